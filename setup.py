@@ -1,0 +1,46 @@
+"""Compiles the modules named in build_ext.py. Everything else about the package stands in pyproject.toml.
+
+PENSTOCK_BUILD=pure builds nothing (the package then runs from its sources, slowly);
+any other value, or none: a module that does not compile is an error, never a silent slow install.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+from setuptools import Extension, setup
+
+sys.path.insert(0, str(Path(__file__).parent))
+from build_ext import COMPILED
+
+DIRECTIVES = {
+    "language_level": 3,
+    "boundscheck": False,
+    "wraparound": False,
+    "initializedcheck": False,
+    "cdivision": True,
+    "annotation_typing": False,  # annotations are for mypy; C types stand in the .pxd
+}
+
+
+def extensions() -> list[Extension]:
+    if os.environ.get("PENSTOCK_BUILD") == "pure":
+        return []
+    from Cython.Build import cythonize
+
+    modules = [
+        Extension(
+            name,
+            [f"src/{name.replace('.', '/')}.py"],
+            include_dirs=["src/penstock"],
+            depends=["src/penstock/octets.h"],
+            extra_compile_args=["-O2", "-fno-strict-aliasing", "-fstack-protector-strong", "-Wno-unused-function"],
+        )
+        for name in COMPILED
+    ]
+    return cythonize(
+        modules, compiler_directives=DIRECTIVES, build_dir="build/cython", include_path=["src"], quiet=True
+    )
+
+
+setup(ext_modules=extensions())

@@ -1,0 +1,40 @@
+"""Time comes in through one of these; nothing below floor 5 asks the operating system."""
+
+from __future__ import annotations
+
+import time
+
+
+class Clock:
+    """The machine's clocks, in milliseconds."""
+
+    def now_ms(self) -> int:
+        """Wall clock: for what is printed and stored."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        """For timeouts and delays: it never jumps."""
+        return time.monotonic_ns() // 1_000_000
+
+
+class FakeClock(Clock):
+    """A clock that tests move."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000, monotonic_ms: int = 1_000_000) -> None:
+        self._now_ms = now_ms
+        self._monotonic_ms = monotonic_ms
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic_ms
+
+    def advance(self, ms: int) -> None:
+        """Both clocks go on, as time does."""
+        self._now_ms += ms
+        self._monotonic_ms += ms
+
+    def jump(self, ms: int) -> None:
+        """The wall clock alone is set, forward or back."""
+        self._now_ms += ms

@@ -1,0 +1,101 @@
+"""Every exception of the house: whose fault it is, and what each protocol says of it.
+
+`WireError`  the peer broke the protocol: answer if one can, close the connection.
+`Refused`    understood and not done; it carries its code in each protocol and the connection lives.
+`StoreError` the disk failed: the broker turns unhealthy and refuses writes.
+`Closed`     used after close.
+`ClientError` what our clients raise; `retryable` says whether the same call may go through later.
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """The root of the tree. `hint` is a sentence that says what to do next, or empty."""
+
+    hint = ""
+
+
+class WireError(PenstockError):
+    """Bytes that no correct peer sends."""
+
+
+class Refused(PenstockError):
+    """A request that was understood and is not done.
+
+    `remoting` is the RocketMQ response code, `nsq` the NSQ error code, `http` the HTTP status.
+    """
+
+    def __init__(self, message: str, *, remoting: int = 1, nsq: str = "E_INVALID", http: int = 400, hint: str = ""):
+        super().__init__(message)
+        self.remoting = remoting
+        self.nsq = nsq
+        self.http = http
+        self.hint = hint
+
+
+class StoreError(PenstockError):
+    """The disk, or what is on it, failed."""
+
+
+class DiskFull(StoreError):
+    """No room for a segment: writes are refused until there is."""
+
+
+class Corrupt(StoreError):
+    """Bytes in a file of ours that cannot be right."""
+
+    def __init__(self, path: object, offset: int, why: str):
+        super().__init__(f"{path} at byte {offset}: {why}")
+        self.path = path
+        self.offset = offset
+        self.why = why
+
+
+class Locked(StoreError):
+    """Another process holds the data folder."""
+
+
+class Closed(PenstockError):
+    """Used after close."""
+
+
+class ConfigError(PenstockError):
+    """A setting that cannot be obeyed."""
+
+    def __init__(self, message: str, hint: str = ""):
+        super().__init__(message)
+        self.hint = hint
+
+
+class ClientError(PenstockError):
+    """What a client call may raise; `code` is the broker's response code where there was one, else 0."""
+
+    code = 0
+    retryable = False
+
+
+class BrokerRefused(ClientError):
+    """The broker or registry answered with an error code."""
+
+    def __init__(self, code: int, remark: str):
+        super().__init__(f"refused with code {code}: {remark}")
+        self.code = code
+        self.remark = remark
+        self.retryable = code in (1, 2, 14)
+
+
+class NoRoute(ClientError):
+    """No broker serves the topic, as far as the registry knows."""
+
+
+class TimedOut(ClientError):
+    """No answer in time; whether the request was carried out is unknown."""
+
+    retryable = True
+
+
+class ConnectionLost(ClientError):
+    """The connection broke before the answer; whether the request was carried out is unknown."""
+
+    retryable = True

@@ -1,0 +1,129 @@
+/* Bytes at a position of a buffer: big-endian integers, CRC-32 and Java's string hash.
+ *
+ * The compiled modules call these functions; their uncompiled twins with the same names and arguments
+ * are in octets.py. The first argument is the buffer, the second a position in it: so one source line,
+ * `be32(buf, pos)`, serves a C pointer when compiled and a memoryview when not.
+ */
+#ifndef PENSTOCK_OCTETS_H
+#define PENSTOCK_OCTETS_H
+#include <Python.h>
+#include <stdint.h>
+#include <string.h>
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <immintrin.h>
+#define PENSTOCK_CLMUL 1
+#endif
+
+/* The address of a contiguous buffer; whoever asks keeps the owner alive and unresized. NULL with an exception set. */
+static inline unsigned char *address(PyObject *owner) {
+    Py_buffer view; unsigned char *at;
+    if (PyObject_GetBuffer(owner, &view, PyBUF_SIMPLE) < 0) return NULL;
+    at = (unsigned char *)view.buf; PyBuffer_Release(&view); return at;
+}
+static inline int64_t be16(const unsigned char *b, int64_t p) { return ((int64_t)b[p] << 8) | b[p + 1]; }
+static inline int64_t be32(const unsigned char *b, int64_t p) {
+    uint32_t v; memcpy(&v, b + p, 4); return (int32_t)__builtin_bswap32(v);
+}
+static inline int64_t ube32(const unsigned char *b, int64_t p) {
+    uint32_t v; memcpy(&v, b + p, 4); return (int64_t)__builtin_bswap32(v);
+}
+static inline int64_t be64(const unsigned char *b, int64_t p) {
+    uint64_t v; memcpy(&v, b + p, 8); return (int64_t)__builtin_bswap64(v);
+}
+static inline void put8(unsigned char *b, int64_t p, int64_t v) { b[p] = (unsigned char)v; }
+static inline void put16(unsigned char *b, int64_t p, int64_t v) { b[p] = (unsigned char)(v >> 8); b[p + 1] = (unsigned char)v; }
+static inline void put32(unsigned char *b, int64_t p, int64_t v) { uint32_t x = __builtin_bswap32((uint32_t)v); memcpy(b + p, &x, 4); }
+static inline void put64(unsigned char *b, int64_t p, int64_t v) { uint64_t x = __builtin_bswap64((uint64_t)v); memcpy(b + p, &x, 8); }
+static inline void copy(unsigned char *to, int64_t tp, const unsigned char *from, int64_t fp, int64_t n) {
+    if (n > 0) memcpy(to + tp, from + fp, (size_t)n);
+}
+static inline void zero(unsigned char *b, int64_t p, int64_t n) { if (n > 0) memset(b + p, 0, (size_t)n); }
+static inline int same(const unsigned char *a, int64_t ap, const unsigned char *b, int64_t bp, int64_t n) {
+    return n <= 0 || memcmp(a + ap, b + bp, (size_t)n) == 0;
+}
+/* Position of byte c in [p, end), or -1. */
+static inline int64_t find(const unsigned char *b, int64_t p, int64_t end, int c) {
+    const void *at; if (end <= p) return -1;
+    at = memchr(b + p, c, (size_t)(end - p)); return at ? (int64_t)((const unsigned char *)at - b) : -1;
+}
+
+/* CRC-32 (the zlib polynomial), resumable: crc is the sum so far, 0 at the start. */
+static uint32_t penstock_crc_table[8][256];
+static int penstock_crc_ready;
+static void penstock_crc_init(void) {
+    uint32_t n, k, c;
+    if (penstock_crc_ready) return;
+    for (n = 0; n < 256; n++) {
+        c = n; for (k = 0; k < 8; k++) c = c & 1 ? (c >> 1) ^ 0xEDB88320u : c >> 1;
+        penstock_crc_table[0][n] = c;
+    }
+    for (n = 0; n < 256; n++)
+        for (k = 1; k < 8; k++)
+            penstock_crc_table[k][n] = (penstock_crc_table[k - 1][n] >> 8) ^ penstock_crc_table[0][penstock_crc_table[k - 1][n] & 255];
+    penstock_crc_ready = 1;
+}
+/* c is the complemented register; eight bytes a step. */
+static uint32_t penstock_crc_bytes(uint32_t c, const unsigned char *p, size_t n) {
+    while (n >= 8) {
+        uint32_t a, b; memcpy(&a, p, 4); memcpy(&b, p + 4, 4); a ^= c;
+        c = penstock_crc_table[7][a & 255] ^ penstock_crc_table[6][(a >> 8) & 255] ^ penstock_crc_table[5][(a >> 16) & 255] ^
+            penstock_crc_table[4][a >> 24] ^ penstock_crc_table[3][b & 255] ^ penstock_crc_table[2][(b >> 8) & 255] ^
+            penstock_crc_table[1][(b >> 16) & 255] ^ penstock_crc_table[0][b >> 24];
+        p += 8; n -= 8;
+    }
+    while (n--) c = (c >> 8) ^ penstock_crc_table[0][(c ^ *p++) & 255];
+    return c;
+}
+#ifdef PENSTOCK_CLMUL
+/* Folding by carry-less multiplication (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", Intel 2009): four
+ * 128-bit lanes are carried 512 bits forward a step, then joined; the constants are x^n mod P, bit-reflected.
+ * What is left, 16 bytes and a tail, goes through the table: it is the same remainder. n >= 64. */
+__attribute__((target("pclmul,sse4.1")))
+static uint32_t penstock_crc_fold(uint32_t c, const unsigned char *p, size_t n) {
+    const __m128i k12 = _mm_set_epi64x(0x01c6e41596LL, 0x0154442bd4LL);
+    const __m128i k34 = _mm_set_epi64x(0x00ccaa009eLL, 0x01751997d0LL);
+    unsigned char rest[16];
+    __m128i a = _mm_loadu_si128((const __m128i *)p), b = _mm_loadu_si128((const __m128i *)(p + 16));
+    __m128i d = _mm_loadu_si128((const __m128i *)(p + 32)), e = _mm_loadu_si128((const __m128i *)(p + 48));
+    a = _mm_xor_si128(a, _mm_cvtsi32_si128((int)c));
+    p += 64; n -= 64;
+#define PENSTOCK_FOLD(x, k, y) x = _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), y)
+    while (n >= 64) {
+        PENSTOCK_FOLD(a, k12, _mm_loadu_si128((const __m128i *)p)); PENSTOCK_FOLD(b, k12, _mm_loadu_si128((const __m128i *)(p + 16)));
+        PENSTOCK_FOLD(d, k12, _mm_loadu_si128((const __m128i *)(p + 32))); PENSTOCK_FOLD(e, k12, _mm_loadu_si128((const __m128i *)(p + 48)));
+        p += 64; n -= 64;
+    }
+    PENSTOCK_FOLD(a, k34, b); PENSTOCK_FOLD(a, k34, d); PENSTOCK_FOLD(a, k34, e);
+    while (n >= 16) { PENSTOCK_FOLD(a, k34, _mm_loadu_si128((const __m128i *)p)); p += 16; n -= 16; }
+#undef PENSTOCK_FOLD
+    _mm_storeu_si128((__m128i *)rest, a);
+    return penstock_crc_bytes(penstock_crc_bytes(0, rest, 16), p, n);
+}
+#endif
+static inline int64_t crc32(const unsigned char *b, int64_t p, int64_t n, int64_t crc) {
+    uint32_t c = ~(uint32_t)crc;
+    if (!penstock_crc_ready) penstock_crc_init();
+#ifdef PENSTOCK_CLMUL
+    if (n >= 64 && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"))
+        return (int64_t)(uint32_t)~penstock_crc_fold(c, b + p, (size_t)n);
+#endif
+    return (int64_t)(uint32_t)~penstock_crc_bytes(c, b + p, n > 0 ? (size_t)n : 0);
+}
+
+/* Java's String.hashCode over the UTF-16 units of UTF-8 text; resumable like crc32, 0 at the start. Signed 32 bits. */
+static inline int64_t java_hash(const unsigned char *b, int64_t p, int64_t n, int64_t h0) {
+    uint32_t h = (uint32_t)h0, c; int64_t end = p + n;
+    while (p < end) {
+        c = b[p];
+        if (c < 0x80) { h = h * 31u + c; p += 1; }
+        else if (c >= 0xF0 && p + 3 < end) {
+            c = ((c & 7u) << 18 | (b[p + 1] & 63u) << 12 | (b[p + 2] & 63u) << 6 | (b[p + 3] & 63u)) - 0x10000u;
+            h = h * 31u + (0xD800u + (c >> 10)); h = h * 31u + (0xDC00u + (c & 0x3FFu)); p += 4;
+        }
+        else if (c >= 0xE0 && p + 2 < end) { h = h * 31u + ((c & 15u) << 12 | (b[p + 1] & 63u) << 6 | (b[p + 2] & 63u)); p += 3; }
+        else if (c >= 0xC0 && p + 1 < end) { h = h * 31u + ((c & 31u) << 6 | (b[p + 1] & 63u)); p += 2; }
+        else { h = h * 31u + 0xFFFDu; p += 1; }
+    }
+    return (int32_t)h;
+}
+#endif

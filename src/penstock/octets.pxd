@@ -1,0 +1,19 @@
+# Compiled modules take these from C (octets.h); octets.py is the uncompiled twin.
+cdef extern from "octets.h" nogil:
+    long long be16(const unsigned char *b, long long p)
+    long long be32(const unsigned char *b, long long p)
+    long long ube32(const unsigned char *b, long long p)
+    long long be64(const unsigned char *b, long long p)
+    void put8(unsigned char *b, long long p, long long v)
+    void put16(unsigned char *b, long long p, long long v)
+    void put32(unsigned char *b, long long p, long long v)
+    void put64(unsigned char *b, long long p, long long v)
+    void copy(unsigned char *to, long long tp, const unsigned char *src, long long fp, long long n)
+    void zero(unsigned char *b, long long p, long long n)
+    bint same(const unsigned char *a, long long ap, const unsigned char *b, long long bp, long long n)
+    long long find(const unsigned char *b, long long p, long long end, int c)
+    long long crc32(const unsigned char *b, long long p, long long n, long long crc)
+    long long java_hash(const unsigned char *b, long long p, long long n, long long h)
+
+cdef extern from "octets.h":
+    unsigned char *address(object owner) except NULL

@@ -1,0 +1,106 @@
+"""Bytes at a position of a buffer: big-endian integers, CRC-32 and Java's string hash.
+
+Every function takes ``(buffer, position, …)``. Compiled modules get the C functions of ``octets.h`` under the
+same names, where the buffer is a pointer; here it is anything with the buffer protocol. A hot module writes
+
+    if cython.compiled:
+        from cython.cimports.penstock.octets import be32, put32
+    else:
+        from penstock.octets import be32, put32
+
+and then ``be32(buf, pos)`` is one line for both builds. Nothing here checks bounds: the caller did.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Any
+
+from isal import isal_zlib
+
+_U16, _I32, _U32, _I64, _U64 = Struct(">H"), Struct(">i"), Struct(">I"), Struct(">q"), Struct(">Q")
+
+
+def address(owner: Any) -> Any:
+    """What the other functions take as their first argument, for any object with a contiguous buffer.
+
+    The caller keeps the owner alive and unresized for as long as it uses the address.
+    """
+    return memoryview(owner)
+
+
+def be16(b: Any, p: int) -> int:
+    """The unsigned 16-bit integer at p."""
+    return int(_U16.unpack_from(b, p)[0])
+
+
+def be32(b: Any, p: int) -> int:
+    """The signed 32-bit integer at p."""
+    return int(_I32.unpack_from(b, p)[0])
+
+
+def ube32(b: Any, p: int) -> int:
+    """The unsigned 32-bit integer at p."""
+    return int(_U32.unpack_from(b, p)[0])
+
+
+def be64(b: Any, p: int) -> int:
+    """The signed 64-bit integer at p."""
+    return int(_I64.unpack_from(b, p)[0])
+
+
+def put8(b: Any, p: int, v: int) -> None:
+    """Write the low 8 bits of v at p."""
+    b[p] = v & 0xFF
+
+
+def put16(b: Any, p: int, v: int) -> None:
+    """Write the low 16 bits of v at p."""
+    _U16.pack_into(b, p, v & 0xFFFF)
+
+
+def put32(b: Any, p: int, v: int) -> None:
+    """Write the low 32 bits of v at p."""
+    _U32.pack_into(b, p, v & 0xFFFFFFFF)
+
+
+def put64(b: Any, p: int, v: int) -> None:
+    """Write the low 64 bits of v at p."""
+    _U64.pack_into(b, p, v & 0xFFFFFFFFFFFFFFFF)
+
+
+def copy(to: Any, tp: int, src: Any, fp: int, n: int) -> None:
+    """Copy n bytes from src[fp:] to to[tp:]."""
+    if n > 0:
+        to[tp : tp + n] = bytes(src[fp : fp + n])
+
+
+def zero(b: Any, p: int, n: int) -> None:
+    """Write n zero bytes at p."""
+    if n > 0:
+        b[p : p + n] = bytes(n)
+
+
+def same(a: Any, ap: int, b: Any, bp: int, n: int) -> bool:
+    """Whether n bytes at both places are equal."""
+    return n <= 0 or bytes(a[ap : ap + n]) == bytes(b[bp : bp + n])
+
+
+def find(b: Any, p: int, end: int, c: int) -> int:
+    """The position of byte c in b[p:end], or -1."""
+    at = bytes(b[p:end]).find(c)
+    return -1 if at < 0 else p + at
+
+
+def crc32(b: Any, p: int, n: int, crc: int) -> int:
+    """CRC-32 (zlib's polynomial) of n bytes at p, going on from crc (0 at the start)."""
+    return int(isal_zlib.crc32(bytes(b[p : p + n]), crc))
+
+
+def java_hash(b: Any, p: int, n: int, h: int) -> int:
+    """Java's ``String.hashCode`` of n bytes of UTF-8 at p, going on from h (0 at the start); signed 32 bits."""
+    h &= 0xFFFFFFFF
+    units = bytes(b[p : p + n]).decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        h = (h * 31 + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return h - 0x100000000 if h >= 0x80000000 else h
