@@ -126,4 +126,17 @@ static inline int64_t java_hash(const unsigned char *b, int64_t p, int64_t n, in
     }
     return (int32_t)h;
 }
+
+/* Back n bytes at p with written pages now (MADV_POPULATE_WRITE, Linux 5.14), other threads running meanwhile.
+ * Older systems refuse the advice, and then the pages come one fault at a time, as ever. */
+#include <sys/mman.h>
+#include <unistd.h>
+static inline void populate(unsigned char *b, int64_t p, int64_t n) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)b + (uintptr_t)p) & ~(page - 1);
+    uintptr_t to = (uintptr_t)b + (uintptr_t)(p + n);
+    if (n <= 0) return;
+    Py_BEGIN_ALLOW_THREADS
+    (void)madvise((void *)from, to - from, 23);
+    Py_END_ALLOW_THREADS
+}
 #endif

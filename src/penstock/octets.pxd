@@ -17,3 +17,4 @@ cdef extern from "octets.h" nogil:
 
 cdef extern from "octets.h":
     unsigned char *address(object owner) except NULL
+    void populate(unsigned char *b, long long p, long long n)

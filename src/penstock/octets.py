@@ -104,3 +104,7 @@ def java_hash(b: Any, p: int, n: int, h: int) -> int:
     for at in range(0, len(units), 2):
         h = (h * 31 + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
     return h - 0x100000000 if h >= 0x80000000 else h
+
+
+def populate(b: Any, p: int, n: int) -> None:
+    """Back n bytes at p with written pages ahead of their use; only the compiled build does."""
