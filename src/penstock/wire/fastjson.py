@@ -1,0 +1,135 @@
+"""The JSON that Java peers write, which is not quite JSON, and the JSON we write for them.
+
+Java's fastjson writes a map with integer keys as ``{0:"x"}`` and a map with object keys as ``{{"topic":"T"}:5}``.
+`loads` reads both and proper JSON; `dumps` quotes integer keys, as every client can read, but writes object keys
+literally, because Java's tools read nothing else. In Python such a map is a `Pairs`: a list of (key, value).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from penstock.errors import WireError
+
+DEPTH_MAX = 32  # nested objects and arrays
+BAD_JSON = (msgspec.DecodeError, RecursionError, ValueError)  # everything that msgspec raises for bytes it cannot read
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
+_STRING_OR_REST = re.compile(
+    rb'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)', re.DOTALL
+)  # never tried again from a later quote: linear
+_BLANKS = re.compile(rb"[ \t\r\n]*")
+_SCALAR = re.compile(rb"true|false|null|-?[0-9]{1,40}(?:\.[0-9]{1,40})?(?:[eE][+-]?[0-9]{1,3})?")
+_any = msgspec.json.Decoder()
+_encode = msgspec.json.Encoder().encode
+
+
+class Pairs(list[tuple[dict[str, Any], Any]]):
+    """A map whose keys are objects, as (key, value) in the order it was written."""
+
+
+def check_depth(data: bytes) -> None:
+    """WireError when objects and arrays are nested deeper than `DEPTH_MAX`."""
+    if data.count(b"{") + data.count(b"[") <= DEPTH_MAX:
+        return
+    depth = 0
+    for byte in re.sub(rb"[^\[\]{}]+", b"", _STRING_OR_REST.sub(b"", data)):
+        depth += 1 if byte in b"{[" else -1
+        if depth > DEPTH_MAX:
+            raise WireError(f"JSON nested deeper than {DEPTH_MAX}")
+
+
+def loads(data: bytes) -> Any:
+    """The value in a JSON body, proper or Java's. WireError for anything else."""
+    check_depth(data)
+    try:
+        return _any.decode(data)
+    except BAD_JSON:
+        return _Reader(data).read()
+
+
+def dumps(value: Any) -> bytes:
+    """The value as Java peers read it: integer keys quoted, the object keys of `Pairs` literal."""
+    if isinstance(value, Pairs):
+        return b"{" + b",".join(dumps(key) + b":" + dumps(item) for key, item in value) + b"}"
+    if isinstance(value, dict):
+        return b"{" + b",".join(_encode(str(key)) + b":" + dumps(item) for key, item in value.items()) + b"}"
+    if isinstance(value, list | tuple):
+        return b"[" + b",".join(map(dumps, value)) + b"]"
+    return _encode(value)
+
+
+class _Reader:
+    """A recursive reader of Java's dialect; `check_depth` has limited the recursion."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+
+    def read(self) -> Any:
+        value = self.value()
+        self.blanks()
+        if self.at != len(self.data):
+            raise WireError("bytes after the JSON value")
+        return value
+
+    def blanks(self) -> None:
+        match = _BLANKS.match(self.data, self.at)
+        self.at = match.end() if match else self.at
+
+    def take(self, mark: bytes) -> bool:
+        """Step over mark, if it is next."""
+        self.blanks()
+        if not self.data.startswith(mark, self.at):
+            return False
+        self.at += 1
+        return True
+
+    def expect(self, mark: bytes) -> None:
+        if not self.take(mark):
+            raise WireError(f"JSON: {mark.decode()} expected at byte {self.at}")
+
+    def value(self) -> Any:
+        if self.take(b"{"):
+            return self.members()
+        if self.take(b"["):
+            return self.items()
+        self.blanks()
+        match = _STRING.match(self.data, self.at) or _SCALAR.match(self.data, self.at)
+        if match is None:
+            raise WireError(f"JSON: no value at byte {self.at}")
+        self.at = match.end()
+        try:
+            return _any.decode(match[0])
+        except BAD_JSON as error:
+            raise WireError(f"JSON: {error}") from None
+
+    def items(self) -> list[Any]:
+        found: list[Any] = []
+        if self.take(b"]"):
+            return found
+        while True:
+            found.append(self.value())
+            if self.take(b"]"):
+                return found
+            self.expect(b",")
+
+    def members(self) -> dict[str, Any] | Pairs:
+        found: list[tuple[Any, Any]] = []
+        if self.take(b"}"):
+            return {}
+        while True:
+            key = self.value()
+            self.expect(b":")
+            found.append((key, self.value()))
+            if self.take(b"}"):
+                break
+            self.expect(b",")
+        if all(isinstance(key, dict) for key, _ in found):
+            return Pairs(found)
+        if any(isinstance(key, dict | list) for key, _ in found):
+            raise WireError("JSON: a map with keys of several kinds")
+        return {key if isinstance(key, str) else _encode(key).decode(): item for key, item in found}

@@ -1,0 +1,367 @@
+"""The commit-log record, which is also what pulls and look-ups answer with; properties, ids, batches.
+
+    int32 total size | int32 magic DAA320A7 | int32 CRC of body & 7FFFFFFF | int32 queue id | int32 flag
+    int64 queue offset | int64 physical offset | int32 sys flag | int64 born time | born host (4 or 16) + int32 port
+    int64 store time | store host (4 or 16) + int32 port | int32 reconsume times | int64 prepared offset
+    int32 body length, body | int8 topic length, topic | int16 properties length, properties
+
+RocketMQ 5 may write magic DAA320AB, with two bytes of topic length. This is the object-level codec, for clients and
+tools; the store writes and Spark decodes records with compiled kernels of their own.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from functools import lru_cache
+from importlib import import_module
+from struct import Struct
+from typing import Any, NamedTuple, cast
+
+from isal import isal_zlib
+
+from penstock.errors import WireError
+from penstock.message import ReceivedMessage
+from penstock.octets import java_hash as _java_hash
+from penstock.wire.codes import SYS_BORN_IPV6, SYS_COMPRESSED, SYS_COMPRESSION_SHIFT, SYS_STORE_IPV6
+
+MAGIC = 0xDAA320A7
+MAGIC_V2 = 0xDAA320AB
+MAGIC_BLANK = 0xCBD43194
+
+BODY_BYTES_MAX = 4_194_304
+PROPERTIES_BYTES_MAX = 32_767
+TOPIC_BYTES_MAX = 127
+FIXED_BYTES = 91  # everything but body, topic and properties, with IPv4 hosts
+
+_ZLIB_ERROR = cast(type[Exception], isal_zlib.error)
+
+_HEAD = Struct(">iIIiiqqiq")  # size … born time
+_AFTER_STORE = Struct(">iqi")  # reconsume times, prepared offset, body length
+_U16, _I32, _I64 = Struct(">H"), Struct(">i"), Struct(">q")
+_BATCH = Struct(">iIIii")  # size, magic, CRC, flag, body length
+
+
+def java_hash(text: str) -> int:
+    """Java's ``String.hashCode``: signed 32 bits."""
+    raw = text.encode("utf-8", "replace")
+    return int(_java_hash(raw, 0, len(raw), 0))
+
+
+def tags_code(tag: str | None) -> int:
+    """The tags code of a message with this tag; 0 without one."""
+    return java_hash(tag) if tag else 0
+
+
+# hosts
+
+
+def pack_host(text: str) -> bytes:
+    """``address:port`` as 8 bytes, or ``[address]:port`` as 20. ValueError when it is neither."""
+    address, colon, port = text.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit()):
+        raise ValueError(f"{text!r} is not address:port")
+    try:
+        if address.startswith("["):
+            return socket.inet_pton(socket.AF_INET6, address[1:-1]) + _I32.pack(int(port))
+        return socket.inet_pton(socket.AF_INET, address) + _I32.pack(int(port))
+    except OSError:
+        raise ValueError(f"{text!r} is not address:port") from None
+
+
+@lru_cache(maxsize=4096)
+def unpack_host(host: bytes) -> str:
+    """The text of 8 or 20 bytes of address and port."""
+    port = _I32.unpack_from(host, len(host) - 4)[0]
+    if len(host) == 8:
+        return f"{host[0]}.{host[1]}.{host[2]}.{host[3]}:{port}"
+    return f"[{socket.inet_ntop(socket.AF_INET6, host[:16])}]:{port}"
+
+
+def offset_msg_id(store_host: bytes, physical_offset: int) -> str:
+    """The message id that names a place: the broker's packed host and the physical offset, in upper-case hex."""
+    return (store_host + _I64.pack(physical_offset)).hex().upper()
+
+
+def parse_offset_msg_id(text: str) -> tuple[str, int]:
+    """(``address:port``, physical offset) of such an id. ValueError when it is none."""
+    if len(text) not in (32, 56) or not text.isalnum():
+        raise ValueError(f"{text!r} is not an offset message id")
+    raw = bytes.fromhex(text)
+    return unpack_host(raw[:-8]), int(_I64.unpack_from(raw, len(raw) - 8)[0])
+
+
+class UniqueKeys:
+    """Makes the ids that producers give their messages: 32 hex digits, different in all processes.
+
+    IPv4 address (4 bytes), process id (2), `salt` (4), milliseconds since the start of the month (4), a counter (2).
+    """
+
+    def __init__(self, address: bytes, pid: int, salt: bytes) -> None:
+        self._prefix = (address[-4:] + (pid & 0xFFFF).to_bytes(2, "big") + salt[:4]).hex().upper()
+        self._count = itertools.count()
+        self._month_ms = 0
+        self._next_month_ms = 0
+
+    def next(self, now_ms: int) -> str:
+        """A new id; at most 65,536 a millisecond are different."""
+        if not self._month_ms <= now_ms < self._next_month_ms:
+            month = datetime.fromtimestamp(now_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+            after = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
+            self._month_ms, self._next_month_ms = int(month.timestamp() * 1000), int(after.timestamp() * 1000)
+        return f"{self._prefix}{now_ms - self._month_ms:08X}{next(self._count) & 0xFFFF:04X}"
+
+
+# properties
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """The pairs of a properties text, with or without a separator at its end; pairs with an empty value are dropped."""
+    found: dict[str, str] = {}
+    for pair in text.split("\x02"):
+        name, _, value = pair.partition("\x01")
+        if value:
+            found[name] = value
+    return found
+
+
+def format_properties(properties: Mapping[str, str]) -> str:
+    """The properties text. ValueError when a name is empty or one holds a separator."""
+    text = "\x02".join([f"{name}\x01{value}" for name, value in properties.items()])
+    if text.count("\x01") != len(properties) or text.count("\x02") != max(0, len(properties) - 1) or "" in properties:
+        raise ValueError("property names and values hold neither \\x01 nor \\x02, and names are not empty")
+    return text
+
+
+# bodies
+
+
+def open_body(sys_flag: int, body: bytes, bytes_max: int = BODY_BYTES_MAX) -> bytes:
+    """The body as its producer gave it. ValueError when it is damaged, larger than bytes_max or of an unknown kind."""
+    if not sys_flag & SYS_COMPRESSED:
+        return body
+    kind = sys_flag >> SYS_COMPRESSION_SHIFT & 7
+    if kind in (0, 3):
+        return _inflate(body, bytes_max)
+    if kind == 1:
+        return _lz4(body, bytes_max)
+    if kind == 2:
+        return _zstd(body, bytes_max)
+    raise ValueError(f"compression type {kind} is unknown")
+
+
+def _inflate(body: bytes, bytes_max: int) -> bytes:
+    opener = isal_zlib.decompressobj()
+    try:
+        opened: bytes = opener.decompress(body, bytes_max + 1)
+    except _ZLIB_ERROR as error:
+        raise ValueError(f"not zlib: {error}") from None
+    if len(opened) > bytes_max:
+        raise ValueError(f"expands beyond {bytes_max} bytes")
+    if not opener.eof:
+        raise ValueError("zlib stream cut short")
+    return opened
+
+
+def _lz4(body: bytes, bytes_max: int) -> bytes:
+    try:
+        lz4 = import_module("lz4.frame")
+    except ImportError:
+        raise ValueError("compressed with LZ4, and the package lz4 is not installed") from None
+    opener = lz4.LZ4FrameDecompressor()
+    try:
+        opened: bytes = opener.decompress(body, max_length=bytes_max + 1)
+    except RuntimeError as error:
+        raise ValueError(f"not LZ4: {error}") from None
+    if len(opened) > bytes_max or not opener.eof:
+        raise ValueError(f"expands beyond {bytes_max} bytes, or is cut short")
+    return opened
+
+
+def _zstd(body: bytes, bytes_max: int) -> bytes:
+    try:
+        zstandard = import_module("zstandard")
+    except ImportError:
+        raise ValueError("compressed with ZSTD, and the package zstandard is not installed") from None
+    try:
+        reader = zstandard.ZstdDecompressor(max_window_size=1 << 27).stream_reader(io.BytesIO(body))
+        opened: bytes = reader.read(bytes_max + 1)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"not ZSTD: {error}") from None
+    if len(opened) > bytes_max:
+        raise ValueError(f"expands beyond {bytes_max} bytes")
+    return opened
+
+
+def body_crc(body: bytes) -> int:
+    """What the record says of its stored body."""
+    return int(isal_zlib.crc32(body)) & 0x7FFFFFFF
+
+
+# records
+
+
+def encode_record(
+    topic: bytes,
+    body: bytes,
+    properties: bytes = b"",
+    *,
+    queue_id: int = 0,
+    queue_offset: int = 0,
+    physical_offset: int = 0,
+    flag: int = 0,
+    sys_flag: int = 0,
+    born_ms: int = 0,
+    born_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x00\x00",
+    store_ms: int = 0,
+    store_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f",
+    reconsume_times: int = 0,
+    prepared_offset: int = 0,
+) -> bytes:
+    """One record; body and properties as they are stored, hosts packed (8 or 20 bytes, which sets the sys flag)."""
+    sys_flag = sys_flag & ~(SYS_BORN_IPV6 | SYS_STORE_IPV6)
+    sys_flag |= (SYS_BORN_IPV6 if len(born_host) == 20 else 0) | (SYS_STORE_IPV6 if len(store_host) == 20 else 0)
+    size = FIXED_BYTES - 16 + len(born_host) + len(store_host) + len(body) + len(topic) + len(properties)
+    return b"".join(
+        (
+            _HEAD.pack(size, MAGIC, body_crc(body), queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms),
+            born_host,
+            _I64.pack(store_ms),
+            store_host,
+            _AFTER_STORE.pack(reconsume_times, prepared_offset, len(body)),
+            body,
+            bytes((len(topic),)),
+            topic,
+            _U16.pack(len(properties)),
+            properties,
+        )
+    )
+
+
+@lru_cache(maxsize=4096)
+def _topic_text(topic: bytes) -> str:
+    return topic.decode("utf-8", "replace")
+
+
+def decode_record(
+    buf: bytes | bytearray | memoryview, pos: int = 0, *, broker: str = "", check: bool = False
+) -> ReceivedMessage | None:
+    """The record at pos, or None when no whole record is there (with `check`, also when its body's CRC is wrong)."""
+    end = len(buf)
+    if end - pos < FIXED_BYTES:
+        return None
+    size, magic, crc, queue_id, flag, queue_offset, physical, sys_flag, born_ms = _HEAD.unpack_from(buf, pos)
+    if (magic != MAGIC and magic != MAGIC_V2) or size < FIXED_BYTES or size > end - pos:
+        return None
+    end = pos + size
+    born = 20 if sys_flag & SYS_BORN_IPV6 else 8
+    stored = 20 if sys_flag & SYS_STORE_IPV6 else 8
+    at = pos + 48 + born
+    born_host = unpack_host(bytes(buf[at - born : at]))
+    store_ms = _I64.unpack_from(buf, at)[0]
+    at += 8 + stored
+    store_host = unpack_host(bytes(buf[at - stored : at]))
+    wide = 2 if magic == MAGIC_V2 else 1
+    if at + 16 + wide + 2 > end:
+        return None
+    reconsume_times, prepared, body_size = _AFTER_STORE.unpack_from(buf, at)
+    at += 16
+    if not 0 <= body_size <= end - at - wide - 2:
+        return None
+    body = bytes(buf[at : at + body_size])
+    at += body_size
+    topic_size = buf[at] if wide == 1 else _U16.unpack_from(buf, at)[0]
+    at += wide
+    if topic_size > end - at - 2:
+        return None
+    topic = _topic_text(bytes(buf[at : at + topic_size]))
+    at += topic_size
+    properties_size = _U16.unpack_from(buf, at)[0]
+    at += 2
+    if properties_size != end - at or (check and body_crc(body) != crc):
+        return None
+    undecodable = None
+    if sys_flag & SYS_COMPRESSED:
+        try:
+            body = open_body(sys_flag, body)
+        except ValueError as error:
+            undecodable = str(error)
+    return ReceivedMessage(
+        topic,
+        body,
+        queue_id,
+        queue_offset,
+        physical,
+        parse_properties(bytes(buf[at:end]).decode("utf-8", "replace")),
+        flag,
+        sys_flag,
+        born_ms,
+        born_host,
+        store_ms,
+        store_host,
+        reconsume_times,
+        prepared,
+        size,
+        broker,
+        undecodable,
+    )
+
+
+def iter_records(
+    body: bytes | bytearray | memoryview, *, broker: str = "", check: bool = False
+) -> Iterator[ReceivedMessage]:
+    """The records of a pull's body, one after the other. WireError at bytes that are none."""
+    pos = 0
+    while pos < len(body):
+        record = decode_record(body, pos, broker=broker, check=check)
+        if record is None:
+            raise WireError(f"no record at byte {pos} of {len(body)}")
+        yield record
+        pos += record.size
+
+
+# batches
+
+
+class BatchItem(NamedTuple):
+    """One message of a batch body; properties in wire form."""
+
+    body: bytes
+    properties: bytes = b""
+    flag: int = 0
+
+
+def encode_batch(items: Iterable[BatchItem]) -> bytes:
+    """The body of a batch send: each message as size, magic 0, CRC 0, flag, body, properties."""
+    parts: list[Any] = []
+    for body, properties, flag in items:
+        parts += (
+            _BATCH.pack(_BATCH.size + len(body) + 2 + len(properties), 0, 0, flag, len(body)),
+            body,
+            _U16.pack(len(properties)),
+            properties,
+        )
+    return b"".join(parts)
+
+
+def decode_batch(body: bytes) -> list[BatchItem]:
+    """The messages of a batch body. WireError when it is not exactly a row of them."""
+    items = []
+    at, end = 0, len(body)
+    while at < end:
+        if end - at < _BATCH.size + 2:
+            raise WireError("batch cut short")
+        size, _magic, _crc, flag, body_size = _BATCH.unpack_from(body, at)
+        start = at + _BATCH.size
+        stop = at + size
+        if stop > end or not 0 <= body_size <= size - _BATCH.size - 2:
+            raise WireError(f"batch message of {size} bytes with a body of {body_size}")
+        properties_size = _U16.unpack_from(body, start + body_size)[0]
+        if start + body_size + 2 + properties_size != stop:
+            raise WireError(f"batch message of {size} bytes with properties of {properties_size}")
+        items.append(BatchItem(body[start : start + body_size], body[stop - properties_size : stop], flag))
+        at = stop
+    return items

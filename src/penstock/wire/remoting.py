@@ -1,0 +1,343 @@
+"""RocketMQ's remoting frames, for both ends: bytes to commands and commands to bytes.
+
+    int32 length                    of what follows
+    int32 type << 24 | header size  type 0: JSON, 1: binary
+    header
+    body                            length - 4 - header size
+
+A `CommandParser` is fed with bytes in any cutting and gives the commands that are complete. Nothing is allocated from
+a length before the bytes arrived. The broker's hot path reads headers in place instead (`fronts`).
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as StructError
+from typing import Annotated, Any
+
+import msgspec
+
+from penstock.errors import WireError
+from penstock.wire.codes import LanguageCode
+from penstock.wire.fastjson import BAD_JSON, check_depth
+
+FRAME_BYTES_MAX = 16_777_216  # the value of the length field
+HEADER_BYTES_MAX = 65_536
+EXT_KEYS_MAX = 256
+VERSION = 409  # V4_9_8
+
+JSON = 0
+BINARY = 1
+
+FLAG_RESPONSE = 1
+FLAG_ONEWAY = 2
+
+_PREFIX = Struct(">II")
+_BINARY = Struct(">hBhii")  # code, language, version, opaque, flag
+_I32 = Struct(">i")
+_I16 = Struct(">h")
+
+_LANGUAGE_NAMES = {int(code): code.name for code in LanguageCode}
+_LANGUAGES = {code.name: int(code) for code in LanguageCode}
+
+_Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
+
+
+class RemotingCommand:
+    """A request or a response; `ext` is the code's own header, all text."""
+
+    __slots__ = ("body", "code", "ext", "flag", "language", "opaque", "remark", "serialize", "version")
+
+    def __init__(
+        self,
+        code: int,
+        ext: dict[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        opaque: int = 0,
+        flag: int = 0,
+        remark: str | None = None,
+        language: int = LanguageCode.PYTHON,
+        version: int = VERSION,
+        serialize: int = JSON,
+    ) -> None:
+        self.code = code
+        self.ext = {} if ext is None else ext
+        self.body = body
+        self.opaque = opaque
+        self.flag = flag
+        self.remark = remark
+        self.language = language
+        self.version = version
+        self.serialize = serialize
+
+    @property
+    def response(self) -> bool:
+        """Whether it answers something."""
+        return bool(self.flag & FLAG_RESPONSE)
+
+    @property
+    def oneway(self) -> bool:
+        """Whether it wants no answer, not even an error."""
+        return bool(self.flag & FLAG_ONEWAY)
+
+    def reply(
+        self, code: int = 0, ext: dict[str, str] | None = None, body: bytes = b"", remark: str | None = None
+    ) -> RemotingCommand:
+        """The answer to this request: same opaque, same header type."""
+        return RemotingCommand(
+            code,
+            ext,
+            body,
+            opaque=self.opaque,
+            flag=FLAG_RESPONSE,
+            remark=remark,
+            language=LanguageCode.JAVA,
+            serialize=self.serialize,
+        )
+
+    def _fields(self) -> tuple[Any, ...]:
+        return tuple(getattr(self, name) for name in self.__slots__)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RemotingCommand) and self._fields() == other._fields()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        kind = "response" if self.response else "oneway" if self.oneway else "request"
+        size = len(self.body)
+        return f"<{kind} code={self.code} opaque={self.opaque} remark={self.remark!r} ext={self.ext} {size} bytes>"
+
+
+class _HeaderOut(msgspec.Struct, gc=False):
+    """The JSON header we write; `remark` and `extFields` are left out when there are none."""
+
+    code: int
+    flag: int
+    language: str
+    opaque: int
+    version: int
+    serializeTypeCurrentRPC: str
+    extFields: dict[str, str] | msgspec.UnsetType
+    remark: str | msgspec.UnsetType
+
+
+class _HeaderIn(msgspec.Struct, gc=False):
+    """The JSON header we read."""
+
+    code: _Int32 = 0
+    extFields: dict[str, str | int | float | bool | None] | None = None
+    flag: _Int32 = 0
+    language: str | int | None = None
+    opaque: _Int32 = 0
+    remark: str | None = None
+    version: _Int32 = 0
+
+
+class _HeaderAny(msgspec.Struct, gc=False):
+    """The same, with ext values of any JSON type: what Java would turn into their text."""
+
+    code: _Int32 = 0
+    extFields: dict[str, Any] | None = None
+    flag: _Int32 = 0
+    language: Any = None
+    opaque: _Int32 = 0
+    remark: Any = None
+    version: _Int32 = 0
+
+
+_encode_json = msgspec.json.Encoder().encode
+_decode_json = msgspec.json.Decoder(_HeaderIn).decode
+_decode_any = msgspec.json.Decoder(_HeaderAny).decode
+
+
+def encode(command: RemotingCommand) -> bytes:
+    """The whole frame."""
+    header = _json_header(command) if command.serialize == JSON else _binary_header(command)
+    size = len(header)
+    return b"".join((_PREFIX.pack(4 + size + len(command.body), command.serialize << 24 | size), header, command.body))
+
+
+def _json_header(command: RemotingCommand) -> bytes:
+    return _encode_json(
+        _HeaderOut(
+            command.code,
+            command.flag,
+            _LANGUAGE_NAMES.get(command.language, "OTHER"),
+            command.opaque,
+            command.version,
+            "JSON",
+            command.ext or msgspec.UNSET,
+            msgspec.UNSET if command.remark is None else command.remark,
+        )
+    )
+
+
+def _binary_header(command: RemotingCommand) -> bytes:
+    remark = (command.remark or "").encode()
+    parts: list[bytes] = []
+    for key, value in command.ext.items():
+        k, v = key.encode(), value.encode()
+        parts += (_I16.pack(len(k)), k, _I32.pack(len(v)), v)
+    ext = b"".join(parts)
+    return b"".join(
+        (
+            _BINARY.pack(command.code, command.language, command.version, command.opaque, command.flag),
+            _I32.pack(len(remark)),
+            remark,
+            _I32.pack(len(ext)),
+            ext,
+        )
+    )
+
+
+def decode(serialize: int, header: bytes, body: bytes = b"") -> RemotingCommand:
+    """The command of one frame, its parts already cut. WireError when the header is not one."""
+    if serialize == JSON:
+        return _read_json(header, body)
+    if serialize == BINARY:
+        return _read_binary(header, body)
+    raise WireError(f"serialize type {serialize}")
+
+
+def _read_json(header: bytes, body: bytes) -> RemotingCommand:
+    check_depth(header)
+    try:
+        try:
+            fields: _HeaderIn | _HeaderAny = _decode_json(header)
+        except msgspec.ValidationError:  # sound JSON, unusual types
+            fields = _decode_any(header)
+    except BAD_JSON as error:
+        raise WireError(f"bad header: {error}") from None
+    ext: dict[str, Any] = fields.extFields or {}
+    if len(ext) > EXT_KEYS_MAX:
+        raise WireError(f"{len(ext)} ext fields, at most {EXT_KEYS_MAX}")
+    for key, value in ext.items():
+        if type(value) is not str:
+            ext = {key: _text(value) for key, value in ext.items() if value is not None}
+            break
+    language = fields.language
+    if not isinstance(language, int):
+        language = _LANGUAGES.get(language, LanguageCode.OTHER) if isinstance(language, str) else LanguageCode.OTHER
+    elif language not in _LANGUAGE_NAMES:
+        language = LanguageCode.OTHER
+    remark = fields.remark
+    return RemotingCommand(
+        fields.code,
+        ext,
+        body,
+        opaque=fields.opaque,
+        flag=fields.flag,
+        remark=remark if remark is None or isinstance(remark, str) else _text(remark),
+        language=language,
+        version=fields.version,
+        serialize=JSON,
+    )
+
+
+def _text(value: Any) -> str:
+    """An ext value as Java would read it into a string."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value) if isinstance(value, int) else _encode_json(value).decode()
+
+
+def _read_binary(header: bytes, body: bytes) -> RemotingCommand:
+    try:
+        code, language, version, opaque, flag = _BINARY.unpack_from(header)
+        remark, at = _take(header, _BINARY.size, 4)
+        raw, at = _take(header, at, 4)
+        if at != len(header):
+            raise WireError("bytes after the ext fields")
+        ext: dict[str, str] = {}
+        at = 0
+        while at < len(raw):
+            key, at = _take(raw, at, 2)
+            value, at = _take(raw, at, 4)
+            ext[key.decode()] = value.decode()
+            if len(ext) > EXT_KEYS_MAX:
+                raise WireError(f"more than {EXT_KEYS_MAX} ext fields")
+        text = remark.decode() if remark else None
+    except (StructError, UnicodeDecodeError) as error:
+        raise WireError(f"bad binary header: {error}") from None
+    return RemotingCommand(
+        code,
+        ext,
+        body,
+        opaque=opaque,
+        flag=flag,
+        remark=text,
+        language=language if language in _LANGUAGE_NAMES else LanguageCode.OTHER,
+        version=version,
+        serialize=BINARY,
+    )
+
+
+def _take(data: bytes, at: int, width: int) -> tuple[bytes, int]:
+    """The bytes behind a length of `width` bytes at `at`, and the position after them."""
+    length = (_I32 if width == 4 else _I16).unpack_from(data, at)[0]
+    start = at + width
+    if not 0 <= length <= len(data) - start:
+        raise WireError(f"length {length} beyond the header")
+    return data[start : start + length], start + length
+
+
+class CommandParser:
+    """Bytes in any cutting to commands.
+
+    After bytes that no correct peer sends, `error` is set and nothing more is read: the `feed` that met them still
+    returns the commands before them, or raises when there are none, and so does every later `feed`.
+    """
+
+    __slots__ = ("_buffer", "error")
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        self.error: WireError | None = None
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of a frame that is not complete yet."""
+        return len(self._buffer)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
+        """The commands that became complete. WireError when the peer is wrong: close the connection."""
+        commands: list[RemotingCommand] = []
+        if self.error is None:
+            self._buffer += data
+            try:
+                self._read(commands)
+            except WireError as error:
+                self.error = error
+                self._buffer.clear()
+        if self.error is not None and not commands:
+            raise self.error
+        return commands
+
+    def _read(self, commands: list[RemotingCommand]) -> None:
+        buffer = self._buffer
+        at = 0
+        try:
+            while len(buffer) - at >= 4:
+                length = int.from_bytes(buffer[at : at + 4], "big")
+                if not 4 <= length <= FRAME_BYTES_MAX:
+                    raise WireError(f"frame of {length} bytes")
+                if len(buffer) - at < 8:
+                    break
+                mark = int.from_bytes(buffer[at + 4 : at + 8], "big")
+                serialize, size = mark >> 24, mark & 0xFFFFFF
+                if serialize > BINARY:
+                    raise WireError(f"serialize type {serialize}")
+                if size > length - 4 or size > HEADER_BYTES_MAX:
+                    raise WireError(f"header of {size} bytes in a frame of {length}")
+                end = at + 4 + length
+                if len(buffer) < end:
+                    break
+                split = at + 8 + size
+                commands.append(decode(serialize, bytes(buffer[at + 8 : split]), bytes(buffer[split:end])))
+                at = end
+        finally:
+            del buffer[:at]
