@@ -315,6 +315,19 @@ _HEADERS: dict[RequestCode, str] = {
     RequestCode.QUERY_CORRECTION_OFFSET: "filterGroups:s compareGroup:s! topic:s!",
     RequestCode.CLONE_GROUP_OFFSET: "srcGroup:s! destGroup:s! topic:s offline:b",
     RequestCode.QUERY_CONSUME_QUEUE: "topic:s! queueId:i! index:l! count:i! consumerGroup:s",
+    RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "",
+    RequestCode.CLEAN_UNUSED_TOPIC: "",
+    RequestCode.DELETE_EXPIRED_COMMITLOG: "",
+    RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: (
+        _SEND.replace("sysFlag:i!", "sysFlag:i! bornHost:s! storeHost:s! storeTimestamp:l!")
+    ),
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: (
+        "accessKey:s! secretKey:s whiteRemoteAddress:s admin:b defaultTopicPerm:s defaultGroupPerm:s topicPerms:s "
+        "groupPerms:s"
+    ),
+    RequestCode.DELETE_ACL_CONFIG: "accessKey:s!",
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: "",
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: "globalWhiteAddrs:s! aclFileFullPath:s",
     RequestCode.GET_TOPIC_CONFIG: "topic:s!",
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "group:s!",
 }

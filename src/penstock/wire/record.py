@@ -65,7 +65,7 @@ def pack_host(text: str) -> bytes:
     if not (colon and port.isascii() and port.isdigit()):
         raise ValueError(f"{text!r} is not address:port")
     try:
-        if address.startswith("["):
+        if address.startswith("[") and address.endswith("]"):
             return socket.inet_pton(socket.AF_INET6, address[1:-1]) + _I32.pack(int(port))
         return socket.inet_pton(socket.AF_INET, address) + _I32.pack(int(port))
     except OSError:
