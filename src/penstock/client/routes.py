@@ -1,0 +1,145 @@
+"""What the name servers answer, and what a client makes of it: where to publish, where to read. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from penstock.errors import WireError
+from penstock.wire.codes import MASTER_ID, PERM_READ, PERM_WRITE
+from penstock.wire.fastjson import loads
+
+REGISTRY_PORT = 9876
+
+
+class MessageQueue(NamedTuple):
+    """One message queue of a topic; they sort as all clients of a group must sort them."""
+
+    topic: str
+    broker: str
+    queue_id: int
+
+    def as_json(self) -> dict[str, Any]:
+        """As the protocol's JSON bodies name it."""
+        return {"brokerName": self.broker, "queueId": self.queue_id, "topic": self.topic}
+
+    @classmethod
+    def from_json(cls, value: Any) -> MessageQueue:
+        """WireError when the value does not name one."""
+        try:
+            return cls(str(value["topic"]), str(value["brokerName"]), int(value["queueId"]))
+        except (TypeError, KeyError, ValueError) as error:
+            raise WireError(f"not a message queue: {value!r}") from error
+
+
+class QueueData(NamedTuple):
+    """How many message queues a broker has of a topic, and what may be done with them."""
+
+    broker: str
+    read_count: int
+    write_count: int
+    perm: int
+
+
+@dataclass(frozen=True)
+class Route:
+    """Where a topic lives: `brokers` is broker name to broker id to address, `queues` one entry per broker."""
+
+    topic: str
+    brokers: Mapping[str, Mapping[int, str]]
+    queues: tuple[QueueData, ...]
+    order_conf: str = ""
+    clusters: Mapping[str, str] = field(default_factory=dict)
+
+    def address(self, broker: str, broker_id: int = MASTER_ID) -> str | None:
+        """The address of the broker's member with this id."""
+        return self.brokers.get(broker, {}).get(broker_id)
+
+    def read_address(self, broker: str, broker_id: int = MASTER_ID) -> str | None:
+        """That member's address; when it is away the master's, then any slave's."""
+        members = self.brokers.get(broker, {})
+        return members.get(broker_id) or members.get(MASTER_ID) or next(iter(members.values()), None)
+
+    def publish_queues(self) -> list[MessageQueue]:
+        """Where messages may be sent: writable, with a master; exactly the ordered ones for an order topic."""
+        if self.order_conf:
+            return [
+                MessageQueue(self.topic, broker, queue_id)
+                for broker, count in _order_counts(self.order_conf)
+                for queue_id in range(count)
+            ]
+        return [
+            MessageQueue(self.topic, data.broker, queue_id)
+            for data in sorted(self.queues)
+            if data.perm & PERM_WRITE and self.address(data.broker)
+            for queue_id in range(data.write_count)
+        ]
+
+    def subscribe_queues(self) -> list[MessageQueue]:
+        """Where messages may be read, sorted."""
+        return [
+            MessageQueue(self.topic, data.broker, queue_id)
+            for data in sorted(self.queues)
+            if data.perm & PERM_READ
+            for queue_id in range(data.read_count)
+        ]
+
+    def as_template_for(self, topic: str, queue_count: int) -> Route:
+        """The route a new topic will have, made from the default topic's: at most queue_count queues per broker."""
+        queues = tuple(
+            QueueData(d.broker, min(queue_count, d.write_count), min(queue_count, d.write_count), d.perm)
+            for d in self.queues
+        )
+        return Route(topic, self.brokers, queues, "", self.clusters)
+
+
+def _order_counts(text: str) -> list[tuple[str, int]]:
+    """``broker-a:4;broker-b:4`` as pairs; parts that are none are left out."""
+    pairs = (part.rpartition(":") for part in text.split(";"))
+    return [(broker, int(count)) for broker, _, count in pairs if broker and count.isascii() and count.isdigit()]
+
+
+def parse_route(topic: str, body: bytes) -> Route:
+    """The route in an answer's body. WireError when it is none."""
+    value = loads(body)
+    try:
+        brokers = {
+            str(data["brokerName"]): {
+                int(broker_id): str(address) for broker_id, address in sorted(data["brokerAddrs"].items())
+            }
+            for data in value.get("brokerDatas") or ()
+        }
+        clusters = {str(data["brokerName"]): str(data.get("cluster", "")) for data in value.get("brokerDatas") or ()}
+        queues = tuple(
+            QueueData(
+                str(data["brokerName"]),
+                int(data.get("readQueueNums", 0)),
+                int(data.get("writeQueueNums", 0)),
+                int(data.get("perm", 0)),
+            )
+            for data in value.get("queueDatas") or ()
+        )
+        return Route(topic, brokers, queues, str(value.get("orderTopicConf") or ""), clusters)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise WireError(f"not a route: {error!r}") from error
+
+
+def split_address(text: str, port: int = REGISTRY_PORT) -> tuple[str, int]:
+    """``host``, ``host:port`` or ``[v6]:port`` as (host, port). ValueError when it is none."""
+    text = text.strip()
+    host, colon, tail = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, tail = text, str(port)
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not (tail.isascii() and tail.isdigit()) or not 0 < int(tail) < 65_536:
+        raise ValueError(f"{text!r} is not host:port")
+    return host, int(tail)
+
+
+def split_addresses(text: str, port: int = REGISTRY_PORT) -> list[tuple[str, int]]:
+    """``a:9876;b:9876`` as a list of (host, port). ValueError when one is bad or there is none."""
+    found = [split_address(part, port) for part in text.replace(",", ";").split(";") if part.strip()]
+    if not found:
+        raise ValueError("no registry address")
+    return found
