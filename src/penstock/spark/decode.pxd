@@ -1,0 +1,91 @@
+cimport cython
+
+cdef int _BODY, _TOPIC, _PROPS, _KEYS, _TAGS, _UNIQUE, _BORN, _STORE, _VALUE, _WIDTH
+cdef long long _PLAIN, _WIDE, _TIME_MIN, _TIME_MAX
+
+@cython.final
+cdef class Decoder:
+    cdef readonly object owner
+    cdef readonly object extra
+    cdef readonly object lost
+    cdef readonly long long count
+    cdef readonly long long rows
+    cdef readonly long long last
+    cdef long long packed
+    cdef unsigned char *records
+    cdef unsigned char *inflated
+    cdef long long size
+    cdef unsigned char *tags
+    cdef long long tags_size
+    cdef unsigned char *keys
+    cdef long long keys_size
+    cdef object _tags
+    cdef object _keys
+    cdef int[::1] starts
+    cdef int[::1] table
+    cdef object _table
+
+    @cython.locals(done=cython.longlong, need=cython.longlong)
+    cpdef int load(self, object records, long long first, long long until) except -1
+
+    @cython.locals(p=cython.longlong, total=cython.longlong, kept=cython.longlong, offset=cython.longlong,
+                   at=cython.longlong)
+    cdef long long _walk(self, long long first, long long until) noexcept nogil
+
+    @cython.locals(total=cython.longlong, at=cython.longlong, born=cython.longlong, store=cython.longlong,
+                   topic=cython.longlong, magic=cython.longlong, length=cython.longlong, flags=cython.longlong)
+    cdef long long _frame(self, long long p, long long left, long long at) noexcept nogil
+
+    @cython.locals(p=cython.longlong, end=cython.longlong, stop=cython.longlong, cut=cython.longlong,
+                   span=cython.longlong)
+    cdef void _scan(self, long long at) noexcept nogil
+
+    @cython.locals(p=cython.longlong, length=cython.longlong)
+    cdef bint _among(self, const unsigned char *wanted, long long size, long long start, long long n) noexcept nogil
+
+    @cython.locals(p=cython.longlong, end=cython.longlong, stop=cython.longlong)
+    cdef bint _any_key(self, long long start, long long n) noexcept nogil
+
+    @cython.locals(n=cython.longlong)
+    cpdef int frame(self, long long row, long long rows_max, long long bytes_max, bint inflate) except -1
+
+    @cython.locals(n=cython.longlong, used=cython.longlong, p=cython.longlong, size=cython.longlong)
+    cdef long long _cut(self, long long row, long long rows_max, long long bytes_max) noexcept nogil
+
+    @cython.locals(i=cython.longlong, at=cython.longlong, p=cython.longlong, start=cython.longlong,
+                   flags=cython.longlong)
+    cdef object _inflate(self)
+
+    @cython.locals(i=cython.longlong, p=cython.longlong, out="int[::1]")
+    cpdef object ints(self, int span, long long delta)
+
+    @cython.locals(i=cython.longlong, p=cython.longlong, out="long long[::1]")
+    cpdef object longs(self, int span, long long delta)
+
+    @cython.locals(i=cython.longlong, p=cython.longlong, ms=cython.longlong, out="long long[::1]")
+    cpdef object times(self, int span, long long delta)
+
+    @cython.locals(i=cython.longlong, at=cython.longlong, n=cython.longlong, total=cython.longlong,
+                   nulls=cython.longlong, offsets="int[::1]", valid="unsigned char[::1]", to="unsigned char *",
+                   p=cython.longlong, o=cython.longlong)
+    cpdef object binary(self, int span)
+
+    @cython.locals(i=cython.longlong, at=cython.longlong, n=cython.longlong, total=cython.longlong,
+                   nulls=cython.longlong, words=cython.longlong, offsets="int[::1]", inner="int[::1]",
+                   valid="unsigned char[::1]", to="unsigned char *", p=cython.longlong, o=cython.longlong,
+                   end=cython.longlong, stop=cython.longlong, w=cython.longlong)
+    cpdef object words(self, int span)
+
+    @cython.locals(i=cython.longlong, at=cython.longlong, pairs=cython.longlong, names=cython.longlong,
+                   values=cython.longlong, offsets="int[::1]", name_at="int[::1]", value_at="int[::1]",
+                   name_to="unsigned char *", value_to="unsigned char *", p=cython.longlong, end=cython.longlong,
+                   stop=cython.longlong, cut=cython.longlong, n=cython.longlong)
+    cpdef object pairs(self, bint headers)
+
+    cdef bint _hidden(self, long long p, long long n) noexcept nogil
+
+    @cython.locals(i=cython.longlong, at=cython.longlong, bits="unsigned char[::1]")
+    cpdef object intact(self)
+
+    @cython.locals(i=cython.longlong, positions="int[::1]", lengths="int[::1]")
+    cpdef object spans(self, int span)

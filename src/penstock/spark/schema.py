@@ -1,0 +1,102 @@
+"""The columns a row can have: names, types and where each comes from in a record.
+
+The first seven are those of Spark's Kafka source, so that a query moves by changing the format. A schema given by
+the user is a projection: any of these columns, in any order, with the types they have here.
+"""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, NamedTuple
+
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class Column(NamedTuple):
+    """One column; `type` is Spark's DDL."""
+
+    name: str
+    type: str
+    meaning: str
+
+
+COLUMNS = (
+    Column("key", "binary", "the message's keys, separated by blanks; null without"),
+    Column("value", "binary", "the body, decompressed when the sender compressed it"),
+    Column("topic", "string", "the topic; with `realTopic` the original one of a retried or delayed message"),
+    Column("partition", "int", "the queue id"),
+    Column("offset", "bigint", "the queue offset"),
+    Column("timestamp", "timestamp", "when the broker stored it"),
+    Column("timestampType", "int", "always 1: the time of the append"),
+    Column("headers", "array<struct<key:string,value:binary>>", "the properties except keys and tags"),
+    Column("tags", "string", "the tag; null without"),
+    Column("keys", "array<string>", "the keys one by one; null without"),
+    Column("properties", "map<string,string>", "all properties"),
+    Column("msgId", "string", "the offset message id: store address and physical offset in hexadecimal"),
+    Column("uniqKey", "string", "the id the producing client gave it"),
+    Column("broker", "string", "the broker it is stored at"),
+    Column("bornTimestamp", "timestamp", "when the producer made it, by the producer's clock"),
+    Column("bornHost", "string", "the producer's address and port"),
+    Column("storeHost", "string", "the broker's address and port"),
+    Column("flag", "int", "the producer's own flag"),
+    Column("sysFlag", "int", "RocketMQ's system flags, as stored"),
+    Column("reconsumeTimes", "int", "how often consumers have sent it back"),
+    Column("physicalOffset", "bigint", "byte position in the broker's commit log"),
+    Column("size", "int", "bytes of the stored record"),
+    Column("crcOk", "boolean", "whether the stored body matches its checksum"),
+    Column("delayUntil", "timestamp", "the moment a delayed message was due; null for others"),
+)
+BY_NAME = {column.name: column for column in COLUMNS}
+BASE = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "tags")
+NEVER_NULL = frozenset(
+    {"topic", "partition", "offset", "timestamp", "timestampType", "headers", "properties", "msgId", "broker"}
+    | {"bornTimestamp", "bornHost", "storeHost", "flag", "sysFlag", "reconsumeTimes", "physicalOffset", "size", "crcOk"}
+)
+
+
+def columns(*, headers: bool = False, metadata: bool = False, names: tuple[str, ...] = ()) -> tuple[str, ...]:
+    """The column names for these options: `names` if given, else the base columns with what was asked for."""
+    if names:
+        for name in names:
+            _known(name)
+        return names
+    if metadata:
+        return tuple(column.name for column in COLUMNS)
+    return (*BASE[:7], "headers", *BASE[7:]) if headers else BASE
+
+
+def ddl(names: tuple[str, ...]) -> str:
+    """These columns as a DDL string, which `DataSource.schema` may return without importing Spark's types."""
+    return ", ".join(f"`{name}` {BY_NAME[name].type}" for name in names)
+
+
+def check(schema: StructType) -> None:
+    """`ConfigError` when a user's schema asks for a column we do not have or for another type."""
+    for field in schema.fields:
+        column = _known(field.name)
+        if field.dataType.simpleString() != column.type:
+            raise ConfigError(
+                f"column {field.name} is {column.type}, not {field.dataType.simpleString()}",
+                f"read it as {column.type} and cast it in the query",
+            )
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema Spark compares every batch with, to the letter."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    return to_arrow_schema(schema, timezone="UTC")
+
+
+def _known(name: str) -> Column:
+    column = BY_NAME.get(name)
+    if column is None:
+        near = get_close_matches(name.lower(), [known.lower() for known in BY_NAME], 1, 0.5)
+        spelled = next((known for known in BY_NAME if near and known.lower() == near[0]), None)
+        hint = f"did you mean {spelled}?" if spelled else f"known columns: {', '.join(BY_NAME)}"
+        raise ConfigError(f"no column {name!r}: {hint}", hint)
+    return column
