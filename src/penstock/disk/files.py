@@ -1,0 +1,171 @@
+"""The few things we ask of the operating system, as methods: a test hands in a twin that loses, tears, fills up or fails.
+
+Room is always asked for before a file is mapped (a hole on a full disk would end the process with SIGBUS), flushes go through
+the descriptor (they let other threads run, and cover what was written through a mapping), and a name counts as
+there only after its folder was flushed.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.errors import DiskFull, StoreError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _failed(error: OSError, what: object) -> StoreError:
+    if error.errno in _FULL:
+        return DiskFull(f"no room for {what}: {error.strerror}")
+    return StoreError(f"{what}: {error.strerror}")
+
+
+class Files:
+    """The real disk. Every failure is a `StoreError`, no room a `DiskFull`."""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        """A descriptor of the file; `create` makes it when it is missing."""
+        flags = (os.O_RDWR if writable else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        try:
+            return os.open(path, flags, 0o644)
+        except OSError as error:
+            raise _failed(error, path) from error
+
+    def close(self, fd: int) -> None:
+        os.close(fd)
+
+    def size(self, fd: int) -> int:
+        return os.fstat(fd).st_size
+
+    def grow(self, fd: int, size: int) -> None:
+        """Let the file end at `size` without taking room; what lies between must be allocated before it is touched."""
+        try:
+            if os.fstat(fd).st_size < size:
+                os.ftruncate(fd, size)
+        except OSError as error:
+            raise _failed(error, "a longer file") from error
+
+    def allocate(self, fd: int, at: int, length: int) -> None:
+        """Take room on the disk for these bytes, growing the file if need be; they read as zeros."""
+        try:
+            os.posix_fallocate(fd, at, length)
+        except OSError as error:
+            raise _failed(error, f"{length} bytes") from error
+
+    def map(self, fd: int, size: int, *, writable: bool = True) -> mmap.mmap:
+        """The first `size` bytes of the file in memory; unmapped when the last reference goes."""
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        try:
+            return mmap.mmap(fd, size, access=access)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"cannot map {size} bytes: {error}") from error
+
+    def read(self, fd: int, at: int, length: int) -> bytes:
+        """Up to `length` bytes at `at`; fewer only at the end of the file."""
+        try:
+            return os.pread(fd, length, at)
+        except OSError as error:
+            raise _failed(error, "a read") from error
+
+    def write(self, fd: int, at: int, data: bytes) -> None:
+        """All of `data` at `at`, however many calls that takes."""
+        view = memoryview(data)
+        try:
+            while view:
+                done = os.pwrite(fd, view, at)
+                view = view[done:]
+                at += done
+        except OSError as error:
+            raise _failed(error, "a write") from error
+
+    def datasync(self, fd: int) -> None:
+        """Make the file's bytes durable, those written through mappings too. Blocks without the interpreter lock."""
+        try:
+            os.fdatasync(fd)
+        except OSError as error:
+            raise _failed(error, "a flush") from error
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make the names in the folder durable."""
+        try:
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _failed(error, folder) from error
+
+    def rename(self, old: Path, new: Path) -> None:
+        try:
+            os.rename(old, new)
+        except OSError as error:
+            raise _failed(error, old) from error
+
+    def unlink(self, path: Path) -> None:
+        try:
+            os.unlink(path)
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise _failed(error, path) from error
+
+    def make_folder(self, path: Path, *, durable: bool = True) -> None:
+        """The folder and the ones above it; with `durable` each new name is flushed in its parent."""
+        if path.is_dir():
+            return
+        self.make_folder(path.parent, durable=durable)
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise _failed(error, path) from error
+        if durable:
+            self.sync_folder(path.parent)
+
+    def remove_folder(self, path: Path) -> None:
+        """Remove the folder if it is empty, else leave it."""
+        try:
+            os.rmdir(path)
+        except OSError:
+            return
+
+    def names(self, folder: Path) -> list[str]:
+        """What lies in the folder, sorted; nothing when there is no such folder."""
+        try:
+            return sorted(os.listdir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _failed(error, folder) from error
+
+    def modified_ms(self, path: Path) -> int:
+        """When the file was last written, by the wall clock."""
+        return os.stat(path).st_mtime_ns // 1_000_000
+
+    def usage(self, folder: Path) -> tuple[int, int]:
+        """Bytes of the folder's file system: (used, total), where used counts what an ordinary user cannot have."""
+        stat = os.statvfs(folder)
+        total = stat.f_blocks * stat.f_frsize
+        return total - stat.f_bavail * stat.f_frsize, total
+
+    def lock(self, fd: int) -> bool:
+        """Take the file's exclusive lock until it is closed; False when another process has it."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+def number_names(names: list[str]) -> Iterator[int]:
+    """The first offsets among the names: those of exactly 20 digits, in order."""
+    for name in sorted(names):
+        if len(name) == 20 and name.isascii() and name.isdigit():
+            yield int(name)

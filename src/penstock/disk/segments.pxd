@@ -1,0 +1,29 @@
+cimport cython
+
+
+@cython.final
+cdef class Segment:
+    cdef public object path
+    cdef public long long first
+    cdef public long long size
+    cdef public long long prefaulted
+    cdef public int fd
+    cdef public object map
+    cdef object files
+    cdef unsigned char *base
+
+    cpdef Segment open(self)
+
+
+@cython.final
+cdef class SegmentedFile:
+    cdef public object folder
+    cdef public long long size
+    cdef public long long first
+    cdef public long long end
+    cdef public list segments
+    cdef object files
+
+    @cython.locals(segment=Segment)
+    cpdef Segment at(self, long long position)
+    cpdef Segment last(self)

@@ -1,0 +1,190 @@
+"""SegmentedFile: one long run of bytes in files of equal size, each named by the 20-digit position of its first byte.
+
+    position 0            size              2 × size
+    |                     |                 |
+    00000000000000000000  000…<size>        000…<2 size>      all allocated in full before they are mapped
+
+Files are mapped when first asked for and stay mapped; they are never shrunk. A reader takes `segment.base`, an address
+good for as long as it holds the segment.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import cython
+
+from penstock.disk.files import Files, number_names
+from penstock.errors import Corrupt
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, populate
+else:
+    from penstock.octets import address, populate
+
+
+def segment_name(position: int) -> str:
+    """The file name of the segment that begins at position."""
+    return f"{position:020d}"
+
+
+class Segment:
+    """One file: bytes `first` … `first + size` of the run. `base` is its address once `open` was called."""
+
+    def __init__(self, path: Path, first: int, size: int, files: Files) -> None:
+        self.path = path
+        self.first = first
+        self.size = size
+        self.files = files
+        self.prefaulted = 0
+        self.fd = -1
+        self.map: Any = None
+        self.base: Any = cython.NULL
+
+    def create(self) -> None:
+        """Make the file, take all its room, map it. DiskFull leaves nothing behind. The name is not durable yet."""
+        self.fd = self.files.open(self.path, create=True)
+        try:
+            self.files.allocate(self.fd, 0, self.size)
+            self.map = self.files.map(self.fd, self.size)
+        except BaseException:
+            self.close()
+            self.files.unlink(self.path)
+            raise
+        self.base = address(self.map)
+
+    def open(self) -> Segment:
+        """Map the existing file unless it is mapped; Corrupt when it has another size."""
+        if self.base == cython.NULL:
+            fd = self.files.open(self.path)
+            try:
+                if self.files.size(fd) != self.size:
+                    raise Corrupt(self.path, self.files.size(fd), f"a segment of {self.size} bytes was expected")
+                # A file that came with holes (a sparse copy, RocketMQ's own) would end the process on a full disk.
+                self.files.allocate(fd, 0, self.size)
+                self.map = self.files.map(fd, self.size)
+            finally:
+                self.files.close(fd)
+            self.base = address(self.map)
+        return self
+
+    def datasync(self) -> None:
+        """Make the bytes durable. Thread-safe beside writers; blocks without the interpreter lock."""
+        fd = self.fd
+        if fd >= 0:
+            self.files.datasync(fd)
+            return
+        fd = self.files.open(self.path)
+        try:
+            self.files.datasync(fd)
+        finally:
+            self.files.close(fd)
+
+    def prefault(self, at: int, length: int) -> None:
+        """Let the system back the bytes with written pages now, so that appending meets no page fault.
+
+        Runs without the interpreter lock; ends with a flush, or the first small commit would carry it all.
+        """
+        if at + length > self.size:
+            length = self.size - at
+        populate(self.base, at, length)
+        self.datasync()
+
+    def close(self) -> None:
+        """Give up the descriptor; the mapping goes with the last reference to the segment."""
+        if self.fd >= 0:
+            self.files.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class SegmentedFile:
+    """Segments without a hole between `first` and `end` (both positions; equal when there is no file)."""
+
+    def __init__(self, folder: Path, size: int, files: Files) -> None:
+        self.folder = folder
+        self.size = size
+        self.files = files
+        self.first = 0
+        self.end = 0
+        self.segments: list[Segment] = []
+
+    def load(self) -> list[Path]:
+        """Find the files. Those after a hole in the numbers, or of a wrong size, are left out and returned."""
+        odd: list[Path] = []
+        self.segments = []
+        for first in number_names(self.files.names(self.folder)):
+            path = self.folder / segment_name(first)
+            fits = path.stat().st_size == self.size and first % self.size == 0
+            if not fits or (self.segments and first != self.end):
+                odd.append(path)
+                continue
+            if not self.segments:
+                self.first = first
+            self.segments.append(Segment(path, first, self.size, self.files))
+            self.end = first + self.size
+        if not self.segments:
+            self.first = self.end = 0
+        return odd
+
+    def at(self, position: int) -> Segment | None:
+        """The mapped segment that holds the byte at position; None outside."""
+        if position < self.first or position >= self.end:
+            return None
+        segment = self.segments[(position - self.first) // self.size]
+        if segment.base == cython.NULL:
+            segment.open()
+        return segment
+
+    def last(self) -> Segment | None:
+        """The newest segment, mapped."""
+        if not self.segments:
+            return None
+        return self.at(self.end - self.size)
+
+    def make_next(self, *, durable: bool = True) -> Segment:
+        """A new segment after the end, its file allocated and mapped; `adopt` makes it part of the run.
+
+        Without `durable` a new folder's name is not flushed either: for what can be rebuilt.
+        """
+        self.files.make_folder(self.folder, durable=durable)
+        segment = Segment(self.folder / segment_name(self.end), self.end, self.size, self.files)
+        segment.create()
+        return segment
+
+    def adopt(self, segment: Segment) -> None:
+        """The run goes on in this segment; an empty run may begin at any multiple of the size."""
+        if not self.segments:
+            self.first = self.end = segment.first
+        assert segment.first == self.end
+        self.segments.append(segment)
+        self.end += self.size
+
+    def start_at(self, position: int) -> None:
+        """Let an empty run begin with the segment that holds position."""
+        assert not self.segments
+        self.first = self.end = position // self.size * self.size
+
+    def drop_first(self) -> Segment:
+        """The run loses its oldest segment (its file is the caller's to remove)."""
+        segment = self.segments.pop(0)
+        self.first += self.size
+        return segment
+
+    def drop_from(self, position: int) -> list[Segment]:
+        """The run loses every segment that begins at or after position."""
+        gone = [segment for segment in self.segments if segment.first >= position]
+        if gone:
+            self.segments = self.segments[: -len(gone)]
+            self.end -= len(gone) * self.size
+        return gone
+
+    def close(self) -> None:
+        """Give up descriptors and mappings."""
+        for segment in self.segments:
+            segment.close()
+        self.segments = []
+        self.first = self.end = 0

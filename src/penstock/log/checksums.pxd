@@ -1,0 +1,41 @@
+cimport cython
+
+
+@cython.final
+cdef class Sidecar:
+    cdef public object path
+    cdef public long long first
+    cdef public long long size
+    cdef public long long count
+    cdef public long long allocated
+    cdef public long long covers_from
+    cdef public int fd
+    cdef public object map
+    cdef object files
+    cdef unsigned char *base
+
+    @cython.locals(base=cython.p_uchar)
+    cpdef bint open(self)
+    @cython.locals(need=cython.longlong)
+    cpdef int room(self, long long records)
+    cdef void put(self, long long start, long long crc)
+    @cython.locals(low=cython.longlong, high=cython.longlong, middle=cython.longlong, start=cython.longlong)
+    cpdef long long find(self, long long start)
+    cpdef long long start(self, long long n)
+    cpdef long long sum(self, long long n)
+
+
+@cython.final
+cdef class Checksums:
+    cdef public object folder
+    cdef public long long segment_size
+    cdef public dict sidecars
+    cdef object files
+    cdef Sidecar current
+    cdef long long _hint
+    cdef Sidecar _hint_car
+
+    cpdef int room(self, long long records)
+    cdef void put(self, long long start, long long crc)
+    @cython.locals(car=Sidecar, n=cython.longlong)
+    cdef int verdict(self, long long segment_first, long long start, long long crc)

@@ -1,0 +1,253 @@
+"""Whole-record checksums, in a file beside each segment of the commit log.
+
+RocketMQ's own sum covers the body only: a flipped bit in the topic or the queue offset would be served. The record's bytes must stay
+as they are, so ours stand beside them, in ``checksums/<name of the segment>``:
+
+    header  "PSUM" (4) | version 1 (4) | first position of the segment (8) | covers from (4) | 0 (12)
+    entry n, at 32 + n × 8:   start in the segment (4) | CRC-32 over the whole record (4)
+
+Entries stand in the order of their starts; after the last there are zeros. Records below "covers from" (written by RocketMQ) are
+unchecked. The file has its greatest length from the beginning but takes room on the disk a window at a time, ahead of use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cython
+
+from penstock.disk.files import Files
+from penstock.errors import DiskFull, StoreError
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, be32, be64, put32, put64, ube32, zero
+else:
+    from penstock.octets import address, be32, be64, put32, put64, ube32, zero
+
+HEADER_SIZE = 32
+ENTRY_SIZE = 8
+MAGIC = 0x5053554D
+VERSION = 1
+SMALLEST_RECORD = 92
+WINDOW = 1 << 20
+
+HOLDS = 1
+BROKEN = 0
+UNCHECKED = 2
+
+
+class Sidecar:
+    """The sums of one segment."""
+
+    def __init__(self, path: Path, first: int, segment_size: int, files: Files) -> None:
+        self.path = path
+        self.first = first
+        self.size = HEADER_SIZE + (segment_size // SMALLEST_RECORD + 2) * ENTRY_SIZE
+        self.files = files
+        self.count = 0
+        self.allocated = 0
+        self.covers_from = 0
+        self.fd = -1
+        self.map: Any = None
+        self.base: Any = cython.NULL
+
+    def create(self, covers_from: int = 0) -> None:
+        """Make the file and take room for its first window. StoreError, DiskFull."""
+        self.files.make_folder(self.path.parent)
+        self.fd = self.files.open(self.path, create=True)
+        try:
+            self.files.grow(self.fd, self.size)
+            self.allocated = min(self.size, WINDOW)
+            self.files.allocate(self.fd, 0, self.allocated)
+            self.map = self.files.map(self.fd, self.size)
+        except BaseException:
+            self.close()
+            self.files.unlink(self.path)
+            raise
+        self.base = address(self.map)
+        put32(self.base, 0, MAGIC)
+        put32(self.base, 4, VERSION)
+        put64(self.base, 8, self.first)
+        put32(self.base, 16, covers_from)
+        self.covers_from = covers_from
+
+    def open(self) -> bool:
+        """Map the existing file; False when it is none of ours or damaged at its head."""
+        fd = self.files.open(self.path)
+        try:
+            if self.files.size(fd) != self.size:
+                return False
+            self.files.allocate(fd, 0, min(self.size, WINDOW))
+            self.map = self.files.map(fd, self.size)
+            base = address(self.map)
+            if be32(base, 0) != MAGIC or be32(base, 4) != VERSION or be64(base, 8) != self.first:
+                self.map = None
+                return False
+        except BaseException:
+            self.files.close(fd)
+            raise
+        self.fd = fd
+        self.base = address(self.map)
+        self.covers_from = ube32(self.base, 16)
+        self.count = self._count()
+        self.allocated = 0
+        return True
+
+    def _count(self) -> int:
+        """How many entries: starts rise to the last one, then there are zeros."""
+        low, high = 0, (self.size - HEADER_SIZE) // ENTRY_SIZE
+        while low < high:
+            middle = (low + high) // 2
+            if self.start(middle) > 0 or (middle == 0 and be64(self.base, HEADER_SIZE) != 0):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def start(self, n: int) -> int:
+        """Where in the segment record n begins."""
+        return ube32(self.base, HEADER_SIZE + n * ENTRY_SIZE)
+
+    def sum(self, n: int) -> int:
+        """The CRC-32 of record n."""
+        return ube32(self.base, HEADER_SIZE + n * ENTRY_SIZE + 4)
+
+    def room(self, records: int) -> int:
+        """0 when so many more entries can be put; else DISK_FULL (1) or NOT_WRITABLE (2)."""
+        if HEADER_SIZE + (self.count + records) * ENTRY_SIZE <= self.allocated:
+            return 0
+        try:
+            need = HEADER_SIZE + (self.count + records) * ENTRY_SIZE
+            self.allocated = min(self.size, max(need, self.allocated) + WINDOW)
+            self.files.allocate(self.fd, 0, self.allocated)
+        except DiskFull:
+            self.allocated = 0
+            return 1
+        except StoreError:
+            self.allocated = 0
+            return 2
+        return 0 if need <= self.size else 2
+
+    def put(self, start: int, crc: int) -> None:
+        """The next record's sum; `room` said 0."""
+        put32(self.base, 32 + self.count * 8, start)
+        put32(self.base, 36 + self.count * 8, crc)
+        self.count += 1
+
+    def find(self, start: int) -> int:
+        """The first entry whose record begins at or after start."""
+        low = 0
+        high = self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self.start(middle) < start:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def cut(self, start: int) -> None:
+        """Forget the records from start on. What stands behind the cut becomes zeros."""
+        keep = self.find(start)
+        # Unwritten pages read as zeros and stay unwritten: only pages with something in them are touched.
+        at = HEADER_SIZE + keep * ENTRY_SIZE
+        while at < self.size:
+            n = min(4096 - at % 4096, self.size - at)
+            if self.map[at : at + n].count(0) != n:
+                zero(self.base, at, n)
+            at += n
+        self.count = keep
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        """(start, sum) of every record."""
+        for n in range(self.count):
+            yield self.start(n), self.sum(n)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            self.files.close(self.fd)
+            self.fd = -1
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class Checksums:
+    """The sidecars of a commit log, by the first position of the segment. A segment may have none."""
+
+    def __init__(self, folder: Path, segment_size: int, files: Files) -> None:
+        self.folder = folder
+        self.segment_size = segment_size
+        self.files = files
+        self.sidecars: dict[int, Sidecar | None] = {}
+        self.current: Sidecar | None = None
+        self._hint = 0
+        self._hint_car: Sidecar | None = None
+
+    def get(self, first: int) -> Sidecar | None:
+        """The sidecar of the segment that begins at first, opened; None when there is none that can be believed."""
+        if first not in self.sidecars:
+            car = self.make(first)
+            found = False
+            if car.path.is_file():
+                try:
+                    found = car.open()
+                except StoreError:
+                    found = False
+            self.sidecars[first] = car if found else None
+        return self.sidecars[first]
+
+    def make(self, first: int) -> Sidecar:
+        """A sidecar object for the segment, not yet a file."""
+        return Sidecar(self.folder / f"{first:020d}", first, self.segment_size, self.files)
+
+    def turn(self, car: Sidecar) -> None:
+        """Sums now go into this one."""
+        self.sidecars[car.first] = car
+        self.current = car
+
+    def room(self, records: int) -> int:
+        car = self.current
+        if car is None:
+            return 2
+        return car.room(records)
+
+    def put(self, start: int, crc: int) -> None:
+        self.current.put(start, crc)  # type: ignore[union-attr]
+
+    def verdict(self, segment_first: int, start: int, crc: int) -> int:
+        """HOLDS, BROKEN, or UNCHECKED for a record with this sum at start of the segment."""
+        car = self._hint_car
+        if car is None or car.first != segment_first:
+            car = self.get(segment_first)
+            if car is None:
+                return 2
+            self._hint_car = car
+            self._hint = 0
+        if start < car.covers_from:
+            return 2
+        n = self._hint
+        if n >= car.count or car.start(n) != start:
+            n = car.find(start)
+        if n >= car.count or car.start(n) != start:
+            return 0
+        self._hint = n + 1
+        return 1 if car.sum(n) == crc else 0
+
+    def drop(self, first: int) -> Path:
+        """Forget a segment; its sidecar file is the caller's to remove."""
+        car = self.sidecars.pop(first, None)
+        if car is not None:
+            if self._hint_car is car:
+                self._hint_car = None
+            car.close()
+        return self.folder / f"{first:020d}"
+
+    def close(self) -> None:
+        for car in self.sidecars.values():
+            if car is not None:
+                car.close()
+        self.sidecars = {}
+        self.current = self._hint_car = None

@@ -1,0 +1,43 @@
+cimport cython
+
+from penstock.disk.segments cimport Segment, SegmentedFile
+from penstock.log.checksums cimport Checksums, Sidecar
+from penstock.log.draft cimport Draft
+
+
+@cython.locals(total=cython.longlong, magic=cython.longlong, sys=cython.longlong, q=cython.longlong, body_len=cython.longlong,
+               t=cython.longlong, tl=cython.longlong, props_len=cython.longlong)
+cdef long long measure(unsigned char *b, long long at, long long room, long long physical)
+
+@cython.locals(q=cython.longlong, sys=cython.longlong, body_len=cython.longlong)
+cdef bint body_holds(unsigned char *b, long long at)
+
+
+@cython.final
+cdef class CommitLog:
+    cdef public SegmentedFile file
+    cdef public Checksums sums
+    cdef public long long end
+    cdef public long long store_ms
+    cdef public object _next
+    cdef object _held_host
+    cdef unsigned char *_host
+    cdef int _host_len
+    cdef Segment _segment
+    cdef unsigned char *_base
+    cdef long long _at
+    cdef long long _limit
+
+    cdef long long record_size(self, Draft d)
+    @cython.locals(remaining=cython.longlong)
+    cpdef int room(self, long long size, long long records)
+    @cython.locals(segment=Segment, car=Sidecar)
+    cpdef void seek(self, long long end)
+    @cython.locals(segment=Segment, car=Sidecar)
+    cpdef int _roll(self, long long size)
+    @cython.locals(b=cython.p_uchar, at=cython.longlong, p=cython.longlong, sys=cython.longlong, crc=cython.longlong)
+    cdef void put(self, Draft d, long long queue_offset, long long now_ms)
+    @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)
+    cdef long long size_at(self, long long physical)
+    @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)
+    cpdef long long check(self, long long physical)

@@ -1,0 +1,274 @@
+"""CommitLog: records one behind another in segments, in RocketMQ 4.9's bytes.
+
+      0 total size (4)        28 own physical offset (8)         ..  reconsume times (4)
+      4 magic DAA320A7 (4)    36 sys flag (4)                    ..  prepared transaction offset (8)
+      8 body CRC-32 (4)       40 born time (8)                   ..  body length (4), body
+     12 queue id (4)          48 born host (4 or 16) + port (4)  ..  topic length (1), topic
+     16 flag (4)              ..  store time (8)                 ..  properties length (2), properties
+     20 queue offset (8)      ..  store host (4 or 16) + port
+
+A segment ends with a blank record: remaining size (4), magic CBD43194. A record is written only where eight bytes stay free
+behind it, so there is always room for the blank. Sums over whole records stand in a sidecar (`checksums`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cython
+
+from penstock.disk.segments import Segment, SegmentedFile
+from penstock.errors import DiskFull, StoreError
+from penstock.log.checksums import Checksums, Sidecar
+from penstock.log.draft import Draft
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64
+else:
+    from penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64
+
+MAGIC = -626843481
+MAGIC_V2 = -626843477
+BLANK_MAGIC = -875286124
+FIXED_SIZE = 91
+BODY_MAX = 4 << 20
+TOPIC_MAX = 127
+PROPERTIES_MAX = 32767
+
+BLANK = 0
+BAD = -1
+
+
+def measure(b: Any, at: int, room: int, physical: int) -> int:
+    """The size of the record at b[at:], of which `room` bytes may be looked at; BLANK (0) or BAD (-1).
+
+    A record is taken for one when its magic, its own physical offset and all its lengths agree.
+    """
+    if room < 8:
+        return -1
+    total = be32(b, at)
+    magic = be32(b, at + 4)
+    if magic == -875286124:
+        return 0 if total == room else -1
+    if magic != -626843481 and magic != -626843477:
+        return -1
+    if total < 91 or total > room or be64(b, at + 28) != physical:
+        return -1
+    sys = be32(b, at + 36)
+    q = 48 + 4 + 4 + 8 + 4 + 4 + 4 + 8
+    if sys & 0x10:
+        q += 12
+    if sys & 0x20:
+        q += 12
+    tl = 2 if magic == -626843477 else 1
+    if q + 4 > total:
+        return -1
+    body_len = be32(b, at + q)
+    t = q + 4 + body_len
+    if body_len < 0 or t + tl + 2 > total:
+        return -1
+    t += tl + (be16(b, at + t) if tl == 2 else b[at + t])
+    if t + 2 > total:
+        return -1
+    props_len = be16(b, at + t)
+    if t + 2 + props_len != total:
+        return -1
+    return total
+
+
+def body_holds(b: Any, at: int) -> bool:
+    """Whether the body of a measured record has the sum it names. An empty one has none."""
+    sys = be32(b, at + 36)
+    q = at + 84
+    if sys & 0x10:
+        q += 12
+    if sys & 0x20:
+        q += 12
+    body_len = be32(b, q)
+    return body_len == 0 or (crc32(b, q + 4, body_len, 0) & 0x7FFFFFFF) == be32(b, at + 8)
+
+
+class CommitLog:
+    """Appends at `end`. Whoever appends calls `room` first, which may need a new segment, then `put`."""
+
+    def __init__(self, file: SegmentedFile, sums: Checksums, store_host: bytes) -> None:
+        self.file = file
+        self.sums = sums
+        self.end = 0
+        self.store_ms = 0
+        self._next: Any = None  # a prepared (segment, sidecar)
+        self._held_host = store_host
+        self._host: Any = address(store_host)
+        self._host_len = len(store_host)
+        self._segment: Segment | None = None
+        self._base: Any = cython.NULL
+        self._at = 0
+        self._limit = 0
+
+    def record_size(self, d: Draft) -> int:
+        """Bytes of the draft as a record, or -1 when a part of it is too large."""
+        if d.body_len > 4194304 or d.props_len > 32767 or d.queue.topic_len > 127:
+            return -1
+        return 75 + d.born_len + self._host_len + d.body_len + d.queue.topic_len + d.props_len
+
+    # ---- writing
+
+    def seek(self, end: int) -> None:
+        """Go on appending at end, which recovery has found."""
+        self.end = end
+        self._segment = segment = self.file.at(end)
+        if segment is None:
+            self._base = cython.NULL
+            self._at = self._limit = 0
+            return
+        self._base = segment.base
+        self._at = end - segment.first
+        self._limit = segment.size
+        if segment.fd < 0:
+            segment.fd = segment.files.open(segment.path)
+        car = self.sums.get(segment.first)
+        if car is None:
+            car = self.sums.make(segment.first)
+            self.sums.files.unlink(car.path)
+            car.create(self._at)
+        self.sums.turn(car)
+
+    def room(self, size: int, records: int) -> int:
+        """0 when so many records of `size` bytes together can be put without a break; else DISK_FULL, NOT_WRITABLE, TOO_LARGE."""
+        remaining = self._limit - self._at
+        if size + 8 > remaining:
+            remaining = self._roll(size)
+            if remaining:
+                return remaining
+        return self.sums.room(records)
+
+    def _roll(self, size: int) -> int:
+        """Close the segment with a blank record and go on in the next."""
+        if size + 8 > self.file.size:
+            return 3
+        try:
+            if self._next is None:
+                self._next = self.make_next()
+        except DiskFull:
+            return 1
+        except StoreError:
+            return 2
+        segment, car = self._next
+        self._next = None
+        if self._base != cython.NULL:
+            put32(self._base, self._at, self._limit - self._at)
+            put32(self._base, self._at + 4, -875286124)
+        self.file.adopt(segment)
+        self.sums.turn(car)
+        self._segment = segment
+        self._base = segment.base
+        self._at = 0
+        self._limit = segment.size
+        self.end = segment.first
+        return 0
+
+    def make_next(self) -> tuple[Any, Any]:
+        """The segment after the last and its sidecar, durable by name. For any thread. StoreError, DiskFull."""
+        segment = self.file.make_next()
+        try:
+            car = self.sums.make(segment.first)
+            self.sums.files.unlink(car.path)
+            car.create()
+            self.file.files.sync_folder(self.file.folder)
+            self.file.files.sync_folder(self.sums.folder)
+        except StoreError:
+            segment.close()
+            self.file.files.unlink(segment.path)
+            raise
+        return segment, car
+
+    def put(self, d: Draft, queue_offset: int, now_ms: int) -> None:
+        """Write the draft as a record at the end; `room` said 0. Its physical, queue_offset, store_ms and size are set."""
+        b = self._base
+        at = self._at
+        if now_ms < self.store_ms:
+            now_ms = self.store_ms  # store times never decrease within a log
+        self.store_ms = now_ms
+        sys = d.sys_flag & ~0x30
+        if d.born_len == 20:
+            sys |= 0x10
+        if self._host_len == 20:
+            sys |= 0x20
+        put32(b, at, d.size)
+        put32(b, at + 4, -626843481)
+        put32(b, at + 8, crc32(d.body, d.body_pos, d.body_len, 0) & 0x7FFFFFFF)
+        put32(b, at + 12, d.queue.queue_id)
+        put32(b, at + 16, d.flag)
+        put64(b, at + 20, queue_offset)
+        put64(b, at + 28, self.end)
+        put32(b, at + 36, sys)
+        put64(b, at + 40, d.born_ms)
+        copy(b, at + 48, d.born, 0, d.born_len)
+        p = at + 48 + d.born_len
+        put64(b, p, now_ms)
+        copy(b, p + 8, self._host, 0, self._host_len)
+        p += 8 + self._host_len
+        put32(b, p, d.reconsume_times)
+        put64(b, p + 4, d.prepared)
+        put32(b, p + 12, d.body_len)
+        copy(b, p + 16, d.body, d.body_pos, d.body_len)
+        p += 16 + d.body_len
+        put8(b, p, d.queue.topic_len)
+        copy(b, p + 1, d.queue.topic_at, 0, d.queue.topic_len)
+        p += 1 + d.queue.topic_len
+        put16(b, p, d.props_len)
+        copy(b, p + 2, d.props, d.props_pos, d.props_len)
+        crc = crc32(b, at, d.size, 0)
+        self.sums.put(at, crc)
+        d.physical = self.end
+        d.queue_offset = queue_offset
+        d.store_ms = now_ms
+        d.queue_id = d.queue.queue_id
+        self._at = at + d.size
+        self.end += d.size
+
+    # ---- reading
+
+    def size_at(self, physical: int) -> int:
+        """The size of a record that begins at physical, by its lengths alone; BLANK, or BAD."""
+        if physical < 0 or physical >= self.end:
+            return -1
+        segment = self.file.at(physical)
+        if segment is None:
+            return -1
+        at = physical - segment.first
+        return measure(segment.base, at, segment.size - at, physical)
+
+    def check(self, physical: int) -> int:
+        """As size_at, and BAD as well when a sum does not hold. Does not look at `end`: recovery is finding it."""
+        segment = self.file.at(physical)
+        if segment is None:
+            return -1
+        at = physical - segment.first
+        size = measure(segment.base, at, segment.size - at, physical)
+        if size > 0:
+            if not body_holds(segment.base, at):
+                return -1
+            if self.sums.verdict(segment.first, at, crc32(segment.base, at, size, 0)) == 0:
+                return -1
+        return size
+
+    def bytes_at(self, physical: int, size: int) -> bytes:
+        """A copy of so many bytes of one segment."""
+        segment = self.file.at(physical)
+        assert segment is not None
+        at = physical - segment.first
+        return bytes(segment.map[at : at + size])
+
+    def close(self) -> None:
+        if self._next is not None:
+            for part in self._next:
+                part.close()
+            for part in self._next:
+                part.files.unlink(part.path)
+            self._next = None
+        self._segment = None
+        self._base = cython.NULL
+        self._at = self._limit = 0
+        self.file.close()
+        self.sums.close()

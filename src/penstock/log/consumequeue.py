@@ -1,0 +1,307 @@
+"""ConsumeQueue: the n-th message of one message queue, as a place in the commit log.
+
+    entry n, at byte n × 20:   physical offset (8) | record size (4) | tags code (8)
+    filler:                    0 | 0x7FFFFFFF | 0        an offset that was reserved, lost or deleted
+
+Files of 6,000,000 bytes, named by the byte position of their first entry; bytes after the last entry are zero. Physical offsets
+grow with the offset, so everything is found by halving. All of it is derived from the commit log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import cython
+
+from penstock.disk.files import Files
+from penstock.disk.segments import Segment, SegmentedFile
+from penstock.errors import DiskFull, StoreError
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, be32, be64, java_hash, put32, put64, zero
+else:
+    from penstock.octets import address, be32, be64, java_hash, put32, put64, zero
+
+ENTRY_SIZE = 20
+FILLER_SIZE = 0x7FFFFFFF
+_NEVER = 1 << 62
+
+DUE_NEVER = 0
+DUE_BY_LEVEL = 1
+"""The queue's entries carry the moment of delivery instead of a tags code."""
+
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+
+
+class TagCodes:
+    """The tags codes a subscription asks for."""
+
+    def __init__(self, codes: Iterable[int]) -> None:
+        self.codes = tuple(codes)
+        self._count = len(self.codes)
+        self._held = bytearray(8 * self._count + 8)
+        self._at: Any = address(self._held)
+        for n, code in enumerate(self.codes):
+            put64(self._at, 8 * n, code)
+
+    def match(self, code: int) -> bool:
+        for n in range(self._count):  # noqa: SIM110 a generator would not compile to a plain loop
+            if be64(self._at, 8 * n) == code:
+                return True
+        return False
+
+
+class ConsumeQueue:
+    """Offsets `min_offset` … `max_offset - 1` of one message queue are there. No file before the first message."""
+
+    def __init__(self, folder: Path, topic: bytes, queue_id: int, size: int, files: Files) -> None:
+        self.topic = topic
+        self.queue_id = queue_id
+        self.file = SegmentedFile(folder, size, files)
+        self.min_offset = 0
+        self.max_offset = 0
+        self.dirty_from = _NEVER
+        self.reserved = 0
+        self.fresh = False
+        self.watched = False
+        self.arrived = False
+        self.in_dirty = False
+        self.subscribers: list[Any] | None = None
+        self.due_kind = DUE_BY_LEVEL if topic == SCHEDULE_TOPIC else DUE_NEVER
+        self._files = files
+        self._held = topic + b"#"
+        self.topic_at: Any = address(self._held)
+        self.topic_len = len(topic)
+        self.key_hash = java_hash(self.topic_at, 0, len(topic) + 1, 0)
+        self._segment: Segment | None = None
+        self._base: Any = cython.NULL
+        self._at = 0
+        self._limit = 0
+        self._durable = 0
+
+    # ---- writing
+
+    def room(self) -> int:
+        """0 when the entry at `max_offset` can be put; else DISK_FULL (1) or NOT_WRITABLE (2)."""
+        if self._at < self._limit:
+            return 0
+        return self._turn()
+
+    def _turn(self) -> int:
+        """Go to the file that takes the entry at max_offset, making it if it is not there."""
+        try:
+            byte = self.max_offset * ENTRY_SIZE
+            if byte >= self.file.end:
+                if not self.file.segments:
+                    self.file.start_at(byte)
+                segment = self.file.make_next(durable=False)
+                segment.close()  # flushed through a descriptor of the moment: there may be thousands of queues
+                self.file.adopt(segment)
+                self.fresh = True
+                if self.file.first == segment.first and byte > segment.first:
+                    self._fill(segment, 0, byte - segment.first)
+                    self.min_offset = self.max_offset
+            else:
+                found = self.file.at(byte)
+                assert found is not None
+                segment = found
+        except DiskFull:
+            return 1
+        except StoreError:
+            return 2
+        self._segment = segment
+        self._base = segment.base
+        self._at = byte - segment.first
+        self._limit = segment.size
+        return 0
+
+    def _fill(self, segment: Segment, at: int, end: int) -> None:
+        for p in range(at, end, ENTRY_SIZE):
+            put64(segment.base, p, 0)
+            put32(segment.base, p + 8, FILLER_SIZE)
+            put64(segment.base, p + 12, 0)
+        self._touch(segment.first + at)
+
+    def _touch(self, byte: int) -> None:
+        if byte < self.dirty_from:
+            self.dirty_from = byte
+
+    def put(self, offset: int, physical: int, size: int, code: int) -> None:
+        """Write the entry at max_offset, for which `room` said 0."""
+        at = self._at
+        put64(self._base, at, physical)
+        put32(self._base, at + 8, size)
+        put64(self._base, at + 12, code)
+        n = offset * 20
+        if n < self.dirty_from:
+            self.dirty_from = n
+        self._at = at + 20
+        self.max_offset = offset + 1
+
+    def put_at(self, offset: int, physical: int, size: int, code: int) -> None:
+        """Write the entry of any offset again (recovery); offsets left out before it become fillers. StoreError."""
+        if offset < self.max_offset:
+            segment = self.file.at(offset * ENTRY_SIZE)
+            if segment is None:
+                return  # below the first file: deleted with its messages
+            at = offset * ENTRY_SIZE - segment.first
+            put64(segment.base, at, physical)
+            put32(segment.base, at + 8, size)
+            put64(segment.base, at + 12, code)
+            self._touch(offset * ENTRY_SIZE)
+            return
+        self.fill_to(offset)
+        status = self.room()
+        if status:
+            raise DiskFull(f"no room for a consume queue of {self.topic!r}") if status == 1 else StoreError("cannot write")
+        self.put(offset, physical, size, code)
+
+    def fill_to(self, offset: int) -> None:
+        """Let `offset` be the next one; those left out become fillers. StoreError."""
+        if not self.file.segments:
+            self.seek(offset)
+            return
+        while self.max_offset < offset:
+            status = self.room()
+            if status:
+                raise DiskFull("no room for a consume queue") if status == 1 else StoreError("cannot write")
+            self.put(self.max_offset, 0, FILLER_SIZE, 0)
+
+    def seek(self, offset: int) -> None:
+        """Let an empty queue begin at offset."""
+        self.max_offset = self.min_offset = offset
+        self._at = self._limit = 0
+
+    # ---- reading
+
+    def entry(self, offset: int) -> tuple[int, int, int] | None:
+        """(physical, size, tags code) of an offset, fillers as they are; None outside the files."""
+        segment = self.file.at(offset * ENTRY_SIZE)
+        if segment is None or offset >= self.max_offset:
+            return None
+        at = offset * ENTRY_SIZE - segment.first
+        return be64(segment.base, at), be32(segment.base, at + 8), be64(segment.base, at + 12)
+
+    def _below(self, offset: int, limit: int, whole: bool) -> bool:
+        """Whether the entry is one, and its record begins (with `whole`: ends) no later than limit."""
+        segment = self.file.at(offset * ENTRY_SIZE)
+        if segment is None:
+            return False
+        at = offset * ENTRY_SIZE - segment.first
+        physical = be64(segment.base, at)
+        size = be32(segment.base, at + 8)
+        if size <= 0 or physical < 0:
+            return False
+        if size == FILLER_SIZE:
+            return True
+        if whole:
+            return physical + size <= limit
+        return physical < limit
+
+    def _search(self, low: int, high: int, limit: int, whole: bool) -> int:
+        """The first offset in low … high whose entry is not below limit."""
+        while low < high:
+            middle = (low + high) // 2
+            if self._below(middle, limit, whole):
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+    def durable_end(self, flushed: int) -> int:
+        """The first offset whose record does not lie wholly below the flushed position."""
+        if self._durable < self.max_offset:
+            if self._durable < self.min_offset:
+                self._durable = self.min_offset
+            if self._below(self.max_offset - 1, flushed, True):
+                self._durable = self.max_offset
+            else:
+                self._durable = self._search(self._durable, self.max_offset, flushed, True)
+        return self._durable
+
+    def first_at_or_after(self, physical: int) -> int:
+        """The first offset whose record begins at or after physical, fillers not counted; max_offset when there is none."""
+        low = self.file.first // ENTRY_SIZE
+        high = self.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            probe = middle
+            at = -1
+            while probe < high:  # a filler says nothing: look at the next real entry
+                segment = self.file.at(probe * ENTRY_SIZE)
+                assert segment is not None
+                at = probe * ENTRY_SIZE - segment.first
+                if be32(segment.base, at + 8) != FILLER_SIZE:
+                    break
+                probe += 1
+            if probe < high and be64(segment.base, at) < physical:
+                low = probe + 1
+            elif probe < high or middle == low:
+                high = middle
+            else:
+                high = middle
+        return self._skip_fillers(low)
+
+    def _skip_fillers(self, offset: int) -> int:
+        while offset < self.max_offset:
+            entry = self.entry(offset)
+            if entry is None or entry[1] != FILLER_SIZE:
+                break
+            offset += 1
+        return offset
+
+    # ---- opening, cutting, retention
+
+    def load(self) -> list[Path]:
+        """Find the files and the end of the entries; returns files that do not belong."""
+        odd = self.file.load()
+        self.max_offset = self._search(self.file.first // ENTRY_SIZE, self.file.end // ENTRY_SIZE, _NEVER, False)
+        self.min_offset = self._skip_fillers(self.file.first // ENTRY_SIZE)
+        self._at = self._limit = 0
+        self._durable = 0
+        return odd
+
+    def cut(self, physical: int, written_max: int) -> list[Segment]:
+        """Keep the entries of records that begin before physical; zero those behind, up to offset written_max.
+
+        Returns whole files that fell away. Later entries must not stay: they would pass for good ones when the log has grown
+        over those positions again.
+        """
+        first = self.file.first // ENTRY_SIZE
+        self.max_offset = self._search(first, self.file.end // ENTRY_SIZE, physical, False)
+        self._at = self._limit = 0
+        self._durable = 0
+        gone = self.file.drop_from((self.max_offset * ENTRY_SIZE + self.file.size - 1) // self.file.size * self.file.size)
+        begin = self.max_offset * ENTRY_SIZE
+        segment = self.file.at(begin)
+        if segment is not None:
+            end = min(segment.first + segment.size, max(begin, written_max * ENTRY_SIZE))
+            zero(segment.base, begin - segment.first, end - begin)
+            self._touch(begin)
+        if self.min_offset > self.max_offset:
+            self.min_offset = self.max_offset
+        return gone
+
+    def follow(self, physical: int) -> list[Segment]:
+        """The log now begins at physical: move min_offset, and give back files with nothing above it."""
+        gone: list[Segment] = []
+        self.min_offset = max(self.min_offset, self.first_at_or_after(physical))
+        while len(self.file.segments) > 1 and (self.file.first + self.file.size) <= self.min_offset * ENTRY_SIZE:
+            gone.append(self.file.drop_first())
+        return gone
+
+    def dirty_segments(self) -> list[Segment]:
+        """The files written since `flushed` was last called."""
+        return [segment for segment in self.file.segments if segment.first + segment.size > self.dirty_from]
+
+    def flushed(self) -> None:
+        """Forget what was written so far: it is being flushed."""
+        self.dirty_from = _NEVER
+
+    def close(self) -> None:
+        self._segment = None
+        self._base = cython.NULL
+        self._at = self._limit = 0
+        self.file.close()

@@ -1,0 +1,147 @@
+"""Draft: one message on its way into the log, as pointers into whatever holds its parts.
+
+One object is filled again for every message: by a front from the bytes of a request, by recovery from a record
+of the log. Sources are (buffer, position, length) and need to stay only for the length of a call.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.penstock.log.consumequeue import ConsumeQueue
+    from cython.cimports.penstock.octets import address, be16, be32, be64, find, java_hash
+else:
+    from penstock.log.consumequeue import ConsumeQueue
+    from penstock.octets import address, be16, be32, be64, find, java_hash
+
+# Bits of sysFlag.
+TRANSACTION = 0xC
+HALF = 0x4
+COMMIT = 0x8
+ROLLBACK = 0xC
+BORN_V6 = 0x10
+STORE_V6 = 0x20
+
+
+class Draft:
+    """What `LogStore.append` takes (all but the last four fields) and says (physical, queue_offset, store_ms, size)."""
+
+    def __init__(self) -> None:
+        self.body: Any = cython.NULL
+        self.props: Any = cython.NULL
+        self.born: Any = cython.NULL
+        self.topic: Any = cython.NULL
+        self._held_body = b""
+        self._held_props = b""
+        self._held_born = b""
+        self.body_pos = self.body_len = 0
+        self.props_pos = self.props_len = 0
+        self.topic_pos = self.topic_len = 0
+        self.queue: ConsumeQueue = None
+        self.queue_id = 0
+        self.born_len = 8
+        self.flag = 0
+        self.sys_flag = 0
+        self.born_ms = 0
+        self.reconsume_times = 0
+        self.prepared = 0
+        self.tags_code = 0
+        self.uniq_pos = self.uniq_len = 0
+        self.keys_pos = self.keys_len = 0
+        self.indexed = True
+        self.physical = self.queue_offset = self.store_ms = self.size = 0
+        self.set_body(b"")
+        self.set_properties(b"")
+        self.set_born(b"\x7f\x00\x00\x01\x00\x00\x00\x00")
+
+    def set_body(self, body: bytes) -> None:
+        """Take the body from an object."""
+        self._held_body = body
+        self.body = address(body)
+        self.body_pos = 0
+        self.body_len = len(body)
+
+    def set_properties(self, text: bytes) -> None:
+        """Take the properties text from an object, and find TAGS, KEYS and UNIQ_KEY in it."""
+        self._held_props = text
+        self.props = address(text)
+        self.props_pos = 0
+        self.props_len = len(text)
+        self.scan()
+
+    def set_born(self, host: bytes) -> None:
+        """Where the message came from: 4 or 16 bytes of address, 4 of port."""
+        self._held_born = host
+        self.born = address(host)
+        self.born_len = len(host)
+
+    def topic_name(self) -> bytes:
+        """The topic of a loaded record."""
+        return bytes([self.topic[self.topic_pos + n] for n in range(self.topic_len)])
+
+    def scan(self) -> None:
+        """Find TAGS (into tags_code), KEYS and UNIQ_KEY in the properties text; the last of each name counts."""
+        self.tags_code = 0
+        self.uniq_len = self.keys_len = 0
+        p = self.props_pos
+        end = p + self.props_len
+        while p < end:
+            stop = find(self.props, p, end, 2)
+            if stop < 0:
+                stop = end
+            eq = find(self.props, p, stop, 1)
+            if eq >= 0:
+                n = eq - p
+                v = eq + 1
+                c = self.props[p]
+                if n == 4 and c == 84 and self._named(p, 84, 65, 71, 83):
+                    self.tags_code = java_hash(self.props, v, stop - v, 0)
+                elif n == 4 and c == 75 and self._named(p, 75, 69, 89, 83):
+                    self.keys_pos = v
+                    self.keys_len = stop - v
+                elif n == 8 and c == 85 and self._named(p, 85, 78, 73, 81) and self._named(p + 4, 95, 75, 69, 89):
+                    self.uniq_pos = v
+                    self.uniq_len = stop - v
+            p = stop + 1
+
+    def _named(self, p: int, a: int, b: int, c: int, d: int) -> bool:
+        return be32(self.props, p) == (a << 24 | b << 16 | c << 8 | d)
+
+    def load(self, b: Any, at: int) -> None:
+        """Take everything from a whole record at b[at:]; size, lengths and magic were checked before. No queue yet."""
+        self.size = be32(b, at)
+        self.queue_id = be32(b, at + 12)
+        self.flag = be32(b, at + 16)
+        self.queue_offset = be64(b, at + 20)
+        self.physical = be64(b, at + 28)
+        self.sys_flag = be32(b, at + 36)
+        self.born_ms = be64(b, at + 40)
+        self.born = b
+        self.born_len = 20 if self.sys_flag & 0x10 else 8
+        b_pos = at + 48 + self.born_len
+        self.store_ms = be64(b, b_pos)
+        b_pos += 8 + (20 if self.sys_flag & 0x20 else 8)
+        self.reconsume_times = be32(b, b_pos)
+        self.prepared = be64(b, b_pos + 4)
+        self.body = b
+        self.body_len = be32(b, b_pos + 12)
+        self.body_pos = b_pos + 16
+        b_pos += 16 + self.body_len
+        self.topic = b
+        if be32(b, at + 4) == -626843477:  # RocketMQ 5's second version: two bytes of topic length
+            tl = be16(b, b_pos)
+            b_pos += 2
+        else:
+            tl = b[b_pos]
+            b_pos += 1
+        self.topic_pos = b_pos
+        self.topic_len = tl
+        b_pos += tl
+        self.props = b
+        self.props_len = be16(b, b_pos)
+        self.props_pos = b_pos + 2
+        self.indexed = True
+        self.scan()

@@ -1,0 +1,85 @@
+"""ReadResult: what a read of a message queue found, as places in the log, and how to copy them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cython
+
+from penstock.disk.segments import Segment
+from penstock.log.commitlog import CommitLog
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.penstock.octets import address, be64, copy, put64
+else:
+    from penstock.octets import address, be64, copy, put64
+
+
+class ReadResult:
+    """Filled by `LogStore.read`, used again for the next one. Copy the bytes out before the store is used otherwise.
+
+    `runs` are pieces of the log that lie together: (physical offset, length), each within one segment.
+    """
+
+    def __init__(self) -> None:
+        self.next_offset = self.min_offset = self.max_offset = 0
+        self.count = 0
+        self.bytes_ = 0
+        self.run_count = 0
+        self.log: CommitLog = None  # type: ignore[assignment]
+        self._limit = 64
+        self._runs = bytearray(16 * 64)
+        self._at: Any = address(self._runs)
+
+    def clear(self) -> None:
+        self.next_offset = self.min_offset = self.max_offset = self.count = self.bytes_ = 0
+        self.run_count = 0
+
+    def add(self, physical: int, size: int) -> None:
+        """One more record."""
+        self.count += 1
+        self.bytes_ += size
+        if self.run_count > 0:
+            last = self.run_count * 16 - 16
+            if (
+                be64(self._at, last) + be64(self._at, last + 8) == physical
+                and physical % self.log.file.size != 0
+            ):
+                put64(self._at, last + 8, be64(self._at, last + 8) + size)
+                return
+        if self.run_count == self._limit:
+            self._grow()
+        put64(self._at, self.run_count * 16, physical)
+        put64(self._at, self.run_count * 16 + 8, size)
+        self.run_count += 1
+
+    def _grow(self) -> None:
+        self._limit *= 2
+        self._runs = bytearray(self._runs) + bytes(len(self._runs))
+        self._at = address(self._runs)
+
+    @property
+    def runs(self) -> list[tuple[int, int]]:
+        """(physical offset, length) of each piece."""
+        return [(be64(self._at, 16 * n), be64(self._at, 16 * n + 8)) for n in range(self.run_count)]
+
+    def copy_out(self, to: Any, pos: int) -> int:
+        """Copy the records, one behind another, to to[pos:], which has `bytes_` bytes of room; returns the position after."""
+        for n in range(self.run_count):
+            physical = be64(self._at, 16 * n)
+            size = be64(self._at, 16 * n + 8)
+            segment = self.log.file.at(physical)
+            copy(to, pos, segment.base, physical - segment.first, size)  # type: ignore[union-attr]
+            pos += size
+        return pos
+
+    def body(self) -> bytes:
+        """The records, one behind another."""
+        if cython.compiled:
+            out = PyBytes_FromStringAndSize(cython.NULL, self.bytes_)
+            self.copy_out(address(out), 0)
+            return out
+        buffer = bytearray(self.bytes_)
+        self.copy_out(memoryview(buffer), 0)
+        return bytes(buffer)

@@ -1,0 +1,36 @@
+"""What the store answers: to an append, and to a read."""
+
+# append
+OK = 0
+DISK_FULL = 1
+"""No room now; the same append may go through later."""
+NOT_WRITABLE = 2
+"""A flush failed, or the store is not open."""
+TOO_LARGE = 3
+"""The record would not fit into any segment, or a part of it exceeds its limit."""
+ILLEGAL = 4
+"""A batch whose inner lengths do not add up."""
+
+# read: RocketMQ's GetMessageStatus, in its order
+FOUND = 0
+NO_MATCHED_MESSAGE = 1
+MESSAGE_WAS_REMOVING = 2
+OFFSET_FOUND_NULL = 3
+OFFSET_OVERFLOW_BADLY = 4
+OFFSET_OVERFLOW_ONE = 5
+OFFSET_TOO_SMALL = 6
+NO_MATCHED_LOGIC_QUEUE = 7
+NO_MESSAGE_IN_QUEUE = 8
+
+READ_NAMES = (
+    "FOUND",
+    "NO_MATCHED_MESSAGE",
+    "MESSAGE_WAS_REMOVING",
+    "OFFSET_FOUND_NULL",
+    "OFFSET_OVERFLOW_BADLY",
+    "OFFSET_OVERFLOW_ONE",
+    "OFFSET_TOO_SMALL",
+    "NO_MATCHED_LOGIC_QUEUE",
+    "NO_MESSAGE_IN_QUEUE",
+)
+"""The remark a pull answer carries, by status."""
