@@ -247,9 +247,17 @@ def _topic_text(topic: bytes) -> str:
 
 
 def decode_record(
-    buf: bytes | bytearray | memoryview, pos: int = 0, *, broker: str = "", check: bool = False
+    buf: bytes | bytearray | memoryview,
+    pos: int = 0,
+    *,
+    broker: str = "",
+    check: bool = False,
+    decompress: bool = True,
 ) -> ReceivedMessage | None:
-    """The record at pos, or None when no whole record is there (with `check`, also when its body's CRC is wrong)."""
+    """The record at pos, or None when no whole record is there (with `check`, also when its body's CRC is wrong).
+
+    Without `decompress` the body is as it is stored.
+    """
     end = len(buf)
     if end - pos < FIXED_BYTES:
         return None
@@ -284,7 +292,7 @@ def decode_record(
     if properties_size != end - at or (check and body_crc(body) != crc):
         return None
     undecodable = None
-    if sys_flag & SYS_COMPRESSED:
+    if decompress and sys_flag & SYS_COMPRESSED:
         try:
             body = open_body(sys_flag, body)
         except ValueError as error:
