@@ -1,0 +1,257 @@
+"""The name server's front: one method per request code, no socket and no clock.
+
+A peer is whatever object the network keeps per connection; its `remote` is the peer's ``address:port``, empty for a
+broker in this process. Key-value configuration is the only thing kept on disk.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from penstock import __version__
+from penstock.disk.files import Files
+from penstock.disk.tables import load, save
+from penstock.errors import Refused, StoreError
+from penstock.registry.registration import check_address, read_registration, read_version
+from penstock.registry.routes import SYS_UNIT, SYS_UNIT_SUB, RouteTables
+from penstock.wire.codes import ORDER_NAMESPACE, RequestCode, ResponseCode, read_fields
+from penstock.wire.fastjson import dumps
+from penstock.wire.remoting import RemotingCommand
+
+KV_NAME_BYTES_MAX = 255
+KV_VALUE_BYTES_MAX = 65_536
+KV_COUNT_MAX = 100_000
+NO_ROUTE = (
+    "No topic route info in name server for the topic: {}\n"
+    "See http://rocketmq.apache.org/docs/faq/ for further details."
+)
+
+_KV_NAME = re.compile(r"[^/\\\x00-\x20\x7f]+")
+
+
+class Peer(Protocol):
+    """A connection, as far as this front knows it."""
+
+    @property
+    def remote(self) -> str:
+        """``address:port`` of the other end, empty when it is this process."""
+
+
+class Asked(NamedTuple):
+    """A request on its way through: who asks, the command, its header fields, and when."""
+
+    peer: Peer
+    command: RemotingCommand
+    fields: dict[str, Any]
+    now_ms: int
+
+
+class NameServer:
+    """The name server role of a registry.
+
+    `folder` holds ``kvConfig.json``. A broker must register the address it connects from, unless `foreign_addresses`
+    says that it may lie behind another one. With `order_message_enable`, routes carry the order topics' configuration.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        files: Files | None = None,
+        foreign_addresses: bool = False,
+        order_message_enable: bool = False,
+    ) -> None:
+        self.routes = RouteTables()
+        self._files = files or Files()
+        self._path = folder / "kvConfig.json"
+        self._foreign_addresses = foreign_addresses
+        self._order_message_enable = order_message_enable
+        self._kv: dict[str, dict[str, str]] = _read_kv(load(self._files, self._path))
+        self._table: dict[int, Callable[[Asked], RemotingCommand]] = {
+            RequestCode.PUT_KV_CONFIG: self._put_kv,
+            RequestCode.GET_KV_CONFIG: self._get_kv,
+            RequestCode.DELETE_KV_CONFIG: self._delete_kv,
+            RequestCode.GET_KVLIST_BY_NAMESPACE: self._list_kv,
+            RequestCode.REGISTER_BROKER: self._register,
+            RequestCode.UNREGISTER_BROKER: self._unregister,
+            RequestCode.QUERY_DATA_VERSION: self._data_version,
+            RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
+            RequestCode.GET_BROKER_CLUSTER_INFO: self._clusters,
+            RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER: self._topics,
+            RequestCode.GET_TOPICS_BY_CLUSTER: self._topics_of_cluster,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS: self._system_topics,
+            RequestCode.GET_UNIT_TOPIC_LIST: self._unit_topics,
+            RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_sub_topics,
+            RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_sub_only_topics,
+            RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write,
+            RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write,
+            RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
+            RequestCode.GET_NAMESRV_CONFIG: self._get_config,
+        }
+
+    def handle(self, peer: Peer, command: RemotingCommand, now_ms: int) -> RemotingCommand | None:
+        """The answer, or None when there is none to give."""
+        if command.response:
+            return None
+        method = self._table.get(command.code)
+        if method is None:
+            answer = command.reply(
+                ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {command.code} not supported"
+            )
+        else:
+            try:
+                answer = method(Asked(peer, command, read_fields(command.code, command.ext), now_ms))
+            except Refused as refused:
+                answer = command.reply(refused.remoting, remark=str(refused))
+            except StoreError as error:
+                answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=f"not stored: {error}")
+        return None if command.oneway else answer
+
+    def connection_lost(self, peer: Peer) -> None:
+        """What was registered by this connection is gone with it."""
+        self.routes.lost(peer)
+
+    def tick(self, now_ms: int) -> int:
+        """Forget silent brokers; when to be called again, in ms."""
+        return self.routes.tick(now_ms)
+
+    # -- brokers
+
+    def _register(self, ask: Asked) -> RemotingCommand:
+        told = read_registration(ask.fields, ask.command.body, ask.now_ms)
+        self._check_peer(ask.peer, told.address)
+        ha_address, master = self.routes.register(told, ask.peer, ask.now_ms)
+        ext = {key: value for key, value in (("haServerAddr", ha_address), ("masterAddr", master)) if value}
+        orders = self._kv.get(ORDER_NAMESPACE)
+        return ask.command.reply(ext=ext, body=dumps({"table": orders}) if orders else b"")
+
+    def _check_peer(self, peer: Peer, address: str) -> None:
+        """Routes are only as good as the addresses in them: nobody may register somebody else's."""
+        here = peer.remote.rpartition(":")[0]
+        host = address.rpartition(":")[0]
+        if here and host != here and not self._foreign_addresses and not (host == "localhost" and _loopback(here)):
+            raise Refused(f"a broker that connects from {here} cannot register another address")
+
+    def _unregister(self, ask: Asked) -> RemotingCommand:
+        self.routes.unregister(ask.fields["brokerName"], ask.fields["brokerAddr"], ask.fields["brokerId"], ask.peer)
+        return ask.command.reply()
+
+    def _data_version(self, ask: Asked) -> RemotingCommand:
+        check_address(ask.fields["brokerAddr"])
+        changed, known = self.routes.heard(ask.fields["brokerAddr"], read_version(ask.command.body), ask.now_ms)
+        body = b"" if known is None else dumps({"counter": known[1], "stateVersion": known[2], "timestamp": known[0]})
+        return ask.command.reply(ext={"changed": "true" if changed else "false"}, body=body)
+
+    def _wipe_write(self, ask: Asked) -> RemotingCommand:
+        return ask.command.reply(ext={"wipeTopicCount": str(self.routes.set_writable(ask.fields["brokerName"], False))})
+
+    def _add_write(self, ask: Asked) -> RemotingCommand:
+        return ask.command.reply(ext={"addTopicCount": str(self.routes.set_writable(ask.fields["brokerName"], True))})
+
+    # -- routes and topics
+
+    def _route(self, ask: Asked) -> RemotingCommand:
+        topic = ask.fields["topic"]
+        route = self.routes.route(topic)
+        if route is None:
+            return ask.command.reply(ResponseCode.TOPIC_NOT_EXIST, remark=NO_ROUTE.format(topic))
+        if self._order_message_enable and (order := self._kv.get(ORDER_NAMESPACE, {}).get(topic)):
+            route["orderTopicConf"] = order
+        return ask.command.reply(body=dumps(route))
+
+    def _clusters(self, ask: Asked) -> RemotingCommand:
+        return ask.command.reply(body=dumps(self.routes.cluster_info()))
+
+    def _topics(self, ask: Asked) -> RemotingCommand:
+        return _topic_list(ask.command, list(self.routes.topics))
+
+    def _topics_of_cluster(self, ask: Asked) -> RemotingCommand:
+        return _topic_list(ask.command, self.routes.topics_of(ask.fields["cluster"]))
+
+    def _system_topics(self, ask: Asked) -> RemotingCommand:
+        clusters = self.routes.clusters()
+        names = [*clusters, *(broker for brokers in clusters.values() for broker in brokers)]
+        return _topic_list(ask.command, names, next(iter(self.routes.live), ""))
+
+    def _unit_topics(self, ask: Asked) -> RemotingCommand:
+        return _topic_list(ask.command, self.routes.topics_with(SYS_UNIT))
+
+    def _unit_sub_topics(self, ask: Asked) -> RemotingCommand:
+        return _topic_list(ask.command, self.routes.topics_with(SYS_UNIT_SUB))
+
+    def _unit_sub_only_topics(self, ask: Asked) -> RemotingCommand:
+        return _topic_list(ask.command, self.routes.topics_with(SYS_UNIT_SUB, without=SYS_UNIT))
+
+    def _delete_topic(self, ask: Asked) -> RemotingCommand:
+        self.routes.delete_topic(ask.fields["topic"], ask.fields["clusterName"])
+        return ask.command.reply()
+
+    # -- configuration
+
+    def _put_kv(self, ask: Asked) -> RemotingCommand:
+        namespace, key, value = ask.fields["namespace"], ask.fields["key"], ask.fields["value"]
+        for name in (namespace, key):
+            if not _KV_NAME.fullmatch(name) or len(name.encode()) > KV_NAME_BYTES_MAX:
+                raise Refused(f"a namespace or key has 1 to {KV_NAME_BYTES_MAX} bytes, no blank and no slash")
+        if len(value.encode()) > KV_VALUE_BYTES_MAX:
+            raise Refused(f"a value has at most {KV_VALUE_BYTES_MAX} bytes")
+        if sum(map(len, self._kv.values())) >= KV_COUNT_MAX:
+            raise Refused(f"there are already {KV_COUNT_MAX} keys")
+        self._save_kv({**self._kv, namespace: {**self._kv.get(namespace, {}), key: value}})
+        return ask.command.reply()
+
+    def _get_kv(self, ask: Asked) -> RemotingCommand:
+        namespace, key = ask.fields["namespace"], ask.fields["key"]
+        value = self._kv.get(namespace, {}).get(key)
+        if value is None:
+            raise Refused(f"No config item, Namespace: {namespace} Key: {key}", remoting=ResponseCode.QUERY_NOT_FOUND)
+        return ask.command.reply(ext={"value": value})
+
+    def _delete_kv(self, ask: Asked) -> RemotingCommand:
+        table = self._kv.get(ask.fields["namespace"], {})
+        if ask.fields["key"] in table:
+            rest = {key: value for key, value in table.items() if key != ask.fields["key"]}
+            self._save_kv({**self._kv, ask.fields["namespace"]: rest})
+        return ask.command.reply()
+
+    def _list_kv(self, ask: Asked) -> RemotingCommand:
+        namespace = ask.fields["namespace"]
+        if namespace not in self._kv:
+            raise Refused(f"No config item, Namespace: {namespace}", remoting=ResponseCode.QUERY_NOT_FOUND)
+        return ask.command.reply(body=dumps({"table": self._kv[namespace]}))
+
+    def _save_kv(self, table: dict[str, dict[str, str]]) -> None:
+        save(self._files, self._path, {"configTable": table})
+        self._kv = table
+
+    def _update_config(self, ask: Asked) -> RemotingCommand:
+        raise Refused("The configuration is not writable from the network.", remoting=ResponseCode.NO_PERMISSION)
+
+    def _get_config(self, ask: Asked) -> RemotingCommand:
+        lines = {"orderMessageEnable": str(self._order_message_enable).lower(), "penstockVersion": __version__}
+        return ask.command.reply(body="".join(f"{key}={value}\n" for key, value in lines.items()).encode())
+
+
+def _topic_list(command: RemotingCommand, topics: list[str], address: str = "") -> RemotingCommand:
+    answer: dict[str, Any] = {"topicList": sorted(set(topics))}
+    if address:
+        answer["brokerAddr"] = address
+    return command.reply(body=dumps(answer))
+
+
+def _loopback(host: str) -> bool:
+    return host.startswith("127.") or host == "[::1]"
+
+
+def _read_kv(table: dict[str, Any] | None) -> dict[str, dict[str, str]]:
+    """The kept configuration; what does not look like it is left out."""
+    spaces = (table or {}).get("configTable") or {}
+    return {
+        str(namespace): {str(key): str(value) for key, value in entries.items()}
+        for namespace, entries in spaces.items()
+        if isinstance(entries, dict)
+    }

@@ -1,0 +1,146 @@
+"""Reading what a broker registers: header fields and body, plain or zlib, checked whole before anything is taken.
+
+compressed:  int32 n, DataVersion JSON | int32 topics, each int32 n, "topic readQ writeQ perm filterType" |
+             int32 n, filter servers JSON
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from isal import isal_zlib
+
+from penstock.errors import Refused, WireError
+from penstock.registry.routes import Registration, TopicQueues, Version
+from penstock.wire.fastjson import loads
+
+BODY_BYTES_MAX = 64 << 20  # after decompression
+TOPICS_MAX = 65_536
+QUEUES_MAX = 65_536
+FUTURE_MS = 3_600_000  # how far a data version may be ahead of our clock
+NAME_BYTES_MAX = 255
+
+_TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
+_NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,255}")
+_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]{2,45}\]|[a-zA-Z0-9_.-]{1,255}):([1-9][0-9]{0,4})")
+
+
+def read_registration(fields: dict[str, Any], body: bytes, now_ms: int) -> Registration:
+    """The registration in a request. Refused (code 1) for anything that cannot be right."""
+    broker, address, cluster = fields["brokerName"], fields["brokerAddr"], fields["clusterName"]
+    for name in (broker, cluster):
+        if not _NAME.fullmatch(name):
+            raise Refused("broker and cluster names hold letters, digits and %|_.- only")
+    check_address(address)
+    if fields["haServerAddr"]:
+        check_address(fields["haServerAddr"])
+    if fields["brokerId"] < 0:
+        raise Refused("brokerId is negative")
+    if fields["bodyCrc32"] and isal_zlib.crc32(body) & 0xFFFFFFFF != fields["bodyCrc32"] & 0xFFFFFFFF:
+        raise Refused("crc32 not match")
+    version, topics = _read_compressed(body) if fields["compressed"] else _read_plain(body)
+    if version is not None and version[0] > now_ms + FUTURE_MS:
+        raise Refused("the data version is from the future")
+    if len(topics) > TOPICS_MAX:
+        raise Refused(f"{len(topics)} topics, at most {TOPICS_MAX}")
+    for topic in topics:
+        if not _TOPIC.fullmatch(topic) and topic not in (broker, cluster):
+            raise Refused("a topic name holds letters, digits and %|_- only")
+    return Registration(broker, address, cluster, fields["brokerId"], fields["haServerAddr"], version, topics)
+
+
+def check_address(address: str) -> None:
+    """Refused unless it is host:port with a port that can be connected to."""
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match[1]) > 65_535:
+        raise Refused("a broker's address is host:port")
+
+
+def read_version(body: bytes) -> Version:
+    """The DataVersion in a body. Refused when it is none."""
+    try:
+        return _version(loads(body))
+    except WireError:
+        raise Refused("the body is no data version") from None
+
+
+def _version(value: Any) -> Version:
+    if not isinstance(value, dict):
+        raise Refused("the body holds no data version")
+    return _int(value, "timestamp"), _int(value, "counter"), _int(value, "stateVersion")
+
+
+def _int(value: dict[str, Any], name: str) -> int:
+    number = value.get(name, 0)
+    if type(number) is not int or not -(2**63) <= number < 2**63:
+        raise Refused(f"{name} is not a number")
+    return number
+
+
+def _queues(read: int, write: int, perm: int, sys_flag: int) -> TopicQueues:
+    if not (0 <= read <= QUEUES_MAX and 0 <= write <= QUEUES_MAX):
+        raise Refused(f"a topic has 0 to {QUEUES_MAX} queues")
+    if not (0 <= perm <= 15 and 0 <= sys_flag <= 255):
+        raise Refused("no such permission or flag of a topic")
+    return TopicQueues(read, write, perm, sys_flag)
+
+
+def _read_plain(body: bytes) -> tuple[Version | None, dict[str, TopicQueues]]:
+    if not body:
+        return None, {}
+    try:
+        value = loads(body)
+    except WireError:
+        raise Refused("the body is no JSON") from None
+    wrapper = value.get("topicConfigSerializeWrapper") if isinstance(value, dict) else None
+    if wrapper is None:
+        return None, {}
+    table = wrapper.get("topicConfigTable") or {} if isinstance(wrapper, dict) else None
+    if not isinstance(table, dict):
+        raise Refused("the body holds no topic table")
+    topics = {}
+    for topic, config in table.items():
+        if not isinstance(config, dict):
+            raise Refused("the body holds no topic table")
+        config = {"readQueueNums": 16, "writeQueueNums": 16, "perm": 6, **config}
+        topics[topic] = _queues(
+            _int(config, "readQueueNums"),
+            _int(config, "writeQueueNums"),
+            _int(config, "perm"),
+            _int(config, "topicSysFlag"),
+        )
+    version = wrapper.get("dataVersion")
+    return (None if version is None else _version(version)), topics
+
+
+def _read_compressed(body: bytes) -> tuple[Version | None, dict[str, TopicQueues]]:
+    opener = isal_zlib.decompressobj()
+    try:
+        data: bytes = opener.decompress(body, BODY_BYTES_MAX + 1)
+    except isal_zlib.error:  # type: ignore[misc]
+        raise Refused("the body is not zlib") from None
+    if len(data) > BODY_BYTES_MAX or not opener.eof:
+        raise Refused("the body is cut short or expands too far")
+    raw, at = _piece(data, 0)
+    version = read_version(raw)
+    count = int.from_bytes(data[at : at + 4], "big")
+    if count > TOPICS_MAX:
+        raise Refused(f"{count} topics, at most {TOPICS_MAX}")
+    at += 4
+    topics = {}
+    for _ in range(count):
+        raw, at = _piece(data, at)
+        words = raw.decode("utf-8", "replace").split(" ")
+        if len(words) < 5 or not all(w.isascii() and w.isdigit() and len(w) < 10 for w in words[1:4]):
+            raise Refused("a topic's line is not: name readQ writeQ perm filterType")
+        topics[words[0]] = _queues(int(words[1]), int(words[2]), int(words[3]), 0)
+    return version, topics
+
+
+def _piece(data: bytes, at: int) -> tuple[bytes, int]:
+    size = int.from_bytes(data[at : at + 4], "big")
+    end = at + 4 + size
+    if len(data) < at + 4 or end > len(data):
+        raise Refused("the body is cut short")
+    return data[at + 4 : end], end
