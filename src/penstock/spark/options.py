@@ -1,0 +1,315 @@
+"""The options of the `penstock` source as data: parsed, checked and documented from one table.
+
+Names are case-insensitive and mean what they mean in Spark's Kafka source, where that has them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from penstock.errors import ConfigError
+
+EARLIEST, LATEST = -2, -1
+
+Positions = dict[str, Any]
+"""`{"topic": {"broker": {"0": 23}}}`, with the level of brokers left out or a topic's entry a bare word, as users write it."""
+
+
+@dataclass(frozen=True)
+class SourceOptions:
+    """What the user asked for; one field per option of `OPTIONS`, times in milliseconds, sizes in bytes."""
+
+    registry: str
+    subscribe: tuple[str, ...]
+    subscribe_pattern: str | None
+    assign: Positions | None
+    path: str | None
+    starting_offsets: Positions | str | None
+    ending_offsets: Positions | str | None
+    starting_timestamp: int | None
+    ending_timestamp: int | None
+    starting_offsets_by_timestamp: Positions | None
+    ending_offsets_by_timestamp: Positions | None
+    starting_offsets_by_timestamp_strategy: str
+    starting_group: str | None
+    fail_on_data_loss: bool
+    max_offsets_per_trigger: int | None
+    min_offsets_per_trigger: int | None
+    max_trigger_delay: int
+    max_bytes_per_trigger: int | None
+    min_partitions: int | None
+    max_records_per_partition: int | None
+    include_headers: bool
+    include_metadata: bool
+    columns: tuple[str, ...]
+    tags: tuple[str, ...]
+    keys: tuple[str, ...]
+    real_topic: bool
+    group_id_prefix: str
+    commit_offsets_to_group: str | None
+    fetch_timeout_ms: int
+    fetch_retries: int
+    fetch_bytes: int
+    pushdown: str
+
+
+class Option(NamedTuple):
+    """One option: how it is written, read and explained. `reads` says where it counts: both, batch or stream."""
+
+    name: str
+    kind: str
+    default: str
+    meaning: str
+    reads: str = "both"
+    aliases: tuple[str, ...] = ()
+
+    @property
+    def field(self) -> str:
+        """Its attribute of `SourceOptions`."""
+        return re.sub(r"(?<!^)([A-Z])", r"_\1", self.name).lower()
+
+
+OPTIONS = (
+    Option("registry", "text", "127.0.0.1:9876", "name servers, `host:port`, several separated by `;`",
+           aliases=("penstock.bootstrap.servers", "nameServer")),
+    Option("subscribe", "names", "", "topics, separated by commas; `load(\"orders\")` is the same", aliases=("topic",)),
+    Option("subscribePattern", "pattern", "", "a regular expression that the whole topic name must match"),
+    Option("assign", "json", "", 'only these queues: `{"orders": [0, 1]}` or `{"orders": {"broker-a": [0]}}`'),
+    Option("path", "text", "", "what `load(...)` was given: topics, as with `subscribe`"),
+    Option("startingOffsets", "positions", "earliest; latest in a stream",
+           'where to begin: `earliest`, `latest` (stream only) or JSON, `{"orders": {"0": 23, "1": -2}}`, with several'
+           ' brokers `{"orders": {"broker-a": {"0": 23}}}`; −2 is the earliest, −1 the latest offset, a whole topic may'
+           ' be `"earliest"` or `"latest"`; what is not named starts at the earliest. Counts only for a new query'),
+    Option("endingOffsets", "positions", "latest", "where to end: `latest` or JSON as above; not included", "batch"),
+    Option("startingTimestamp", "moment", "",
+           "begin with the first message stored at or after this moment, milliseconds since 1970 or ISO 8601 text"
+           " (UTC without zone); wins over the two other ways"),
+    Option("endingTimestamp", "moment", "", "end before the first message stored at or after this moment", "batch"),
+    Option("startingOffsetsByTimestamp", "json", "",
+           'a moment per queue, JSON as in `startingOffsets`; wins over `startingOffsets`'),
+    Option("endingOffsetsByTimestamp", "json", "", "the same for the end", "batch"),
+    Option("startingOffsetsByTimestampStrategy", "word error latest", "error",
+           "when a queue has no message from that moment on: `error`, or start at its `latest` offset"),
+    Option("startingGroup", "text", "",
+           "begin where this consumer group stands; queues it has no offset for start at the earliest"),
+    Option("failOnDataLoss", "flag", "true",
+           "fail when planned offsets are gone (retention, a topic made anew); `false` reads what is left of the"
+           " planned range and logs what is lost"),
+    Option("maxOffsetsPerTrigger", "count", "", "messages per micro-batch at most, split in proportion to what each"
+           " queue has", "stream"),
+    Option("minOffsetsPerTrigger", "count", "", "wait until there are so many messages", "stream"),
+    Option("maxTriggerDelay", "duration", "15m", "but no longer than this", "stream"),
+    Option("maxBytesPerTrigger", "bytes", "", "stored bytes per micro-batch, about (from the size of a sample)",
+           "stream"),
+    Option("minPartitions", "count", "", "at least so many Spark partitions: ranges are cut"),
+    Option("maxRecordsPerPartition", "count", "", "at most so many messages in one Spark partition"),
+    Option("includeHeaders", "flag", "false", "add the column `headers`"),
+    Option("includeMetadata", "flag", "false", "all columns"),
+    Option("columns", "names", "", "these columns, in this order; the same as a schema given to the reader"),
+    Option("tags", "tags", "*", "only messages with one of these tags: `A || B`; the broker selects by hash, the reader"
+           " by the text"),
+    Option("keys", "names", "", "only messages with one of these keys"),
+    Option("realTopic", "flag", "false", "show retried and delayed messages under their original topic"),
+    Option("groupIdPrefix", "text", "spark-penstock-source", "the group name the broker sees in fetches"),
+    Option("commitOffsetsToGroup", "text", "",
+           "after each micro-batch write its end offsets to this consumer group: for operators to see, never to start"
+           " from", "stream"),
+    Option("fetchTimeoutMs", "count", "120000", "how long one request may take"),
+    Option("fetchRetries", "whole", "3", "how often a failed request is tried again, on a new connection"),
+    Option("fetchBytes", "bytes", "4m", "stored bytes per fetch, at most 4 MiB"),
+    Option("pushdown", "word auto true false", "auto",
+           "answer filters at the store; `auto` does when `spark.sql.python.filterPushdown.enabled` is on", "batch"),
+)  # fmt: skip
+
+# What Spark itself may add.
+IGNORED = frozenset({"checkpointlocation", "serialization.format", "versionasof", "timestampasof"})
+
+_NAMES = {spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.aliases)}
+
+
+def parse(given: Mapping[str, str]) -> SourceOptions:
+    """The options, checked. `ConfigError` for an unknown name (naming the nearest), a bad value or a clash."""
+    values: dict[str, Any] = {}
+    for option in OPTIONS:
+        default = "" if option.kind == "positions" else option.default
+        values[option.field] = _PARSERS[option.kind.split()[0]](default, option) if default else _NOTHING[option.kind]
+    seen: dict[str, str] = {}
+    for name, text in given.items():
+        found = _NAMES.get(name.lower())
+        if found is None:
+            if name.lower() in IGNORED:
+                continue
+            raise unknown(name)
+        if found.name in seen:
+            raise ConfigError(f"{name} and {seen[found.name]} are the same option: give one of them")
+        seen[found.name] = name
+        try:
+            values[found.field] = _PARSERS[found.kind.split()[0]](str(text), found)
+        except ValueError as error:
+            raise ConfigError(f"option {found.name} = {text!r}: {error}", found.meaning) from None
+    options = SourceOptions(**values)
+    _check(options, seen)
+    return options
+
+
+def unknown(name: str) -> ConfigError:
+    """The error for a name no option has, naming the nearest."""
+    near = get_close_matches(name.lower(), _NAMES, 1, 0.5)
+    hint = f"did you mean {_spelling(near[0])}?" if near else f"options: {', '.join(o.name for o in OPTIONS)}"
+    return ConfigError(f"unknown option {name!r}: {hint}", hint)
+
+
+def table() -> str:
+    """The options as a Markdown table, for the documentation."""
+    lines = ["| option | default | counts in | meaning |", "|---|---|---|---|"]
+    for option in OPTIONS:
+        names = ", ".join(f"`{name}`" for name in (option.name, *option.aliases))
+        default = f"`{option.default}`" if option.default else "–"
+        meaning = option.meaning.replace("|", "\\|")
+        lines.append(f"| {names} | {default} | {option.reads} | {meaning} |")
+    return "\n".join(lines) + "\n"
+
+
+def _spelling(lower: str) -> str:
+    option = _NAMES[lower]
+    return next(name for name in (option.name, *option.aliases) if name.lower() == lower)
+
+
+def _check(options: SourceOptions, seen: dict[str, str]) -> None:
+    chosen = [name for name in ("subscribe", "subscribePattern", "assign", "path") if name in seen]
+    if not chosen:
+        raise ConfigError("no topic given", "set subscribe, subscribePattern or assign, or load(\"topic\")")
+    if len(chosen) > 1:
+        raise ConfigError(f"{' and '.join(chosen)} exclude each other", "give exactly one of them")
+    if options.ending_offsets == "earliest":
+        raise ConfigError("endingOffsets cannot be earliest")
+    starts = [name for name in ("startingGroup", "startingOffsets") if name in seen]
+    if len(starts) > 1:
+        raise ConfigError("startingGroup and startingOffsets exclude each other", "give one of them")
+    if options.columns and (options.include_headers or options.include_metadata):
+        raise ConfigError("columns excludes includeHeaders and includeMetadata", "name all columns in columns")
+
+
+# -- values
+
+
+def _text(text: str, option: Option) -> str:
+    if not text.strip():
+        raise ValueError("empty")
+    return text.strip()
+
+
+def _word(text: str, option: Option) -> str:
+    words = option.kind.split()[1:]
+    if text.strip().lower() not in words:
+        raise ValueError(f"must be one of {', '.join(words)}")
+    return text.strip().lower()
+
+
+def _names(text: str, option: Option) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ValueError("names no one")
+    return names
+
+
+def _tags(text: str, option: Option) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in text.split("||") if name.strip())
+    return () if "*" in names else names
+
+
+def _pattern(text: str, option: Option) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"not a regular expression: {error}") from None
+    return text
+
+
+def _flag(text: str, option: Option) -> bool:
+    if text.strip().lower() not in ("true", "false"):
+        raise ValueError("must be true or false")
+    return text.strip().lower() == "true"
+
+
+def _whole(text: str, option: Option) -> int:
+    if not re.fullmatch(r"\s*\d{1,18}\s*", text, re.ASCII):
+        raise ValueError("must be a whole number")
+    return int(text)
+
+
+def _count(text: str, option: Option) -> int:
+    number = _whole(text, option)
+    if number < 1:
+        raise ValueError("must be at least 1")
+    return number
+
+
+_UNITS = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+
+
+def _bytes(text: str, option: Option) -> int:
+    match = re.fullmatch(r"(\d{1,15})\s*([kmg]?)(?:i?b)?", text.strip().lower(), re.ASCII)
+    if match is None or not int(match[1]):
+        raise ValueError("must be a size such as 1048576, 512k or 4MiB")
+    return int(match[1]) * _UNITS[match[2]]
+
+
+_SPANS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "": 1}
+
+
+def _duration(text: str, option: Option) -> int:
+    match = re.fullmatch(r"(\d{1,12})\s*(ms|s|min|m|h|)", text.strip().lower(), re.ASCII)
+    if match is None:
+        raise ValueError("must be a time such as 500ms, 30s or 15m")
+    return int(match[1]) * _SPANS[match[2]]
+
+
+def moment_ms(text: str) -> int:
+    """Milliseconds since 1970 of a number or an ISO 8601 text (UTC without zone); ValueError otherwise."""
+    if re.fullmatch(r"\s*\d{1,15}\s*", text, re.ASCII):
+        return int(text)
+    try:
+        moment = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError("must be milliseconds since 1970 or a moment such as 2026-11-20T12:00:00") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def _json(text: str, option: Option) -> Positions:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    if not isinstance(value, dict) or not value:
+        raise ValueError("must be a JSON object of topics")
+    return value
+
+
+def _positions(text: str, option: Option) -> Positions | str:
+    word = text.strip().lower()
+    return word if word in ("earliest", "latest") else _json(text, option)
+
+
+_PARSERS: dict[str, Callable[[str, Option], Any]] = {
+    "text": _text, "word": _word, "names": _names, "tags": _tags, "pattern": _pattern, "flag": _flag, "whole": _whole,
+    "count": _count, "bytes": _bytes, "duration": _duration, "moment": lambda text, option: moment_ms(text),
+    "json": _json, "positions": _positions,
+}  # fmt: skip
+_NOTHING: dict[str, Any] = {kind: () if kind in ("names", "tags") else None for kind in _PARSERS}
+
+assert {option.field for option in OPTIONS} == {field.name for field in fields(SourceOptions)}
+
+if __name__ == "__main__":  # rewrite the table between its markers in a Markdown file
+    import sys
+    from pathlib import Path
+
+    page = Path(sys.argv[1])
+    before, _, rest = page.read_text().partition("<!-- options -->\n")
+    page.write_text(before + "<!-- options -->\n" + table() + "<!-- end of options -->\n" + rest.partition("<!-- end of options -->\n")[2])
