@@ -1,0 +1,1 @@
+"""Jobs over topics: each is a function `run(spark, …) -> Result` and a command `penstock spark …`."""

@@ -1,0 +1,265 @@
+"""Topics to Parquet: every offset once, whatever is killed when.
+
+Spark schedules ranges of offsets; each task fetches, decodes and writes its files itself and hands back one row per
+file, so the messages never enter the JVM. `manifest` says how a killed run is resumed.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.spark import planning
+from penstock.spark.options import SourceOptions, parse
+from penstock.spark.pipelines import manifest
+from penstock.spark.planning import Range
+from penstock.spark.source import RangePartition, batches, connection
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+COLUMNS = ("key", "value", "partition", "offset", "timestamp", "tags", "properties", "bornTimestamp", "reconsumeTimes")
+FILE_RECORDS = 1_000_000
+FILE_BYTES = 256 << 20  # of stored records, before compression
+GROUP_ROWS, GROUP_BYTES = 200_000, 64 << 20
+_FEW_VALUES = ("tags", "topic", "broker", "partition", "timestampType", "reconsumeTimes", "flag", "sysFlag")
+_RETURNS = "path string, broker string, queue int, first bigint, last bigint, rows bigint, bytes bigint"
+
+Progress = Callable[[int, int], None]
+"""Called now and then with (messages archived, messages to archive)."""
+
+
+@dataclass(frozen=True)
+class File:
+    """One Parquet file: offsets `first` to `last` of a queue; `rows` is fewer where the log has holes."""
+
+    path: str
+    broker: str
+    queue: int
+    first: int
+    last: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run did; `next` is where the next one begins."""
+
+    topic: str
+    folder: str
+    rows: int
+    bytes: int
+    seconds: float
+    resumed: int  # files that a run before this one had planned
+    dry_run: bool
+    files: list[File] = field(default_factory=list)
+    next: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def run(
+    spark: SparkSession,
+    topic: str,
+    to: str | Path,
+    *,
+    registry: str = "127.0.0.1:9876",
+    columns: tuple[str, ...] = COLUMNS,
+    compression: str = "zstd",
+    fail_on_data_loss: bool = True,
+    group: str = "",
+    dry_run: bool = False,
+    file_records: int = FILE_RECORDS,
+    progress: Progress | None = None,
+) -> Result:
+    """Archive what the topic holds beyond the last run, up to its durable end now, into Parquet files under `to`.
+
+    `group`, when given, gets the archived positions as committed offsets, for operators to see.
+    Raises `DataLoss` when offsets are gone, `Locked` when another run is at it, NoRoute for an unknown topic.
+    """
+    began = time.monotonic()
+    folder = Path(to).absolute()
+    options = parse(
+        {
+            "subscribe": topic,
+            "registry": registry,
+            "columns": ",".join(columns),
+            "failOnDataLoss": str(fail_on_data_loss).lower(),
+            "groupIdPrefix": "penstock-archive",
+        }
+    )
+    if dry_run:
+        return _plan_only(manifest.load(folder, topic), options, file_records, began)
+    with manifest.locked(folder, topic):
+        state = manifest.load(folder, topic)
+        _sweep(folder, topic)
+        resumed = len(state.pending)
+        files = []
+        for ranges in (state.pending, None):  # first what a killed run had begun, then what is new
+            state.pending = _plan(state, options, file_records) if ranges is None else ranges
+            if state.pending:
+                state.save()
+                files += _write_all(spark, folder, state.pending, options, compression, progress)
+                for r in state.pending:
+                    state.next[r.queue] = r.end
+                state.pending = []
+                state.save()
+        if group:
+            for queue, offset in state.next.items():
+                connection(options).commit(group, queue, offset)
+    return _result(state, files, began, resumed)
+
+
+def _plan(state: manifest.Manifest, options: SourceOptions, file_records: int) -> list[Range]:
+    """The ranges to archive, cut into files."""
+    cluster = connection(options)
+    pieces = []
+    for queue, (oldest, end) in planning.bounds(cluster, planning.find_queues(cluster, options)).items():
+        start = state.next.get(queue, oldest)
+        if start < oldest:
+            planning.lost(options, f"offsets {start} to {min(oldest, end)} of {queue} were never archived and are gone")
+            start = oldest
+        if start > end:
+            planning.lost(options, f"{queue} ends at {end}, archived is up to {start}: the topic was made anew")
+        elif start < end:
+            sample = cluster.fetch(queue, start, max_bytes=64 << 10, max_count=32)
+            mean = max(len(sample.records) // max(sample.next_offset - start, 1), 91)
+            pieces += planning.cut([Range(queue, start, end)], None, min(file_records, max(FILE_BYTES // mean, 1)))
+    return pieces
+
+
+def _sweep(folder: Path, topic: str) -> None:
+    """Remove what killed tasks left half written."""
+    for path in (folder / f"topic={topic}").glob("broker=*/queue=*/.*.writing"):
+        path.unlink(missing_ok=True)
+
+
+def _write_all(
+    spark: SparkSession,
+    folder: Path,
+    ranges: list[Range],
+    options: SourceOptions,
+    compression: str,
+    progress: Progress | None,
+) -> list[File]:
+    def work(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return write_ranges(ids, ranges, str(folder), options, compression)
+
+    tasks = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(work, _RETURNS)
+    with _Watch(folder, ranges, progress):
+        rows = tasks.collect()
+    return sorted((File(**row.asDict()) for row in rows), key=lambda f: (f.broker, f.queue, f.first))
+
+
+def write_ranges(
+    ids: Iterator[pa.RecordBatch], ranges: list[Range], folder: str, options: SourceOptions, compression: str
+) -> Iterator[pa.RecordBatch]:
+    """In a task: write the files of these ranges, one row back for each."""
+    import pyarrow as pa
+
+    kinds = (pa.string(), pa.string(), pa.int32(), pa.int64(), pa.int64(), pa.int64(), pa.int64())
+    names = [name.split()[0] for name in _RETURNS.split(", ")]
+    for batch in ids:
+        for index in batch.column(0).to_pylist():
+            done = asdict(write_range(ranges[index], Path(folder), options, compression))
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([done[name]], kind) for name, kind in zip(names, kinds, strict=True)], names=names
+            )
+
+
+def write_range(r: Range, folder: Path, options: SourceOptions, compression: str) -> File:
+    """One file, written aside, flushed, renamed; one that stands already is whole and stays."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+    from pyspark.sql.types import StructType
+
+    from penstock.spark import schema
+
+    path = manifest.file_of(folder, r)
+    if not path.exists():
+        arrow = schema.arrow_schema(StructType.fromDDL(schema.ddl(options.columns)))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.writing")
+        encoded = [name for name in arrow.names if name in _FEW_VALUES]
+        held: list[pa.RecordBatch] = []
+        with open(aside, "wb") as file:
+            with pq.ParquetWriter(file, arrow, compression=compression, use_dictionary=encoded) as writer:
+                for batch in batches(options, arrow, RangePartition(r, ())):
+                    held.append(batch)
+                    if sum(b.num_rows for b in held) >= GROUP_ROWS or sum(b.nbytes for b in held) >= GROUP_BYTES:
+                        writer.write_table(pa.Table.from_batches(held), row_group_size=GROUP_ROWS * 2)
+                        held = []
+                if held:
+                    writer.write_table(pa.Table.from_batches(held), row_group_size=GROUP_ROWS * 2)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+        manifest.flush_folder(path.parent)
+    rows = pq.ParquetFile(path).metadata.num_rows
+    return File(str(path), r.queue.broker, r.queue.queue_id, r.start, r.end - 1, rows, path.stat().st_size)
+
+
+class _Watch:
+    """Reports progress while Spark works, by the files that are finished."""
+
+    def __init__(self, folder: Path, ranges: list[Range], progress: Progress | None) -> None:
+        self.files = [(manifest.file_of(folder, r), r.end - r.start) for r in ranges]
+        self.total = sum(size for _, size in self.files)
+        self.progress = progress
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._look, name="penstock-archive-progress", daemon=True)
+
+    def __enter__(self) -> None:
+        if self.progress:
+            self.thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.over.set()
+        if self.progress:
+            self.thread.join()
+
+    def _look(self) -> None:
+        assert self.progress is not None
+        left, done = self.files, 0
+        while True:
+            over = self.over.wait(0.3)
+            done += sum(size for path, size in left if path.exists())
+            left = [(path, size) for path, size in left if not path.exists()]
+            self.progress(done, self.total)
+            if over:
+                return
+
+
+def _plan_only(state: manifest.Manifest, options: SourceOptions, file_records: int, began: float) -> Result:
+    ranges = state.pending or _plan(state, options, file_records)
+    files = [
+        File(str(manifest.file_of(state.folder, r)), r.queue.broker, r.queue.queue_id, r.start, r.end - 1, r.end - r.start, 0)
+        for r in ranges
+    ]
+    return _result(state, files, began, len(state.pending), dry_run=True)
+
+
+def _result(
+    state: manifest.Manifest, files: list[File], began: float, resumed: int, dry_run: bool = False
+) -> Result:
+    return Result(
+        topic=state.topic,
+        folder=str(state.folder),
+        rows=sum(file.rows for file in files),
+        bytes=sum(file.bytes for file in files),
+        seconds=round(time.monotonic() - began, 3),
+        resumed=resumed,
+        dry_run=dry_run,
+        files=files,
+        next=planning.to_json(state.next).get(state.topic, {}),
+    )
