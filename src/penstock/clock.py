@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+_STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Clock:
     """The machine's clocks, in milliseconds."""
@@ -13,8 +15,8 @@ class Clock:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        """For timeouts and delays: it never jumps."""
-        return time.monotonic_ns() // 1_000_000
+        """For timeouts and delays: it never jumps, and it goes on while the machine sleeps."""
+        return time.clock_gettime_ns(_STEADY) // 1_000_000
 
 
 class FakeClock(Clock):

@@ -1,0 +1,352 @@
+"""Builds the roles of a process and stops them again, in reverse.
+
+Start: bind the ports → lock and open the store (repair, dispatch) → tables → listeners → timers → registration.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import json
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.broker import Broker
+from penstock.clock import Clock
+from penstock.config import BrokerConfig, RegistryConfig
+from penstock.disk.files import Files
+from penstock.errors import ConfigError
+from penstock.fronts.namesrv import NameServer
+from penstock.fronts.remoting import BrokerFront, RemotingSession
+from penstock.net import Connection, Net
+from penstock.wire import fastjson
+from penstock.wire.codes import LanguageCode, RequestCode
+from penstock.wire.remoting import RemotingCommand
+
+log = logging.getLogger("penstock.app")
+
+REGISTER_TIMEOUT_MS = 6_000
+RECONNECT_S = 1.0
+
+
+class Process:
+    """The roles of one process, as its `Net` sees them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.mono_ms = clock.monotonic_ms()
+        self.broker: Broker | None = None
+        self.front: BrokerFront | None = None
+        self.name_server: NameServer | None = None
+        self._flush_seen: tuple[int, bool] = (0, True)
+        self._front_due_ms: int | None = None
+
+    def update_time(self) -> None:
+        """The first thing in each turn."""
+        broker = self.broker
+        if broker is None:
+            self.mono_ms = self.clock.monotonic_ms()
+            return
+        broker.update_time()
+        self.mono_ms = broker.mono_ms
+        broker.store.begin_turn(broker.now_ms)
+        if self.front is not None:
+            self.front.blocked = broker.store.blocked(broker.mono_ms)
+
+    def end_turn(self, dirty: list[Connection]) -> None:
+        """The last thing before answers are written: wake held pulls, save what must be saved, hold what must wait."""
+        broker, front = self.broker, self.front
+        if broker is None or front is None:
+            return
+        flush = (broker.store.flushed_position, broker.store.healthy)
+        if flush != self._flush_seen:
+            self._flush_seen = flush
+            front.flushed()
+        front.pump()
+        broker.save_tables()
+        for connection in dirty:
+            if connection.session in front.sessions:
+                front.seal(connection.session)
+
+    def take_jobs(self) -> list[Any]:
+        return [] if self.broker is None else self.broker.take_jobs()
+
+    def tick(self) -> int:
+        """Everything that is due; when something will be again."""
+        due = [self.mono_ms + 60_000]
+        if self.broker is not None and self.front is not None:
+            due.append(self.broker.tick())
+            held = self.front.tick()
+            if held is not None:
+                due.append(held)
+        if self.name_server is not None:
+            due.append(self.name_server.tick(self.mono_ms))
+        return min(due)
+
+    def next_due_ms(self) -> int | None:
+        """The earliest moment this turn may have added: a held pull's, or a flush's."""
+        if self.broker is None:
+            return None
+        held = self.broker.holds.next_ms()
+        stored = self.broker.store.next_due_ms()
+        return stored if held is None else held if stored is None else min(held, stored)
+
+    # The registry's sessions ask their server for these two.
+
+    def handle(self, session: RemotingSession, request: RemotingCommand) -> RemotingCommand | None:
+        assert self.name_server is not None
+        return self.name_server.handle(session, request, self.mono_ms)
+
+    def lost(self, session: RemotingSession) -> None:
+        assert self.name_server is not None
+        self.name_server.connection_lost(session)
+
+
+class Registrar:
+    """Keeps one broker registered with one registry: every period, at once when its topics change, and anew when the
+    connection was lost."""
+
+    def __init__(self, net: Net, broker: Broker, address: str, registry: str) -> None:
+        self.net = net
+        self.broker = broker
+        self.address = address
+        self.host, _, port = registry.rpartition(":")
+        self.port = int(port)
+        self.registry = registry
+        self.changed = asyncio.Event()
+        self.registered = asyncio.Event()
+        self._connection: Connection | None = None
+        self._complained = False
+        broker.topics.changed.append(self.changed.set)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.changed.clear()
+            try:
+                await self._register()
+                self._complained = False
+                self.registered.set()
+                pause = self.broker.config.register_broker_period_ms / 1000
+            except (OSError, TimeoutError) as error:
+                if not self._complained:
+                    log.warning("registry not reached registry=%s error=%s", self.registry, error)
+                    self._complained = True
+                pause = RECONNECT_S
+            try:
+                await asyncio.wait_for(self.changed.wait(), pause)
+            except TimeoutError:
+                continue
+
+    async def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        connection = self._connection
+        if connection is None or connection.session.closed:
+            connection = self._connection = await self.net.connect(
+                self.host.strip("[]"), self.port, lambda remote, wake: RemotingSession(self, remote, wake)
+            )
+        answer: asyncio.Future[RemotingCommand | None] = self.net.loop.create_future()
+
+        def done(reply: RemotingCommand | None) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        command = RemotingCommand(code, ext, body, language=LanguageCode.JAVA)
+        connection.session.call(command, done, self.net.role.mono_ms + REGISTER_TIMEOUT_MS)
+        reply = await asyncio.wait_for(answer, REGISTER_TIMEOUT_MS / 1000)
+        if reply is None:
+            raise ConnectionResetError("the connection was lost")
+        if reply.code:
+            raise ConnectionRefusedError(f"refused with code {reply.code}: {reply.remark}")
+        return reply
+
+    def _names(self) -> dict[str, str]:
+        config = self.broker.config
+        return {
+            "brokerAddr": self.address,
+            "brokerId": str(config.broker_id),
+            "brokerName": config.broker_name,
+            "clusterName": config.cluster_name,
+        }
+
+    async def _register(self) -> None:
+        body = fastjson.dumps(
+            {"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()}
+        )
+        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.address}
+        reply = await self._ask(RequestCode.REGISTER_BROKER, ext, body)
+        if reply.body:
+            # Order topics are kept at the registry; it tells us which they are (rocketmq.md §9.7).
+            table = fastjson.loads(reply.body).get("table") or {}
+            for topic in self.broker.topics.by_name.values():
+                topic.order = topic.name.decode() in table
+
+    async def leave(self) -> None:
+        """Say goodbye, if the registry is there to hear it."""
+        try:
+            await asyncio.wait_for(self._ask(RequestCode.UNREGISTER_BROKER, self._names()), 1.0)
+        except (OSError, TimeoutError) as error:
+            log.info("not unregistered registry=%s error=%s", self.registry, error)
+
+    def handle(self, session: RemotingSession, request: RemotingCommand) -> None:
+        """Registries ask nothing of us."""
+
+    def lost(self, session: RemotingSession) -> None:
+        self.changed.set()
+
+
+def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
+    """A bound socket. ConfigError where another machine could reach it and nobody said it may, or the port is taken."""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback and not insecure:
+        raise ConfigError(
+            f"{host} can be reached from other machines, and there is no authentication",
+            "Bind to 127.0.0.1, or say --set insecure=true if that is what you want.",
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}", f"Stop what listens there, or choose {flag}; 0 is any free port."
+        ) from None
+    return listener
+
+
+def _address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+class Server:
+    """A registry, a broker, or both, running in the present event loop.
+
+    `addresses` says where: {"registry": "127.0.0.1:9876", "remoting": "127.0.0.1:10911"}. Use as `async with`.
+    """
+
+    def __init__(
+        self,
+        broker: BrokerConfig | None = None,
+        registry: RegistryConfig | None = None,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._broker_config = broker
+        self._registry_config = registry
+        self._files = files or Files()
+        self._clock = clock or Clock()
+        self._stack = AsyncExitStack()
+        self.addresses: dict[str, str] = {}
+        self.broker: Broker | None = None
+        self.recovery: Any = None
+
+    async def __aenter__(self) -> Server:
+        async with AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    async def _start(self, stack: AsyncExitStack) -> None:
+        process = Process(self._clock)
+        net = Net(process)
+        stack.push_async_callback(net.close)
+        registries: list[str] = []
+        registry, config = self._registry_config, self._broker_config
+        if registry is not None:
+            listener = bind(registry.host, registry.registry_port, registry.insecure, "--registry-port")
+            stack.callback(listener.close)
+            process.name_server = NameServer(Path(registry.data) / "namesrv", files=self._files)
+            self.addresses["registry"] = _address(listener)
+            registries.append(self.addresses["registry"])
+            await net.listen(listener, lambda remote, wake: RemotingSession(process, remote, wake))
+        if config is not None:
+            listener = bind(config.host, config.remoting_port, config.insecure, "--remoting-port")
+            stack.callback(listener.close)
+            address = _address(listener)
+            port = int(address.rpartition(":")[2])
+            config = replace(config, remoting_port=port)
+            if config.advertise:
+                address = f"{config.advertise.partition(':')[0]}:{port}"
+            broker = self.broker = process.broker = Broker(config, files=self._files, clock=self._clock)
+            self.recovery = broker.open()
+            # Closed after the network: nothing is appended any more, and every answer is out.
+            stack.callback(broker.close)
+            stack.push_async_callback(net.close)
+            front = process.front = BrokerFront(broker)
+            self.addresses["remoting"] = address
+            await net.listen(listener, front.session)
+            await self._listen_vip(net, stack, config, front)
+            registries += [name for name in re.split("[;,]", config.registry) if name.strip()]
+            for name in dict.fromkeys(registries):
+                registrar = Registrar(net, broker, address, name.strip())
+                task = asyncio.create_task(registrar.run())
+                stack.push_async_callback(self._stop_registrar, registrar, task)
+                if registry is not None and name == registries[0]:
+                    await registrar.registered.wait()  # our own: a route is there before anyone can ask for it
+        net.start()
+
+    async def _listen_vip(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, front: BrokerFront) -> None:
+        """Old Java clients send to the port two below (rocketmq.md §2.1); where it is taken they are on their own."""
+        if self._broker_config is None or self._broker_config.remoting_port <= 2:
+            return
+        try:
+            listener = bind(config.host, config.remoting_port - 2, config.insecure, "--remoting-port")
+        except ConfigError as error:
+            log.warning("no VIP port error=%s", error)
+            return
+        stack.callback(listener.close)
+        await net.listen(listener, front.session)
+
+    @staticmethod
+    async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None]) -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await registrar.leave()
+
+
+def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
+    """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers."""
+    os.umask(0o077)
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    if os.name == "posix" and os.geteuid() == 0:
+        log.warning("running as root; a user of its own is safer")
+
+    async def main() -> None:
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        async with Server(broker, registry) as server:
+            if server.recovery is not None:
+                log.info("store open %s", server.recovery)
+            print("ready", json.dumps({**server.addresses, "pid": os.getpid()}), flush=True)
+            await stop.wait()
+            log.info("stopping")
+
+    _runner()(main())
+
+
+def _runner() -> Any:
+    """uvloop where there is one, else asyncio: same protocol classes."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run
+    return uvloop.run

@@ -1,0 +1,495 @@
+"""A broker without sockets: opens the store and the tables, makes every change that a request asks for, keeps time.
+
+Time is one line through `now_ms`: the wall clock at the start carried on by the steady clock, so that a jump of the
+wall clock moves neither a delay nor a store timestamp. It follows a true correction by 1 ms a second.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
+from penstock.broker.groups import GroupTable, OffsetTable
+from penstock.broker.stats import Stats
+from penstock.broker.topics import (
+    DEAD_PREFIX,
+    HALF_TOPIC,
+    LEVEL_DISK,
+    OP_TOPIC,
+    RETRY_PREFIX,
+    SCHEDULE_TOPIC,
+    TEMPLATE_TOPIC,
+    TIMER_TOPIC,
+    LogTopic,
+    TopicTable,
+)
+from penstock.clock import Clock
+from penstock.config import BrokerConfig
+from penstock.delivery.waiters import Waiters
+from penstock.disk.files import Files
+from penstock.disk.tables import load, save
+from penstock.errors import Refused
+from penstock.log.draft import Draft
+from penstock.log import status
+from penstock.log.options import StoreOptions, delay_levels
+from penstock.log.store import LogStore
+from penstock.wire import record
+
+OFFSETS_EVERY_MS = 5_000
+CLIENTS_EVERY_MS = 10_000
+DUE_BATCH = 2_000
+
+# RocketMQ's code and words for what an append may answer.
+APPEND_REFUSALS = {
+    status.DISK_FULL: (14, "service not available now. The disk is full: nothing is stored until there is room."),
+    status.NOT_WRITABLE: (14, "service not available now. The disk failed or the store is closed: nothing is stored."),
+    status.TOO_LARGE: (13, "the message is illegal, maybe msg body or properties length not matched."),
+    status.ILLEGAL: (13, "the message is illegal, maybe the lengths within the batch do not add up."),
+}
+_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+# rocketmq.md §5.2: what asks for a delay, and what a delayed message must not carry when it is delivered.
+TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a message was stored."""
+
+    physical: int
+    queue_id: int
+    queue_offset: int
+
+
+class TableJob:
+    """Writes tables in a worker thread; `run` may block, `finish` is called on the loop."""
+
+    kind = "save"
+
+    def __init__(self, saves: list[Callable[[], None]]) -> None:
+        self._saves = saves
+
+    def run(self) -> None:
+        for write in self._saves:
+            write()
+
+    def finish(self, error: BaseException | None, mono_ms: int) -> None:
+        if error is not None and not isinstance(error, OSError):
+            raise error  # a full disk keeps the old file, and the next round tries again
+
+
+class Broker:
+    """One broker. `open` before use; after it every method is called from one thread."""
+
+    def __init__(self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None) -> None:
+        self.config = config
+        self.files = files or Files()
+        self.clock = clock or Clock()
+        self.folder = Path(config.data)
+        self.delays_ms = delay_levels(config.message_delay_level)
+        self.started_ms = self.clock.now_ms()
+        self._anchor_ms = self.clock.now_ms() - self.clock.monotonic_ms()
+        self._slewed_ms = self.clock.monotonic_ms()
+        self.mono_ms = 0
+        self.now_ms = 0
+        self.update_time()
+        self.store_host = record.pack_host(f"{config.advertise or config.host}:{config.remoting_port}")
+        self.store = LogStore(
+            self.folder,
+            StoreOptions(
+                mapped_file_size_commit_log=config.mapped_file_size_commit_log,
+                mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
+                max_hash_slot_num=config.max_hash_slot_num,
+                max_index_num=config.max_index_num,
+                max_message_size=config.max_message_size,
+                file_reserved_time_ms=config.file_reserved_time_hours * 3_600_000,
+                delete_when=config.delete_when,
+                disk_max_used_ratio=config.disk_used_clean_percent / 100,
+                disk_forced_clean_ratio=config.disk_used_force_percent / 100,
+                disk_refuse_ratio=config.disk_used_refuse_percent / 100,
+                message_delay_level=config.message_delay_level,
+                store_host=self.store_host,
+            ),
+            files=self.files,
+            clock=self.clock,
+        )
+        self.topics = TopicTable(
+            self.store.queue,
+            level={"os": 0, "disk": 1}[config.level],
+            auto_create=config.auto_create_topic_enable,
+            default_queues=config.default_topic_queue_nums,
+            rules=_rules(config.topic),
+        )
+        self.groups = GroupTable(auto_create=config.auto_create_subscription_group)
+        self.offsets = OffsetTable()
+        self.clients = ClientTable()
+        self.locks = QueueLocks()
+        self.holds = Waiters()
+        self.stats = Stats(self.counters)
+        self.tell: Callable[[ConsumerGroup], None] = lambda group: None  # the front notifies the members
+        self._draft = Draft()
+        self._topics_dirty = False
+        self._offsets_due_ms = self._clients_due_ms = 0
+        self._locked_down = False
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def open(self) -> Any:
+        """Open the store and the tables, make the system topics. Returns what recovery found."""
+        recovery = self.store.open()
+        config = self.folder / "config"
+        self.topics.load(load(self.files, config / "topics.json") or {})
+        self.groups.load(load(self.files, config / "subscriptionGroup.json") or {})
+        self.offsets.load(load(self.files, config / "consumerOffset.json") or {})
+        self._clamp_offsets()
+        self._system_topics()
+        self.topics.changed.append(self._topics_changed)
+        self._topics_dirty = True
+        self.save_tables()
+        self.store.schedule.deliver = self.deliver
+        self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
+        return recovery
+
+    def close(self, clean: bool = True) -> None:
+        """Write everything out and close the files."""
+        if clean:
+            self.offsets.dirty = True
+            self.save_tables()
+            for write in self._offset_saves():
+                write()
+        self.store.close(clean)
+
+    def _topics_changed(self) -> None:
+        self._topics_dirty = True
+
+    def _system_topics(self) -> None:
+        config, make = self.config, self.topics.create
+        if config.auto_create_topic_enable:
+            make(TEMPLATE_TOPIC, config.default_topic_queue_nums, config.default_topic_queue_nums, 7, announce=False)
+        wanted: list[tuple[bytes, int, int]] = [
+            (b"SELF_TEST_TOPIC", 1, 6),
+            (b"BenchmarkTest", 1024, 6),
+            (config.cluster_name.encode(), 16, 7),
+            (config.broker_name.encode(), 1, 7),
+            (b"OFFSET_MOVED_EVENT", 1, 6),
+            (SCHEDULE_TOPIC, len(self.delays_ms), 6),
+            (TIMER_TOPIC, 1, 6),
+            (b"RMQ_SYS_TRACE_TOPIC", 1, 6),
+            (config.cluster_name.encode() + b"_REPLY_TOPIC", 1, 6),
+            (HALF_TOPIC, 1, 6),
+            (OP_TOPIC, 1, 6),
+            (b"TRANS_CHECK_MAX_TIME_TOPIC", 1, 6),
+        ]
+        for name, queues, perm in wanted:
+            if self.topics.get(name) is None:
+                make(name, queues, queues, perm, announce=False)
+
+    def is_system_topic(self, name: str) -> bool:
+        """Hidden in lists of topics, not to be deleted."""
+        config = self.config
+        return name.lower().startswith("rmq_sys_") or name in (
+            "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX",
+            "TRANS_CHECK_MAX_TIME_TOPIC", config.cluster_name, config.broker_name,
+            f"{config.cluster_name}_REPLY_TOPIC",
+        )  # fmt: skip
+
+    def _clamp_offsets(self) -> None:
+        """Rule R13: an offset above the log's end becomes the end."""
+        for (topic, _group), queues in self.offsets.table.items():
+            config = self.topics.get(topic.encode())
+            for queue_id, offset in queues.items():
+                if config is not None and queue_id < config.queue_count:
+                    queues[queue_id] = min(offset, self.store.queue(topic.encode(), queue_id).max_offset)
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def update_time(self) -> None:
+        """Read the clock: once per turn of the loop."""
+        self.mono_ms = self.clock.monotonic_ms()
+        if self.mono_ms - self._slewed_ms >= 1000:
+            wrong = self.clock.now_ms() - self.mono_ms - self._anchor_ms
+            self._anchor_ms += max(-1, min(1, wrong))
+            self._slewed_ms = self.mono_ms
+        self.now_ms = self.mono_ms + self._anchor_ms
+
+    def tick(self) -> int:
+        """Do what is due; when to be asked again (monotonic ms)."""
+        mono_ms = self.mono_ms
+        due = [self.store.tick(self.now_ms, mono_ms), self.stats.tick(mono_ms), mono_ms + 1000]
+        if mono_ms >= self._clients_due_ms:
+            self._clients_due_ms = mono_ms + CLIENTS_EVERY_MS
+            for group in self.clients.expire(mono_ms):
+                self.tell(group)
+        return min(due)
+
+    # -- tables --------------------------------------------------------------------------------------------------
+
+    def save_tables(self) -> None:
+        """Topics and groups that changed go to disk; before the answers of this turn are sent (reliability.md 1.2)."""
+        config = self.folder / "config"
+        if self._topics_dirty:
+            save(self.files, config / "topics.json", self.topics.as_table())
+            self._topics_dirty = False
+        if self.groups.dirty:
+            save(self.files, config / "subscriptionGroup.json", self.groups.as_table())
+            self.groups.dirty = False
+
+    def take_jobs(self) -> list[Any]:
+        """Blocking work for the worker threads: the store's, and offsets every 5 s."""
+        jobs: list[Any] = self.store.take_jobs(self.mono_ms)
+        if self.mono_ms >= self._offsets_due_ms:
+            self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
+            saves = self._offset_saves()
+            if saves:
+                jobs.append(TableJob(saves))
+        return jobs
+
+    def _offset_saves(self) -> list[Callable[[], None]]:
+        if not self.offsets.dirty:
+            return []
+        self.offsets.dirty = False
+        config, files = self.folder / "config", self.files
+        offsets, delays = self.offsets.as_table(), self.delay_offsets()
+        return [
+            lambda: save(files, config / "consumerOffset.json", offsets),
+            lambda: save(files, config / "delayOffset.json", delays),
+        ]
+
+    def delay_offsets(self) -> dict[str, Any]:
+        """delayOffset.json: how far each level's queue was taken into the schedule, which delivers from then on."""
+        topic = self.topics.get(SCHEDULE_TOPIC)
+        queues = topic.queues if topic is not None else []
+        return {"offsetTable": {str(queue_id + 1): queue.max_offset for queue_id, queue in enumerate(queues)}}
+
+    # -- topics and writing --------------------------------------------------------------------------------------
+
+    def append(self, draft: Draft) -> None:
+        """Append to the log. Refused when it cannot be."""
+        outcome = self.store.append(draft)
+        if outcome:
+            code, text = APPEND_REFUSALS[outcome]
+            raise Refused(text, remoting=code, nsq="E_PUB_FAILED", http=500)
+
+    def young(self, queue: Any) -> bool:
+        """Whether a queue still begins at its first message, and that is recent enough to lie in memory."""
+        if queue.min_offset > 0:
+            return False
+        if queue.max_offset == 0:
+            return True
+        return bool(self.store.end_position - queue.entry(0)[0] < _MEMORY_BYTES * 2 // 5)
+
+    def topic_to_write(self, name: bytes, template: bytes = TEMPLATE_TOPIC, queues: int = 4) -> LogTopic:
+        """The topic a message is for, made from the template when it is new. Refused 16 or 17."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics.create_from_template(name, template, queues, self.now_ms)
+            if topic is None:
+                raise Refused(f"topic[{name.decode()}] not exist, apply first please!", remoting=17, nsq="E_BAD_TOPIC", http=404)
+        return topic
+
+    def put(
+        self,
+        topic: LogTopic,
+        queue_id: int,
+        body: bytes,
+        properties: dict[str, str],
+        *,
+        born_host: bytes,
+        born_ms: int,
+        flag: int = 0,
+        sys_flag: int = 0,
+        reconsume_times: int = 0,
+        prepared: int = 0,
+        half: bool = False,
+    ) -> Placed:
+        """Store one message, by way of the schedule when it asks for a delay. Refused when it cannot be stored.
+
+        Half messages are not delayed: what they become on commit is.
+        """
+        due_ms = None if half else self.due_ms(properties)
+        queue = topic.queues[queue_id]
+        tags_code = 0
+        if due_ms is not None:
+            properties = {**properties, "REAL_TOPIC": topic.name.decode(), "REAL_QID": str(queue_id)}
+            if "DELAY" in properties:
+                level = self.delay_level(properties["DELAY"])
+                queue = self.topics.by_name[SCHEDULE_TOPIC].queues[level - 1]
+            else:
+                queue = self.topics.by_name[TIMER_TOPIC].queues[0]
+            tags_code = due_ms
+        draft = self._draft
+        draft.set_body(body)
+        draft.set_properties(record.format_properties(properties).encode())
+        draft.set_born(born_host)
+        draft.queue = queue
+        draft.flag, draft.sys_flag, draft.born_ms = flag, sys_flag, born_ms
+        draft.reconsume_times, draft.prepared = reconsume_times, prepared
+        draft.indexed = True
+        if due_ms is not None:
+            draft.tags_code = tags_code
+        self.append(draft)
+        topic.put_count += 1
+        topic.put_bytes += draft.size
+        return Placed(draft.physical, queue_id, draft.queue_offset)
+
+    def delay_level(self, text: str) -> int:
+        """The level a DELAY property names, the highest when it is beyond; 0: none. Refused (13) when no number."""
+        try:
+            return max(0, min(len(self.delays_ms), _digits(text)))
+        except ValueError:
+            raise Refused("DELAY is not a number", remoting=13) from None
+
+    def due_ms(self, properties: dict[str, str]) -> int | None:
+        """When a message with these properties is due, or None: at once. Refused (13) when a number is none."""
+        if "DELAY" in properties:
+            level = self.delay_level(properties["DELAY"])
+            return self.now_ms + self.delays_ms[level - 1] if level else None
+        for name in TIMER_PROPERTIES:
+            if name in properties:
+                try:
+                    value = _digits(properties[name])
+                except ValueError:
+                    raise Refused(f"{name} is not a number", remoting=13) from None
+                due = value if name == "TIMER_DELIVER_MS" else self.now_ms + value * (1000 if name.endswith("SEC") else 1)
+                return due if due > self.now_ms else None
+        return None
+
+    def deliver(self, data: bytes, physical: int) -> bool:
+        """A delayed message is due: put it where it was meant for. False when it cannot be stored now."""
+        message = record.decode_record(data, 0, decompress=False)
+        if message is None:
+            return True
+        properties = dict(message.properties)
+        name = properties.pop("REAL_TOPIC", "").encode()
+        queue_text = properties.pop("REAL_QID", "0")
+        for gone in ("DELAY", *TIMER_PROPERTIES):
+            properties.pop(gone, None)
+        if not name:
+            return True
+        try:
+            topic = self.topic_to_write(name)
+            queue_id = _digits(queue_text) % topic.queue_count
+            self.put(
+                topic,
+                queue_id,
+                message.body,
+                properties,
+                born_host=record.pack_host(message.born_host),
+                born_ms=message.born_ms,
+                flag=message.flag,
+                sys_flag=message.sys_flag & ~0x30,
+                reconsume_times=message.reconsume_times,
+                prepared=physical,
+            )
+        except Refused as refused:
+            return refused.remoting not in (2, 14)  # try again when the disk has room; a bad name never gets better
+        return True
+
+    # -- retry and dead letters ----------------------------------------------------------------------------------
+
+    def send_back(self, physical: int, group_name: str, level: int, retry_max: int | None, origin_id: str) -> Placed | None:
+        """A consumer gives a message back (rocketmq.md §13): to the retry topic with a delay, or to the dead letters.
+
+        None when the group keeps no retry queue. Refused when the message is gone or cannot be stored.
+        """
+        group = self.groups.find(group_name, self.now_ms)
+        if group.retry_queues <= 0:
+            return None
+        data = self.store.record_at(physical)
+        message = None if data is None else record.decode_record(data, 0, decompress=False)
+        if message is None:
+            raise Refused(f"look message by offset failed, {physical}")
+        properties = dict(message.properties)
+        properties.setdefault("RETRY_TOPIC", message.topic)
+        properties["WAIT"] = "false"
+        properties.pop("DELAY", None)
+        for gone in TIMER_PROPERTIES:
+            properties.pop(gone, None)
+        limit = group.retry_max if retry_max is None or retry_max < 0 else retry_max
+        if message.reconsume_times >= limit or level < 0:
+            topic = self.topic_to_write(DEAD_PREFIX + group_name.encode())
+            queue_id = 0
+        else:
+            name = RETRY_PREFIX + group_name.encode()
+            topic = self.topics.get(name) or self.topics.create(
+                name, group.retry_queues, group.retry_queues, now_ms=self.now_ms
+            )
+            queue_id = random.randrange(topic.queue_count)
+            properties["DELAY"] = str(level or 3 + message.reconsume_times)
+        properties.setdefault("ORIGIN_MESSAGE_ID", origin_id or message.offset_msg_id)
+        group.sent_back += 1
+        return self.put(
+            topic,
+            queue_id,
+            message.body,
+            properties,
+            born_host=record.pack_host(message.born_host),
+            born_ms=message.born_ms,
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~0x30,
+            reconsume_times=message.reconsume_times + 1,
+        )
+
+    def retry_topic_of(self, group_name: str) -> LogTopic:
+        """`%RETRY%group`, made if need be."""
+        name = RETRY_PREFIX + group_name.encode()
+        group = self.groups.find(group_name, self.now_ms)
+        queues = max(1, group.retry_queues)
+        return self.topics.get(name) or self.topics.create(name, queues, queues, now_ms=self.now_ms)
+
+    # -- figures -------------------------------------------------------------------------------------------------
+
+    def counters(self) -> dict[tuple[str, str], int]:
+        """Every counter that rates are made of."""
+        found: dict[tuple[str, str], int] = {}
+        total_put = total_got = 0
+        for topic in self.topics.by_name.values():
+            if topic.put_count:
+                name = topic.name.decode()
+                found["TOPIC_PUT_NUMS", name] = topic.put_count
+                found["TOPIC_PUT_SIZE", name] = topic.put_bytes
+                total_put += topic.put_count
+        for group in self.groups.by_name.values():
+            for topic_name, (count, size) in group.get_counts.items():
+                key = f"{topic_name.decode()}@{group.name}"
+                found["GROUP_GET_NUMS", key] = count
+                found["GROUP_GET_SIZE", key] = size
+                total_got += count
+            if group.sent_back:
+                found["SNDBCK_PUT_NUMS", f"{RETRY_PREFIX.decode()}{group.name}@{group.name}"] = group.sent_back
+        found["BROKER_PUT_NUMS", self.config.cluster_name] = total_put
+        found["BROKER_GET_NUMS", self.config.cluster_name] = total_got
+        return found
+
+    def wants_flush(self, topic: LogTopic) -> bool:
+        """Whether answers to this topic's senders wait for a flush."""
+        return bool(topic.level == LEVEL_DISK)
+
+
+def _digits(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or len(text) > 18:
+        raise ValueError(text)
+    return int(text)
+
+
+def _rules(rules: Iterable[Any]) -> list[tuple[re.Pattern[str], dict[str, Any]]]:
+    """`[[topic]]` tables of the configuration: shell patterns to settings."""
+    import fnmatch
+
+    from penstock.errors import ConfigError
+
+    found = []
+    for rule in rules:
+        unknown = set(rule) - {"name", "kind", "level", "queues"}
+        if unknown or "name" not in rule:
+            raise ConfigError(f"[[topic]] has {sorted(unknown) or 'no name'}", "It takes name, kind, level and queues.")
+        if rule.get("level", "os") not in ("os", "disk") or rule.get("kind", "log") != "log":
+            raise ConfigError(f"[[topic]] {rule['name']}: level is os or disk, kind is log")
+        found.append((re.compile(fnmatch.translate(rule["name"])), dict(rule)))
+    return found

@@ -1,0 +1,166 @@
+"""Who is connected: producers and consumers by group, what each group reads, and the queue locks of orderly consumers.
+
+Heartbeats keep an entry alive; 120 s without one, or the loss of its connection, ends it (rocketmq.md §9.4, §9.5).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+EXPIRY_MS = 120_000
+LOCK_MS = 60_000
+
+
+class Peer(Protocol):
+    """The connection of a client, as far as this floor knows it."""
+
+    remote: str
+
+
+@dataclass
+class Member:
+    """One client of a group."""
+
+    client_id: str
+    peer: Peer
+    language: str
+    version: int
+    heard_ms: int
+
+
+@dataclass
+class Subscription:
+    """What a group reads of one topic."""
+
+    topic: str
+    expression: str = "*"
+    kind: str = "TAG"
+    version: int = 0
+    tags: list[str] = field(default_factory=list)
+    codes: list[int] = field(default_factory=list)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "classFilterMode": False,
+            "codeSet": self.codes,
+            "expressionType": self.kind,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": self.tags,
+            "topic": self.topic,
+        }
+
+
+@dataclass
+class ConsumerGroup:
+    """The online side of a consumer group."""
+
+    name: str
+    members: dict[str, Member] = field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    consume_type: str = "CONSUME_PASSIVELY"
+    message_model: str = "CLUSTERING"
+    consume_from: str = "CONSUME_FROM_LAST_OFFSET"
+    revision: int = 0  # grows with each change of what is read; sessions compare it
+
+
+class ClientTable:
+    """Producers and consumers now online."""
+
+    def __init__(self) -> None:
+        self.producers: dict[str, dict[str, Member]] = {}
+        self.consumers: dict[str, ConsumerGroup] = {}
+
+    def producer_heard(self, group: str, member: Member) -> None:
+        self.producers.setdefault(group, {})[member.client_id] = member
+
+    def consumer_heard(
+        self, group: str, member: Member, about: dict[str, Any], subscriptions: dict[str, Subscription]
+    ) -> bool:
+        """Take in a consumer's heartbeat. True when the members must be told to share the queues anew."""
+        online = self.consumers.get(group)
+        if online is None:
+            online = self.consumers[group] = ConsumerGroup(group)
+        known = online.members.get(member.client_id)
+        changed = known is None or known.peer is not member.peer
+        online.members[member.client_id] = member
+        online.consume_type = str(about.get("consumeType") or online.consume_type)
+        online.message_model = str(about.get("messageModel") or online.message_model)
+        online.consume_from = str(about.get("consumeFromWhere") or online.consume_from)
+        before = {topic: (s.expression, s.kind) for topic, s in online.subscriptions.items()}
+        if before != {topic: (s.expression, s.kind) for topic, s in subscriptions.items()}:
+            changed = True
+            online.revision += 1
+        elif any(online.subscriptions[topic].version != s.version for topic, s in subscriptions.items()):
+            online.revision += 1
+        online.subscriptions = subscriptions
+        return changed
+
+    def leave(self, client_id: str, producer_group: str, consumer_group: str) -> list[ConsumerGroup]:
+        """A client says goodbye to its groups. The consumer groups whose members must be told."""
+        if producer_group:
+            self._drop_producer(producer_group, client_id)
+        online = self.consumers.get(consumer_group) if consumer_group else None
+        if online is not None and online.members.pop(client_id, None) is not None:
+            return self._thinned(online)
+        return []
+
+    def lost(self, peer: Peer) -> list[ConsumerGroup]:
+        """A connection is gone, and all that was behind it."""
+        return self._drop(lambda member: member.peer is peer)
+
+    def expire(self, now_ms: int) -> list[ConsumerGroup]:
+        """Forget who was not heard for 120 s. `now_ms` is monotonic, as `Member.heard_ms`."""
+        return self._drop(lambda member: now_ms - member.heard_ms > EXPIRY_MS)
+
+    def _drop(self, gone: Any) -> list[ConsumerGroup]:
+        for group in list(self.producers):
+            for client_id in [i for i, member in self.producers[group].items() if gone(member)]:
+                self._drop_producer(group, client_id)
+        told = []
+        for online in list(self.consumers.values()):
+            ids = [i for i, member in online.members.items() if gone(member)]
+            for client_id in ids:
+                del online.members[client_id]
+            if ids:
+                told += self._thinned(online)
+        return told
+
+    def _drop_producer(self, group: str, client_id: str) -> None:
+        members = self.producers.get(group, {})
+        members.pop(client_id, None)
+        if not members:
+            self.producers.pop(group, None)
+
+    def _thinned(self, online: ConsumerGroup) -> list[ConsumerGroup]:
+        if not online.members:
+            del self.consumers[online.name]
+            return []
+        return [online]
+
+
+class QueueLocks:
+    """(group, topic, broker, queue) → the client that may read it in order, for 60 s after its last call."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, dict[tuple[str, str, int], tuple[str, int]]] = {}
+
+    def lock(
+        self, group: str, client_id: str, queues: list[tuple[str, str, int]], now_ms: int
+    ) -> list[tuple[str, str, int]]:
+        """Lock, or renew; the queues the client holds afterwards, out of those asked for."""
+        held = self._held.setdefault(group, {})
+        granted = []
+        for queue in queues:
+            owner, until_ms = held.get(queue, (client_id, 0))
+            if owner == client_id or until_ms <= now_ms:
+                held[queue] = (client_id, now_ms + LOCK_MS)
+                granted.append(queue)
+        return granted
+
+    def unlock(self, group: str, client_id: str, queues: list[tuple[str, str, int]]) -> None:
+        held = self._held.get(group, {})
+        for queue in queues:
+            if held.get(queue, ("", 0))[0] == client_id:
+                del held[queue]

@@ -1,0 +1,183 @@
+"""Consumer groups: their settings (subscriptionGroup.json) and committed offsets (consumerOffset.json).
+
+Both files are RocketMQ's (rocketmq.md §6, §9.2, §9.6); SmartGo's spelling of them is read as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.broker.topics import check_group_name
+from penstock.errors import Refused
+
+GROUPS_MAX = 10_000
+SYSTEM_GROUPS = (
+    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+)  # fmt: skip
+
+
+@dataclass
+class Group:
+    """RocketMQ's SubscriptionGroupConfig, and what this group was given since the start."""
+
+    name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    retry_queues: int = 1
+    retry_max: int = 16
+    broker_id: int = 0
+    which_broker_when_slow: int = 1
+    notify_changes: bool = True
+    sent_back: int = 0
+    get_counts: dict[bytes, list[int]] = field(default_factory=dict)  # topic: [messages, bytes]
+
+    def as_config(self) -> dict[str, Any]:
+        return {
+            "brokerId": self.broker_id,
+            "consumeBroadcastEnable": self.consume_broadcast_enable,
+            "consumeEnable": self.consume_enable,
+            "consumeFromMinEnable": self.consume_from_min_enable,
+            "groupName": self.name,
+            "notifyConsumerIdsChangedEnable": self.notify_changes,
+            "retryMaxTimes": self.retry_max,
+            "retryQueueNums": self.retry_queues,
+            "whichBrokerWhenConsumeSlowly": self.which_broker_when_slow,
+        }
+
+
+class GroupTable:
+    """Subscription groups by name; unknown ones are made on use when `auto_create` is on."""
+
+    def __init__(self, *, auto_create: bool = True) -> None:
+        self.auto_create = auto_create
+        self.by_name: dict[str, Group] = {name: Group(name) for name in SYSTEM_GROUPS}
+        self.version = {"counter": 0, "timestamp": 0}
+        self.dirty = True
+
+    def find(self, name: str, now_ms: int) -> Group:
+        """The group, made if need be. Refused (26) when unknown and not to be made."""
+        group = self.by_name.get(name)
+        if group is None:
+            check_group_name(name)
+            if not self.auto_create:
+                raise Refused(f"subscription group not exist, {name}", remoting=26, http=404)
+            if len(self.by_name) >= GROUPS_MAX:
+                raise Refused(f"no more than {GROUPS_MAX} groups")
+            group = self.by_name[name] = Group(name)
+            self._changed(now_ms)
+        return group
+
+    def update(self, config: dict[str, Any], now_ms: int) -> Group:
+        """Make or change a group from RocketMQ's SubscriptionGroupConfig."""
+        name = config.get("groupName")
+        if not isinstance(name, str):
+            raise Refused("groupName is missing")
+        check_group_name(name)
+        group = self.by_name.setdefault(name, Group(name))
+        try:
+            group.consume_enable = bool(config.get("consumeEnable", True))
+            group.consume_from_min_enable = bool(config.get("consumeFromMinEnable", True))
+            group.consume_broadcast_enable = bool(config.get("consumeBroadcastEnable", True))
+            group.retry_queues = int(config.get("retryQueueNums", 1))
+            group.retry_max = int(config.get("retryMaxTimes", 16))
+            group.broker_id = int(config.get("brokerId", 0))
+            group.which_broker_when_slow = int(config.get("whichBrokerWhenConsumeSlowly", 1))
+            group.notify_changes = bool(config.get("notifyConsumerIdsChangedEnable", True))
+        except (TypeError, ValueError):
+            raise Refused(f"a number of the settings of group {name} is not a number") from None
+        self._changed(now_ms)
+        return group
+
+    def delete(self, name: str, now_ms: int) -> bool:
+        """Forget a group's settings; False when it was not known."""
+        if self.by_name.pop(name, None) is None:
+            return False
+        self._changed(now_ms)
+        return True
+
+    def _changed(self, now_ms: int) -> None:
+        self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
+        self.dirty = True
+
+    def as_table(self) -> dict[str, Any]:
+        table = {group.name: group.as_config() for group in self.by_name.values()}
+        return {"dataVersion": dict(self.version), "subscriptionGroupTable": table}
+
+    def load(self, table: dict[str, Any]) -> None:
+        groups = table.get("subscriptionGroupTable")
+        if not isinstance(groups, dict):  # SmartGo writes the groups beside dataVersion
+            groups = {name: value for name, value in table.items() if name != "dataVersion"}
+        version = table.get("dataVersion") or {}
+        for name, config in groups.items():
+            if isinstance(config, dict):
+                try:
+                    self.update({"groupName": name, **config}, 0)
+                except Refused:
+                    continue
+        self.version = {"counter": int(version.get("counter", 0)), "timestamp": int(version.get("timestamp", 0))}
+
+
+class OffsetTable:
+    """Committed offsets: (topic, group) → {queue id: next offset to read}."""
+
+    def __init__(self) -> None:
+        self.table: dict[tuple[str, str], dict[int, int]] = {}
+        self.dirty = False
+
+    def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Set an offset, forward or back."""
+        self.table.setdefault((topic, group), {})[queue_id] = offset
+        self.dirty = True
+
+    def get(self, group: str, topic: str, queue_id: int) -> int | None:
+        """The committed offset, or None."""
+        return self.table.get((topic, group), {}).get(queue_id)
+
+    def queues(self, group: str, topic: str) -> dict[int, int]:
+        return self.table.get((topic, group), {})
+
+    def topics_of(self, group: str) -> list[str]:
+        return [topic for topic, name in self.table if name == group]
+
+    def groups_of(self, topic: str) -> list[str]:
+        return [name for name_of_topic, name in self.table if name_of_topic == topic]
+
+    def drop_group(self, group: str) -> None:
+        for key in [key for key in self.table if key[1] == group]:
+            del self.table[key]
+            self.dirty = True
+
+    def clone(self, source: str, target: str, topic: str | None) -> None:
+        """Give one group the offsets of another, for one topic or all."""
+        for name, group in list(self.table):
+            if group == source and topic in (None, "", name):
+                self.table[name, target] = dict(self.table[name, group])
+                self.dirty = True
+
+    def as_table(self) -> dict[str, Any]:
+        return {
+            "offsetTable": {
+                f"{topic}@{group}": {str(queue): offset for queue, offset in queues.items()}
+                for (topic, group), queues in self.table.items()
+            }
+        }
+
+    def load(self, table: dict[str, Any]) -> None:
+        """RocketMQ's table, or SmartGo's: `offsets` with `group@topic` and keys such as "queue 1"."""
+        for key, queues in (table.get("offsetTable") or {}).items():
+            topic, at, group = key.rpartition("@")
+            if at and isinstance(queues, dict):
+                self._take(topic, group, queues)
+        for key, queues in (table.get("offsets") or {}).items():
+            group, at, topic = key.partition("@")
+            if at and isinstance(queues, dict):
+                self._take(topic, group, queues)
+
+    def _take(self, topic: str, group: str, queues: dict[Any, Any]) -> None:
+        for queue, offset in queues.items():
+            number = str(queue).rpartition(" ")[2]
+            if number.isdecimal() and isinstance(offset, int) and offset >= 0:
+                self.table.setdefault((topic, group), {})[int(number)] = offset

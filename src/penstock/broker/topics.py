@@ -1,0 +1,230 @@
+"""The topic table: which topics there are, their queues, permission and level, and the rules for new ones.
+
+A `LogTopic` is kept for as long as the broker runs and changed in place, so that sessions may hold on to one;
+`open` says whether it still exists. Persistence is RocketMQ's `topics.json` (rocketmq.md §6); the level of a topic
+stands there as one more field, which RocketMQ ignores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+
+from penstock.errors import Refused
+
+if TYPE_CHECKING:
+    from penstock.log.consumequeue import ConsumeQueue
+
+PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
+LEVEL_OS, LEVEL_DISK = 0, 1
+LEVELS = {"os": LEVEL_OS, "disk": LEVEL_DISK}
+TOPIC_BYTES_MAX = 127
+QUEUES_MAX = 1024
+TOPICS_MAX = 10_000
+
+SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
+TIMER_TOPIC = b"rmq_sys_wheel_timer"
+HALF_TOPIC = b"RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = b"RMQ_SYS_TRANS_OP_HALF_TOPIC"
+TEMPLATE_TOPIC = b"TBW102"
+RETRY_PREFIX = b"%RETRY%"
+DEAD_PREFIX = b"%DLQ%"
+
+_NAME = re.compile(rb"[%|a-zA-Z0-9_-]+")
+# Closed to senders (rocketmq.md §9.1).
+PROTECTED = frozenset(
+    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, b"TRANS_CHECK_MAX_TIME_TOPIC", b"SELF_TEST_TOPIC", b"OFFSET_MOVED_EVENT")
+)  # fmt: skip
+
+
+def check_topic_name(name: bytes) -> None:
+    """Refuse what RocketMQ refuses, in its words."""
+    if not name.strip():
+        raise Refused("The specified topic is blank.")
+    if not _NAME.fullmatch(name):
+        raise Refused(
+            "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$",
+            hint="Use letters, digits, % | _ and - only.",
+        )
+    if len(name) > TOPIC_BYTES_MAX:
+        raise Refused("The specified topic is longer than topic max length.")
+
+
+def check_group_name(name: str) -> None:
+    """A consumer or producer group: the same letters as a topic, at most 255 bytes."""
+    if not name or len(name) > 255 or not _NAME.fullmatch(name.encode()):
+        raise Refused(
+            "the specified group is blank, longer than 255 or contains illegal characters, "
+            "allowing only ^[%|a-zA-Z0-9_-]+$"
+        )
+
+
+class LogTopic:
+    """One log topic of this broker."""
+
+    def __init__(self, name: bytes, read_queues: int, write_queues: int, perm: int, level: int) -> None:
+        self.name = name
+        self.read_queues = read_queues
+        self.write_queues = write_queues
+        self.perm = perm
+        self.level = level
+        self.order = False
+        self.filter_type = "SINGLE_TAG"
+        self.sys_flag = 0
+        self.open = True
+        self.protected = name in PROTECTED
+        self.is_retry = name.startswith(RETRY_PREFIX)
+        self.queues: list[ConsumeQueue] = []
+        self.put_count = 0
+        self.put_bytes = 0
+
+    @property
+    def queue_count(self) -> int:
+        """How many message queues exist: those that may be read or written."""
+        return int(max(self.read_queues, self.write_queues))
+
+    def as_config(self, broker_perm: int = 6) -> dict[str, Any]:
+        """RocketMQ's TopicConfig; `broker_perm` takes away what the broker does not grant."""
+        config: dict[str, Any] = {
+            "order": bool(self.order),
+            "perm": self.perm & (broker_perm | PERM_INHERIT),
+            "readQueueNums": self.read_queues,
+            "topicFilterType": self.filter_type,
+            "topicName": self.name.decode(),
+            "topicSysFlag": self.sys_flag,
+            "writeQueueNums": self.write_queues,
+        }
+        if self.level == LEVEL_DISK:
+            config["level"] = "disk"
+        return config
+
+
+class TopicTable:
+    """All topics by name. `queue_of(name, id)` gives a topic's consume queue; `changed()` is called after each change."""
+
+    def __init__(
+        self,
+        queue_of: Callable[[bytes, int], ConsumeQueue],
+        *,
+        level: int = LEVEL_OS,
+        auto_create: bool = True,
+        default_queues: int = 8,
+        rules: Iterable[tuple[re.Pattern[str], dict[str, Any]]] = (),
+    ) -> None:
+        self._queue_of = queue_of
+        self._level = level
+        self._rules = list(rules)
+        self.auto_create = auto_create
+        self.default_queues = default_queues
+        self.by_name: dict[bytes, LogTopic] = {}
+        self.version = {"counter": 0, "timestamp": 0}
+        self.changed: list[Callable[[], None]] = []
+
+    def get(self, name: bytes) -> LogTopic | None:
+        return self.by_name.get(name)
+
+    def create(
+        self,
+        name: bytes,
+        read_queues: int,
+        write_queues: int,
+        perm: int = PERM_READ | PERM_WRITE,
+        *,
+        now_ms: int = 0,
+        level: int | None = None,
+        order: bool = False,
+        filter_type: str = "SINGLE_TAG",
+        sys_flag: int = 0,
+        announce: bool = True,
+    ) -> LogTopic:
+        """Make a topic, or change the one of that name. Refuses bad names and more than 1,024 queues."""
+        check_topic_name(name)
+        if not (0 <= read_queues <= QUEUES_MAX and 0 <= write_queues <= QUEUES_MAX):
+            raise Refused(f"a topic has 0 to {QUEUES_MAX} queues, not {max(read_queues, write_queues)}")
+        topic = self.by_name.get(name)
+        if topic is None:
+            if len(self.by_name) >= TOPICS_MAX:
+                raise Refused(f"no more than {TOPICS_MAX} topics", remoting=14)
+            rule = self._rule(name)
+            if level is None:
+                level = LEVELS[rule["level"]] if "level" in rule else self._level
+            if "queues" in rule:
+                read_queues = write_queues = rule["queues"]
+            topic = LogTopic(name, read_queues, write_queues, perm, level)
+            self.by_name[name] = topic
+        else:
+            topic.read_queues, topic.write_queues, topic.perm = read_queues, write_queues, perm
+            if level is not None:
+                topic.level = level
+        topic.order = order
+        topic.filter_type = filter_type
+        topic.sys_flag = sys_flag
+        for queue_id in range(len(topic.queues), topic.queue_count):
+            topic.queues.append(self._queue_of(name, queue_id))
+        if announce:
+            self._announce(now_ms)
+        return topic
+
+    def create_from_template(self, name: bytes, template: bytes, queues: int, now_ms: int) -> LogTopic | None:
+        """The rule of automatic creation (rocketmq.md §9.1); None where it does not apply."""
+        if name.startswith((RETRY_PREFIX, DEAD_PREFIX)):
+            return self.create(name, 1, 1, now_ms=now_ms)
+        model = self.by_name.get(template)
+        if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
+            return None
+        count = min(queues if queues > 0 else model.write_queues, model.write_queues)
+        return self.create(
+            name, count, count, model.perm & ~PERM_INHERIT, now_ms=now_ms, filter_type=model.filter_type
+        )
+
+    def delete(self, name: bytes, now_ms: int) -> LogTopic | None:
+        """Take a topic out of the table; None when there was none."""
+        topic = self.by_name.pop(name, None)
+        if topic is not None:
+            topic.open = False
+            self._announce(now_ms)
+        return topic
+
+    def _rule(self, name: bytes) -> dict[str, Any]:
+        text = name.decode("utf-8", "replace")
+        return next((rule for pattern, rule in self._rules if pattern.fullmatch(text)), {})
+
+    def _announce(self, now_ms: int) -> None:
+        self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
+        for call in self.changed:
+            call()
+
+    # -- topics.json ---------------------------------------------------------------------------------------------
+
+    def as_table(self, broker_perm: int = 6) -> dict[str, Any]:
+        """What topics.json holds and code 21 answers."""
+        table = {topic.name.decode(): topic.as_config(broker_perm) for topic in self.by_name.values()}
+        return {"dataVersion": dict(self.version), "topicConfigTable": table}
+
+    def load(self, table: dict[str, Any]) -> None:
+        """Take over a topics.json, RocketMQ's or SmartGo's (which nests the table once more)."""
+        topics = table.get("topicConfigTable") or {}
+        if isinstance(topics.get("topicConfigTable"), dict):
+            topics = topics["topicConfigTable"]
+        for name, config in topics.items():
+            try:
+                topic = self.create(
+                    name.encode(),
+                    int(config.get("readQueueNums", 4)),
+                    int(config.get("writeQueueNums", 4)),
+                    int(config.get("perm", 6)),
+                    level=LEVELS.get(config.get("level", ""), self._level),
+                    order=config.get("order") is True,
+                    sys_flag=int(config.get("topicSysFlag", 0)),
+                    announce=False,
+                )
+            except (Refused, TypeError, ValueError, AttributeError):
+                continue  # a damaged entry costs one topic, and that is made again by its next sender
+            if isinstance(config.get("topicFilterType"), str):
+                topic.filter_type = config["topicFilterType"]
+        version = table.get("dataVersion") or {}
+        self.version = {"counter": int(version.get("counter", 0)), "timestamp": int(version.get("timestamp", 0))}
+
+

@@ -1,0 +1,151 @@
+"""The `penstock` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from penstock import __version__
+from penstock.config import BrokerConfig, RegistryConfig, load
+from penstock.errors import PenstockError
+
+
+class Lazy(click.Group):
+    """A group whose large members are imported when they are called: `penstock --help` stays quick."""
+
+    elsewhere = {
+        "spark": "penstock.spark.cli:spark",
+        "store": "penstock.cli_store:store",
+        "demo": "penstock.demo:demo",
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self.elsewhere})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        target = self.elsewhere.get(name)
+        if target is None:
+            return super().get_command(ctx, name)
+        from importlib import import_module
+
+        module, _, attribute = target.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            click.echo(f"penstock: {error}", err=True)
+            if error.hint:
+                click.echo(f"  {error.hint}", err=True)
+            ctx.exit(2 if type(error).__name__ in ("ConfigError", "Locked") else 1)
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """A message queue for Python and Spark: one stored topic as an NSQ channel, a RocketMQ queue and a Spark table."""
+
+
+def _starts(command: Any) -> Any:
+    """The flags every command has that starts something."""
+    for option in (
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of docs/settings.md."),
+        click.option("--config", type=click.Path(dir_okay=False), help="TOML file with [broker], [registry], [[topic]]."),
+        click.option("--host", help="Address to listen on (default 127.0.0.1)."),
+        click.option("--data", type=click.Path(file_okay=False), help="Folder for everything kept (default penstock-data)."),
+    ):
+        command = option(command)
+    return command
+
+
+def _remoting_port(command: Any) -> Any:
+    return click.option("--remoting-port", type=click.IntRange(0, 65535), help="RocketMQ protocol (10911; 0: any).")(command)
+
+
+def _registry_port(command: Any) -> Any:
+    return click.option("--registry-port", type=click.IntRange(0, 65535), help="Name server (9876; 0: any).")(command)
+
+
+def _flags(settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
+        flags[name.strip()] = value
+    return flags
+
+
+@main.command()
+@_starts
+@_remoting_port
+@_registry_port
+def up(
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...],
+    remoting_port: int | None, registry_port: int | None,
+) -> None:  # fmt: skip
+    """Run a registry and a broker in one process: all that is needed on one machine."""
+    from penstock.app import run
+
+    broker = load(BrokerConfig, "broker", config, _flags(settings, data=data, host=host, remoting_port=remoting_port))
+    # What the two have in common is set for both.
+    registry = load(
+        RegistryConfig, "registry", config,
+        {"data": broker.data, "host": broker.host, "insecure": broker.insecure, "registry_port": registry_port},
+    )  # fmt: skip
+    run(broker, registry)
+
+
+@main.command()
+@_starts
+@_remoting_port
+@click.option("--registry", help="Registries to register with: host:port;host:port.")
+def broker(
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...],
+    remoting_port: int | None, registry: str | None,
+) -> None:  # fmt: skip
+    """Run a broker."""
+    from penstock.app import run
+
+    flags = _flags(settings, data=data, host=host, remoting_port=remoting_port, registry=registry)
+    run(load(BrokerConfig, "broker", config, flags), None)
+
+
+@main.command()
+@_starts
+@_registry_port
+def registry(
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], registry_port: int | None
+) -> None:
+    """Run a registry (name server)."""
+    from penstock.app import run
+
+    flags = _flags(settings, data=data, host=host, registry_port=registry_port)
+    run(None, load(RegistryConfig, "registry", config, flags))
+
+
+@main.command("settings")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def settings_command(as_json: bool) -> None:
+    """Print every setting with its default and meaning."""
+    from dataclasses import fields
+
+    table = [
+        {"role": role, "name": f.name, "default": f.default, "about": f.metadata["about"]}
+        for role, kind in (("broker", BrokerConfig), ("registry", RegistryConfig))
+        for f in fields(kind)
+    ]
+    if as_json:
+        json.dump(table, sys.stdout, default=str)
+        print()
+        return
+    for row in table:
+        click.echo(f"{row['role']}.{row['name']} = {row['default']!s}  — {row['about']}")
+
+
+if __name__ == "__main__":
+    main()

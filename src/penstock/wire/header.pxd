@@ -1,0 +1,36 @@
+cimport cython
+
+@cython.final
+cdef class HeaderScan:
+    cdef public long long code, flag, opaque, version, bad
+    cdef unsigned char *base
+    cdef unsigned char *names
+    cdef unsigned char *lengths
+    cdef int kind[24]
+    cdef long long at[24]
+    cdef long long length[24]
+    @cython.locals(n=cython.longlong, p=cython.longlong, end=cython.longlong, value=cython.longlong, digit=cython.longlong, negative=cython.bint)
+    cdef long long number(self, int slot, long long default)
+    @cython.locals(p=cython.longlong)
+    cdef bint true(self, int slot)
+    @cython.locals(n=cython.longlong, p=cython.longlong)
+    cpdef bytes text(self, int slot)
+    @cython.locals(p=cython.longlong, end=cython.longlong, start=cython.longlong, q=cython.longlong, c=cython.longlong, unit=cython.longlong, low=cython.longlong)
+    cdef long long unescape(self, int slot, unsigned char *to, long long tp)
+    @cython.locals(value=cython.longlong, i=cython.int, c=cython.longlong)
+    cdef long long _hex4(self, long long p)
+    @cython.locals(slot=cython.int)
+    cdef void clear(self, unsigned char *base)
+    @cython.locals(slot=cython.int)
+    cdef int slot_of(self, long long p, long long n)
+    @cython.locals(end=cython.longlong, code=cython.longlong, length=cython.longlong, slot=cython.int)
+    cdef bint binary(self, unsigned char *base, long long p, long long n)
+    @cython.locals(end=cython.longlong, c=cython.int, q=cython.longlong, key=cython.longlong, length=cython.longlong, negative=cython.bint, value=cython.longlong, digits=cython.int)
+    cdef bint json(self, unsigned char *base, long long p, long long n)
+    @cython.locals(base="unsigned char *", c=cython.int, q=cython.longlong, slot=cython.int, start=cython.longlong)
+    cdef long long _fields(self, long long p, long long end)
+    @cython.locals(q=cython.longlong, slashes=cython.longlong)
+    cdef long long _string_end(self, long long p, long long end)
+    @cython.locals(start=cython.longlong, c=cython.int)
+    cdef long long _word(self, long long p, long long end)
+    cdef long long _blank(self, long long p, long long end)

@@ -1,0 +1,119 @@
+"""The bytes a session wants sent: one growing buffer, taken whole once per loop turn.
+
+Replies are written field by field into it, so that a message costs no Python object on its way out.
+`room(n)` makes sure that n more bytes fit; afterwards `base` and `size` may be used directly.
+"""
+
+from __future__ import annotations
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, copy, put32
+else:
+    from penstock.octets import address, copy, put32
+
+_KEEP = 1 << 18  # a buffer grown past this is given back once it was taken
+
+
+class Outbox:
+    """A byte buffer that is appended to and taken; empty ones hold no memory."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.capacity = 0
+        self.owner = None
+        self.base = self._none()
+
+    def _none(self):  # type: ignore[no-untyped-def]
+        if cython.compiled:
+            return cython.NULL
+        return None
+
+    def __len__(self) -> int:
+        return self.size
+
+    def room(self, n: int) -> None:
+        """Make place for n more bytes."""
+        if self.size + n <= self.capacity:
+            return
+        capacity = max(1024, self.capacity * 2)
+        while capacity < self.size + n:
+            capacity *= 2
+        owner = bytearray(capacity)
+        base = address(owner)
+        if self.size:
+            copy(base, 0, self.base, 0, self.size)
+        self.owner = owner
+        self.base = base
+        self.capacity = capacity
+
+    def put(self, data: bytes) -> None:
+        """Append bytes."""
+        self.put_from(data, 0, len(data))
+
+    def put_from(self, source: bytes, pos: int, n: int) -> None:
+        """Append n bytes found at a position of a buffer."""
+        self.room(n)
+        copy(self.base, self.size, source, pos, n)
+        self.size += n
+
+    def put_int32(self, value: int) -> None:
+        """Append four bytes, big-endian."""
+        self.room(4)
+        put32(self.base, self.size, value)
+        self.size += 4
+
+    def put_decimal(self, value: int) -> None:
+        """Append a decimal number as text."""
+        self.room(20)
+        if value < 0:
+            self.base[self.size] = 45
+            self.size += 1
+            value = -value
+        length = 1
+        rest = value // 10
+        while rest:
+            length += 1
+            rest //= 10
+        at = self.size + length
+        self.size = at
+        while True:
+            at -= 1
+            self.base[at] = 48 + value % 10
+            value //= 10
+            length -= 1
+            if not length:
+                break
+
+    def put_hex(self, value: int, digits: int) -> None:
+        """Append the low digits of a number in upper-case hexadecimal."""
+        self.room(digits)
+        at = self.size + digits
+        self.size = at
+        while digits:
+            at -= 1
+            digit = value & 15
+            self.base[at] = 48 + digit if digit < 10 else 55 + digit
+            value >>= 4
+            digits -= 1
+
+    def cut(self, size: int) -> None:
+        """Forget everything behind the first `size` bytes."""
+        self.size = size
+
+    def take(self) -> bytes:
+        """All bytes so far, as a copy of their own; the outbox is empty afterwards."""
+        if not self.size:
+            return b""
+        size = self.size
+        self.size = 0
+        if cython.compiled:
+            data = self.base[:size]
+        else:
+            data = bytes(self.base[:size])
+        if self.capacity > _KEEP:
+            self.owner = None
+            self.base = self._none()
+            self.capacity = 0
+        return data
