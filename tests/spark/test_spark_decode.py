@@ -13,28 +13,11 @@ from hypothesis import strategies as st
 from records import Record, read_plainly
 
 from penstock.errors import Corrupt
-from penstock.spark import decode, numpydecode
+from penstock.spark import decode, numpydecode, schema
 from penstock.spark.batches import Batches
-from penstock.spark.schema import COLUMNS
-
-pytest.importorskip("pyspark")
-from pyspark.sql.types import _parse_datatype_string  # noqa: E402,F401  (the schema helper needs it importable)
 
 DECODERS = [pytest.param(decode.Decoder, id="kernel"), pytest.param(numpydecode.Decoder, id="numpy")]
-TYPES = {
-    "binary": pa.binary(),
-    "string": pa.string(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "boolean": pa.bool_(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "array<string>": pa.list_(pa.field("element", pa.string())),
-    "map<string,string>": pa.map_(pa.string(), pa.string()),
-    "array<struct<key:string,value:binary>>": pa.list_(
-        pa.field("element", pa.struct([("key", pa.string()), ("value", pa.binary())]))
-    ),
-}
-ALL = pa.schema([(column.name, TYPES[column.type]) for column in COLUMNS])
+ALL = schema.arrow_of(tuple(schema.BY_NAME))
 
 name = st.binary(min_size=0, max_size=9).filter(lambda b: 1 not in b and 2 not in b)
 pair = st.one_of(
@@ -141,18 +124,18 @@ def test_a_damaged_compressed_body_fails_or_is_null(decoder: Any) -> None:
     packed = Record(0, body=zlib.compress(b"fine"), sys_flag=1)
     broken = replace(packed, offset=1, body=packed.body[:-3])
     data = packed.encode() + broken.encode()
-    schema = pa.schema([("value", pa.binary())])
+    value = schema.arrow_of(("value",))
     with pytest.raises(Corrupt, match="byte 1"):
-        list(Batches(schema, decoder=decoder()).of(data, 0, 9))
-    (batch,) = Batches(schema, decoder=decoder(), keep_damaged=True).of(data, 0, 9)
+        list(Batches(value, decoder=decoder()).of(data, 0, 9))
+    (batch,) = Batches(value, decoder=decoder(), keep_damaged=True).of(data, 0, 9)
     assert batch.column(0).to_pylist() == [b"fine", None]
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_due_and_real_topic_come_from_properties(decoder: Any) -> None:
     data = Record(0, topic=b"%RETRY%g", properties=b"RETRY_TOPIC\1orders\2TIMER_DELIVER_MS\x011700000000000").encode()
-    schema = pa.schema([("topic", pa.string()), ("delayUntil", TYPES["timestamp"])])
-    (batch,) = Batches(schema, decoder=decoder(), real_topic=True).of(data, 0, 9)
+    two = schema.arrow_of(("topic", "delayUntil"))
+    (batch,) = Batches(two, decoder=decoder(), real_topic=True).of(data, 0, 9)
     assert batch.column(0).to_pylist() == ["orders"]
     assert batch.column(1).cast(pa.int64()).to_pylist() == [1_700_000_000_000_000]
 
@@ -160,8 +143,8 @@ def test_due_and_real_topic_come_from_properties(decoder: Any) -> None:
 @pytest.mark.parametrize("decoder", DECODERS)
 def test_batches_are_cut_by_rows_and_by_bytes(decoder: Any) -> None:
     data = b"".join(Record(i, body=b"x" * 100).encode() for i in range(10))
-    schema = pa.schema([("offset", pa.int64())])
-    sizes = lambda **limits: [b.num_rows for b in Batches(schema, decoder=decoder()).of(data, 0, 99, **limits)]  # noqa: E731
+    offset = schema.arrow_of(("offset",))
+    sizes = lambda **limits: [b.num_rows for b in Batches(offset, decoder=decoder()).of(data, 0, 99, **limits)]  # noqa: E731
     assert sizes(rows_max=4) == [4, 4, 2]
     assert sizes(bytes_max=3 * len(data) // 10) == [3, 3, 3, 1]
     assert sizes(bytes_max=1) == [1] * 10

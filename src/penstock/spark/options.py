@@ -160,7 +160,7 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
 
 def unknown(name: str) -> ConfigError:
     """The error for a name no option has, naming the nearest."""
-    near = get_close_matches(name.lower(), _NAMES, 1, 0.5)
+    near = get_close_matches(name.lower(), _NAMES, 1, 0.6)
     hint = f"did you mean {_spelling(near[0])}?" if near else f"options: {', '.join(o.name for o in OPTIONS)}"
     return ConfigError(f"unknown option {name!r}: {hint}", hint)
 

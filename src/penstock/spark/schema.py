@@ -92,6 +92,26 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     return to_arrow_schema(schema, timezone="UTC")
 
 
+def arrow_of(names: tuple[str, ...]) -> pa.Schema:
+    """The same for these columns, where there is no Spark session to parse types."""
+    import pyarrow as pa
+
+    text, raw = pa.string(), pa.binary()
+    header = pa.struct([("key", text), ("value", raw)])
+    types = {
+        "binary": raw,
+        "string": text,
+        "int": pa.int32(),
+        "bigint": pa.int64(),
+        "boolean": pa.bool_(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "array<string>": pa.list_(pa.field("element", text)),
+        "map<string,string>": pa.map_(text, text),
+        "array<struct<key:string,value:binary>>": pa.list_(pa.field("element", header)),
+    }
+    return pa.schema([(name, types[BY_NAME[name].type]) for name in names])
+
+
 def _known(name: str) -> Column:
     column = BY_NAME.get(name)
     if column is None:

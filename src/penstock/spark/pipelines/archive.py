@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark import planning
+from penstock.spark import planning, schema
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.pipelines import manifest
 from penstock.spark.planning import Range
@@ -181,13 +181,10 @@ def write_range(r: Range, folder: Path, options: SourceOptions, compression: str
     """One file, written aside, flushed, renamed; one that stands already is whole and stays."""
     import pyarrow as pa
     import pyarrow.parquet as pq
-    from pyspark.sql.types import StructType
-
-    from penstock.spark import schema
 
     path = manifest.file_of(folder, r)
     if not path.exists():
-        arrow = schema.arrow_schema(StructType.fromDDL(schema.ddl(options.columns)))
+        arrow = schema.arrow_of(options.columns)
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.writing")
         encoded = [name for name in arrow.names if name in _FEW_VALUES]
