@@ -178,7 +178,7 @@ class SegmentedFile:
         """The run loses every segment that begins at or after position."""
         gone = [segment for segment in self.segments if segment.first >= position]
         if gone:
-            self.segments = self.segments[: -len(gone)]
+            self.segments = self.segments[: len(self.segments) - len(gone)]
             self.end -= len(gone) * self.size
         return gone
 

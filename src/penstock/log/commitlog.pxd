@@ -19,7 +19,9 @@ cdef class CommitLog:
     cdef public Checksums sums
     cdef public long long end
     cdef public long long store_ms
-    cdef public object _next
+    cdef public object prepared
+    cdef public object making
+    cdef public long long body_max
     cdef object _held_host
     cdef unsigned char *_host
     cdef int _host_len

@@ -13,6 +13,7 @@ behind it, so there is always room for the blank. Sums over whole records stand 
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
 
 import cython
@@ -91,12 +92,14 @@ def body_holds(b: Any, at: int) -> bool:
 class CommitLog:
     """Appends at `end`. Whoever appends calls `room` first, which may need a new segment, then `put`."""
 
-    def __init__(self, file: SegmentedFile, sums: Checksums, store_host: bytes) -> None:
+    def __init__(self, file: SegmentedFile, sums: Checksums, store_host: bytes, body_max: int = BODY_MAX) -> None:
         self.file = file
+        self.body_max = body_max
         self.sums = sums
         self.end = 0
         self.store_ms = 0
-        self._next: Any = None  # a prepared (segment, sidecar)
+        self.prepared: Any = None  # (segment, sidecar) made ahead
+        self.making = Lock()  # held by whoever makes the next segment
         self._held_host = store_host
         self._host: Any = address(store_host)
         self._host_len = len(store_host)
@@ -107,9 +110,14 @@ class CommitLog:
 
     def record_size(self, d: Draft) -> int:
         """Bytes of the draft as a record, or -1 when a part of it is too large."""
-        if d.body_len > 4194304 or d.props_len > 32767 or d.queue.topic_len > 127:
+        if d.body_len > self.body_max or d.queue.topic_len > 127:
             return -1
-        return 75 + d.born_len + self._host_len + d.body_len + d.queue.topic_len + d.props_len
+        d.all_props_len = d.props_len + d.tail_len
+        if d.tail_len > 0 and d.props_len > 0 and d.props[d.props_pos + d.props_len - 1] != 2:
+            d.all_props_len += 1
+        if d.all_props_len > 32767:
+            return -1
+        return 75 + d.born_len + self._host_len + d.body_len + d.queue.topic_len + d.all_props_len
 
     # ---- writing
 
@@ -147,14 +155,15 @@ class CommitLog:
         if size + 8 > self.file.size:
             return 3
         try:
-            if self._next is None:
-                self._next = self.make_next()
+            with self.making:
+                if self.prepared is None:
+                    self.prepared = self.make_next()
         except DiskFull:
             return 1
         except StoreError:
             return 2
-        segment, car = self._next
-        self._next = None
+        segment, car = self.prepared
+        self.prepared = None
         if self._base != cython.NULL:
             put32(self._base, self._at, self._limit - self._at)
             put32(self._base, self._at + 4, -875286124)
@@ -216,8 +225,11 @@ class CommitLog:
         put8(b, p, d.queue.topic_len)
         copy(b, p + 1, d.queue.topic_at, 0, d.queue.topic_len)
         p += 1 + d.queue.topic_len
-        put16(b, p, d.props_len)
+        put16(b, p, d.all_props_len)
         copy(b, p + 2, d.props, d.props_pos, d.props_len)
+        if d.tail_len > 0:
+            put8(b, p + 2 + d.props_len, 2)  # the separator, unless the tail covers it
+            copy(b, p + 2 + d.all_props_len - d.tail_len, d.tail, d.tail_pos, d.tail_len)
         crc = crc32(b, at, d.size, 0)
         self.sums.put(at, crc)
         d.physical = self.end
@@ -261,12 +273,12 @@ class CommitLog:
         return bytes(segment.map[at : at + size])
 
     def close(self) -> None:
-        if self._next is not None:
-            for part in self._next:
+        if self.prepared is not None:
+            for part in self.prepared:
                 part.close()
-            for part in self._next:
+            for part in self.prepared:
                 part.files.unlink(part.path)
-            self._next = None
+            self.prepared = None
         self._segment = None
         self._base = cython.NULL
         self._at = self._limit = 0

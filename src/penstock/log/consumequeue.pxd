@@ -41,6 +41,9 @@ cdef class ConsumeQueue:
     cdef long long _durable
 
     cpdef int room(self)
+    cdef bint ready(self)
+    cpdef int room_for(self, long long count)
+    cpdef long long visible_end(self)
     @cython.locals(segment=Segment, found=Segment, byte=cython.longlong)
     cpdef int _turn(self)
     @cython.locals(p=cython.longlong)

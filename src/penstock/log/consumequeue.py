@@ -89,6 +89,30 @@ class ConsumeQueue:
             return 0
         return self._turn()
 
+    def ready(self) -> bool:
+        """Whether `put` may be called."""
+        return self._at < self._limit
+
+    def room_for(self, count: int) -> int:
+        """As `room`, for so many entries one behind another."""
+        status = self.room()
+        if status == 0 and self._at + count * ENTRY_SIZE > self._limit:
+            try:
+                while (self.max_offset + count) * ENTRY_SIZE > self.file.end:
+                    segment = self.file.make_next(durable=False)
+                    segment.close()
+                    self.file.adopt(segment)
+                    self.fresh = True
+            except DiskFull:
+                return 1
+            except StoreError:
+                return 2
+        return status
+
+    def visible_end(self) -> int:
+        """Readers see the offsets below: those whose number is reserved durably, so that it never means anything else."""
+        return self.max_offset if self.max_offset < self.reserved else self.reserved
+
     def _turn(self) -> int:
         """Go to the file that takes the entry at max_offset, making it if it is not there."""
         try:

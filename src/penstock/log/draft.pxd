@@ -9,13 +9,18 @@ cdef class Draft:
     cdef unsigned char *props
     cdef unsigned char *born
     cdef unsigned char *topic
+    cdef unsigned char *tail
     cdef object _held_body
+    cdef object _held_tail
     cdef object _held_props
     cdef object _held_born
     cdef public long long body_pos
     cdef public long long body_len
     cdef public long long props_pos
     cdef public long long props_len
+    cdef public long long tail_pos
+    cdef public long long tail_len
+    cdef public long long all_props_len
     cdef public long long topic_pos
     cdef public long long topic_len
     cdef public int born_len

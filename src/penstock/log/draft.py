@@ -34,6 +34,9 @@ class Draft:
         self.props: Any = cython.NULL
         self.born: Any = cython.NULL
         self.topic: Any = cython.NULL
+        self.tail: Any = cython.NULL
+        self._held_tail = b""
+        self.tail_pos = self.tail_len = self.all_props_len = 0
         self._held_body = b""
         self._held_props = b""
         self._held_born = b""
@@ -72,6 +75,13 @@ class Draft:
         self.props_len = len(text)
         self.scan()
 
+    def set_tail(self, text: bytes) -> None:
+        """Properties the broker adds to those of the sender (CLUSTER …); none of the three that are looked for."""
+        self._held_tail = text
+        self.tail = address(text)
+        self.tail_pos = 0
+        self.tail_len = len(text)
+
     def set_born(self, host: bytes) -> None:
         """Where the message came from: 4 or 16 bytes of address, 4 of port."""
         self._held_born = host
@@ -80,7 +90,7 @@ class Draft:
 
     def topic_name(self) -> bytes:
         """The topic of a loaded record."""
-        return bytes([self.topic[self.topic_pos + n] for n in range(self.topic_len)])
+        return bytes(self.topic[self.topic_pos : self.topic_pos + self.topic_len])
 
     def scan(self) -> None:
         """Find TAGS (into tags_code), KEYS and UNIQ_KEY in the properties text; the last of each name counts."""

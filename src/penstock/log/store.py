@@ -1,6 +1,6 @@
 """LogStore, the door of this floor: append, read, query, offset by time.
 
-    append:  Draft ─ room (segment, sidecar, consume queue) ─ CommitLog.put ─ dispatch ─▶ consume queue, key index, subscribers
+    append:  Draft ─ room (segment, sidecar, consume queue, index) ─ CommitLog.put ─ dispatch ─▶ consume queue, key index, subscribers
     read:    ConsumeQueue entries ─▶ places in the log ─▶ ReadResult
 
 No threads and no clock of its own: what blocks is handed out as jobs (`take_jobs`), what is due is done in `tick`. The commit log is
@@ -9,27 +9,56 @@ the only truth; `dispatch` derives everything else from it, the same way for liv
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import cython
 
 from penstock.clock import Clock
-from penstock.disk.files import Files, number_names
-from penstock.disk.segments import Segment, SegmentedFile
-from penstock.log.checksums import Checksums
+from penstock.disk.files import Files
+from penstock.disk.segments import Segment
+from penstock.errors import DiskFull, StoreError
 from penstock.log.commitlog import CommitLog
 from penstock.log.consumequeue import ConsumeQueue, TagCodes
 from penstock.log.draft import Draft
+from penstock.log.durability import Durability, Job
+from penstock.log.keyindex import KeyIndex
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.reading import ReadResult
+from penstock.log.recovery import Recovery, recover
+from penstock.log.upkeep import Upkeep
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import be32, be64
+    from cython.cimports.penstock.octets import address, be16, be32, be64, java_hash, put64
 else:
-    from penstock.octets import be32, be64
+    from penstock.octets import address, be16, be32, be64, java_hash, put64
 
-FILLER_SIZE = 0x7FFFFFFF
+_TOPIC = re.compile(rb"[%|a-zA-Z0-9_.#-]{1,127}")
+_FAR = 10_000_000
+"""A queue offset so far beyond the last one was not given out by any broker."""
+
+
+class Subscriber(Protocol):
+    """Derives something of its own from records of some topics; `position`: it has taken every record below."""
+
+    topics: frozenset[bytes]
+    position: int
+
+    def add(self, physical: int, record: bytes, tags_code: int, store_ms: int) -> None:
+        """A record of one of the topics; for delay levels `tags_code` is the moment it is due."""
+
+    def done(self, prepared: int, physical: int) -> None:
+        """The record at physical names another one as its origin."""
+
+    def cut(self, end: int) -> None:
+        """Forget what came from records at or after end: a power cut took them."""
+
+    def take_job(self, flushed: int, end: int, mono_ms: int) -> Job | None:
+        """Something to write down, of records below flushed only."""
+
+    def close(self) -> None:
+        """The store closes."""
 
 
 class LogStore:
@@ -52,6 +81,19 @@ class LogStore:
         self.damaged = 0
         self.delays = delay_levels(self.options.message_delay_level)
         self.log: CommitLog = None  # type: ignore[assignment]
+        self.index: KeyIndex = None  # type: ignore[assignment]
+        self.durability: Durability = None  # type: ignore[assignment]
+        self.upkeep: Any = None
+        self.subscribers: list[Subscriber] = []
+        self.fillers: list[tuple[bytes, int, int, int]] = []
+        self.suspects: dict[int, tuple[bytes, int, int]] = {}
+        self.queue_file_size = self.options.mapped_file_size_consume_queue
+        self.trusted_from = 0
+        self.index_from = 0
+        self.subscribe_from = 0
+        self.skipped = 0
+        self._live: Any = cython.NULL
+        self._live_page: Any = None
         self._now_ms = 0
         self._in_turn = False
         self._element = Draft()
@@ -74,10 +116,18 @@ class LogStore:
             by_id = self.queues[topic] = {}
         queue = by_id.get(queue_id)
         if queue is None:
+            if queue_id < 0 or _TOPIC.fullmatch(topic) is None or topic in (b".", b".."):
+                raise StoreError(f"no name for a message queue: {topic!r} {queue_id}")
             folder = self.folder / "consumequeue" / topic.decode() / str(queue_id)
-            queue = ConsumeQueue(folder, topic, queue_id, self.options.mapped_file_size_consume_queue, self.files)
+            queue = ConsumeQueue(folder, topic, queue_id, self.queue_file_size, self.files)
+            queue.reserved = self.options.reserve_offsets
+            queue.subscribers = [s for s in self.subscribers if topic in s.topics] or None
             by_id[queue_id] = queue
         return queue
+
+    def attach(self, subscriber: Subscriber) -> None:
+        """Dispatch to it as well. Before `open`, which replays to it whatever it has not taken yet."""
+        self.subscribers.append(subscriber)
 
     def append(self, d: Draft) -> int:
         """Append the draft to the log and to all that is derived from it; 0, or why not (`status`). Never raises."""
@@ -89,6 +139,8 @@ class LogStore:
         d.size = size
         queue = d.queue
         status = queue.room()
+        if status == 0 and d.indexed and self.index is not None:
+            status = self.index.room(2 + d.keys_len // 2)
         if status == 0:
             status = self.log.room(size, 1)
         if status != 0:
@@ -100,20 +152,171 @@ class LogStore:
         else:
             self.log.put(d, queue.max_offset, self._now_ms)
         self._dispatch(d)
+        put64(self._live, 16, self.log.end)
+        return 0
+
+    def append_batch(self, d: Draft, b: Any, pos: int, end: int) -> int:
+        """Append each message of a RocketMQ batch body b[pos:end] with the draft's other fields: all or none, in one segment.
+
+        The draft's own properties are left alone, its tail goes behind each message's. Returns the count, or minus a status;
+        the draft then says where the first one is (physical, queue_offset, store_ms) and how many bytes all have (size).
+
+            total size (4) | magic (4) | body CRC (4) | flag (4) | body length (4) | body | properties length (2) | properties
+        """
+        if self.refusal != 0:
+            return -self.refusal
+        queue = d.queue
+        e = self._element
+        self._take_over(d)
+        p = pos
+        count = 0
+        total = 0
+        keys = 0
+        while p < end:
+            status = self._next_element(b, p, end)
+            if status != 0:
+                return -status
+            size = self.log.record_size(e)
+            if size < 0:
+                return -3
+            total += size
+            keys += 2 + e.keys_len // 2
+            count += 1
+            p += be32(b, p)
+        if count == 0:
+            return -4
+        status = queue.room_for(count)
+        if status == 0 and d.indexed and self.index is not None:
+            status = self.index.room(keys)
+        if status == 0:
+            status = self.log.room(total, count)
+        if status != 0:
+            return -status
+        if not self._in_turn:
+            self._now_ms = self.clock.now_ms()
+        d.physical = self.log.end
+        d.queue_offset = queue.max_offset
+        d.size = total
+        p = pos
+        while p < end:
+            self._next_element(b, p, end)
+            e.size = self.log.record_size(e)
+            queue.room()
+            self.log.put(e, queue.max_offset, self._now_ms)
+            self._dispatch(e)
+            p += be32(b, p)
+        d.store_ms = e.store_ms
+        put64(self._live, 16, self.log.end)
+        return count
+
+    def append_batch_bytes(self, d: Draft, body: bytes) -> int:
+        """As append_batch, for a whole object."""
+        return self.append_batch(d, address(body), 0, len(body))
+
+    def _take_over(self, d: Draft) -> None:
+        e = self._element
+        e.queue = d.queue
+        e.born = d.born
+        e.born_len = d.born_len
+        e.born_ms = d.born_ms
+        e.sys_flag = d.sys_flag & ~12
+        e.reconsume_times = d.reconsume_times
+        e.prepared = 0
+        e.indexed = d.indexed
+        e.tail = d.tail
+        e.tail_pos = d.tail_pos
+        e.tail_len = d.tail_len
+
+    def _next_element(self, b: Any, p: int, end: int) -> int:
+        """Let the element draft be the batch's message at p; ILLEGAL when its lengths do not add up."""
+        e = self._element
+        if end - p < 22:
+            return 4
+        total = be32(b, p)
+        body_len = be32(b, p + 16)
+        if total < 22 or total > end - p or body_len < 0 or body_len > total - 22:
+            return 4
+        props_len = be16(b, p + 20 + body_len)
+        if 22 + body_len + props_len != total:
+            return 4
+        e.flag = be32(b, p + 12)
+        e.body = b
+        e.body_pos = p + 20
+        e.body_len = body_len
+        e.props = b
+        e.props_pos = p + 22 + body_len
+        e.props_len = props_len
+        e.scan()
         return 0
 
     def _dispatch(self, d: Draft) -> None:
         """Derive everything from one record of the log: live, recovered or copied from a master."""
         queue = d.queue
-        if not d.sys_flag & 4:
-            queue.put(d.queue_offset, d.physical, d.size, d.tags_code)
+        tx = d.sys_flag & 12
+        code = d.tags_code
+        if not tx & 4:  # half and rollback records stand in no consume queue
+            if queue.due_kind == 1:
+                code = d.store_ms + self._delay(d.queue_id)
+            if d.queue_offset == queue.max_offset and queue.ready():
+                queue.put(d.queue_offset, d.physical, d.size, code)
+            else:
+                self._dispatch_again(d, code)
             if not queue.in_dirty:
                 queue.in_dirty = True
                 self.dirty_queues.append(queue)
             if queue.watched and not queue.arrived:
                 queue.arrived = True
                 self.arrived.append(queue)
+        if d.indexed and tx != 12 and self.index is not None and d.physical >= self.index_from:
+            if d.uniq_len > 0:
+                self._index(d, d.uniq_pos, d.uniq_len)
+            if d.keys_len > 0:
+                self._index_words(d)
+        if queue.subscribers is not None and not tx & 4:
+            for subscriber in queue.subscribers:
+                if d.physical >= subscriber.position:
+                    subscriber.add(d.physical, self.log.bytes_at(d.physical, d.size), code, d.store_ms)
+        if d.prepared > 0 and tx == 0:
+            for subscriber in self.subscribers:
+                if d.physical >= subscriber.position:
+                    subscriber.done(d.prepared, d.physical)
         self.appended += 1
+
+    def _dispatch_again(self, d: Draft, code: int) -> None:
+        """The entry of a record that is not simply the next one: replay, or a hole that damage has left."""
+        queue = d.queue
+        offset = d.queue_offset
+        if offset < 0 or offset > 1 << 58 or (queue.file.segments and offset > queue.max_offset + _FAR):
+            self.skipped += 1
+            return
+        if offset > queue.max_offset and queue.file.segments:
+            self.fillers.append((queue.topic, queue.queue_id, queue.max_offset, offset))
+        queue.put_at(offset, d.physical, d.size, code)
+
+    def _delay(self, queue_id: int) -> int:
+        delays = self.delays
+        if queue_id < 0:
+            return 0
+        return int(delays[min(queue_id, len(delays) - 1)])
+
+    def _index(self, d: Draft, pos: int, n: int) -> None:
+        h = java_hash(d.props, pos, n, d.queue.key_hash)
+        if h < 0:
+            h = -h
+        if h > 0x7FFFFFFF:
+            h = 0  # Java's abs of the smallest integer is negative, and RocketMQ takes 0 then
+        self.index.put(h, d.physical, d.store_ms)
+
+    def _index_words(self, d: Draft) -> None:
+        p = d.keys_pos
+        end = p + d.keys_len
+        while p < end:
+            q = p
+            while q < end and d.props[q] != 32:
+                q += 1
+            if q > p:
+                self._index(d, p, q - p)
+            p = q + 1
 
     # ---- reading
 
@@ -134,7 +337,7 @@ class LogStore:
         """
         result.clear()
         result.log = self.log
-        limit = queue.max_offset
+        limit = queue.visible_end()
         if 0 <= end_offset < limit:
             limit = end_offset
         result.min_offset = queue.min_offset
@@ -167,15 +370,21 @@ class LogStore:
                 end = segment.size
             physical = be64(base, at)
             size = be32(base, at + 8)
-            if size == 0x7FFFFFFF:
+            if size == 2147483647:
                 fillers += 1
             elif codes is None or codes.match(be64(base, at + 12)):
                 if result.count > 0 and result.bytes_ + size > max_bytes:
                     break
                 if physical < self.log.file.first:
                     gone += 1
-                elif self.log.size_at(physical) != size:
+                elif physical >= self.trusted_from:
+                    if self.log.size_at(physical) != size:
+                        fillers += 1
+                    else:
+                        result.add(physical, size)
+                elif self.log.check(physical) != size:  # written by a former run: the disk may have changed it
                     fillers += 1
+                    self.suspects[physical] = (queue.topic, queue.queue_id, offset)
                 else:
                     result.add(physical, size)
             at += 20
@@ -207,37 +416,208 @@ class LogStore:
         """The physical offset of the oldest segment."""
         return self.log.file.first
 
+    def positions(self, physical: int, count: int) -> list[int]:
+        """Where each of so many records begins that lie together from physical on."""
+        found = []
+        for _ in range(count):
+            found.append(physical)
+            physical += self.log.size_at(physical)
+        return found
+
+    def store_time(self, queue: ConsumeQueue, offset: int) -> int:
+        """Store time of the message at offset in ms; -1 when there is none."""
+        if offset < queue.min_offset:
+            return -1
+        entry = queue.entry(offset)
+        if entry is None or entry[1] == 0x7FFFFFFF or self.log.size_at(entry[0]) != entry[1]:
+            return -1
+        return self._store_time_at(entry[0])
+
+    def _store_time_at(self, physical: int) -> int:
+        segment = self.log.file.at(physical)
+        at = physical - segment.first  # type: ignore[union-attr]
+        if be32(segment.base, at + 36) & 0x10:  # type: ignore[union-attr]
+            at += 12
+        return be64(segment.base, at + 56)  # type: ignore[union-attr]
+
+    def _first_since(self, queue: ConsumeQueue, ms: int) -> int:
+        low = queue.min_offset
+        high = queue.max_offset
+        while low < high:
+            middle = (low + high) // 2
+            probe = middle
+            when = -1
+            while probe < high and when < 0:
+                when = self.store_time(queue, probe)
+                probe += 1
+            if 0 <= when < ms:
+                low = probe
+            else:
+                high = middle
+        while low < queue.max_offset and self.store_time(queue, low) < 0:
+            low += 1
+        return low
+
+    def offset_by_time(self, queue: ConsumeQueue, ms: int, lower: bool = False) -> int:
+        """The offset for a moment, as RocketMQ finds it: an exact hit, else the nearer neighbour, the earlier on a tie; after the
+        last message the last one, 0 for an empty queue. With `lower`: the first stored at or after ms, max_offset when there is none.
+        """
+        if queue.max_offset == queue.min_offset:
+            return queue.max_offset if lower else 0
+        after = self._first_since(queue, ms)
+        if lower:
+            return after
+        before = after - 1
+        while before >= queue.min_offset and self.store_time(queue, before) < 0:
+            before -= 1
+        if before < queue.min_offset:
+            return after
+        if after >= queue.max_offset:
+            return before
+        later = self.store_time(queue, after)
+        return after if later - ms < ms - self.store_time(queue, before) else before
+
+    def query(self, topic: bytes, key: bytes, max_num: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        """Records of the topic that carry the key (in KEYS or as UNIQ_KEY) and were stored in begin … end, newest first."""
+        if self.index is None:
+            return []
+        max_num = min(max_num, 64)
+        prefix = topic + b"#" + key
+        h = java_hash(address(prefix), 0, len(prefix), 0)
+        if h < 0:
+            h = -h
+        if h > 0x7FFFFFFF:
+            h = 0
+        found: list[bytes] = []
+        seen: set[int] = set()
+        for physical in self.index.find(h, begin_ms, end_ms, 1024):
+            if physical in seen or len(found) >= max_num:
+                continue
+            seen.add(physical)
+            record = self.record_at(physical)
+            if record is not None and self._carries(record, topic, key) and begin_ms <= self._store_time_at(physical) <= end_ms:
+                found.append(record)
+        return found
+
+    def _carries(self, record: bytes, topic: bytes, key: bytes) -> bool:
+        d = Draft()
+        d.load(address(record), 0)
+        if d.topic_name() != topic:
+            return False
+        start = len(record) - d.props_len
+        uniq_at = start + d.uniq_pos - d.props_pos
+        keys_at = start + d.keys_pos - d.props_pos
+        if d.uniq_len and record[uniq_at : uniq_at + d.uniq_len] == key:
+            return True
+        return d.keys_len > 0 and key in record[keys_at : keys_at + d.keys_len].split(b" ")
+
+    # ---- time
+
+    @property
+    def flushed_position(self) -> int:
+        """Everything below is on the disk."""
+        return self.durability.flushed
+
+    def want_flush(self) -> None:
+        """Somebody waits for what is appended now: flush at once, not at the next interval."""
+        self.durability.wanted = True
+
+    def blocked(self, mono_ms: int) -> bool:
+        """Whether level `os` must not acknowledge now: an acknowledged byte has been unflushed for over a second."""
+        return self.durability.blocked(mono_ms)
+
+    def take_jobs(self, mono_ms: int) -> list[Job]:
+        """What blocks and is due now. Run each in a thread, then call its `finish` here."""
+        return self.upkeep.take_jobs(mono_ms) if self.is_open else []
+
+    def tick(self, now_ms: int, mono_ms: int) -> int:
+        """Do what is due; returns when to call again, in monotonic ms."""
+        return self.upkeep.tick(now_ms, mono_ms) if self.is_open else mono_ms + 1000
+
+    def fail(self, error: BaseException) -> None:
+        """A flush has failed: no more writing until a restart has checked the store."""
+        self.healthy = False
+        self.refusal = 2
+
+    def refuse(self, status: int) -> None:
+        """Refuse appends with this status, or take them again (0), as far as health allows."""
+        self.refusal = status if self.healthy and self.is_open else 2
+
     # ---- opening and closing
 
-    def open(self) -> None:
-        options = self.options
-        self.files.make_folder(self.folder / "commitlog")
-        file = SegmentedFile(self.folder / "commitlog", options.mapped_file_size_commit_log, self.files)
-        sums = Checksums(self.folder / "checksums", options.mapped_file_size_commit_log, self.files)
-        self.log = CommitLog(file, sums, options.store_host)
-        file.load()
-        position = file.first
-        while True:
-            size = self.log.check(position)
-            if size < 0:
-                break
-            if size == 0:
-                position = (position // file.size + 1) * file.size
-                continue
-            segment = file.at(position)
-            self._element.load(segment.base, position - segment.first)
-            self._element.queue = self.queue(self._element.topic_name(), self._element.queue_id)
-            self._element.queue.room()
-            self._dispatch(self._element)
-            position += size
-        self.log.seek(position)
+    def open(self) -> Recovery:
+        """Take the folder, bring everything derived up to the log's end, and say what that took.
+
+        Raises Locked when another process has it, Corrupt when a newer version wrote it, StoreError when the disk fails.
+        """
+        self.upkeep = Upkeep(self)
+        try:
+            report = recover(self)
+        except BaseException:
+            self.upkeep.release()
+            self._drop()
+            raise
         self.is_open = True
         self.refusal = 0
+        return report
+
+    def set_live(self, page: Any) -> None:
+        """The page whose bytes from 16 on say how far the log goes."""
+        self._live_page = page
+        self._live = address(page)
+        put64(self._live, 16, self.log.end)
+
+    def replay(self, position: int) -> int:
+        """Dispatch the good records from position on; returns where the first bad one stands, or the end of the segments."""
+        d = self._element
+        d.tail_len = 0
+        while True:
+            segment = self.log.file.at(position)
+            if segment is None:
+                return position
+            size = self.log.check(position)
+            if size < 0:
+                return position
+            if size == 0:
+                position = segment.first + segment.size
+                continue
+            d.load(segment.base, position - segment.first)
+            position += size
+            if d.store_ms > self.log.store_ms:
+                self.log.store_ms = d.store_ms
+            try:
+                d.queue = self.queue(d.topic_name(), d.queue_id)
+            except StoreError:
+                self.skipped += 1
+                continue
+            if self.index is not None and self.index.room(2 + d.keys_len // 2):
+                raise DiskFull("no room for the key index")
+            self._dispatch(d)
 
     def close(self, clean: bool = True) -> None:
+        """Flush and note that all is well; without `clean` leave everything as a killed process would."""
+        if not self.is_open:
+            return
         self.is_open = False
         self.refusal = 2
+        try:
+            if clean:
+                self.upkeep.close_clean()
+        finally:
+            self.upkeep.release()
+            self._drop()
+
+    def _drop(self) -> None:
+        self._live = cython.NULL
+        self._live_page = None
+        self._element = Draft()
         for by_id in self.queues.values():
             for queue in by_id.values():
                 queue.close()
-        self.log.close()
+        self.queues = {}
+        if self.index is not None:
+            self.index.close()
+        if self.log is not None:
+            self.log.close()
+        for subscriber in self.subscribers:
+            subscriber.close()

@@ -1,0 +1,248 @@
+"""What a store knows of itself from one start to the next, and how it tells a killed process from a power cut.
+
+    checkpoint   RocketMQ's 4096 bytes: three store times (8 each) of the last flushed record in log, queues and index.
+                 Ours are two slots at 1024 and 2048, written in turns, the higher generation with a true sum counts:
+                 "PCKP" | version (4) | generation (8) | epoch (8) | clean (8) | durable position (8) | derived position (8)
+                 | index file (8) | its count (8) | last store time (8) | CRC-32 (4)
+    store.json   format version, store id, epoch, file sizes
+    offsets.json queue offsets reserved durably, ahead of those handed out
+    live0 live1  "PLIV" | state (4) | generation (8) | log end (8): on the disk it says RESERVED while the broker runs, and only
+                 in memory the end of the log. A killed process leaves the memory to the kernel, a power cut the disk.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import uuid
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from penstock.disk import tables
+from penstock.disk.files import Files
+from penstock.errors import Corrupt, Locked, StoreError
+
+SIZE = 4096
+_SLOTS = (1024, 2048)
+_SLOT = struct.Struct(">4sIqqqqqqqq")
+_TIMES = struct.Struct(">qqq")
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Positions that are durable: the log below `durable`, what is derived from it below `derived`."""
+
+    generation: int = 0
+    epoch: int = 0
+    clean: bool = False
+    durable: int = 0
+    derived: int = 0
+    index_file: int = 0
+    index_count: int = 0
+    store_ms: int = 0
+
+
+class CheckpointFile:
+    """The file `checkpoint`. `value` is the last one read or written; None when there was none to believe."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.path = path
+        self.files = files
+        self.value: Checkpoint | None = None
+        self._fd = -1
+
+    def load(self) -> Checkpoint | None:
+        """The newest slot with a true sum."""
+        self.value = None
+        if self.path.is_file():
+            fd = self.files.open(self.path, writable=False)
+            try:
+                data = self.files.read(fd, 0, SIZE)
+            finally:
+                self.files.close(fd)
+            for value in parse(data):
+                if self.value is None or value.generation > self.value.generation:
+                    self.value = value
+        return self.value
+
+    def write(self, value: Checkpoint) -> Checkpoint:
+        """Write the value into the older slot and flush. For any thread, one at a time. StoreError."""
+        value = replace(value, generation=(self.value.generation if self.value else 0) + 1)
+        if self._fd < 0:
+            self._fd = self.files.open(self.path, create=True)
+            if self.files.size(self._fd) < SIZE:
+                self.files.allocate(self._fd, 0, SIZE)
+        packed = _SLOT.pack(
+            b"PCKP", FORMAT_VERSION, value.generation, value.epoch, value.clean, value.durable, value.derived,
+            value.index_file, value.index_count, value.store_ms,
+        )  # fmt: skip
+        self.files.write(self._fd, _SLOTS[value.generation % 2], packed + struct.pack(">I", crc32(packed)))
+        self.files.write(self._fd, 0, _TIMES.pack(value.store_ms, value.store_ms, value.store_ms))
+        self.files.datasync(self._fd)
+        self.value = value
+        return value
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self.files.close(self._fd)
+            self._fd = -1
+
+
+def parse(data: bytes) -> list[Checkpoint]:
+    """The slots of a checkpoint file whose sums hold."""
+    found = []
+    for at in _SLOTS:
+        packed = data[at : at + _SLOT.size]
+        if len(packed) < _SLOT.size or packed[:4] != b"PCKP":
+            continue
+        if data[at + _SLOT.size : at + _SLOT.size + 4] != struct.pack(">I", crc32(packed)):
+            continue
+        _, version, generation, epoch, clean, *rest = _SLOT.unpack(packed)
+        if version == FORMAT_VERSION:
+            found.append(Checkpoint(generation, epoch, bool(clean), *rest))
+    return found
+
+
+def times(data: bytes) -> tuple[int, int, int]:
+    """RocketMQ's three store times."""
+    return _TIMES.unpack_from(data.ljust(_TIMES.size, b"\0"))
+
+
+class FolderLock:
+    """The file `lock`, held by one process at a time. Raises Locked, which names the other."""
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self._files = files
+        self._fd = files.open(path, create=True)
+        if not files.lock(self._fd):
+            text = files.read(self._fd, 0, 100).decode("ascii", "replace").strip()
+            self.release()
+            raise Locked(f"{path.parent} is in use by another broker ({text or 'unknown process'})")
+        files.write(self._fd, 0, f"lock held by pid {os.getpid()}".ljust(40).encode())
+
+    def release(self) -> None:
+        if self._fd >= 0:
+            self._files.close(self._fd)
+            self._fd = -1
+
+
+@dataclass
+class StoreFile:
+    """`store.json`: who this store is."""
+
+    store_id: str
+    epoch: int
+    log_segment_size: int
+    queue_file_size: int
+
+
+def open_store_file(files: Files, path: Path, log_segment_size: int, queue_file_size: int) -> StoreFile:
+    """Read it, raise the epoch by one, write it. Corrupt when a newer version wrote it: then nothing may be touched."""
+    table = tables.load(files, path) or {}
+    version = table.get("formatVersion", FORMAT_VERSION)
+    if not isinstance(version, int) or version > FORMAT_VERSION:
+        raise Corrupt(path, 0, f"format version {version}; this program knows {FORMAT_VERSION}")
+    store = StoreFile(
+        str(table.get("storeId") or uuid.uuid4().hex),
+        _number(table, "epoch", 0) + 1,
+        _number(table, "mappedFileSizeCommitLog", log_segment_size),
+        _number(table, "mappedFileSizeConsumeQueue", queue_file_size),
+    )
+    tables.save(
+        files,
+        path,
+        {
+            "formatVersion": FORMAT_VERSION,
+            "storeId": store.store_id,
+            "epoch": store.epoch,
+            "mappedFileSizeCommitLog": store.log_segment_size,
+            "mappedFileSizeConsumeQueue": store.queue_file_size,
+        },
+    )
+    return store
+
+
+def _number(table: dict[str, Any], name: str, default: int) -> int:
+    value = table.get(name, default)
+    return value if isinstance(value, int) and value > 0 else default
+
+
+def boot_id() -> str:
+    """Changes with every start of the operating system."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+_LIVE = struct.Struct(">4sIqq")
+RESERVED, LIVE = 1, 2
+
+
+class LivePages:
+    """Two one-page files: which log end was visible, if only the process ended. `view` takes (log end) at byte 16."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self._paths = (folder / "live0", folder / "live1")
+        self._files = files
+        self._generation = 0
+        self._maps: list[Any] = [None, None]
+        self._fds = [-1, -1]
+
+    def seen(self) -> list[tuple[int, int, int]]:
+        """(state, generation, log end) of each readable page."""
+        found = []
+        for path in self._paths:
+            if not path.is_file():
+                continue
+            fd = self._files.open(path, writable=False)
+            try:
+                data = self._files.read(fd, 0, _LIVE.size)
+            finally:
+                self._files.close(fd)
+            if len(data) == _LIVE.size and data[:4] == b"PLIV":
+                _, state, generation, end = _LIVE.unpack(data)
+                found.append((state, generation, end))
+        return found
+
+    def start(self) -> Any:
+        """Write the marker to the disk; returns the page whose memory now says how far the log goes."""
+        self._generation = max([generation for _, generation, _ in self.seen()], default=0)
+        for n, path in enumerate(self._paths):
+            self._fds[n] = self._files.open(path, create=True)
+            self._files.allocate(self._fds[n], 0, SIZE)
+            self._maps[n] = self._files.map(self._fds[n], SIZE)
+        self.mark()
+        return self.turn()
+
+    def mark(self) -> None:
+        """Make the marker durable in the page that is not in use. For any thread."""
+        n = (self._generation + 1) % 2
+        self._files.write(self._fds[n], 0, _LIVE.pack(b"PLIV", RESERVED, self._generation + 1, 0))
+        self._files.datasync(self._fds[n])
+
+    def turn(self) -> Any:
+        """Use the page marked last; the caller writes the log end at byte 16 from now on."""
+        self._generation += 1
+        page = self._maps[self._generation % 2]
+        page[4:8] = struct.pack(">I", LIVE)
+        return page
+
+    def close(self) -> None:
+        for n, fd in enumerate(self._fds):
+            if fd >= 0:
+                self._files.close(fd)
+                self._fds[n] = -1
+        self._maps = [None, None]
+
+    def remove(self) -> None:
+        """After a clean stop there is nothing to tell."""
+        self.close()
+        for path in self._paths:
+            self._files.unlink(path)
+
+
+__all__ = ["Checkpoint", "CheckpointFile", "FolderLock", "LivePages", "StoreError", "StoreFile"]

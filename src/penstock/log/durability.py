@@ -1,0 +1,161 @@
+"""Up to which position replies may go out: what is flushed, when the next flush is due, when senders must wait.
+
+A flush starts at most `interval_ms` after the oldest unflushed byte, at once when somebody waits for it, and one at a time: whoever
+comes meanwhile is served by the next. The first error is final: the kernel has marked the pages clean, so no later success
+means anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.errors import StoreError
+from penstock.log.commitlog import CommitLog
+
+
+class Job:
+    """Work that blocks. `run` in any thread, then `finish` with what it raised (or None) where the store lives."""
+
+    def __init__(
+        self, kind: str, run: Callable[[], None], finish: Callable[[BaseException | None, int], None] | None = None
+    ) -> None:
+        self.kind = kind
+        self.run = run
+        self._finish = finish
+
+    def finish(self, error: BaseException | None, mono_ms: int) -> None:
+        """Tell the store that `run` is over."""
+        if self._finish is not None:
+            self._finish(error, mono_ms)
+
+
+def run_now(jobs: list[Job], mono_ms: int) -> None:
+    """Run and finish the jobs here, one after the other: for tests and for closing."""
+    for job in jobs:
+        error: BaseException | None = None
+        try:
+            job.run()
+        except StoreError as failed:
+            error = failed
+        job.finish(error, mono_ms)
+
+
+class Durability:
+    """The flushed position of a commit log. `error` is the first failed flush, and then the end of it."""
+
+    def __init__(self, log: CommitLog, interval_ms: int, window_ms: int) -> None:
+        self.log = log
+        self.interval_ms = interval_ms
+        self.window_ms = window_ms
+        self.flushed = log.end
+        self.wanted = False
+        self.error: BaseException | None = None
+        self.flushes = 0
+        self._dirty_since = -1
+        self._running = False
+
+    def look(self, mono_ms: int) -> None:
+        """Notice that there are unflushed bytes."""
+        if self._dirty_since < 0 and self.flushed < self.log.end:
+            self._dirty_since = mono_ms
+
+    def blocked(self, mono_ms: int) -> bool:
+        """Whether a byte has been unflushed for longer than the window of level `os`, or flushing is over."""
+        return self.error is not None or (0 <= self._dirty_since < mono_ms - self.window_ms)
+
+    def due_ms(self) -> int | None:
+        """When the next flush must start, in monotonic time; None when nothing is to be flushed."""
+        if self._dirty_since < 0 or self._running or self.error is not None:
+            return None
+        return 0 if self.wanted else self._dirty_since + self.interval_ms
+
+    def take(self, mono_ms: int) -> Job | None:
+        """The flush that is due now."""
+        self.look(mono_ms)
+        due_ms = self.due_ms()
+        if due_ms is None or due_ms > mono_ms:
+            return None
+        return self.start(mono_ms)
+
+    def start(self, mono_ms: int) -> Job:
+        """A flush of everything appended so far."""
+        target = self.log.end
+        segments = [s for s in self.log.file.segments if s.first < target and s.first + s.size > self.flushed]
+        cars = [self.log.sums.get(segment.first) for segment in segments]
+        self._running = True
+        self.wanted = False
+
+        def run() -> None:
+            for segment in segments:
+                segment.datasync()
+            for car in cars:
+                if car is not None:
+                    car.datasync()
+
+        def finish(error: BaseException | None, now_ms: int) -> None:
+            self._running = False
+            self.flushes += 1
+            if error is not None:
+                self.error = error
+                return
+            self.flushed = target
+            self._dirty_since = mono_ms if self.log.end > target else -1
+            for segment in self.log.file.segments[-24:-8]:  # far enough behind that no job has them in hand
+                segment.close()
+                car = self.log.sums.get(segment.first)
+                if car is not None:
+                    car.close()
+
+        return Job("flush", run, finish)
+
+
+class Preparer:
+    """Has the next segment made, and pages ahead of the write position backed, before they are needed."""
+
+    def __init__(self, log: CommitLog, prefault_bytes: int) -> None:
+        self.log = log
+        self.prefault_bytes = prefault_bytes
+        self._running = False
+        self._retry_ms = 0
+
+    def take(self, mono_ms: int) -> Job | None:
+        """What should be prepared now."""
+        if self._running or mono_ms < self._retry_ms:
+            return None
+        log = self.log
+        left = log.file.end - log.end
+        if log.prepared is None and left <= log.file.size // 2:
+            return self._job(self._make_next)
+        segment: Any = log.file.at(log.end)
+        if self.prefault_bytes and segment is not None:
+            at = log.end - segment.first
+            if at + self.prefault_bytes // 2 > segment.prefaulted and segment.prefaulted < segment.size:
+                begin = max(at, segment.prefaulted)
+                end = min(segment.size, begin + self.prefault_bytes)
+                return self._job(lambda: self._prefault(segment, begin, end))
+        return None
+
+    def _make_next(self) -> None:
+        with self.log.making:
+            if self.log.prepared is not None or self.log.file.end - self.log.end > self.log.file.size // 2:
+                return
+            segment, car = self.log.make_next()
+            self.log.prepared = (segment, car)
+        if self.prefault_bytes:
+            self._prefault(segment, 0, min(segment.size, self.prefault_bytes))
+
+    def _prefault(self, segment: Any, begin: int, end: int) -> None:
+        segment.prefault(begin, end - begin)
+        segment.prefaulted = end
+
+    def _job(self, run: Callable[[], None]) -> Job:
+        self._running = True
+
+        def finish(error: BaseException | None, now_ms: int) -> None:
+            self._running = False
+            if error is not None:
+                self._retry_ms = now_ms + 1000  # appending tries by itself when it comes to it
+
+        return Job("prepare", run, finish)
+

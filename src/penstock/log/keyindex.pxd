@@ -1,0 +1,38 @@
+cimport cython
+
+
+@cython.final
+cdef class IndexFile:
+    cdef public object path
+    cdef public long long slots
+    cdef public long long entries
+    cdef public object map
+    cdef object files
+    cdef unsigned char *base
+    cdef public long long count
+    cdef public bint dirty
+
+    cpdef open(self)
+    cpdef create(self, long long begin_ms, long long begin_physical)
+    @cython.locals(slot=cython.longlong, previous=cython.longlong, at=cython.longlong, begin=cython.longlong, seconds=cython.longlong)
+    cdef void put(self, long long hash_, long long physical, long long store_ms)
+    @cython.locals(n=cython.longlong, slot=cython.longlong, previous=cython.longlong, at=cython.longlong, hash_=cython.longlong, used=cython.longlong)
+    cpdef cut(self, long long count)
+    @cython.locals(n=cython.longlong, at=cython.longlong, when=cython.longlong, begin=cython.longlong, previous=cython.longlong)
+    cpdef list find(self, long long hash_, long long begin_ms, long long end_ms, long long limit)
+
+
+@cython.final
+cdef class KeyIndex:
+    cdef public object folder
+    cdef public long long slots
+    cdef public long long entries
+    cdef public list index_files
+    cdef object files
+    cdef object clock
+    cdef IndexFile _current
+    cdef IndexFile _spare
+    cdef public long long ends_at
+
+    cpdef int room(self, long long keys)
+    cdef void put(self, long long hash_, long long physical, long long store_ms)

@@ -1,0 +1,304 @@
+"""KeyIndex: message key to physical offsets, in RocketMQ's hash files.
+
+    header (40)   begin time (8) | end time (8) | begin physical (8) | end physical (8) | used slots (4) | count (4), from 1
+    slots × 4     the newest entry of each slot, 0 for none
+    entries × 20  key hash (4) | physical offset (8) | seconds since begin time (4) | previous entry in this slot (4)
+
+The hash is Java's of "topic#key", without its sign; entry 0 is never used. Hashes collide: whoever asks compares topic and key.
+Derived from the commit log; a file is made when the first key comes.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import cython
+
+from penstock.clock import Clock
+from penstock.disk.files import Files
+from penstock.errors import Corrupt, DiskFull, StoreError
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, be32, be64, put32, put64, zero
+else:
+    from penstock.octets import address, be32, be64, put32, put64, zero
+
+HEADER_SIZE = 40
+ENTRY_SIZE = 20
+
+
+class IndexFile:
+    """One file. `count` is the number the next entry gets."""
+
+    def __init__(self, path: Path, slots: int, entries: int, files: Files) -> None:
+        self.path = path
+        self.slots = slots
+        self.entries = entries
+        self.files = files
+        self.map: Any = None
+        self.base: Any = cython.NULL
+        self.count = 1
+        self.dirty = False
+
+    @property
+    def size(self) -> int:
+        return HEADER_SIZE + self.slots * 4 + self.entries * ENTRY_SIZE
+
+    def create(self, begin_ms: int, begin_physical: int) -> None:
+        """Make the file with all its room. StoreError, DiskFull."""
+        self.files.make_folder(self.path.parent, durable=False)
+        fd = self.files.open(self.path, create=True)
+        try:
+            self.files.allocate(fd, 0, self.size)
+            self.map = self.files.map(fd, self.size)
+        except BaseException:
+            self.files.unlink(self.path)
+            raise
+        finally:
+            self.files.close(fd)
+        self.base = address(self.map)
+        put64(self.base, 0, begin_ms)
+        put64(self.base, 8, begin_ms)
+        put64(self.base, 16, begin_physical)
+        put64(self.base, 24, begin_physical)
+        put32(self.base, 36, 1)
+        self.dirty = True
+
+    def open(self) -> None:
+        """Map the existing file. Corrupt when its size or its count cannot be."""
+        fd = self.files.open(self.path)
+        try:
+            size = self.files.size(fd)
+            if size != self.size:
+                raise Corrupt(self.path, size, f"an index of {self.size} bytes was expected")
+            self.files.allocate(fd, 0, size)
+            self.map = self.files.map(fd, size)
+        finally:
+            self.files.close(fd)
+        self.base = address(self.map)
+        self.count = be32(self.base, 36)
+        if not 1 <= self.count <= self.entries:
+            raise Corrupt(self.path, 36, f"count {self.count}")
+
+    def begin_ms(self) -> int:
+        return be64(self.base, 0)
+
+    def end_ms(self) -> int:
+        return be64(self.base, 8)
+
+    def end_physical(self) -> int:
+        """The physical offset of the last record in it."""
+        return be64(self.base, 24)
+
+    def put(self, hash_: int, physical: int, store_ms: int) -> None:
+        """One more entry; there is room."""
+        slot = 40 + hash_ % self.slots * 4
+        previous = be32(self.base, slot)
+        if previous < 0 or previous >= self.count:
+            previous = 0
+        begin = be64(self.base, 0)
+        seconds = 0
+        if begin > 0:
+            seconds = (store_ms - begin) // 1000
+            if seconds < 0:
+                seconds = 0
+            elif seconds > 0x7FFFFFFF:
+                seconds = 0x7FFFFFFF
+        at = 40 + self.slots * 4 + self.count * 20
+        put32(self.base, at, hash_)
+        put64(self.base, at + 4, physical)
+        put32(self.base, at + 12, seconds)
+        put32(self.base, at + 16, previous)
+        put32(self.base, slot, self.count)
+        if self.count == 1:
+            put64(self.base, 0, store_ms)
+            put64(self.base, 16, physical)
+        if previous == 0:
+            put32(self.base, 32, be32(self.base, 32) + 1)
+        put64(self.base, 8, store_ms)
+        put64(self.base, 24, physical)
+        self.count += 1
+        put32(self.base, 36, self.count)
+        self.dirty = True
+
+    def cut(self, count: int) -> None:
+        """Keep the entries below count and link them anew: what a power cut left of the slots cannot be trusted."""
+        zero(self.base, HEADER_SIZE, self.slots * 4)
+        used = 0
+        for n in range(1, count):
+            at = 40 + self.slots * 4 + n * 20
+            hash_ = be32(self.base, at) & 0x7FFFFFFF
+            slot = 40 + hash_ % self.slots * 4
+            previous = be32(self.base, slot)
+            if previous == 0:
+                used += 1
+            put32(self.base, at + 16, previous)
+            put32(self.base, slot, n)
+        self.count = count
+        put32(self.base, 32, used)
+        put32(self.base, 36, count)
+        if count > 1:
+            at = 40 + self.slots * 4 + (count - 1) * 20
+            put64(self.base, 24, be64(self.base, at + 4))
+            put64(self.base, 8, be64(self.base, 0) + be32(self.base, at + 12) * 1000 + 999)
+        self.dirty = True
+
+    def find(self, hash_: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Physical offsets under this hash with a store time in begin … end, newest first, at most limit."""
+        found: list[int] = []
+        begin = be64(self.base, 0)
+        n = be32(self.base, 40 + hash_ % self.slots * 4)
+        if n >= self.count:
+            return found
+        while n > 0 and len(found) < limit:
+            at = 40 + self.slots * 4 + n * 20
+            when = begin + be32(self.base, at + 12) * 1000
+            if when + 999 < begin_ms:
+                break
+            if be32(self.base, at) == hash_ and when <= end_ms:
+                found.append(be64(self.base, at + 4))
+            previous = be32(self.base, at + 16)
+            if previous >= n:  # links lead to older entries only; anything else would be a ring
+                break
+            n = previous
+        return found
+
+    def datasync(self) -> None:
+        """Make the bytes durable; for any thread."""
+        fd = self.files.open(self.path)
+        try:
+            self.files.datasync(fd)
+        finally:
+            self.files.close(fd)
+
+
+class KeyIndex:
+    """The index files, oldest first. `ends_at` is the physical offset of the last record indexed, -1 when there is none."""
+
+    def __init__(self, folder: Path, slots: int, entries: int, files: Files, clock: Clock) -> None:
+        self.folder = folder
+        self.slots = slots
+        self.entries = entries
+        self.files = files
+        self.clock = clock
+        self.index_files: list[IndexFile] = []
+        self.ends_at = -1
+        self._current: IndexFile | None = None
+        self._spare: IndexFile | None = None
+
+    def load(self) -> list[Path]:
+        """Find and map the files; returns those that cannot be believed."""
+        odd: list[Path] = []
+        self.index_files = []
+        for name in self.files.names(self.folder):
+            path = self.folder / name
+            index_file = IndexFile(path, self.slots, self.entries, self.files)
+            try:
+                if not (name.isascii() and name.isdigit()):
+                    raise Corrupt(path, 0, "not a name of an index file")
+                index_file.open()
+            except StoreError:
+                odd.append(path)
+                continue
+            self.index_files.append(index_file)
+        self._settle()
+        return odd
+
+    def _settle(self) -> None:
+        self._current = self._newest()
+        self.ends_at = -1
+        for index_file in self.index_files:
+            if index_file.count > 1:
+                self.ends_at = index_file.end_physical()
+
+    def _newest(self) -> IndexFile | None:
+        count = len(self.index_files)
+        return self.index_files[count - 1] if count else None
+
+    def state(self) -> tuple[int, int]:
+        """(name of the newest file as a number, its count); (0, 0) when there is none."""
+        newest = self._newest()
+        return (int(newest.path.name), newest.count) if newest is not None else (0, 0)
+
+    def cut(self, name: int, count: int) -> list[Path] | None:
+        """Go back to a former `state`; returns files that fell away, None when that state is not to be had any more."""
+        kept = [index_file for index_file in self.index_files if int(index_file.path.name) <= name]
+        last = kept[len(kept) - 1] if kept else None
+        if name and (last is None or int(last.path.name) != name or not 1 <= count <= last.count):
+            return None
+        gone = [index_file.path for index_file in self.index_files[len(kept) :]]
+        self.index_files = kept
+        if last is not None:
+            last.cut(count)
+        self._spare = None
+        self._settle()
+        return gone
+
+    def room(self, keys: int) -> int:
+        """0 when so many keys can be put; else DISK_FULL (1) or NOT_WRITABLE (2)."""
+        if self._current is not None and self._current.count + keys <= self.entries:
+            return 0
+        if self._spare is not None:
+            return 0
+        try:
+            self._spare = self._make()
+        except DiskFull:
+            return 1
+        except StoreError:
+            return 2
+        return 0
+
+    def _make(self) -> IndexFile:
+        now_ms = self.clock.now_ms()
+        name = int(time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / 1000)) + f"{now_ms % 1000:03d}")
+        begin_ms = begin_physical = 0
+        last = self._newest()
+        if last is not None:
+            name = max(name, int(last.path.name) + 1)
+            begin_ms, begin_physical = last.end_ms(), last.end_physical()
+        index_file = IndexFile(self.folder / f"{name:017d}", self.slots, self.entries, self.files)
+        index_file.create(begin_ms, begin_physical)
+        self.index_files.append(index_file)
+        return index_file
+
+    def put(self, hash_: int, physical: int, store_ms: int) -> None:
+        """One more key of the record at physical; `room` said 0."""
+        current = self._current
+        if current is None or current.count >= current.entries:
+            self._current = current = self._spare
+            self._spare = None
+        current.put(hash_, physical, store_ms)  # type: ignore[union-attr]
+        self.ends_at = physical
+
+    def find(self, hash_: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
+        """Physical offsets under this hash, newest first."""
+        found: list[int] = []
+        for index_file in reversed(self.index_files):
+            if len(found) >= limit:
+                break
+            if index_file.count > 1 and index_file.begin_ms() <= end_ms and index_file.end_ms() + 999 >= begin_ms:
+                found += index_file.find(hash_, begin_ms, end_ms, limit - len(found))
+        return found
+
+    def follow(self, physical: int) -> list[Path]:
+        """The log now begins at physical: give back the files that lie wholly below it, all but the newest."""
+        gone: list[Path] = []
+        while len(self.index_files) > 1 and self.index_files[0].end_physical() < physical:
+            if self.index_files[0] is self._current:
+                break
+            gone.append(self.index_files.pop(0).path)
+        return gone
+
+    def forget(self) -> list[Path]:
+        """Begin from nothing; returns the files there were."""
+        gone = [index_file.path for index_file in self.index_files]
+        self.index_files = []
+        self._current = self._spare = None
+        self.ends_at = -1
+        return gone
+
+    def close(self) -> None:
+        self.index_files = []
+        self._current = self._spare = None

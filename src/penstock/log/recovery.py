@@ -1,0 +1,528 @@
+"""What opening a store takes: lock, checkpoint, repair of the tail, and everything derived brought up to the log's end.
+
+    clean stop     positions and counts agree: nothing is scanned but the last record of each queue
+    otherwise      from the derived position forward, record by record, with all checks:
+                   bad beyond the durable position   torn tail: cut there, zeros behind, later segments aside
+                   bad below it                      damage: note it, go on at the next record that stands at its own place
+    no checkpoint  (or RocketMQ's) from the first segment; there a bad record is damage if a good one follows
+
+Nothing that may hold a record is deleted: it moves to ``lost+found/``. Run twice, it ends in the same state.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.disk import tables
+from penstock.disk.files import number_names
+from penstock.disk.segments import Segment, SegmentedFile, segment_name
+from penstock.errors import Locked, StoreError
+from penstock.log import checkpoint as marks
+from penstock.log.checksums import Checksums
+from penstock.log.commitlog import CommitLog
+from penstock.log.consumequeue import ENTRY_SIZE, FILLER_SIZE
+from penstock.log.keyindex import KeyIndex
+
+if TYPE_CHECKING:
+    from penstock.log.store import LogStore
+
+_MAGIC = b"\xda\xa3\x20\xa7"
+_CHUNK = 1 << 20
+
+
+@dataclass
+class Recovery:
+    """What opening found and did. Positions are physical offsets."""
+
+    clean: bool = False
+    epoch: int = 0
+    start: int = 0
+    end: int = 0
+    records: int = 0
+    cut_bytes: int = 0
+    damage: list[dict[str, Any]] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    gap_queues: int = 0
+    skipped: int = 0
+    took_ms: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def recover(store: LogStore) -> Recovery:
+    """Open everything of the store; afterwards it can append at `end`."""
+    return _Recoverer(store).run()
+
+
+class _Recoverer:
+    def __init__(self, store: LogStore) -> None:
+        self.store = store
+        self.files = store.files
+        self.folder = store.folder
+        self.upkeep = store.upkeep
+        self.report = Recovery()
+        self.rebuild = False
+
+    def run(self) -> Recovery:
+        started = time.perf_counter()
+        store, report, files = self.store, self.report, self.files
+        files.make_folder(self.folder)
+        self.upkeep.lock = marks.FolderLock(self.folder / "lock", files)
+        identity = self._identity()
+        report.epoch = self.upkeep.epoch = identity.epoch
+        known = self.upkeep.checkpoint.load()
+        aborted = self._abort_marker()
+        self._load(identity)
+        report.clean = known is not None and known.clean and aborted is None and self._agrees(known)
+        if report.clean:
+            assert known is not None
+            self._open_clean(known)
+        elif known is None and not store.log.file.segments and not store.queues:
+            report.clean = True  # a new folder
+            store.log.seek(0)
+        else:
+            self._open_unclean(known)
+        log = store.log
+        for by_id in store.queues.values():
+            for queue in by_id.values():
+                queue.follow(log.file.first)
+                queue.reserved = queue.max_offset + store.options.reserve_offsets
+        if not report.clean:
+            self._close_gaps(aborted)
+            self._flush_all()
+        self.upkeep.checkpoint.write(self.upkeep.state(log.end))
+        self._write_abort()
+        self.upkeep.begin(log.end)
+        store.trusted_from = report.start
+        store.damaged += len(report.damage)
+        store.appended = 0
+        report.end = log.end
+        report.skipped = store.skipped
+        report.took_ms = int((time.perf_counter() - started) * 1000)
+        return report
+
+    # ---- what is there
+
+    def _identity(self) -> marks.StoreFile:
+        options = self.store.options
+        log_size, queue_size = options.mapped_file_size_commit_log, options.mapped_file_size_consume_queue
+        if not (self.folder / "store.json").is_file():  # a folder of RocketMQ's, perhaps: its files say how large they are
+            log_size = self._size_on_disk(self.folder / "commitlog", log_size)
+            for topic in self.files.names(self.folder / "consumequeue"):
+                for queue_id in self.files.names(self.folder / "consumequeue" / topic):
+                    queue_size = self._size_on_disk(self.folder / "consumequeue" / topic / queue_id, queue_size)
+                    break
+        return marks.open_store_file(self.files, self.folder / "store.json", log_size, queue_size)
+
+    def _size_on_disk(self, folder: Path, default: int) -> int:
+        names = list(number_names(self.files.names(folder)))
+        if len(names) > 1:
+            return names[1] - names[0]
+        if names:
+            return (folder / segment_name(names[0])).stat().st_size or default
+        return default
+
+    def _abort_marker(self) -> str | None:
+        path = self.folder / "abort"
+        if not path.exists():
+            return None
+        return path.read_bytes()[:200].decode("ascii", "replace")
+
+    def _write_abort(self) -> None:
+        path = self.folder / "abort"
+        fd = self.files.open(path, create=True)
+        try:
+            self.files.write(fd, 0, f"pid {os.getpid()} boot {marks.boot_id()}\n".ljust(120).encode())
+            self.files.datasync(fd)
+        finally:
+            self.files.close(fd)
+        self.files.sync_folder(self.folder)
+
+    def _load(self, identity: marks.StoreFile) -> None:
+        store, options, files = self.store, self.store.options, self.files
+        for name in ("commitlog", "checksums", "consumequeue"):
+            files.make_folder(self.folder / name)
+        file = SegmentedFile(self.folder / "commitlog", identity.log_segment_size, files)
+        sums = Checksums(self.folder / "checksums", identity.log_segment_size, files)
+        store.log = CommitLog(file, sums, options.store_host, options.max_message_size)
+        self._mend_segments(file)
+        for path in file.load():
+            self._aside(path, "not a segment of this log")
+        store.index = None
+        if options.message_index_enable:
+            store.index = KeyIndex(
+                self.folder / "index", options.max_hash_slot_num, options.max_index_num, files, store.clock
+            )
+            for path in store.index.load():
+                self._aside(path, "not an index file that can be read")
+                self.rebuild = True
+        self._load_queues(identity.queue_file_size)
+
+    def _mend_segments(self, file: SegmentedFile) -> None:
+        """A segment that is missing or too short, with later ones behind it, is damage inside, not the end of the log."""
+        names = [n for n in number_names(self.files.names(file.folder)) if n % file.size == 0]
+        if not names:
+            return
+        for first in range(names[0], names[-1] + 1, file.size):
+            path = file.folder / segment_name(first)
+            if (names[-1] - names[0]) // file.size > 4 * len(names):
+                break  # names so far apart are no run of segments
+            if path.is_file() and path.stat().st_size >= file.size:
+                continue
+            fd = self.files.open(path, create=True)
+            try:
+                self.files.allocate(fd, 0, file.size)
+            finally:
+                self.files.close(fd)
+
+    def _load_queues(self, queue_file_size: int) -> None:
+        store, folder = self.store, self.folder / "consumequeue"
+        store.queue_file_size = queue_file_size
+        for topic in self.files.names(folder):
+            for queue_id in self.files.names(folder / topic):
+                path = folder / topic / queue_id
+                if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10 and path.is_dir()):
+                    continue
+                try:
+                    queue = store.queue(topic.encode(), int(queue_id))
+                    odd = queue.load()
+                except StoreError:
+                    self._aside(path, "not a consume queue")
+                    continue
+                for odd_path in odd:
+                    self._aside(odd_path, "not a file of this consume queue")
+                    self.rebuild = True
+
+    def _aside(self, path: Path, why: str) -> None:
+        """Move a file or folder to lost+found, and say so in its manifest."""
+        lost = self.folder / "lost+found"
+        self.files.make_folder(lost)
+        name = f"{'-'.join(path.relative_to(self.folder).parts)}.{self.store.clock.now_ms()}"
+        to, n = lost / name, 0
+        while to.exists():
+            n += 1
+            to = lost / f"{name}.{n}"
+        self.files.rename(path, to)
+        self.files.sync_folder(lost)
+        self.files.sync_folder(path.parent)
+        line = {"from": str(path.relative_to(self.folder)), "to": to.name, "why": why, "at": self.store.clock.now_ms()}
+        fd = self.files.open(lost / "manifest.jsonl", create=True)
+        try:
+            self.files.write(fd, self.files.size(fd), json.dumps(line).encode() + b"\n")
+        finally:
+            self.files.close(fd)
+        self.report.moved.append(str(path.relative_to(self.folder)))
+
+    # ---- clean
+
+    def _agrees(self, known: marks.Checkpoint) -> bool:
+        """Whether a clean checkpoint describes what lies on the disk."""
+        store = self.store
+        file = store.log.file
+        if self.rebuild or not file.first <= known.durable <= file.end:
+            return False
+        if store.log.check(known.durable) >= 0:
+            return False  # somebody has appended since: RocketMQ, on our folder
+        if store.index is not None and store.index.state() != (known.index_file, known.index_count):
+            return False
+        return not self._bad_queues(known.durable)
+
+    def _ends(self) -> dict[tuple[bytes, int], int]:
+        """Where each queue ended at the last clean stop."""
+        table = tables.load(self.files, self.folder / "offsets.json") or {}
+        return _flat(table.get("ends"))
+
+    def _reserved(self) -> dict[tuple[bytes, int], int]:
+        table = tables.load(self.files, self.folder / "offsets.json") or {}
+        return _flat(table.get("reserved"))
+
+    def _bad_queues(self, below: int) -> list[Any]:
+        """Queues whose last entry leads nowhere, or that are shorter than they were."""
+        bad = []
+        ends = self._ends()
+        for (topic, queue_id), end in ends.items():
+            queue = self.store.queue(topic, queue_id)
+            if queue.max_offset < end:
+                bad.append(queue)
+        for by_id in self.store.queues.values():
+            for queue in by_id.values():
+                if queue not in bad and not self._last_holds(queue, below):
+                    bad.append(queue)
+        return bad
+
+    def _last_holds(self, queue: Any, below: int) -> bool:
+        if queue.max_offset * ENTRY_SIZE <= queue.file.first:
+            return not queue.file.segments
+        entry = queue.entry(queue.max_offset - 1)
+        if entry is None:
+            return False
+        physical, size, _ = entry
+        if size == FILLER_SIZE or physical < self.store.log.file.first:
+            return True
+        return physical < below and self._matches(queue, physical, size)
+
+    def _matches(self, queue: Any, physical: int, size: int) -> bool:
+        log = self.store.log
+        segment = log.file.at(physical)
+        if segment is None:
+            return False
+        if log.check(physical) <= 0:
+            return True  # the record is damaged: that is not the queue's fault
+        record = log.bytes_at(physical, log.check(physical))
+        numbers = (int.from_bytes(record[12:16]), int.from_bytes(record[20:28]))
+        return len(record) == size and numbers == (queue.queue_id, queue.max_offset - 1) and queue.topic in record
+
+    def _open_clean(self, known: marks.Checkpoint) -> None:
+        store = self.store
+        store.log.store_ms = known.store_ms
+        store.index_from = known.durable
+        self.report.start = known.durable
+        behind = min([subscriber.position for subscriber in store.subscribers], default=known.durable)
+        self._scan_for_subscribers(behind, known.durable)
+        self._cut_tail(known.durable)
+        store.log.seek(known.durable)
+
+    def _scan_for_subscribers(self, behind: int, end: int) -> None:
+        """Those who have not taken everything get it; entries that are there are only written over with themselves."""
+        position = max(behind, self.store.log.file.first)
+        while position < end:
+            position = self.store.replay(position)
+            if position < end:
+                following = self._resync(position)
+                position = end if following < 0 else following
+
+    # ---- unclean
+
+    def _open_unclean(self, known: marks.Checkpoint | None) -> None:
+        store, report = self.store, self.report
+        file = store.log.file
+        durable = known.durable if known is not None else -1
+        if not file.segments and durable > 0:
+            file.start_at(durable + file.size - 1)
+        start = file.first
+        if known is not None and file.first <= known.derived <= file.end:
+            start = known.derived
+        start = self._prepare_index(known, start)
+        start = self._prepare_queues(start)
+        store.index_from = max(start, file.first) if store.index is not None else 0
+        report.start = start
+        begin = min([start, *(max(subscriber.position, file.first) for subscriber in store.subscribers)])
+        end = self._scan(begin, durable)
+        self._cut_tail(end)
+        store.log.seek(end)
+        for subscriber in store.subscribers:
+            subscriber.cut(end)
+        report.records = store.appended
+        for topic, queue_id, first, to in store.fillers:
+            for entry in report.damage:
+                entry.setdefault("queueOffsets", []).append([topic.decode(), queue_id, first, to])
+        for entry in report.damage:
+            self.upkeep.write_damage(entry)
+
+    def _prepare_index(self, known: marks.Checkpoint | None, start: int) -> int:
+        store = self.store
+        if store.index is None:
+            return start
+        gone = None
+        if known is not None and not self.rebuild:
+            gone = store.index.cut(known.index_file, known.index_count)
+        if gone is None:
+            had = bool(store.index.index_files) or (known is not None and known.index_file > 0)
+            for path in store.index.forget():
+                self._aside(path, "an index that does not fit the log")
+            if had:
+                self.report.rebuilt.append("index")
+            return store.log.file.first
+        for path in gone:
+            self.files.unlink(path)
+        return start
+
+    def _prepare_queues(self, start: int) -> int:
+        """Cut the queues back to the records below start; the whole log is dispatched again when one of them cannot be right."""
+        store = self.store
+        for by_id in store.queues.values():
+            for queue in by_id.values():
+                self._cut_queue(queue, start)
+        bad = self._bad_queues(start) if start > store.log.file.first else []
+        if self.rebuild or bad or start == store.log.file.first:
+            first = store.log.file.first
+            for queue in [q for by_id in store.queues.values() for q in by_id.values()]:
+                if queue in bad or self.rebuild:
+                    self.report.rebuilt.append(f"consumequeue/{queue.topic.decode()}/{queue.queue_id}")
+                if queue in bad or self.rebuild:
+                    folder = queue.file.folder
+                    queue.close()
+                    queue.seek(0)
+                    if folder.is_dir():
+                        self._aside(folder, "entries that do not fit the log")
+                else:
+                    self._cut_queue(queue, first)
+            if store.index is not None and start > first:
+                for path in store.index.forget():
+                    self._aside(path, "rebuilt with the queues")
+            return first
+        return start
+
+    def _cut_queue(self, queue: Any, start: int) -> None:
+        for segment in queue.cut(start, 1 << 58):
+            self._aside(segment.path, "entries of records that are gone")
+        self.store.dirty_queues.append(queue)
+        queue.in_dirty = True
+
+    def _scan(self, position: int, durable: int) -> int:
+        """Dispatch everything from position on; returns where the log ends."""
+        log = self.store.log
+        while True:
+            position = self.store.replay(position)
+            if position >= log.file.end:
+                return log.file.end
+            following = self._resync(position) if position < durable or durable < 0 else -1
+            if following < 0:
+                if position < durable:
+                    self._damage(position, durable)
+                    position = durable
+                    if log.check(position) < 0:
+                        return position
+                    continue
+                return position
+            if durable >= 0 and following > durable:
+                following = durable if self.store.log.check(durable) >= 0 else following
+                if following > durable:
+                    self._damage(position, durable)
+                    return durable
+            self._damage(position, following)
+            position = following
+
+    def _damage(self, position: int, end: int) -> None:
+        self.report.damage.append({"position": position, "end": end, "bytes": end - position})
+
+    def _resync(self, position: int) -> int:
+        """The next good record behind position; -1 when there is none."""
+        log = self.store.log
+        at = position + 1
+        while at < log.file.end:
+            segment: Any = log.file.at(at)
+            offset = segment.map.find(_MAGIC, at - segment.first + 4)
+            while offset >= 0:
+                candidate = segment.first + offset - 4
+                if log.check(candidate) > 0:
+                    return int(candidate)
+                offset = segment.map.find(_MAGIC, offset + 1)
+            at = segment.first + segment.size
+            if at < log.file.end and log.check(at) > 0:
+                return int(at)
+        return -1
+
+    def _cut_tail(self, end: int) -> None:
+        """Let nothing stand behind end that could be taken for a record later."""
+        log = self.store.log
+        file = log.file
+        last: Any = file.at(end)
+        for segment in reversed(file.drop_from(end + 1 if last is not None else end)):
+            car = log.sums.drop(segment.first)
+            if _is_blank(segment.open()):
+                self.files.unlink(segment.path)
+            else:
+                self.report.cut_bytes += segment.size
+                self._aside(segment.path, "behind the end of the log")
+            self.files.unlink(car)
+            segment.close()
+        if last is None:
+            return
+        at = end - last.first
+        used = _last_byte(last, at)
+        if used > at:
+            self.report.cut_bytes += used - at
+            self._save_tail(last, at, used)
+            for piece in range(at, used, _CHUNK):
+                stop = min(used, piece + _CHUNK)
+                last.map[piece:stop] = bytes(stop - piece)
+        car = log.sums.get(last.first)
+        if car is not None:
+            car.cut(at)
+
+    def _save_tail(self, segment: Segment, at: int, used: int) -> None:
+        path = self.folder / f"tail-{segment.first + at}"
+        fd = self.files.open(path, create=True)
+        try:
+            for piece in range(at, used, _CHUNK):
+                self.files.write(fd, piece - at, bytes(segment.map[piece : min(used, piece + _CHUNK)]))
+        finally:
+            self.files.close(fd)
+        self._aside(path, "the torn end of the log")
+
+    # ---- afterwards
+
+    def _close_gaps(self, aborted: str | None) -> None:
+        """After a power cut, queue offsets that somebody may have seen are not given out again."""
+        store = self.store
+        reserved = self._reserved()
+        same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
+        pages = self.upkeep.live.seen()
+        told = any(state == marks.LIVE and end == store.log.end for state, _, end in pages)
+        if aborted is None or not pages or (same_boot and told):
+            return
+        for topic, queue_id in reserved:
+            store.queue(topic, queue_id)
+        for by_id in store.queues.values():
+            for queue in by_id.values():
+                key = (queue.topic, queue.queue_id)
+                target = max(reserved.get(key, 0), queue.max_offset + store.options.reserve_offsets)
+                queue.fill_to(target)
+                queue.reserved = target + store.options.reserve_offsets
+                if not queue.in_dirty:
+                    queue.in_dirty = True
+                    store.dirty_queues.append(queue)
+                self.report.gap_queues += 1
+
+    def _flush_all(self) -> None:
+        store = self.store
+        for segment in store.log.file.segments:
+            if segment.first + segment.size > self.report.start:
+                segment.datasync()
+                car = store.log.sums.get(segment.first)
+                if car is not None:
+                    car.datasync()
+        self.upkeep._flush_derived(self.upkeep._dirty_derived())
+        self.upkeep.write_offsets(ends=True)
+
+
+def _flat(table: Any) -> dict[tuple[bytes, int], int]:
+    """{topic: {queue id: offset}} with its keys joined; what is of another shape is left out."""
+    found: dict[tuple[bytes, int], int] = {}
+    if not isinstance(table, dict):
+        return found
+    for topic, by_id in table.items():
+        if not isinstance(by_id, dict):
+            continue
+        for queue_id, offset in by_id.items():
+            if queue_id.isdigit() and isinstance(offset, int) and 0 <= offset < 1 << 58:
+                found[topic.encode(), int(queue_id)] = offset
+    return found
+
+
+def _last_byte(segment: Any, at: int) -> int:
+    """Behind the last byte from at on that is not zero; at when all are."""
+    end = segment.size
+    while end > at:
+        begin = max(at, end - _CHUNK)
+        piece = bytes(segment.map[begin:end])
+        kept = len(piece.rstrip(b"\0"))
+        if kept:
+            return int(begin + kept)
+        end = begin
+    return at
+
+
+def _is_blank(segment: Any) -> bool:
+    return _last_byte(segment, 0) == 0
+
+
+__all__ = ["Locked", "Recovery", "recover"]

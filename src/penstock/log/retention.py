@@ -1,0 +1,139 @@
+"""Which segments may go, and when writing must stop.
+
+Segments go when they were last written more than `file_reserved_time_ms` ago and it is the hour for it, or the disk is fuller
+than 75 %; beyond 85 % the oldest go whatever their age; beyond 90 % writes are refused until it is below again. At most ten files a pass,
+never the last, never above the protected position except beyond 85 %. Consume queues and index follow.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.errors import StoreError
+from penstock.log import status
+from penstock.log.durability import Job
+
+if TYPE_CHECKING:
+    from penstock.log.store import LogStore
+
+_HYSTERESIS = 0.01
+_CLOCKS_AGREE_MS = 10 * 60_000
+_DISTRUST_MS = 24 * 3_600_000
+_DAY_MS = 24 * 3_600_000
+
+
+class Retention:
+    """Runs every ten seconds from `tick`; `take` hands out the removal of files as a job."""
+
+    def __init__(self, store: LogStore) -> None:
+        self.store = store
+        self.protected: Callable[[], int] | None = None
+        """Says below which physical offset nobody needs the log any more; None: everywhere."""
+        self.lost_to_force = 0
+        self._started = (store.clock.now_ms(), store.clock.monotonic_ms())
+        self._distrust_until = 0
+        self._next_ms = store.clock.monotonic_ms()
+        self._doomed: list[Path] = []
+        self._running = False
+        self._swept_ms = -_DAY_MS
+        self.used_ratio = 0.0
+
+    def tick(self, now_ms: int, mono_ms: int) -> None:
+        """Look at ages and at the disk, if ten seconds have passed."""
+        if mono_ms < self._next_ms:
+            return
+        options = self.store.options
+        self._next_ms = mono_ms + options.clean_interval_ms
+        used, total = self.store.files.usage(self.store.folder)
+        self.used_ratio = used / total if total else 0.0
+        self._drop(now_ms, mono_ms)
+        self._judge()
+        if mono_ms - self._swept_ms >= _DAY_MS // 24:
+            self._swept_ms = mono_ms
+            self._sweep_lost(now_ms)
+
+    def _judge(self) -> None:
+        """Refuse writes on a full disk, and take them again one hundredth below."""
+        store = self.store
+        refuse_at = store.options.disk_refuse_ratio
+        if self.used_ratio >= refuse_at:
+            store.refuse(status.DISK_FULL)
+        elif store.refusal == status.DISK_FULL and self.used_ratio < refuse_at - _HYSTERESIS:
+            store.refuse(status.OK)
+
+    def _clocks_agree(self, now_ms: int, mono_ms: int) -> bool:
+        """Age is only believed while both clocks tell the same story of how long this has run."""
+        wall, mono = now_ms - self._started[0], mono_ms - self._started[1]
+        if abs(wall - mono) > _CLOCKS_AGREE_MS:
+            self._distrust_until = mono_ms + _DISTRUST_MS
+            self._started = (now_ms, mono_ms)
+        return mono_ms >= self._distrust_until
+
+    def _drop(self, now_ms: int, mono_ms: int) -> None:
+        store, options = self.store, self.store.options
+        forced = self.used_ratio >= options.disk_forced_clean_ratio
+        by_age = time.localtime(now_ms / 1000).tm_hour == options.delete_when or self.used_ratio >= options.disk_max_used_ratio
+        trusted = self._clocks_agree(now_ms, mono_ms)
+        if not forced and not (by_age and trusted):
+            return
+        limit = self.protected() if self.protected is not None else store.log.end
+        file = store.log.file
+        dropped = 0
+        while dropped < options.delete_files_batch_max and len(file.segments) > 1:
+            segment = file.segments[0]
+            end = segment.first + segment.size
+            if end > store.log.end or end > store.durability.flushed:
+                break
+            if not forced:
+                expired = trusted and now_ms - store.files.modified_ms(segment.path) > options.file_reserved_time_ms
+                if not expired or end > limit:
+                    break
+            elif end > limit:
+                self.lost_to_force += 1
+            file.drop_first()
+            segment.close()
+            self._doomed += [segment.path, store.log.sums.drop(segment.first)]
+            dropped += 1
+        if dropped:
+            self._follow(file.first)
+
+    def _follow(self, first: int) -> None:
+        """Consume queues and index begin where the log begins."""
+        store = self.store
+        for by_id in store.queues.values():
+            for queue in by_id.values():
+                self._doomed += [segment.path for segment in queue.follow(first)]
+        if store.index is not None:
+            self._doomed += store.index.follow(first)
+
+    def _sweep_lost(self, now_ms: int) -> None:
+        folder = self.store.folder / "lost+found"
+        for name in self.store.files.names(folder):
+            path = folder / name
+            if name != "manifest.jsonl" and now_ms - self.store.files.modified_ms(path) > self.store.options.lost_found_ms:
+                self._doomed.append(path)
+
+    def take(self, mono_ms: int) -> Job | None:
+        """The removal of what was dropped."""
+        if self._running or not self._doomed:
+            return None
+        self._running = True
+        paths, self._doomed = self._doomed, []
+        files = self.store.files
+
+        def run() -> None:
+            for path in paths:
+                try:
+                    files.unlink(path)
+                except StoreError:
+                    continue  # a file left behind is found and dropped again on the next start
+            for folder in {path.parent for path in paths}:
+                files.sync_folder(folder)
+
+        def finish(error: BaseException | None, now_ms: int) -> None:
+            self._running = False
+
+        return Job("clean", run, finish)

@@ -1,0 +1,332 @@
+"""Upkeep: everything a store does besides appending and reading, as jobs and ticks.
+
+    flush       the log and its sums            (durability)
+    prepare     the next segment, pages ahead   (durability)
+    checkpoint  what is derived, then the positions that are durable now: data before what vouches for it
+    reserve     queue offsets ahead of those handed out
+    mark        the marker by which the next start tells a power cut from a killed process
+    clean       files that retention lets go
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.disk import tables
+from penstock.errors import DiskFull, StoreError
+from penstock.log import status
+from penstock.log.checkpoint import Checkpoint, CheckpointFile, FolderLock, LivePages
+from penstock.log.durability import Durability, Job, Preparer, run_now
+from penstock.log.retention import Retention
+
+if TYPE_CHECKING:
+    from penstock.log.consumequeue import ConsumeQueue
+    from penstock.log.store import LogStore
+
+RESERVE_STEP = 65_536
+
+
+class Upkeep:
+    """The slow half of one LogStore."""
+
+    def __init__(self, store: LogStore) -> None:
+        self.store = store
+        self.files = store.files
+        self.folder = store.folder
+        self.checkpoint = CheckpointFile(store.folder / "checkpoint", store.files)
+        self.live = LivePages(store.folder, store.files)
+        self.lock: FolderLock | None = None
+        self.epoch = 0
+        self.preparer: Preparer | None = None
+        self.retention: Retention | None = None
+        self.explicit: dict[tuple[bytes, int], int] = {}
+        self._running: set[str] = set()
+        self._checkpoint_ms = 0
+        self._derived = 0
+        self._mark_ms = 0
+        self._marked_end = 0
+        self._retry_ms: dict[str, int] = {}
+        self._reported: set[int] = set()
+
+    # ---- opening and closing
+
+    def begin(self, end: int) -> None:
+        """The log is at end and all of it is durable: start the timers and say on the disk that we are running."""
+        store, options = self.store, self.store.options
+        store.durability = Durability(store.log, options.flush_interval_ms, options.flush_window_ms)
+        self.preparer = Preparer(store.log, options.prefault_bytes)
+        self.retention = Retention(store)
+        self._derived = end
+        self._marked_end = end
+        store.set_live(self.live.start())
+
+    def state(self, derived: int, *, clean: bool = False) -> Checkpoint:
+        """A checkpoint of now."""
+        store = self.store
+        name, count = store.index.state() if store.index is not None else (0, 0)
+        durable = store.durability.flushed if store.durability is not None else store.log.end
+        return Checkpoint(0, self.epoch, clean, durable, min(derived, durable), name, count, store.log.store_ms)
+
+    def close_clean(self) -> None:
+        """Flush all there is; then say that nothing needs to be looked at on the next start."""
+        store = self.store
+        if not store.healthy:
+            return
+        mono_ms = store.clock.monotonic_ms()
+        flush = store.durability.start(mono_ms)
+        run_now([flush], mono_ms)
+        if store.durability.error is not None:
+            raise StoreError(f"the last flush failed: {store.durability.error}")
+        for subscriber in store.subscribers:
+            job = subscriber.take_job(store.log.end, store.log.end, 1 << 62)
+            if job is not None:
+                run_now([job], mono_ms)
+        self._flush_derived(self._dirty_derived())
+        self.write_offsets(ends=True)
+        self.note_damage()
+        self.checkpoint.write(self.state(store.log.end, clean=True))
+        self.files.unlink(self.folder / "abort")
+        self.live.remove()
+        self.files.sync_folder(self.folder)
+
+    def release(self) -> None:
+        """Let go of the folder."""
+        self.checkpoint.close()
+        self.live.close()
+        if self.lock is not None:
+            self.lock.release()
+            self.lock = None
+
+    # ---- jobs
+
+    def take_jobs(self, mono_ms: int) -> list[Job]:
+        """What is due."""
+        store = self.store
+        jobs: list[Job] = []
+        if store.healthy:
+            flush = store.durability.take(mono_ms)
+            if flush is not None:
+                jobs.append(self._guarded(flush))
+            assert self.preparer is not None
+            prepare = self.preparer.take(mono_ms)
+            if prepare is not None:
+                jobs.append(prepare)
+            for take in (self._take_reserve, self._take_checkpoint, self._take_mark):
+                job = take(mono_ms)
+                if job is not None:
+                    jobs.append(job)
+            for subscriber in store.subscribers:
+                job = subscriber.take_job(store.durability.flushed, store.log.end, mono_ms)
+                if job is not None:
+                    jobs.append(job)
+        assert self.retention is not None
+        clean = self.retention.take(mono_ms)
+        if clean is not None:
+            jobs.append(clean)
+        return jobs
+
+    def tick(self, now_ms: int, mono_ms: int) -> int:
+        """Look at the disk and at what is due; returns the monotonic time of the next look."""
+        store = self.store
+        assert self.retention is not None
+        self.retention.tick(now_ms, mono_ms)
+        self.note_damage()
+        store.durability.look(mono_ms)
+        due_ms = store.durability.due_ms()
+        next_ms = mono_ms + 1000
+        return next_ms if due_ms is None else max(mono_ms, min(next_ms, due_ms))
+
+    def _guarded(self, flush: Job) -> Job:
+        def finish(error: BaseException | None, mono_ms: int) -> None:
+            flush.finish(error, mono_ms)
+            if error is not None:
+                self.store.fail(error)
+
+        return Job(flush.kind, flush.run, finish)
+
+    def _once(self, kind: str, run: Any, done: Any) -> Job:
+        """A job of which one at a time runs; no room is tried again later, any other failure ends the writing."""
+        self._running.add(kind)
+
+        def finish(error: BaseException | None, mono_ms: int) -> None:
+            self._running.discard(kind)
+            if error is None:
+                done(mono_ms)
+            elif isinstance(error, DiskFull):
+                self._retry_ms[kind] = mono_ms + 1000
+            else:
+                self.store.fail(error)
+
+        return Job(kind, run, finish)
+
+    def _may(self, kind: str, mono_ms: int) -> bool:
+        return kind not in self._running and self._retry_ms.get(kind, 0) <= mono_ms
+
+    def _take_checkpoint(self, mono_ms: int) -> Job | None:
+        store = self.store
+        if not self._may("checkpoint", mono_ms) or mono_ms < self._checkpoint_ms:
+            return None
+        known = self.checkpoint.value
+        if known is not None and known.derived >= store.durability.flushed and not store.dirty_queues:
+            return None
+        derived = store.log.end
+        dirty = self._dirty_derived()
+        started = time.perf_counter()
+
+        def run() -> None:
+            self._flush_derived(dirty)
+            self.checkpoint.write(self.state_with(dirty, derived))
+
+        def done(now_ms: int) -> None:
+            took_ms = int((time.perf_counter() - started) * 1000)
+            self._checkpoint_ms = now_ms + max(store.options.checkpoint_interval_ms, 5 * took_ms)
+
+        return self._once("checkpoint", run, done)
+
+    def _dirty_derived(self) -> dict[str, Any]:
+        """What must reach the disk so that everything derived below the log's end is there."""
+        store = self.store
+        segments, folders = [], set()
+        for queue in store.dirty_queues:
+            segments += queue.dirty_segments()
+            queue.flushed()
+            queue.in_dirty = False
+            if queue.fresh:
+                queue.fresh = False
+                folder = queue.file.folder
+                folders |= {folder, folder.parent, folder.parent.parent, self.folder}
+        store.dirty_queues.clear()
+        index_files = []
+        name, count = 0, 0
+        if store.index is not None:
+            name, count = store.index.state()
+            for index_file in store.index.index_files:
+                if index_file.dirty:
+                    index_file.dirty = False
+                    index_files.append(index_file)
+        return {"segments": segments, "folders": folders, "index": index_files, "state": (name, count)}
+
+    def _flush_derived(self, dirty: dict[str, Any]) -> None:
+        for segment in dirty["segments"]:
+            segment.datasync()
+        for index_file in dirty["index"]:
+            index_file.datasync()
+        for folder in sorted(dirty["folders"], reverse=True):
+            self.files.sync_folder(folder)
+        if dirty["index"]:
+            self.files.sync_folder(self.folder / "index")
+
+    def state_with(self, dirty: dict[str, Any], derived: int) -> Checkpoint:
+        """A checkpoint of what was flushed: positions of before the flush began."""
+        durable = self.store.durability.flushed
+        name, count = dirty["state"]
+        return Checkpoint(0, self.epoch, False, durable, min(derived, durable), name, count, self.store.log.store_ms)
+
+    def _take_reserve(self, mono_ms: int) -> Job | None:
+        if not self._may("reserve", mono_ms):
+            return None
+        step = self.store.options.reserve_offsets
+        short = [queue for queue in self.store.dirty_queues if queue.max_offset + step // 2 > queue.reserved]
+        if not short:
+            return None
+        fresh: list[tuple[ConsumeQueue, int]] = []
+        for queue in short:
+            reserved = max(queue.max_offset, queue.reserved) + max(step, min(RESERVE_STEP, step * 64))
+            self.explicit[queue.topic, queue.queue_id] = reserved
+            fresh.append((queue, reserved))
+        data = self._offsets(ends=False)
+
+        def done(now_ms: int) -> None:
+            for queue, reserved in fresh:
+                hidden = queue.max_offset > queue.reserved
+                queue.reserved = reserved
+                if hidden and queue.watched and not queue.arrived:
+                    queue.arrived = True
+                    self.store.arrived.append(queue)
+
+        return self._once("reserve", lambda: tables.replace(self.files, self.folder / "offsets.json", data), done)
+
+    def _offsets(self, *, ends: bool) -> bytes:
+        store = self.store
+        reserved: dict[str, dict[str, int]] = {}
+        for (topic, queue_id), offset in self.explicit.items():
+            reserved.setdefault(topic.decode(), {})[str(queue_id)] = offset
+        table: dict[str, Any] = {"reserved": reserved}
+        if ends:
+            table["ends"] = {
+                topic.decode(): {str(n): queue.max_offset for n, queue in by_id.items() if queue.max_offset}
+                for topic, by_id in store.queues.items()
+            }
+        return json.dumps(table).encode()
+
+    def write_offsets(self, *, ends: bool) -> None:
+        """Write `offsets.json` now: with `ends` where each queue ends, and nothing reserved beyond."""
+        if ends:
+            self.explicit.clear()
+        tables.replace(self.files, self.folder / "offsets.json", self._offsets(ends=ends))
+
+    def _take_mark(self, mono_ms: int) -> Job | None:
+        store = self.store
+        if not self._may("mark", mono_ms) or mono_ms < self._mark_ms or self._marked_end == store.log.end:
+            return None
+        self._marked_end = store.log.end
+
+        def done(now_ms: int) -> None:
+            self._mark_ms = now_ms + 1000
+            store.set_live(self.live.turn())
+
+        return self._once("mark", self.live.mark, done)
+
+    # ---- damage
+
+    def note_damage(self) -> None:
+        """Write down what reads have come across."""
+        store = self.store
+        if not store.suspects:
+            return
+        found, store.suspects = store.suspects, {}
+        for physical, (topic, queue_id, offset) in found.items():
+            if physical in self._reported:
+                continue
+            self._reported.add(physical)
+            store.damaged += 1
+            self.write_damage(
+                {"position": physical, "end": physical, "topic": topic.decode(), "queueId": queue_id, "queueOffset": offset}
+            )
+
+    def write_damage(self, entry: dict[str, Any]) -> None:
+        """One line in `damage.jsonl`; a second report of the same position is left out."""
+        path = self.folder / "damage.jsonl"
+        known = read_damage(self.files, path)
+        if any(line.get("position") == entry["position"] and line.get("end") == entry["end"] for line in known):
+            return
+        line = json.dumps({"at": self.store.clock.now_ms(), **entry}).encode() + b"\n"
+        try:
+            fd = self.files.open(path, create=True)
+            try:
+                self.files.write(fd, self.files.size(fd), line)
+            finally:
+                self.files.close(fd)
+        except StoreError:
+            return  # the report is also in the counter and the log line
+
+
+def read_damage(files: Any, path: Path) -> list[dict[str, Any]]:
+    """The lines of a damage file that can be read."""
+    if not path.is_file():
+        return []
+    found = []
+    for line in path.read_bytes().splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+__all__ = ["Upkeep", "read_damage", "status"]
