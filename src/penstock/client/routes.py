@@ -137,6 +137,11 @@ def split_address(text: str, port: int = REGISTRY_PORT) -> tuple[str, int]:
     return host, int(tail)
 
 
+def join_address(host: str, port: int) -> str:
+    """``host:port``, a v6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def split_addresses(text: str, port: int = REGISTRY_PORT) -> list[tuple[str, int]]:
     """``a:9876;b:9876`` as a list of (host, port). ValueError when one is bad or there is none."""
     found = [split_address(part, port) for part in text.replace(",", ";").split(";") if part.strip()]

@@ -318,26 +318,26 @@ class CommandParser:
         return commands
 
     def _read(self, commands: list[RemotingCommand]) -> None:
-        buffer = self._buffer
         at = 0
         try:
-            while len(buffer) - at >= 4:
-                length = int.from_bytes(buffer[at : at + 4], "big")
-                if not 4 <= length <= FRAME_BYTES_MAX:
-                    raise WireError(f"frame of {length} bytes")
-                if len(buffer) - at < 8:
-                    break
-                mark = int.from_bytes(buffer[at + 4 : at + 8], "big")
-                serialize, size = mark >> 24, mark & 0xFFFFFF
-                if serialize > BINARY:
-                    raise WireError(f"serialize type {serialize}")
-                if size > length - 4 or size > HEADER_BYTES_MAX:
-                    raise WireError(f"header of {size} bytes in a frame of {length}")
-                end = at + 4 + length
-                if len(buffer) < end:
-                    break
-                split = at + 8 + size
-                commands.append(decode(serialize, bytes(buffer[at + 8 : split]), bytes(buffer[split:end])))
-                at = end
+            with memoryview(self._buffer) as view:
+                while len(view) - at >= 4:
+                    length = int.from_bytes(view[at : at + 4], "big")
+                    if not 4 <= length <= FRAME_BYTES_MAX:
+                        raise WireError(f"frame of {length} bytes")
+                    if len(view) - at < 8:
+                        break
+                    mark = int.from_bytes(view[at + 4 : at + 8], "big")
+                    serialize, size = mark >> 24, mark & 0xFFFFFF
+                    if serialize > BINARY:
+                        raise WireError(f"serialize type {serialize}")
+                    if size > length - 4 or size > HEADER_BYTES_MAX:
+                        raise WireError(f"header of {size} bytes in a frame of {length}")
+                    end = at + 4 + length
+                    if len(view) < end:
+                        break
+                    split = at + 8 + size
+                    commands.append(decode(serialize, bytes(view[at + 8 : split]), bytes(view[split:end])))
+                    at = end
         finally:
-            del buffer[:at]
+            del self._buffer[:at]

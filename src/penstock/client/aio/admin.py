@@ -1,0 +1,291 @@
+"""Looking at a cluster and changing it: topics, statistics, offsets, single messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from penstock.client import requests
+from penstock.client.aio.cluster import OK, Cluster, number
+from penstock.client.routes import MessageQueue, Route
+from penstock.client.subscriptions import Start, read_offsets, start_ms
+from penstock.clock import Clock
+from penstock.errors import BrokerRefused, NoRoute, WireError
+from penstock.message import ReceivedMessage
+from penstock.wire.codes import (
+    DEFAULT_TOPIC,
+    DLQ_PREFIX,
+    PERM_READ,
+    PERM_WRITE,
+    RETRY_PREFIX,
+    RequestCode,
+    ResponseCode,
+)
+from penstock.wire.fastjson import loads
+from penstock.wire.record import decode_record, iter_records, parse_offset_msg_id
+from penstock.wire.remoting import RemotingCommand
+
+
+class QueueStats(NamedTuple):
+    """One message queue: oldest offset, end offset, store time of the last message in ms (0: none)."""
+
+    min_offset: int
+    max_offset: int
+    last_ms: int
+
+
+class GroupStats(NamedTuple):
+    """One message queue of a group: end offset, committed offset, their difference."""
+
+    max_offset: int
+    committed: int
+    lag: int
+
+
+@dataclass(frozen=True)
+class ClusterInfo:
+    """`brokers`: broker name to broker id to address; `clusters`: cluster to its broker names."""
+
+    brokers: dict[str, dict[int, str]]
+    clusters: dict[str, list[str]]
+
+
+class Admin:
+    """Administration; of one event loop. Every change is asked of all brokers concerned.
+
+    Raises NoRoute, BrokerRefused, ConnectionLost, TimedOut.
+    """
+
+    def __init__(
+        self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 10.0, clock: Clock | None = None
+    ) -> None:
+        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock)
+
+    async def start(self) -> Admin:
+        """Connect to a name server. ConnectionLost when none answers."""
+        await self._cluster.start()
+        return self
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Admin:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # -- topics
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Which brokers there are."""
+        value = await self._json(RequestCode.GET_BROKER_CLUSTER_INFO)
+        try:
+            brokers = {
+                str(name): {int(i): str(address) for i, address in data["brokerAddrs"].items()}
+                for name, data in (value.get("brokerAddrTable") or {}).items()
+            }
+            clusters = {str(c): list(map(str, names)) for c, names in (value.get("clusterAddrTable") or {}).items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise WireError(f"not a cluster: {error!r}") from error
+        return ClusterInfo(brokers, clusters)
+
+    async def topics(self, *, system: bool = False) -> list[str]:
+        """The topics, sorted; with `system` also the broker's own, retry and dead-letter topics."""
+        every = await self._names(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        if system:
+            return sorted(every)
+        hidden = set(await self._names(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
+        for address in await self._masters():
+            answer = await self._cluster.ask(address, RemotingCommand(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER))
+            hidden.update(map(str, loads(answer.body).get("topicList") or ()))
+        return sorted(t for t in every if t not in hidden and not t.startswith((RETRY_PREFIX, DLQ_PREFIX)))
+
+    async def route(self, topic: str) -> Route:
+        """Where a topic lives. NoRoute when nobody serves it."""
+        return await self._cluster.route(topic, fresh=True)
+
+    async def create_topic(
+        self, topic: str, queue_count: int = 8, *, broker: str | None = None, perm: int = PERM_READ | PERM_WRITE
+    ) -> None:
+        """Create a topic, or change it, on every broker or on one: `queue_count` queues on each."""
+        ext = {
+            "topic": topic,
+            "defaultTopic": DEFAULT_TOPIC,
+            "readQueueNums": str(queue_count),
+            "writeQueueNums": str(queue_count),
+            "perm": str(perm),
+            "topicFilterType": "SINGLE_TAG",
+            "topicSysFlag": "0",
+            "order": "false",
+        }
+        for address in await self._masters(broker):
+            await self._cluster.ask(address, RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, dict(ext)))
+
+    async def delete_topic(self, topic: str) -> None:
+        """Delete a topic from every broker that has it, and from the routes."""
+        route = await self.route(topic)
+        for broker in route.brokers:
+            if address := route.address(broker):
+                await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
+        await self._cluster.ask_registry(RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}))
+        self._cluster.routes.pop(topic, None)
+
+    async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
+        """How much every queue of a topic holds."""
+        request = RemotingCommand(RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic})
+        return {
+            queue: QueueStats(
+                int(item.get("minOffset", 0)), int(item.get("maxOffset", 0)), int(item.get("lastUpdateTimestamp", 0))
+            )
+            async for queue, item in self._tables(topic, request)
+        }
+
+    async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
+        """How far a group is in every queue, its retry topic included."""
+        found = {}
+        ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
+        for address in await self._masters():
+            answer = await self._cluster.ask(address, RemotingCommand(RequestCode.GET_CONSUME_STATS, dict(ext)))
+            for queue, item in _pairs(loads(answer.body)):
+                end, at = int(item.get("brokerOffset", 0)), int(item.get("consumerOffset", 0))
+                found[queue] = GroupStats(end, at, end - at)
+        return found
+
+    # -- offsets
+
+    async def reset_offset(self, group: str, topic: str, start: Start = "first") -> dict[MessageQueue, int]:
+        """Move a group to a time, "first" or "last" in a topic; the new offsets.
+
+        Members that are online are moved at once; for a group that is offline the committed offsets are set.
+        """
+        moment = start_ms(start)
+        when_ms = moment if moment is not None else -1 if start == "last" else 0
+        ext = {"topic": topic, "group": group, "timestamp": str(when_ms), "isForce": "true"}
+        route = await self.route(topic)
+        moved: dict[MessageQueue, int] = {}
+        for broker in route.brokers:
+            address = route.address(broker)
+            if address is None:
+                continue
+            request = RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(ext))
+            answer = await self._cluster.call(address, request)
+            if answer.code == ResponseCode.SUCCESS:
+                moved.update(read_offsets(loads(answer.body)))
+            elif answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                moved.update(await self._reset_offline(group, route, broker, start))
+            else:
+                raise BrokerRefused(answer.code, answer.remark or "")
+        return moved
+
+    async def _reset_offline(self, group: str, route: Route, broker: str, start: Start) -> dict[MessageQueue, int]:
+        moved = {}
+        moment = start_ms(start)
+        for queue in (q for q in route.subscribe_queues() if q.broker == broker):
+            if moment is not None:
+                request = requests.offset_at(queue, moment, lower=True)
+            else:
+                request = requests.min_offset(queue) if start == "first" else requests.max_offset(queue)
+            moved[queue] = number(await self._cluster.ask_queue(queue, request), "offset")
+            await self._cluster.ask_queue(queue, requests.commit(group, queue, moved[queue]))
+        return moved
+
+    # -- messages
+
+    async def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 32,
+        begin: datetime | int = 0,
+        end: datetime | int = (1 << 62),
+    ) -> list[ReceivedMessage]:
+        """The messages with a key, or with this producer-given id, newest last."""
+        messages = await self._query(topic, key, max_count, begin, end, unique=False)
+        return [m for m in messages if m.topic == topic and (key in m.keys or key == m.uniq_key)]
+
+    async def _query(
+        self, topic: str, key: str, max_count: int, begin: datetime | int, end: datetime | int, *, unique: bool
+    ) -> list[ReceivedMessage]:
+        ext = {
+            "topic": topic,
+            "key": key,
+            "maxNum": str(max_count),
+            "beginTimestamp": str(start_ms(begin)),
+            "endTimestamp": str(start_ms(end)),
+        }
+        if unique:
+            ext["_UNIQUE_KEY_QUERY"] = "true"
+        found: list[ReceivedMessage] = []
+        route = await self.route(topic)
+        for broker in route.brokers:
+            answer = await self._cluster.ask(
+                route.read_address(broker) or "",
+                RemotingCommand(RequestCode.QUERY_MESSAGE, dict(ext)),
+                (*OK, ResponseCode.QUERY_NOT_FOUND),
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                found += iter_records(answer.body, broker=broker)
+        return sorted(found, key=lambda message: message.store_ms)
+
+    async def message(self, msg_id: str, topic: str | None = None) -> ReceivedMessage:
+        """One message by its offset message id, or, when `topic` is given, by the id its producer gave it.
+
+        BrokerRefused when it is not there; ValueError when the id is none.
+        """
+        if topic is not None:
+            found = [m for m in await self._query(topic, msg_id, 32, 0, 1 << 62, unique=True) if m.uniq_key == msg_id]
+            if found:
+                return found[-1]
+            if len(msg_id) not in (32, 56):
+                raise BrokerRefused(ResponseCode.QUERY_NOT_FOUND, f"no message {msg_id} in topic {topic}")
+        address, physical = parse_offset_msg_id(msg_id)
+        answer = await self._cluster.ask(
+            address, RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical)})
+        )
+        message = decode_record(answer.body)
+        if message is None:
+            raise WireError("the body is no record")
+        return message
+
+    # -- small steps
+
+    async def _json(self, code: int, ext: dict[str, str] | None = None) -> dict[str, Any]:
+        value = loads((await self._cluster.ask_registry(RemotingCommand(code, ext))).body)
+        if not isinstance(value, dict):
+            raise WireError("the body is no object")
+        return value
+
+    async def _names(self, code: int) -> list[str]:
+        return list(map(str, (await self._json(code)).get("topicList") or ()))
+
+    async def _masters(self, broker: str | None = None) -> list[str]:
+        brokers = (await self.cluster_info()).brokers
+        chosen = brokers.values() if broker is None else [brokers[broker]] if broker in brokers else []
+        masters = [members[0] for members in chosen if 0 in members]
+        if not masters:
+            raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
+        return masters
+
+    async def _tables(self, topic: str, request: RemotingCommand) -> Any:
+        route = await self.route(topic)
+        for broker in route.brokers:
+            answer = await self._cluster.ask(route.read_address(broker) or "", request)
+            for pair in _pairs(loads(answer.body)):
+                yield pair
+
+
+def _pairs(value: Any) -> list[tuple[MessageQueue, dict[str, Any]]]:
+    """The entries of an offsetTable with queues as keys. WireError when it is none."""
+    table = value.get("offsetTable") if isinstance(value, dict) else None
+    if not isinstance(table, list):
+        if table in ({}, None):
+            return []
+        raise WireError("not a table by message queue")
+    return [(MessageQueue.from_json(queue), item if isinstance(item, dict) else {}) for queue, item in table]

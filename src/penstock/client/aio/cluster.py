@@ -1,0 +1,285 @@
+"""What every client needs of a cluster: name servers, routes, one connection per address, heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from penstock.client import requests
+from penstock.client.aio.connection import Connection
+from penstock.client.routes import MessageQueue, Route, parse_route, split_addresses
+from penstock.clock import Clock
+from penstock.errors import BrokerRefused, ClientError, Closed, ConnectionLost, NoRoute, Refused, TimedOut, WireError
+from penstock.wire.codes import MASTER_ID, RequestCode, ResponseCode, read_int
+from penstock.wire.fastjson import dumps
+from penstock.wire.remoting import RemotingCommand
+
+log = logging.getLogger("penstock.client")
+
+ROUTE_S = 30.0
+HEARTBEAT_S = 30.0
+RECONNECT_S = 1.0
+OK = (ResponseCode.SUCCESS,)
+
+Handler = Callable[[RemotingCommand], Awaitable[RemotingCommand | None]]
+_numbers = itertools.count()
+
+
+class Cluster:
+    """A client's side of a cluster. Belongs to one event loop.
+
+    `heartbeat` gives the producer and consumer sets of the client's heartbeat, or None for a client that is a member
+    of nothing. `handlers` are what to do with the requests that brokers start, by code.
+    """
+
+    def __init__(
+        self,
+        registry: str,
+        *,
+        timeout_s: float = 10.0,
+        clock: Clock | None = None,
+        heartbeat: Callable[[], dict[str, Any] | None] = lambda: None,
+        handlers: dict[int, Handler] | None = None,
+    ) -> None:
+        self.clock = clock or Clock()
+        self.timeout_s = timeout_s
+        self.client_id = ""
+        self.local_host = "127.0.0.1"
+        self.routes: dict[str, Route] = {}
+        self._registries = [
+            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in split_addresses(registry)
+        ]
+        self._heartbeat = heartbeat
+        self._handlers = handlers or {}
+        self._connections: dict[str, asyncio.Task[Connection]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._open = False
+        self.on_routes: Callable[[], None] | None = None
+
+    async def start(self) -> None:
+        """Find a name server and begin keeping routes and heartbeats. ConnectionLost when none answers."""
+        self._open = True
+        try:
+            connection = await self._first_registry()
+        except ClientError:
+            await self.close()
+            raise
+        self.local_host = connection.local_host
+        self.client_id = f"{self.local_host}@{os.getpid()}#{time.time_ns():x}{next(_numbers)}"
+        self.spawn(self._keep())
+
+    async def close(self) -> None:
+        """Stop everything that runs for this client and close its connections."""
+        self._open = False
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for opening in self._connections.values():
+            if opening.done() and not opening.cancelled() and opening.exception() is None:
+                opening.result().close()
+            else:
+                opening.cancel()
+        await asyncio.gather(*self._connections.values(), return_exceptions=True)
+        self._connections.clear()
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run something in the background until it ends or the client closes."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a background task of the client failed", exc_info=error)
+
+    # -- connections and calls
+
+    async def connection(self, address: str) -> Connection:
+        """The connection to an address, made when there is none."""
+        opening = self._connections.get(address)
+        if (
+            opening is not None
+            and opening.done()
+            and (opening.cancelled() or opening.exception() is not None or opening.result().closed)
+        ):
+            opening = None
+        if opening is None:
+            if not self._open:
+                raise Closed("the client is closed")
+            opening = self._connections[address] = asyncio.create_task(self._connect(address))
+        return opening.result() if opening.done() else await asyncio.shield(opening)
+
+    async def _connect(self, address: str) -> Connection:
+        connection = await Connection.open(address, self.timeout_s, self._requested)
+        if address not in self._registries and (beat := self._beat()) is not None:
+            connection.request(beat)  # before anything else, so that the broker knows the groups
+        return connection
+
+    async def call(self, address: str, command: RemotingCommand, timeout_s: float | None = None) -> RemotingCommand:
+        """The answer to a request, whatever its code."""
+        connection = await self.connection(address)
+        return await connection.call(command, self.timeout_s if timeout_s is None else timeout_s)
+
+    async def ask(
+        self,
+        address: str,
+        command: RemotingCommand,
+        results: tuple[int, ...] = OK,
+        timeout_s: float | None = None,
+    ) -> RemotingCommand:
+        """The answer to a request. BrokerRefused when its code is not one of `results`."""
+        return checked(await self.call(address, command, timeout_s), results)
+
+    async def ask_queue(
+        self, queue: MessageQueue, command: RemotingCommand, results: tuple[int, ...] = OK
+    ) -> RemotingCommand:
+        """The answer of the master of a queue's broker; after a lost connection once more with a fresh route."""
+        try:
+            return await self.ask(await self.address(queue), command, results)
+        except (ConnectionLost, NoRoute):
+            await self.refresh(queue.topic)
+            return await self.ask(await self.address(queue), command, results)
+
+    async def address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
+        """The address to read a queue at. NoRoute when its broker is away."""
+        address = (await self.route(queue.topic)).read_address(queue.broker, broker_id)
+        if address is None:
+            raise NoRoute(f"broker {queue.broker!r} is away")
+        return address
+
+    async def ask_registry(self, command: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingCommand:
+        """The answer of the first name server that answers; it is asked first from then on."""
+        lost: ClientError | None = None
+        for address in list(self._registries):
+            try:
+                answer = await self.call(address, command)
+            except (ConnectionLost, TimedOut) as error:
+                lost = error
+                self._registries.append(self._registries.pop(0))
+                continue
+            return checked(answer, results)
+        assert lost is not None
+        raise lost
+
+    async def _first_registry(self) -> Connection:
+        lost: ClientError | None = None
+        for address in list(self._registries):
+            try:
+                return await self.connection(address)
+            except ConnectionLost as error:
+                lost = error
+                self._registries.append(self._registries.pop(0))
+        assert lost is not None
+        raise lost
+
+    # -- routes
+
+    async def route(self, topic: str, *, fresh: bool = False) -> Route:
+        """Where a topic lives, known or asked for. NoRoute when nobody serves it."""
+        route = self.routes.get(topic)
+        if route is not None and not fresh:
+            return route
+        answer = await self.ask_registry(requests.route(topic), (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST))
+        if answer.code != ResponseCode.SUCCESS:
+            self.routes.pop(topic, None)
+            raise NoRoute(f"no broker serves topic {topic!r}")
+        route = self.routes[topic] = parse_route(topic, answer.body)
+        return route
+
+    async def refresh(self, topic: str) -> None:
+        """Ask for a route again; while no name server answers the old one stays."""
+        try:
+            await self.route(topic, fresh=True)
+        except (ClientError, WireError) as error:
+            log.warning("no fresh route of %s: %s", topic, error)
+
+    async def _keep(self) -> None:
+        """Every 30 s: routes again, and a heartbeat to every broker in them."""
+        while True:
+            await asyncio.sleep(ROUTE_S)
+            for topic in list(self.routes):
+                await self.refresh(topic)
+            if self.on_routes is not None:
+                self.on_routes()
+            await self.send_heartbeats()
+
+    # -- membership
+
+    def _beat(self) -> RemotingCommand | None:
+        about = self._heartbeat()
+        if about is None:
+            return None
+        return RemotingCommand(RequestCode.HEART_BEAT, body=dumps({"clientID": self.client_id, **about}))
+
+    def broker_addresses(self) -> list[str]:
+        """The brokers in the routes this client uses: masters, and slaves too."""
+        found = dict.fromkeys(
+            address
+            for route in self.routes.values()
+            for members in route.brokers.values()
+            for address in members.values()
+        )
+        return list(found)
+
+    async def send_heartbeats(self) -> None:
+        """A heartbeat to every broker known; the unreachable ones are left for the next time."""
+        for address in self.broker_addresses():
+            beat = self._beat()
+            if beat is None:
+                return
+            try:
+                await self.call(address, beat)
+            except ClientError as error:
+                log.warning("heartbeat to %s: %s", address, error)
+
+    async def unregister(self, *, producer: str = "", consumer: str = "") -> None:
+        """Say goodbye to every broker connected to."""
+        ext = {"clientID": self.client_id, "producerGroup": producer, "consumerGroup": consumer}
+        for address in self.broker_addresses():
+            if address in self._connections:
+                try:
+                    await self.call(
+                        address, RemotingCommand(RequestCode.UNREGISTER_CLIENT, dict(ext)), min(3.0, self.timeout_s)
+                    )
+                except (ClientError, Closed):
+                    continue
+
+    # -- requests that brokers start
+
+    def _requested(self, connection: Connection, command: RemotingCommand) -> None:
+        handler = self._handlers.get(command.code)
+        if handler is not None:
+            self.spawn(self._handle(handler, connection, command))
+        elif not command.oneway:
+            remark = f" request type {command.code} not supported"
+            connection.send(command.reply(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark))
+
+    async def _handle(self, handler: Handler, connection: Connection, command: RemotingCommand) -> None:
+        try:
+            answer = await handler(command)
+        except (ClientError, WireError, Refused) as error:
+            answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
+        if answer is not None and not command.oneway and not connection.closed:
+            connection.send(answer)
+
+
+def checked(answer: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingCommand:
+    """The answer itself. BrokerRefused when its code is not one of `results`."""
+    if answer.code not in results:
+        raise BrokerRefused(answer.code, answer.remark or "")
+    return answer
+
+
+def number(answer: RemotingCommand, name: str) -> int:
+    """A number of an answer's header. WireError when it is not there."""
+    try:
+        return read_int(name, answer.ext.get(name, ""))
+    except Refused as error:
+        raise WireError(f"answer with code {answer.code}: {error}") from None

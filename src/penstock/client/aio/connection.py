@@ -1,0 +1,126 @@
+"""One connection to a broker or registry: requests out, answers matched to them, the peer's own requests handed up."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from typing import cast
+
+from penstock.client.routes import split_address
+from penstock.errors import ConnectionLost, TimedOut, WireError
+from penstock.wire.remoting import FLAG_ONEWAY, CommandParser, RemotingCommand, encode
+
+OnRequest = Callable[["Connection", RemotingCommand], None]
+
+
+class Connection(asyncio.Protocol):
+    """Many requests may wait at once; each is matched by its opaque number."""
+
+    def __init__(self, address: str, on_request: OnRequest) -> None:
+        self.address = address
+        self.closed = False
+        self._on_request = on_request
+        self._parser = CommandParser()
+        self._opaques = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._writable: asyncio.Future[None] | None = None
+
+    @classmethod
+    async def open(cls, address: str, timeout_s: float, on_request: OnRequest) -> Connection:
+        """A new connection. ConnectionLost when the address cannot be reached in time."""
+        host, port = split_address(address)
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: cls(address, on_request), host, port
+                )
+        except (OSError, TimeoutError) as error:
+            raise ConnectionLost(f"cannot connect to {address}: {error or 'timed out'}") from error
+        return connection
+
+    @property
+    def local_host(self) -> str:
+        """Our own address on this connection."""
+        assert self._transport is not None
+        return str(self._transport.get_extra_info("sockname")[0])
+
+    def send(self, command: RemotingCommand) -> None:
+        """Write a one-way request or an answer. ConnectionLost when the connection is known to be broken."""
+        if self.closed or self._transport is None:
+            raise ConnectionLost(f"the connection to {self.address} is closed")
+        self._transport.write(encode(command))
+
+    def send_oneway(self, command: RemotingCommand) -> None:
+        """Write a request that is not answered."""
+        command.opaque = next(self._opaques) & 0x7FFFFFFF
+        command.flag |= FLAG_ONEWAY
+        self.send(command)
+
+    def request(self, command: RemotingCommand) -> asyncio.Future[RemotingCommand]:
+        """Write a request; the future gets its answer or ConnectionLost."""
+        command.opaque = opaque = next(self._opaques) & 0x7FFFFFFF
+        self.send(command)
+        future = self._waiting[opaque] = self._loop.create_future()
+        return future
+
+    async def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """The answer to a request. TimedOut leaves the connection usable: a late answer is dropped."""
+        future = self.request(command)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await future
+        except TimeoutError:
+            raise TimedOut(f"{self.address} did not answer request {command.code} within {timeout_s:g} s") from None
+        finally:
+            self._waiting.pop(command.opaque, None)
+
+    async def drain(self) -> None:
+        """Wait until the peer has taken most of what was written."""
+        while self._writable is not None:
+            await asyncio.shield(self._writable)
+
+    def close(self) -> None:
+        """Close; requests still waiting fail with ConnectionLost."""
+        if self._transport is not None:
+            self._transport.close()
+        self.connection_lost(None)
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            commands = self._parser.feed(data)
+        except WireError:
+            commands = []
+        for command in commands:
+            if not command.response:
+                self._on_request(self, command)
+                continue
+            future = self._waiting.pop(command.opaque, None)
+            if future is not None and not future.done():
+                future.set_result(command)
+        if self._parser.error is not None:
+            self.close()
+
+    def pause_writing(self) -> None:
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        if self._writable is not None:
+            self._writable.set_result(None)
+            self._writable = None
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self.resume_writing()
+        waiting, self._waiting = self._waiting, {}
+        for future in waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionLost(f"the connection to {self.address} broke: {error or 'closed'}"))
+                future.exception()  # whoever stopped waiting must not be warned about

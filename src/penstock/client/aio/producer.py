@@ -1,0 +1,270 @@
+"""Sending messages from asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any
+
+from penstock.client.aio.cluster import Cluster
+from penstock.client.results import SendReceipt, SendStatus
+from penstock.client.routes import MessageQueue, Route
+from penstock.client.sending import (
+    COMPRESS_OVER_BYTES,
+    QUEUES_PER_NEW_TOPIC,
+    RETRY_CODES,
+    RoundRobin,
+    batch_request,
+    by_sharding_key,
+    read_receipt,
+    send_request,
+)
+from penstock.clock import Clock
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, PenstockError, TimedOut
+from penstock.message import Message
+from penstock.wire.codes import DEFAULT_TOPIC
+from penstock.wire.record import UniqueKeys, pack_host
+from penstock.wire.remoting import RemotingCommand
+
+log = logging.getLogger("penstock.client")
+
+Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
+
+RETRIES = 3
+SEND_TIMEOUT_S = 10.0
+BUSY_WAIT_S = 0.05  # doubled with each retry
+TEMPLATE_S = 1.0  # how long a new topic's route may be guessed before the name server is asked again
+
+
+class Producer:
+    """Sends messages; of one event loop, any number of tasks.
+
+    `registry`: name servers, ``a:9876;b:9876``. A send tries up to `retries` times more, on another broker where there
+    is one, all within `send_timeout_s`; a message may then be stored twice, with the same `msg_id`. A receipt whose
+    status is not SEND_OK is sent again only with `retry_unsure`. Bodies larger than `compress_over` bytes travel
+    compressed.
+
+        async with Producer("127.0.0.1:9876") as producer:
+            await producer.send(Message("orders", b"…", keys=("42",)))
+
+    Raises NoRoute (no broker), TimedOut, ConnectionLost, BrokerRefused; ValueError for a message that is too large.
+    """
+
+    def __init__(
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        group: str = "DEFAULT_PRODUCER",
+        send_timeout_s: float = SEND_TIMEOUT_S,
+        retries: int = RETRIES,
+        retry_unsure: bool = False,
+        compress_over: int = COMPRESS_OVER_BYTES,
+        clock: Clock | None = None,
+    ) -> None:
+        self.group = group
+        self._timeout_s = send_timeout_s
+        self._retries = retries
+        self._retry_unsure = retry_unsure
+        self._compress_over = compress_over
+        self._cluster = Cluster(registry, timeout_s=send_timeout_s, clock=clock, heartbeat=self._heartbeat)
+        self._turns: dict[str, RoundRobin] = {}
+        self._queues: dict[str, tuple[object, list[MessageQueue]]] = {}
+        self._templates: dict[str, tuple[float, Route]] = {}
+        self._keys = UniqueKeys(bytes(4), 0, bytes(4))
+
+    async def start(self) -> Producer:
+        """Connect to a name server. ConnectionLost when none answers."""
+        await self._cluster.start()
+        try:
+            address = pack_host(f"{self._cluster.local_host}:0")[:4]
+        except ValueError:
+            address = os.urandom(4)
+        self._keys = UniqueKeys(address, os.getpid(), os.urandom(4))
+        return self
+
+    async def close(self) -> None:
+        """Say goodbye and close. Sends still under way fail."""
+        await self._cluster.unregister(producer=self.group)
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Producer:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _heartbeat(self) -> dict[str, Any]:
+        return {"producerDataSet": [{"groupName": self.group}]}
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The message queues that can be sent to; for an unknown topic those it will have. NoRoute without a broker."""
+        route = await self._route(topic)
+        known, queues = self._queues.get(topic, (None, []))
+        if known is not route:
+            queues = route.publish_queues()
+            self._queues[topic] = route, queues
+        return queues
+
+    async def _route(self, topic: str) -> Route:
+        """The topic's route; for a topic that does not exist yet, for a moment, the one it will have."""
+        until_s, template = self._templates.get(topic, (0.0, None))
+        if template is not None and until_s > asyncio.get_running_loop().time():
+            return template
+        try:
+            return await self._cluster.route(topic)
+        except NoRoute:
+            try:
+                default = await self._cluster.route(DEFAULT_TOPIC, fresh=True)
+            except NoRoute:
+                raise NoRoute(f"no broker serves topic {topic!r}, nor makes new topics") from None
+        template = default.as_template_for(topic, QUEUES_PER_NEW_TOPIC)
+        self._templates[topic] = asyncio.get_running_loop().time() + TEMPLATE_S, template
+        return template
+
+    async def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send and wait for the receipt.
+
+        The message goes to `queue`, or to the one that `selector` chooses, or to that of its sharding key, or to the
+        next in turn.
+        """
+        key = self._keys.next(self._cluster.clock.now_ms())
+
+        def request(to: MessageQueue) -> RemotingCommand:
+            now_ms = self._cluster.clock.now_ms()
+            return send_request(self.group, message, to, key, now_ms, compress_over=self._compress_over)
+
+        return await self._send(message, request, (key,), queue, selector, timeout_s)
+
+    async def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send messages of one topic as one: stored in one message queue, in order, all or none."""
+        now_ms = self._cluster.clock.now_ms()
+        keys = [self._keys.next(now_ms) for _ in messages]
+        if not messages:
+            raise ValueError("a batch holds at least one message, all of one topic")
+
+        def request(to: MessageQueue) -> RemotingCommand:
+            return batch_request(self.group, messages, to, keys, self._cluster.clock.now_ms())
+
+        return await self._send(messages[0], request, keys, queue, selector, timeout_s)
+
+    async def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
+    ) -> str:
+        """Write the message to the connection and promise nothing; its msg_id."""
+        key = self._keys.next(self._cluster.clock.now_ms())
+        to, _ = await self._choose(message, queue, selector, None)
+        request = send_request(
+            self.group, message, to, key, self._cluster.clock.now_ms(), compress_over=self._compress_over
+        )
+        connection = await self._cluster.connection(await self._address(to))
+        connection.send_oneway(request)
+        await connection.drain()
+        return key
+
+    def send_nowait(
+        self, message: Message, callback: Callable[[SendReceipt | PenstockError], object] | None = None
+    ) -> asyncio.Task[SendReceipt]:
+        """Begin a send. The task ends with the receipt; `callback` is called with the receipt or the error."""
+        task = asyncio.create_task(self.send(message))
+        if callback is not None:
+            task.add_done_callback(lambda done: _report(done, callback))
+        return task
+
+    async def _send(
+        self,
+        message: Message,
+        request: Callable[[MessageQueue], RemotingCommand],
+        keys: Sequence[str],
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        timeout_s: float | None,
+    ) -> SendReceipt:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
+        avoid: str | None = None
+        for attempt in range(self._retries + 1):
+            to: MessageQueue | None = None
+            try:
+                to, free = await self._choose(message, queue, selector, avoid)
+                address = await self._address(to)
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise TimedOut(f"not sent to {to.topic} in time")
+                receipt = read_receipt(await self._cluster.call(address, request(to), left), to, keys)
+                if receipt.status is SendStatus.SEND_OK:
+                    return receipt
+                log.warning("send to %s: %s, keys %s, id %s", to, receipt.status.value, message.keys, receipt.msg_id)
+                if not self._retry_unsure or attempt == self._retries:
+                    return receipt
+            except (ConnectionLost, BrokerRefused, NoRoute) as error:
+                refused = isinstance(error, BrokerRefused) and error.code not in RETRY_CODES
+                pause = BUSY_WAIT_S * 2**attempt
+                if refused or attempt == self._retries or loop.time() + pause >= deadline:
+                    raise
+                log.info("send to %s, attempt %d: %s", to or message.topic, attempt + 1, error)
+                self._templates.pop(message.topic, None)
+                await self._cluster.refresh(message.topic)
+                if to is None or avoid == to.broker or not free:
+                    await asyncio.sleep(pause)
+            if to is not None:
+                avoid = to.broker
+        raise AssertionError("unreachable")
+
+    async def _choose(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, avoid: str | None
+    ) -> tuple[MessageQueue, bool]:
+        """(the queue to send to, whether another one would do as well)."""
+        if queue is not None:
+            if queue.topic != message.topic:
+                raise ValueError(f"{queue} is not a queue of topic {message.topic!r}")
+            return queue, False
+        queues = await self.queues(message.topic)
+        if not queues:
+            raise NoRoute(f"no broker takes messages for topic {message.topic!r}")
+        if selector is not None:
+            return selector(queues, message), False
+        if message.sharding_key is not None:
+            return by_sharding_key(message.sharding_key, queues), False
+        turn = self._turns.get(message.topic)
+        if turn is None:
+            turn = self._turns[message.topic] = RoundRobin(random.randrange(1 << 16))
+        return turn.pick(queues, avoid), True
+
+    async def _address(self, queue: MessageQueue) -> str:
+        route = await self._route(queue.topic)
+        address = route.address(queue.broker)
+        if address is None:
+            raise NoRoute(f"broker {queue.broker!r} has no master now")
+        return address
+
+
+def _report(done: asyncio.Task[SendReceipt], callback: Callable[[SendReceipt | PenstockError], object]) -> None:
+    if done.cancelled():
+        return
+    error = done.exception()
+    if error is None:
+        callback(done.result())
+    elif isinstance(error, PenstockError):
+        callback(error)
+    else:
+        callback(ClientError(str(error)))

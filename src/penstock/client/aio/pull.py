@@ -1,0 +1,275 @@
+"""Reading queues at positions that the caller keeps: no group membership, no listener."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from datetime import datetime
+from types import TracebackType
+
+from penstock.client import requests
+from penstock.client.aio.cluster import OK, Cluster, number
+from penstock.client.routes import MessageQueue
+from penstock.client.subscriptions import Subscription, start_ms
+from penstock.clock import Clock
+from penstock.errors import ClientError, WireError
+from penstock.message import ReceivedMessage
+from penstock.wire.codes import ResponseCode
+from penstock.wire.record import iter_records
+
+HOLD_MAX_S = 15.0
+PULL_TIMEOUT_S = 30.0
+PULL_BYTES = 1 << 20
+PULL_COUNT = 1_024
+_PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class _Position:
+    """One assigned queue: what was pulled and not yet taken, and the pull under way."""
+
+    def __init__(self, subscription: Subscription, offset: int) -> None:
+        self.subscription = subscription
+        self.offset = offset  # of the next pull
+        self.ready: list[ReceivedMessage] = []
+        self.pull: asyncio.Task[None] | None = None
+        self.paused = False
+
+    @property
+    def next_offset(self) -> int:
+        """Of the next message the caller gets."""
+        return self.ready[0].queue_offset if self.ready else self.offset
+
+    def move(self, offset: int) -> None:
+        if self.pull is not None:
+            self.pull.cancel()
+            self.pull = None
+        self.ready.clear()
+        self.offset = offset
+
+
+class PullConsumer:
+    """Reads assigned message queues from positions of its own; of one event loop, one task at a time.
+
+        async with PullConsumer(registry) as consumer:
+            await consumer.assign("orders", start="first")
+            for queue, messages in (await consumer.getmany(timeout_s=1.0)).items():
+                ...
+
+    Positions are the caller's to keep; `commit` and `committed` store them at the broker under `group`.
+    """
+
+    def __init__(
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        group: str = "DEFAULT_CONSUMER",
+        timeout_s: float = 10.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.group = group
+        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock)
+        self._positions: dict[MessageQueue, _Position] = {}
+
+    async def start(self) -> PullConsumer:
+        """Connect to a name server. ConnectionLost when none answers."""
+        await self._cluster.start()
+        return self
+
+    async def close(self) -> None:
+        """Close the connections; nothing is committed by itself."""
+        self._drop(list(self._positions))
+        await self._cluster.close()
+
+    async def __aenter__(self) -> PullConsumer:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The message queues of a topic, sorted. NoRoute when it is unknown."""
+        await self._cluster.refresh(topic)
+        return (await self._cluster.route(topic)).subscribe_queues()
+
+    async def assign(
+        self,
+        topic: str,
+        queues: Iterable[MessageQueue] | None = None,
+        *,
+        tags: str = "*",
+        start: str | int | datetime = "committed",
+    ) -> list[MessageQueue]:
+        """Read these queues of a topic, by default all of them.
+
+        `start` is "first", "last", "committed" (where the group committed, else the first), or a time: an aware
+        datetime or ms since the epoch. Queues already assigned keep their position.
+        """
+        chosen = list(await self.queues(topic) if queues is None else queues)
+        for queue in chosen:
+            if queue not in self._positions:
+                self._positions[queue] = _Position(Subscription(topic, tags), await self._offset(queue, start))
+        return chosen
+
+    async def unassign(self, *queues: MessageQueue) -> None:
+        """Read these queues no longer; none named: all."""
+        self._drop(list(queues or self._positions))
+
+    def _drop(self, queues: list[MessageQueue]) -> None:
+        for queue in queues:
+            position = self._positions.pop(queue, None)
+            if position is not None:
+                position.move(0)
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues being read."""
+        return list(self._positions)
+
+    async def _offset(self, queue: MessageQueue, start: str | int | datetime) -> int:
+        if start == "committed":
+            committed = await self.committed(queue)
+            if committed is not None:
+                return committed
+            start = "first"
+        if start == "first":
+            return (await self.offsets(queue))[0]
+        if start == "last":
+            return (await self.offsets(queue))[1]
+        if isinstance(start, str):
+            raise ValueError(f"start is first, last, committed or a time, not {start!r}")
+        return await self.offset_at(queue, start)
+
+    # -- positions
+
+    def position(self, queue: MessageQueue) -> int:
+        """The queue offset of the next message that `getmany` gives. KeyError when the queue is not assigned."""
+        return self._positions[queue].next_offset
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at a queue offset."""
+        self._positions[queue].move(offset)
+
+    async def seek_to_time(self, moment: datetime | int, *queues: MessageQueue) -> None:
+        """Go on at the first message stored at or after a moment (aware datetime, or ms); none named: all queues."""
+        for queue in queues or list(self._positions):
+            self.seek(queue, await self.offset_at(queue, moment))
+
+    async def seek_to_start(self, *queues: MessageQueue) -> None:
+        """Go back to the oldest message still stored."""
+        for queue in queues or list(self._positions):
+            self.seek(queue, (await self.offsets(queue))[0])
+
+    async def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Skip what is stored now."""
+        for queue in queues or list(self._positions):
+            self.seek(queue, (await self.offsets(queue))[1])
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Give nothing of these queues until `resume`; none named: all."""
+        for queue in queues or list(self._positions):
+            self._positions[queue].paused = True
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with paused queues; none named: all."""
+        for queue in queues or list(self._positions):
+            self._positions[queue].paused = False
+
+    async def offsets(self, queue: MessageQueue) -> tuple[int, int]:
+        """(oldest offset, end offset)."""
+        low = await self._cluster.ask_queue(queue, requests.min_offset(queue))
+        high = await self._cluster.ask_queue(queue, requests.max_offset(queue))
+        return number(low, "offset"), number(high, "offset")
+
+    async def offset_at(self, queue: MessageQueue, moment: datetime | int) -> int:
+        """The offset of the first message stored at or after a moment; the end offset when there is none."""
+        when_ms = start_ms(moment)
+        assert when_ms is not None
+        return number(await self._cluster.ask_queue(queue, requests.offset_at(queue, when_ms, lower=True)), "offset")
+
+    async def lag(self, queue: MessageQueue) -> int:
+        """Messages between the position and the end of the queue."""
+        return (await self.offsets(queue))[1] - self.position(queue)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset, None when it has none."""
+        answer = await self._cluster.ask_queue(
+            queue, requests.committed(self.group, queue), (*OK, ResponseCode.QUERY_NOT_FOUND)
+        )
+        return number(answer, "offset") if answer.code == ResponseCode.SUCCESS else None
+
+    async def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
+        """Store positions under the group; by default those of all assigned queues."""
+        for queue, offset in (offsets or {queue: self.position(queue) for queue in self._positions}).items():
+            await self._cluster.ask_queue(queue, requests.commit(self.group, queue, offset))
+
+    # -- messages
+
+    async def getmany(
+        self, timeout_s: float = 1.0, max_count: int = 1_000
+    ) -> dict[MessageQueue, list[ReceivedMessage]]:
+        """Messages of the assigned queues, oldest first in each, waiting up to timeout_s for the first.
+
+        Empty when the time is over. A queue's error (a lost broker, say) is raised when nothing else is there.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            found = self._take(max_count)
+            left = deadline - asyncio.get_running_loop().time()
+            if found or left <= 0:
+                return found
+            pulls = [self._pulling(q, p, left) for q, p in self._positions.items() if not p.paused]
+            if not pulls:
+                await asyncio.sleep(left)
+                return {}
+            done, _ = await asyncio.wait(pulls, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if done and not any(p.ready for p in self._positions.values()):
+                for pull in done:
+                    if not pull.cancelled() and (error := pull.exception()) is not None:
+                        raise error
+
+    def _take(self, max_count: int) -> dict[MessageQueue, list[ReceivedMessage]]:
+        found: dict[MessageQueue, list[ReceivedMessage]] = {}
+        for queue, position in self._positions.items():
+            if position.ready and not position.paused and max_count > 0:
+                found[queue], position.ready = position.ready[:max_count], position.ready[max_count:]
+                max_count -= len(found[queue])
+        return found
+
+    def _pulling(self, queue: MessageQueue, position: _Position, left_s: float) -> asyncio.Task[None]:
+        if position.pull is None or position.pull.done():
+            position.pull = asyncio.create_task(self._pull(queue, position, left_s))
+        return position.pull
+
+    async def _pull(self, queue: MessageQueue, position: _Position, left_s: float) -> None:
+        request = requests.pull(
+            self.group,
+            queue,
+            position.offset,
+            max_count=PULL_COUNT,
+            max_bytes=PULL_BYTES,
+            tags=position.subscription.expression,
+            hold_ms=max(1, int(min(left_s, HOLD_MAX_S) * 1000)),
+        )
+        try:
+            answer = await self._cluster.ask(await self._cluster.address(queue), request, _PULLED, PULL_TIMEOUT_S)
+        except (ClientError, WireError):
+            await asyncio.sleep(min(left_s, 0.5))  # a broker that is away is not asked in a circle
+            await self._cluster.refresh(queue.topic)
+            raise
+        next_offset = number(answer, "nextBeginOffset")
+        if answer.code == ResponseCode.SUCCESS:
+            position.ready += [
+                message
+                for message in iter_records(answer.body, broker=queue.broker)
+                if message.queue_offset >= position.offset and position.subscription.wants(message)
+            ]
+        elif answer.code == ResponseCode.PULL_NOT_FOUND:
+            await asyncio.sleep(min(left_s, 0.02))  # held for its time, or a broker that does not hold
+        position.offset = next_offset

@@ -1,0 +1,708 @@
+"""Consuming as a member of a group: queues are shared out, pulled with hold, handed to a listener, committed.
+
+One task per queue pulls; `concurrency` workers hand messages to listeners, or, for an orderly consumer, one task per
+queue does. A message that failed goes back to the broker, which brings it again later and in the end puts it into the
+dead-letter topic. Offsets go to the broker, for a broadcast consumer to a local file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, cast
+
+import msgspec
+
+from penstock.client import requests
+from penstock.client.aio.assigned import Assigned
+from penstock.client.aio.cluster import OK, Cluster, Handler, number
+from penstock.client.aio.control import Control
+from penstock.client.rebalance import Allocate, average, changes
+from penstock.client.results import Retry
+from penstock.client.routes import MessageQueue
+from penstock.client.sending import send_request
+from penstock.client.subscriptions import Start, Subscription, consume_from, start_ms
+from penstock.clock import Clock
+from penstock.disk.files import Files
+from penstock.disk.tables import load, save
+from penstock.errors import BrokerRefused, ClientError, Closed, NoRoute, StoreError, WireError
+from penstock.message import Message, ReceivedMessage
+from penstock.wire.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from penstock.wire.fastjson import dumps, loads
+from penstock.wire.record import iter_records
+from penstock.wire.remoting import RemotingCommand
+
+log = logging.getLogger("penstock.client")
+
+Listener = Callable[[ReceivedMessage], object] | Callable[[ReceivedMessage], Awaitable[object]]
+
+HOLD_MS = 15_000
+PULL_TIMEOUT_S = 30.0
+REBALANCE_S = 20.0
+REBALANCE_SOON_S = 1.0  # when a route, a lock or a member list is still missing
+COMMIT_S = 5.0
+LOCK_S = 20.0
+LOCK_LIFE_S = 30.0
+ERROR_WAIT_S = 1.0
+GIVE_BACK_WAIT_S = 5.0
+ORDERLY_WAIT_S = 1.0
+SPAN_MAX = 2_000
+PULL_BYTES = 1 << 20
+PULL_COUNT = 256
+# properties of one delivery, which the copy for the retry topic must not have
+_NOT_CARRIED = frozenset(
+    ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "TRAN_MSG", "DELAY", "REAL_TOPIC", "REAL_QID", "WAIT")
+)
+    ["MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "TRAN_MSG", "DELAY", "REAL_TOPIC", "REAL_QID", "WAIT"]
+)
+_PULLED = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+
+class Delivery:
+    """A message handed out by `async for`. Not settled when the loop asks for the next one, it counts as acked."""
+
+    __slots__ = ("_assigned", "_consumer", "done", "message", "settled")
+
+    def __init__(self, consumer: PushConsumer, assigned: Assigned, message: ReceivedMessage) -> None:
+        self._consumer = consumer
+        self._assigned = assigned
+        self.message = message
+        self.settled = False
+        self.done = asyncio.Event()
+
+    @property
+    def body(self) -> bytes:
+        """The message's body."""
+        return self.message.body
+
+    @property
+    def topic(self) -> str:
+        """The message's topic."""
+        return self.message.topic
+
+    async def ack(self) -> None:
+        """Done with it."""
+        await self._settle(None)
+
+    async def nak(self, delay_level: int = 0) -> None:
+        """Bring it again later: level 0 as the broker likes, 1 to 18 after that delay."""
+        await self._settle(delay_level)
+
+    async def term(self) -> None:
+        """Put it into the dead-letter topic."""
+        await self._settle(-1)
+
+    async def _settle(self, give_back: int | None) -> None:
+        if self.settled:
+            return
+        self.settled = True
+        try:
+            await self._consumer._settle(self._assigned, self.message, give_back)
+        finally:
+            self.done.set()
+
+
+class PushConsumer:
+    """Receives the messages of the topics it subscribed to; of one event loop.
+
+    A `listener` is called once per message: a plain function in a thread of its own pool, a coroutine function in the
+    loop. It returns for "done"; any exception, or returning False, brings the message again later, `Retry` says when.
+    After `attempts_max` deliveries it goes to the dead-letter topic ``%DLQ%group``. Without a listener, iterate:
+
+        async with PushConsumer("billing", registry) as consumer:
+            await consumer.subscribe("orders", "paid || refunded")
+            async for delivery in consumer:
+                ...
+
+    `model`: "cluster" shares the queues among the group's members by `allocate`, "broadcast" gives each member all.
+    `start`: where a group without committed offsets begins, "last", "first", or a time (aware datetime, or ms).
+    `orderly`: one message of a queue at a time, the queue locked at the broker, failures tried again in place.
+    At most `window_count` messages and `window_bytes` of a queue are held unsettled. Messages come at least once.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        registry: str = "127.0.0.1:9876",
+        *,
+        listener: Listener | None = None,
+        model: Literal["cluster", "broadcast"] = "cluster",
+        start: Start = "last",
+        orderly: bool = False,
+        concurrency: int = 16,
+        attempts_max: int = 16,
+        window_count: int = 1_000,
+        window_bytes: int = 100 << 20,
+        consume_timeout_s: float = 900.0,
+        allocate: Allocate = average,
+        offsets_folder: Path | None = None,
+        timeout_s: float = 10.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.group = group
+        self.model = model
+        self.orderly = orderly
+        self.assigned: dict[MessageQueue, Assigned] = {}
+        self.subscriptions: dict[str, Subscription] = {}
+        self._listener = listener
+        self._listeners: dict[str, Listener] = {}
+        self._start = start
+        self._concurrency = concurrency
+        self._attempts_max = attempts_max
+        self._window_count = window_count
+        self._window_bytes = window_bytes
+        self._consume_timeout_s = consume_timeout_s
+        self._allocate = allocate
+        self._control = Control(self)
+        self._cluster = Cluster(
+            registry, timeout_s=timeout_s, clock=clock, heartbeat=self._heartbeat, handlers=self._handlers()
+        )
+        folder = offsets_folder or Path.home() / ".penstock" / "offsets"
+        self._offsets_path = folder / f"{group}.json"
+        self._local: dict[str, int] = {}
+        self._ready: asyncio.Queue[tuple[Assigned, ReceivedMessage]] = asyncio.Queue()
+        self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
+        self._rebalance_wanted = asyncio.Event()
+        self._threads: ThreadPoolExecutor | None = None
+        self._closing = False
+
+    # -- life
+
+    async def start(self) -> PushConsumer:
+        """Join the group. ConnectionLost when no name server answers."""
+        await self._cluster.start()
+        self._cluster.on_routes = self._rebalance_wanted.set
+        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=f"penstock-{self.group}")
+        if self.model == "broadcast":
+            table = await asyncio.to_thread(load, Files(), self._offsets_path)
+            self._local = {str(k): int(v) for k, v in ((table or {}).get("offsetTable") or {}).items()}
+        else:
+            self._subscribe(Subscription(RETRY_PREFIX + self.group, version=self._cluster.clock.now_ms()))
+        if not self.orderly:
+            for _ in range(self._concurrency):
+                self._cluster.spawn(self._work())
+        await self._join(list(self.subscriptions))
+        self._cluster.spawn(self._keep_balance())
+        self._cluster.spawn(self._keep_offsets())
+        if self.orderly:
+            self._cluster.spawn(self._keep_locks())
+        return self
+
+    async def close(self) -> None:
+        """Stop pulling, commit what was settled, leave the group. Messages not settled come again to others."""
+        if self._closing:
+            return
+        self._closing = True
+        self._deliveries.put_nowait(None)
+        for assigned in list(self.assigned.values()):
+            self._stop(assigned)
+        await asyncio.gather(*(self._release(assigned) for assigned in self.assigned.values()))
+        self.assigned.clear()
+        await self._cluster.unregister(consumer=self.group)
+        await self._cluster.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False)
+
+    async def __aenter__(self) -> PushConsumer:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def subscribe(
+        self,
+        topic: str,
+        expression: str = "*",
+        *,
+        listener: Listener | None = None,
+        kind: Literal["TAG", "SQL92"] = "TAG",
+    ) -> None:
+        """Read a topic: all messages, those with one of some tags (``a || b``), or an SQL expression over properties.
+
+        All members of a group must subscribe alike. May be called before `start` and at any time after.
+        """
+        self._subscribe(Subscription(topic, expression, kind, self._cluster.clock.now_ms()), listener)
+        if self._cluster.client_id:
+            await self._join([topic])
+
+    async def unsubscribe(self, topic: str) -> None:
+        """Read a topic no longer."""
+        self.subscriptions.pop(topic, None)
+        self._listeners.pop(topic, None)
+        for queue in [queue for queue in self.assigned if queue.topic == topic]:
+            await self.drop(self.assigned[queue])
+        await self._cluster.send_heartbeats()
+
+    def _subscribe(self, subscription: Subscription, listener: Listener | None = None) -> None:
+        self.subscriptions[subscription.topic] = subscription
+        if listener is not None:
+            self._listeners[subscription.topic] = listener
+
+    async def _join(self, topics: list[str]) -> None:
+        """Make the brokers of some topics know us, then share the queues out."""
+        for topic in topics:
+            await self._cluster.refresh(topic)
+        await self._cluster.send_heartbeats()
+        self._rebalance_wanted.set()
+
+    # -- iteration
+
+    def __aiter__(self) -> AsyncIterator[Delivery]:
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[Delivery]:
+        while (delivery := await self._deliveries.get()) is not None:
+            if delivery._assigned.dropped:
+                continue
+            yield delivery
+            await delivery.ack()
+        self._deliveries.put_nowait(None)  # for the next iterator
+
+    # -- membership
+
+    def _heartbeat(self) -> dict[str, Any]:
+        return {
+            "producerDataSet": [],
+            "consumerDataSet": [
+                {
+                    "groupName": self.group,
+                    "consumeType": "CONSUME_PASSIVELY",
+                    "messageModel": "CLUSTERING" if self.model == "cluster" else "BROADCASTING",
+                    "consumeFromWhere": consume_from(self._start),
+                    "subscriptionDataSet": [s.as_json() for s in self.subscriptions.values()],
+                    "unitMode": False,
+                }
+            ],
+        }
+
+    def _handlers(self) -> dict[int, Handler]:
+        return {
+            RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._members_changed,
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET: self._control.reset_offsets,
+            RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT: self._control.status,
+            RequestCode.GET_CONSUMER_RUNNING_INFO: self._control.running_info,
+            RequestCode.CONSUME_MESSAGE_DIRECTLY: self._control.consume_directly,
+        }
+
+    async def _members_changed(self, command: RemotingCommand) -> None:
+        if command.ext.get("consumerGroup", self.group) == self.group:
+            self._rebalance_wanted.set()
+
+    @property
+    def client_id(self) -> str:
+        """This member's name in its group; empty before the start."""
+        return self._cluster.client_id
+
+    # -- sharing queues out
+
+    async def _keep_balance(self) -> None:
+        wait_s = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._rebalance_wanted.wait(), wait_s)
+            self._rebalance_wanted.clear()
+            complete = True
+            for topic in list(self.subscriptions):
+                try:
+                    complete &= await self._rebalance(topic)
+                except NoRoute:
+                    complete = False
+                except (ClientError, WireError) as error:
+                    log.warning("group %s cannot share out %s: %s", self.group, topic, error)
+                    complete = False
+            wait_s = REBALANCE_S if complete else REBALANCE_SOON_S
+
+    async def _rebalance(self, topic: str) -> bool:
+        """Take and give up queues of a topic; whether all that is ours could be taken."""
+        queues = sorted((await self._cluster.route(topic)).subscribe_queues())
+        if self.model == "cluster":
+            members = await self._members(topic)
+            if self.client_id not in members:
+                await self._cluster.send_heartbeats()
+                return False
+            wanted = list(self._allocate(self.client_id, queues, members))
+        else:
+            wanted = queues
+        gone, new = changes(self.assigned, wanted, topic)
+        for queue in gone:
+            await self.drop(self.assigned[queue])
+        if self.orderly and new:
+            locked = await self._lock(new)
+        else:
+            locked = set(new)
+        for queue in new:
+            if queue in locked and topic in self.subscriptions and not self._closing:
+                self._take(queue, await self._start_offset(queue))
+        return len(locked) == len(new)
+
+    async def _members(self, topic: str) -> list[str]:
+        """The client ids of the group, sorted; empty when the brokers do not know it yet."""
+        request = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self.group})
+        route = await self._cluster.route(topic)
+        failed: ClientError = NoRoute(f"no broker serves topic {topic!r}")
+        for broker in route.brokers:
+            try:
+                answer = await self._cluster.call(route.read_address(broker) or "", request)
+            except ClientError as error:
+                failed = error
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                return []
+            found = loads(answer.body)
+            return sorted(map(str, found.get("consumerIdList") or ())) if isinstance(found, dict) else []
+        raise failed
+
+    def _take(self, queue: MessageQueue, offset: int) -> None:
+        assigned = Assigned(queue, self.subscriptions[queue.topic], offset)
+        assigned.locked_s = asyncio.get_running_loop().time()
+        self.assigned[queue] = assigned
+        assigned.tasks.append(self._cluster.spawn(self._pull(assigned)))
+        if self.orderly:
+            assigned.tasks.append(self._cluster.spawn(self._work_in_order(assigned)))
+        log.debug("group %s takes %s from %d on", self.group, queue, offset)
+
+    async def drop(self, assigned: Assigned) -> None:
+        """Give a queue up."""
+        self._stop(assigned)
+        self.assigned.pop(assigned.queue, None)
+        if self.orderly:
+            self._cluster.spawn(self._release(assigned))  # not before the message in hand is done
+        else:
+            await self._release(assigned)
+
+    def _stop(self, assigned: Assigned) -> None:
+        assigned.dropped = True
+        assigned.room.set()
+        assigned.tasks[0].cancel()
+
+    async def _release(self, assigned: Assigned) -> None:
+        """Commit, and unlock, a queue that was stopped."""
+        if self.orderly and len(assigned.tasks) > 1:
+            if not assigned.inbox.empty() or assigned.tasks[1].done():
+                assigned.inbox = asyncio.Queue()
+            await asyncio.wait(assigned.tasks[1:], timeout=0.05 if not assigned.window else 5.0)
+            assigned.tasks[1].cancel()
+        try:
+            await self._commit(assigned)
+            if self.orderly and self.model == "cluster":
+                await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, {assigned.queue.broker: [assigned.queue]})
+        except (ClientError, WireError, Closed) as error:
+            log.warning("group %s could not commit %s: %s", self.group, assigned.queue, error)
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        """Where to begin: the committed offset, else what `start` says."""
+        if self.model == "broadcast":
+            known = self._local.get(_local_key(queue))
+            if known is not None:
+                return known
+        else:
+            answer = await self._cluster.ask_queue(
+                queue, requests.committed(self.group, queue), (*OK, ResponseCode.QUERY_NOT_FOUND)
+            )
+            if answer.code == ResponseCode.SUCCESS:
+                return number(answer, "offset")
+        moment = start_ms(self._start)
+        if queue.topic.startswith(RETRY_PREFIX) or self._start == "first":
+            request = requests.min_offset(queue)
+        elif moment is not None:
+            request = requests.offset_at(queue, moment, lower=True)
+        else:
+            request = requests.max_offset(queue)
+        return number(await self._cluster.ask_queue(queue, request), "offset")
+
+    # -- queue locks of orderly consumption
+
+    async def _lock(self, queues: list[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues at their brokers; those that we hold now."""
+        if self.model == "broadcast":
+            return set(queues)
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker, []).append(queue)
+        return await self._ask_locks(RequestCode.LOCK_BATCH_MQ, by_broker)
+
+    async def _ask_locks(self, code: int, by_broker: dict[str, list[MessageQueue]]) -> set[MessageQueue]:
+        held: set[MessageQueue] = set()
+        for queues in by_broker.values():
+            body = dumps(
+                {"clientId": self.client_id, "consumerGroup": self.group, "mqSet": [q.as_json() for q in queues]}
+            )
+            answer = await self._cluster.ask_queue(queues[0], RemotingCommand(code, body=body))
+            if answer.body:
+                found = loads(answer.body)
+                held.update(map(MessageQueue.from_json, found.get("lockOKMQSet") or ()))
+        return held
+
+    async def _keep_locks(self) -> None:
+        while True:
+            await asyncio.sleep(LOCK_S)
+            try:
+                held = await self._lock(list(self.assigned)) if self.assigned else set()
+            except (ClientError, WireError) as error:
+                log.warning("group %s could not renew its queue locks: %s", self.group, error)
+                continue
+            for queue in held & set(self.assigned):
+                self.assigned[queue].locked_s = asyncio.get_running_loop().time()
+
+    # -- pulling
+
+    async def _pull(self, assigned: Assigned) -> None:
+        while not assigned.dropped:
+            window = assigned.window
+            assigned.room.clear()
+            if (
+                len(window) >= self._window_count
+                or window.bytes_ >= self._window_bytes
+                or (window.span > SPAN_MAX + self._window_count and not self.orderly)
+            ):
+                await assigned.room.wait()
+                continue
+            try:
+                await self._pull_once(assigned)
+            except BrokerRefused as error:
+                log.warning("group %s pulls %s: %s", self.group, assigned.queue, error)
+                if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
+                    await self._cluster.send_heartbeats()  # the broker forgot us, or never knew
+                await asyncio.sleep(ERROR_WAIT_S)
+            except (ClientError, WireError) as error:
+                log.warning("group %s pulls %s: %s", self.group, assigned.queue, error)
+                await asyncio.sleep(ERROR_WAIT_S)
+                await self._cluster.refresh(assigned.queue.topic)
+
+    async def _pull_once(self, assigned: Assigned) -> None:
+        loop = asyncio.get_running_loop()
+        queue, window = assigned.queue, assigned.window
+        asked_s = assigned.pulled_s = loop.time()
+        request = requests.pull(
+            self.group,
+            queue,
+            window.next_offset,
+            max_count=PULL_COUNT,
+            max_bytes=PULL_BYTES,
+            tags=None,
+            kind=assigned.subscription.kind,
+            version=assigned.subscription.version,
+            hold_ms=HOLD_MS,
+        )
+        address = await self._cluster.address(queue, assigned.broker_id)
+        answer = await self._cluster.ask(address, request, _PULLED, PULL_TIMEOUT_S)
+        if assigned.dropped:
+            return
+        assigned.broker_id = int(answer.ext.get("suggestWhichBrokerId") or 0)
+        next_offset = number(answer, "nextBeginOffset")
+        if answer.code == ResponseCode.SUCCESS:
+            found = [m for m in iter_records(answer.body, broker=queue.broker) if m.queue_offset >= window.next_offset]
+            self._hand_out(assigned, [m for m in found if self._readable(assigned, m)], next_offset)
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            log.warning(
+                "group %s: %s has no offset %d, goes on at %d", self.group, queue, window.next_offset, next_offset
+            )
+            window.next_offset = next_offset
+        else:
+            window.next_offset = max(window.next_offset, next_offset)
+            if answer.code == ResponseCode.PULL_NOT_FOUND and loop.time() - asked_s < 0.05:
+                await asyncio.sleep(0.1)  # a broker that does not hold pulls
+
+    def _readable(self, assigned: Assigned, message: ReceivedMessage) -> bool:
+        if message.undecodable is not None:
+            where = (message.topic, assigned.queue.queue_id, message.queue_offset)
+            log.error("message at %s is given up: its body is %s", where, message.undecodable)
+            return False
+        return assigned.subscription.wants(message)
+
+    def _hand_out(self, assigned: Assigned, messages: list[ReceivedMessage], next_offset: int) -> None:
+        assigned.window.add(messages, next_offset)
+        for message in messages:
+            origin = message.properties.get("RETRY_TOPIC")
+            if origin and assigned.queue.topic.startswith(RETRY_PREFIX):
+                message = msgspec.structs.replace(message, topic=origin)
+            if self.orderly:
+                assigned.inbox.put_nowait(message)
+            elif self._listener_of(message.topic) is None:
+                self._deliveries.put_nowait(Delivery(self, assigned, message))
+            else:
+                self._ready.put_nowait((assigned, message))
+
+    # -- consuming
+
+    def _listener_of(self, topic: str) -> Listener | None:
+        return self._listeners.get(topic, self._listener)
+
+    def listens_to(self, topic: str) -> bool:
+        """Whether a listener takes this topic's messages, rather than an iterator."""
+        return self._listener_of(topic) is not None
+
+    async def _work(self) -> None:
+        while True:
+            assigned, message = await self._ready.get()
+            if not assigned.dropped:
+                await self._settle(assigned, message, await self.listen(message))
+
+    async def _work_in_order(self, assigned: Assigned) -> None:
+        while not assigned.dropped:
+            message = await assigned.inbox.get()
+            while not assigned.dropped:
+                await self._wait_for_lock(assigned)
+                if self._listener_of(message.topic) is None:
+                    delivery = Delivery(self, assigned, message)
+                    self._deliveries.put_nowait(delivery)
+                    await delivery.done.wait()
+                    break
+                give_back = await self.listen(message)
+                if give_back is None or give_back < 0 or message.attempts >= self._attempts_max:
+                    await self._settle(assigned, message, None if give_back is None else -1)
+                    break
+                message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+                await asyncio.sleep(ORDERLY_WAIT_S)
+
+    async def _wait_for_lock(self, assigned: Assigned) -> None:
+        """Go on only while the broker surely keeps the queue for us."""
+        loop = asyncio.get_running_loop()
+        while self.model == "cluster" and not assigned.dropped and loop.time() - assigned.locked_s > LOCK_LIFE_S:
+            try:
+                if assigned.queue in await self._lock([assigned.queue]):
+                    assigned.locked_s = loop.time()
+                    return
+            except (ClientError, WireError) as error:
+                log.warning("group %s cannot lock %s: %s", self.group, assigned.queue, error)
+            await asyncio.sleep(ORDERLY_WAIT_S)
+
+    async def listen(self, message: ReceivedMessage) -> int | None:
+        """Hand a message to its listener: None when it is done, else the delay level to bring it again with."""
+        listener = self._listener_of(message.topic)
+        assert listener is not None
+        try:
+            if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+                async with asyncio.timeout(self._consume_timeout_s):
+                    done: object = await cast(Awaitable[object], listener(message))
+            else:
+                done = await asyncio.get_running_loop().run_in_executor(self._threads, listener, message)
+        except Retry as retry:
+            return retry.delay_level
+        except Exception:
+            log.exception("group %s: the listener failed on %s of %s", self.group, message.msg_id, message.topic)
+            return 0
+        return 0 if done is False else None
+
+    async def _settle(self, assigned: Assigned, message: ReceivedMessage, give_back: int | None) -> None:
+        """A message is done (give_back None) or goes back to the broker, and only then its offset may move on."""
+        if give_back is not None:
+            if self.model == "broadcast":
+                log.error("broadcast group %s gives up %s of %s", self.group, message.msg_id, message.topic)
+            else:
+                while not await self._give_back(assigned, message, give_back):
+                    if assigned.dropped:
+                        return
+                    await asyncio.sleep(GIVE_BACK_WAIT_S)
+        assigned.consumed_s = asyncio.get_running_loop().time()
+        assigned.settle(message.queue_offset)
+
+    async def _give_back(self, assigned: Assigned, message: ReceivedMessage, level: int) -> bool:
+        """Have the broker bring a message again; whether that is stored."""
+        ext = {
+            "offset": str(message.physical_offset),
+            "group": self.group,
+            "delayLevel": str(level),
+            "originMsgId": message.offset_msg_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
+            "maxReconsumeTimes": str(self._attempts_max),
+        }
+        try:
+            await self._cluster.ask_queue(assigned.queue, RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
+            return True
+        except (ClientError, WireError) as error:
+            log.warning("group %s could not give back %s: %s", self.group, message.msg_id, error)
+        try:
+            await self._send_to_retry(message, level)
+            return True
+        except (ClientError, WireError, ValueError) as error:
+            log.error("group %s could not send %s to its retry topic: %s", self.group, message.msg_id, error)
+            return False
+
+    async def _send_to_retry(self, message: ReceivedMessage, level: int) -> None:
+        """The same by an ordinary send, for a message whose broker is away or forgot it."""
+        topic = RETRY_PREFIX + self.group
+        queues = (await self._cluster.route(topic)).publish_queues()
+        if not queues:
+            raise NoRoute(f"no broker takes messages for topic {topic!r}")
+        local = (
+            "MIN_OFFSET",
+            "MAX_OFFSET",
+            "CONSUME_START_TIME",
+            "TRAN_MSG",
+            "DELAY",
+            "REAL_TOPIC",
+            "REAL_QID",
+            "WAIT",
+        )
+        properties = {name: value for name, value in message.properties.items() if name not in local}
+        properties.setdefault("RETRY_TOPIC", message.topic)
+        properties.setdefault("ORIGIN_MESSAGE_ID", message.msg_id)
+        times = message.reconsume_times + 1
+        delay = level if level > 0 else 3 + message.reconsume_times
+        again = Message(topic, message.body, properties=properties, flag=message.flag, delay_level=max(delay, 0))
+        queue = queues[message.queue_offset % len(queues)]
+        request = send_request(self.group, again, queue, message.msg_id, self._cluster.clock.now_ms())
+        request.ext["j"] = str(self._attempts_max if level < 0 else times)
+        request.ext["l"] = str(self._attempts_max)
+        await self._cluster.ask_queue(queue, request, (*OK, 10, 11, 12))
+
+    # -- offsets
+
+    async def _keep_offsets(self) -> None:
+        while True:
+            await asyncio.sleep(COMMIT_S)
+            for assigned in list(self.assigned.values()):
+                try:
+                    await self._commit(assigned)
+                except (ClientError, WireError) as error:
+                    log.warning("group %s could not commit %s: %s", self.group, assigned.queue, error)
+
+    async def _commit(self, assigned: Assigned) -> None:
+        """Tell the committed offset to the broker, or write it to the file."""
+        offset = assigned.window.committed
+        if offset == assigned.sent_offset:
+            return
+        await self.commit_offset(assigned.queue, offset)
+        assigned.sent_offset = offset
+
+    async def commit_offset(self, queue: MessageQueue, offset: int) -> None:
+        """Set the group's committed offset of a queue."""
+        if self.model == "cluster":
+            await self._cluster.ask_queue(queue, requests.commit(self.group, queue, offset))
+            return
+        self._local[_local_key(queue)] = offset
+        try:
+            await asyncio.to_thread(save, Files(), self._offsets_path, {"offsetTable": dict(self._local)})
+        except StoreError as error:
+            log.error("group %s could not keep its offsets: %s", self.group, error)
+
+    async def move(self, offsets: dict[MessageQueue, int]) -> None:
+        """Go on elsewhere in some queues; what is in hand of them is let go."""
+        for queue, offset in offsets.items():
+            assigned = self.assigned.pop(queue, None)
+            if assigned is not None:
+                assigned.sent_offset = assigned.window.committed  # the old position must not be committed again
+                self._stop(assigned)
+                for task in assigned.tasks[1:]:
+                    task.cancel()
+            await self.commit_offset(queue, offset)
+        self._rebalance_wanted.set()
+
+
+def _local_key(queue: MessageQueue) -> str:
+    return f"{queue.topic}@{queue.broker}@{queue.queue_id}"

@@ -1,0 +1,62 @@
+"""What client calls give back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.client.routes import MessageQueue
+from penstock.wire.codes import ResponseCode
+
+
+class SendStatus(Enum):
+    """How far a stored message got before the broker answered."""
+
+    SEND_OK = "SEND_OK"
+    FLUSH_DISK_TIMEOUT = "FLUSH_DISK_TIMEOUT"
+    FLUSH_SLAVE_TIMEOUT = "FLUSH_SLAVE_TIMEOUT"
+    SLAVE_NOT_AVAILABLE = "SLAVE_NOT_AVAILABLE"
+
+
+SEND_STATUSES = {
+    ResponseCode.SUCCESS: SendStatus.SEND_OK,
+    ResponseCode.FLUSH_DISK_TIMEOUT: SendStatus.FLUSH_DISK_TIMEOUT,
+    ResponseCode.FLUSH_SLAVE_TIMEOUT: SendStatus.FLUSH_SLAVE_TIMEOUT,
+    ResponseCode.SLAVE_NOT_AVAILABLE: SendStatus.SLAVE_NOT_AVAILABLE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """A message, or a batch, is stored. `queue_offset` and the single ids are those of its first message.
+
+    SEND_OK: at the topic's level. Any other status: stored, but a crash of the broker now may lose it.
+    """
+
+    status: SendStatus
+    queue: MessageQueue
+    queue_offset: int
+    msg_ids: tuple[str, ...]
+    offset_msg_ids: tuple[str, ...]
+    transaction_id: str | None = None
+
+    @property
+    def msg_id(self) -> str:
+        """The id its producer gave the message."""
+        return self.msg_ids[0]
+
+    @property
+    def offset_msg_id(self) -> str:
+        """The id that names its place in the broker's log."""
+        return self.offset_msg_ids[0]
+
+
+class Retry(Exception):
+    """Raised by a listener: give me this message again later.
+
+    `delay_level` 0 lets the broker choose (10 s, 30 s, 1 min …), 1 to 18 is that delay, -1 the dead-letter topic.
+    """
+
+    def __init__(self, delay_level: int = 0) -> None:
+        super().__init__(delay_level)
+        self.delay_level = delay_level

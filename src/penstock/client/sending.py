@@ -1,0 +1,155 @@
+"""From a `Message` to the request that sends it, and from the answer to a receipt. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from isal import isal_zlib
+
+from penstock.client.results import SEND_STATUSES, SendReceipt
+from penstock.client.routes import MessageQueue
+from penstock.errors import BrokerRefused, Refused, WireError
+from penstock.message import Message
+from penstock.wire.codes import DEFAULT_TOPIC, RETRY_PREFIX, SYS_COMPRESSED, RequestCode, ResponseCode, read_int
+from penstock.wire.record import (
+    BODY_BYTES_MAX,
+    PROPERTIES_BYTES_MAX,
+    BatchItem,
+    encode_batch,
+    format_properties,
+    java_hash,
+)
+from penstock.wire.remoting import RemotingCommand
+
+COMPRESS_OVER_BYTES = 4096
+QUEUES_PER_NEW_TOPIC = 4
+
+# Answers after which another broker, or the same one a moment later, may do it; nothing was stored.
+RETRY_CODES = frozenset(
+    (
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SYSTEM_BUSY,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    )
+)
+
+
+def properties_text(message: Message, uniq_key: str) -> str:
+    """The properties as they travel. ValueError when they hold a separator or are too long."""
+    found: dict[str, str] = {}
+    if message.keys:
+        found["KEYS"] = " ".join(message.keys)
+    found["UNIQ_KEY"] = uniq_key
+    if message.tags:
+        found["TAGS"] = message.tags
+    if message.delay_level:
+        found["DELAY"] = str(message.delay_level)
+    if message.deliver_at_ms is not None:
+        found["TIMER_DELIVER_MS"] = str(message.deliver_at_ms)
+    if message.sharding_key is not None:
+        found["__SHARDINGKEY"] = message.sharding_key
+    if message.properties:
+        found = {**message.properties, **found}
+    text = format_properties(found)
+    if len(text) * 4 > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
+        raise ValueError(f"properties longer than {PROPERTIES_BYTES_MAX} bytes")
+    return text
+
+
+def send_request(
+    group: str,
+    message: Message,
+    queue: MessageQueue,
+    uniq_key: str,
+    now_ms: int,
+    *,
+    compress_over: int = COMPRESS_OVER_BYTES,
+) -> RemotingCommand:
+    """The request for one message. ValueError when it is larger than a broker takes."""
+    body, sys_flag = message.body, 0
+    if len(body) > BODY_BYTES_MAX:
+        raise ValueError(f"body of {len(body)} bytes, at most {BODY_BYTES_MAX}")
+    if len(body) > compress_over:
+        packed: bytes = isal_zlib.compress(body)
+        if len(packed) < len(body):
+            body, sys_flag = packed, SYS_COMPRESSED
+    ext = _header(group, queue, sys_flag, now_ms, message.flag, properties_text(message, uniq_key))
+    return RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext, body)
+
+
+def batch_request(
+    group: str, messages: Sequence[Message], queue: MessageQueue, uniq_keys: Sequence[str], now_ms: int
+) -> RemotingCommand:
+    """The request for a batch, stored whole or not at all. ValueError for what cannot be one batch."""
+    if len({message.topic for message in messages}) != 1:
+        raise ValueError("a batch holds at least one message, all of one topic")
+    if queue.topic.startswith(RETRY_PREFIX) or any(m.delay_level or m.deliver_at_ms is not None for m in messages):
+        raise ValueError("delayed messages and retry topics cannot be sent in a batch")
+    body = encode_batch(
+        BatchItem(message.body, properties_text(message, key).encode(), message.flag)
+        for message, key in zip(messages, uniq_keys, strict=True)
+    )
+    if len(body) > BODY_BYTES_MAX:
+        raise ValueError(f"batch of {len(body)} bytes, at most {BODY_BYTES_MAX}")
+    ext = _header(group, queue, 0, now_ms, 0, format_properties({"UNIQ_KEY": uniq_keys[0]}))
+    ext["m"] = "true"
+    return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext, body)
+
+
+def _header(group: str, queue: MessageQueue, sys_flag: int, now_ms: int, flag: int, properties: str) -> dict[str, str]:
+    return {
+        "a": group,
+        "b": queue.topic,
+        "c": DEFAULT_TOPIC,
+        "d": str(QUEUES_PER_NEW_TOPIC),
+        "e": str(queue.queue_id),
+        "f": str(sys_flag),
+        "g": str(now_ms),
+        "h": str(flag),
+        "i": properties,
+        "j": "0",
+        "k": "false",
+        "m": "false",
+        "n": queue.broker,
+    }
+
+
+def read_receipt(answer: RemotingCommand, queue: MessageQueue, uniq_keys: Sequence[str]) -> SendReceipt:
+    """The receipt in an answer. BrokerRefused when the message was not stored."""
+    status = SEND_STATUSES.get(answer.code)  # type: ignore[call-overload]
+    if status is None:
+        raise BrokerRefused(answer.code, answer.remark or "")
+    ext = answer.ext
+    try:
+        stored = MessageQueue(queue.topic, queue.broker, read_int("queueId", ext.get("queueId", "")))
+        offset = read_int("queueOffset", ext.get("queueOffset", ""))
+    except Refused as error:
+        raise WireError(f"not an answer to a send: {error}") from None
+    ids = tuple(ext.get("msgId", "").split(","))
+    return SendReceipt(status, stored, offset, tuple(uniq_keys), ids, ext.get("transactionId"))
+
+
+def by_sharding_key(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """The queue of a sharding key: Java's hash selector, so that all clients choose the same."""
+    value = java_hash(key)
+    return queues[abs(value) % len(queues)]  # Java's remainder has the sign of the dividend, then takes abs
+
+
+class RoundRobin:
+    """Takes the queues of a topic in turn; after a failure preferably one of another broker."""
+
+    def __init__(self, start: int = 0) -> None:
+        self._next = start
+
+    def pick(self, queues: Sequence[MessageQueue], avoid: str | None = None) -> MessageQueue:
+        """The next queue, one not of the broker `avoid` where there is one."""
+        for _ in range(len(queues)):
+            queue = queues[self._next % len(queues)]
+            self._next += 1
+            if queue.broker != avoid:
+                break
+        return queue

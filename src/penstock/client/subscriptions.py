@@ -1,0 +1,87 @@
+"""What a consumer reads, as heartbeats say it; start positions; the offsets a broker pushes. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from penstock.client.routes import MessageQueue
+from penstock.errors import WireError
+from penstock.message import ReceivedMessage
+from penstock.wire.fastjson import Pairs
+from penstock.wire.record import java_hash
+
+Start = Literal["first", "last"] | int | datetime
+
+
+@dataclass(frozen=True)
+class Subscription:
+    """A topic and the messages wanted of it: ``*``, or tags separated by ``||``; or an SQL expression."""
+
+    topic: str
+    expression: str = "*"
+    kind: Literal["TAG", "SQL92"] = "TAG"
+    version: int = 0
+
+    @property
+    def tags(self) -> frozenset[str]:
+        """The tags wanted, empty for all."""
+        if self.kind != "TAG" or self.expression.strip() in ("", "*"):
+            return frozenset()
+        return frozenset(tag for tag in map(str.strip, self.expression.split("||")) if tag)
+
+    def wants(self, message: ReceivedMessage) -> bool:
+        """Whether a message that the broker let through by its hash really has one of the tags."""
+        tags = self.tags
+        return not tags or message.tags in tags
+
+    def as_json(self) -> dict[str, Any]:
+        """SubscriptionData."""
+        tags = sorted(self.tags)
+        return {
+            "classFilterMode": False,
+            "codeSet": [java_hash(tag) for tag in tags],
+            "expressionType": self.kind,
+            "subString": self.expression,
+            "subVersion": self.version,
+            "tagsSet": tags,
+            "topic": self.topic,
+        }
+
+
+def start_ms(start: Start) -> int | None:
+    """The moment a start position names, in ms since the epoch; None for "first" and "last"."""
+    if isinstance(start, datetime):
+        if start.tzinfo is None:
+            raise ValueError("a start time needs a time zone")
+        return int(start.timestamp() * 1000)
+    return None if isinstance(start, str) else start
+
+
+def consume_from(start: Start) -> str:
+    """The protocol's name of a start position."""
+    return {"first": "CONSUME_FROM_FIRST_OFFSET", "last": "CONSUME_FROM_LAST_OFFSET"}.get(
+        str(start), "CONSUME_FROM_TIMESTAMP"
+    )
+
+
+def read_offsets(value: Any) -> Iterator[tuple[MessageQueue, int]]:
+    """The (queue, offset) pairs of a reset, in any of the three forms brokers send. WireError for anything else."""
+    table = value.get("offsetTable") if isinstance(value, dict) else value
+    if table == {}:
+        return
+    if not isinstance(table, list):
+        raise WireError("not a table of offsets")
+    for item in table:
+        try:
+            queue, offset = (item, item["offset"]) if isinstance(item, dict) else item
+            yield MessageQueue.from_json(queue), int(offset)
+        except (TypeError, KeyError, ValueError) as error:
+            raise WireError(f"not a queue and its offset: {item!r}") from error
+
+
+def mq_table(offsets: dict[MessageQueue, Any]) -> Pairs:
+    """A map with message queues as keys, as Java reads it."""
+    return Pairs((queue.as_json(), value) for queue, value in offsets.items())
