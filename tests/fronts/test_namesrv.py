@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from penstock.clock import FakeClock
 from penstock.fronts.namesrv import NameServer
 from penstock.wire.codes import HEADERS, RequestCode
 from penstock.wire.remoting import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
@@ -27,7 +28,7 @@ PEER = Peer()
 
 @pytest.fixture
 def names(tmp_path: Path) -> NameServer:
-    return NameServer(tmp_path)
+    return NameServer(tmp_path, clock=FakeClock(NOW))
 
 
 def ask(
@@ -169,7 +170,7 @@ def test_kv_survives_a_restart(names: NameServer, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "kvConfig.json").read_text()) == {
         "configTable": {"ORDER_TOPIC_CONFIG": {"T": "broker-a:4"}, "n": {"k": "v"}}
     }
-    again = NameServer(tmp_path, order_message_enable=True)
+    again = NameServer(tmp_path, order_message_enable=True, clock=FakeClock(NOW))
     assert ask(again, 101, {"namespace": "n", "key": "k"}).ext == {"value": "v"}
     assert json.loads(ask(again, 219, {"namespace": "n"}).body) == {"table": {"k": "v"}}
     assert ask(again, 102, {"namespace": "n", "key": "k"}).code == 0

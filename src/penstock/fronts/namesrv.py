@@ -1,4 +1,6 @@
-"""The name server's front: one method per request code, no socket and no clock.
+"""The name server's front: one method per request code, no socket.
+
+`now_ms` is the steady clock's; the wall clock is looked at only for the data versions that brokers stamp with theirs.
 
 A peer is whatever object the network keeps per connection; its `remote` is the peer's ``address:port``, empty for a
 broker in this process. Key-value configuration is the only thing kept on disk.
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from penstock import __version__
+from penstock.clock import Clock
 from penstock.disk.files import Files
 from penstock.disk.tables import load, save
 from penstock.errors import Refused, StoreError
@@ -61,11 +64,13 @@ class NameServer:
         folder: Path,
         *,
         files: Files | None = None,
+        clock: Clock | None = None,
         foreign_addresses: bool = False,
         order_message_enable: bool = False,
     ) -> None:
         self.routes = RouteTables()
         self._files = files or Files()
+        self._clock = clock or Clock()
         self._path = folder / "kvConfig.json"
         self._foreign_addresses = foreign_addresses
         self._order_message_enable = order_message_enable
@@ -122,7 +127,7 @@ class NameServer:
     # -- brokers
 
     def _register(self, ask: Asked) -> RemotingCommand:
-        told = read_registration(ask.fields, ask.command.body, ask.now_ms)
+        told = read_registration(ask.fields, ask.command.body, self._clock.now_ms())
         self._check_peer(ask.peer, told.address)
         ha_address, master = self.routes.register(told, ask.peer, ask.now_ms)
         ext = {key: value for key, value in (("haServerAddr", ha_address), ("masterAddr", master)) if value}
