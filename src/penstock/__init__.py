@@ -2,8 +2,24 @@
 
 import os as _os
 import sys as _sys
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from penstock import aio as aio
+    from penstock.client.blocking import Admin as Admin
+    from penstock.client.blocking import Delivery as Delivery
+    from penstock.client.blocking import Producer as Producer
+    from penstock.client.blocking import PullConsumer as PullConsumer
+    from penstock.client.blocking import PushConsumer as PushConsumer
+    from penstock.client.results import Retry as Retry
+    from penstock.client.results import SendReceipt as SendReceipt
+    from penstock.client.results import SendStatus as SendStatus
+    from penstock.client.routes import MessageQueue as MessageQueue
+    from penstock.errors import PenstockError as Error
+    from penstock.message import Message as Message
+    from penstock.message import ReceivedMessage as ReceivedMessage
 
 if _os.environ.get("PENSTOCK_PURE") == "1":
     # The compiled modules lie beside their sources and would win; this finder puts the sources first.
@@ -20,3 +36,31 @@ if _os.environ.get("PENSTOCK_PURE") == "1":
             return _spec_from_file_location(name, source) if source.is_file() else None
 
     _sys.meta_path.insert(0, _SourceFinder)  # type: ignore[arg-type]
+
+# Public names, imported when first used: a broker needs no client, a client no broker.
+_PUBLIC = {
+    "Admin": "penstock.client.blocking",
+    "Delivery": "penstock.client.blocking",
+    "Error": "penstock.errors",
+    "Message": "penstock.message",
+    "MessageQueue": "penstock.client.routes",
+    "Producer": "penstock.client.blocking",
+    "PullConsumer": "penstock.client.blocking",
+    "PushConsumer": "penstock.client.blocking",
+    "ReceivedMessage": "penstock.message",
+    "Retry": "penstock.client.results",
+    "SendReceipt": "penstock.client.results",
+    "SendStatus": "penstock.client.results",
+}
+
+
+def __getattr__(name: str) -> object:
+    from importlib import import_module
+
+    if name == "aio":
+        return import_module("penstock.aio")
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+    value: object = getattr(import_module(_PUBLIC[name]), "PenstockError" if name == "Error" else name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,369 @@
+"""The same clients for programs without an event loop: each call waits. The work is done by `client.aio`.
+
+Any thread may call them. After a fork make new ones.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, TypeVar
+
+from penstock.client import aio
+from penstock.client.aio.admin import ClusterInfo, GroupStats, QueueStats
+from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, Selector
+from penstock.client.aio.push import Listener
+from penstock.client.portal import portal
+from penstock.client.rebalance import Allocate, average
+from penstock.client.results import SendReceipt
+from penstock.client.routes import MessageQueue, Route
+from penstock.client.sending import COMPRESS_OVER_BYTES
+from penstock.client.subscriptions import Start
+from penstock.errors import PenstockError
+from penstock.message import Message, ReceivedMessage
+from penstock.wire.codes import PERM_READ, PERM_WRITE
+
+C = TypeVar("C", bound="_Client")
+
+
+class _Client:
+    """What all blocking clients share: start, close, with."""
+
+    _inner: aio.Producer | aio.PushConsumer | aio.PullConsumer | aio.Admin
+
+    def start(self: C) -> C:
+        """Connect to a name server. ConnectionLost when none answers."""
+        portal().run(self._inner.start())
+        return self
+
+    def close(self) -> None:
+        """Leave in order and close the connections."""
+        portal().run(self._inner.close())
+
+    def __enter__(self: C) -> C:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+
+class Producer(_Client):
+    """Sends messages. See `penstock.aio.Producer` for the settings.
+
+    with Producer("127.0.0.1:9876") as producer:
+        producer.send(Message("orders", b"…", keys=("42",)))
+    """
+
+    def __init__(
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        group: str = "DEFAULT_PRODUCER",
+        send_timeout_s: float = SEND_TIMEOUT_S,
+        retries: int = RETRIES,
+        retry_unsure: bool = False,
+        compress_over: int = COMPRESS_OVER_BYTES,
+    ) -> None:
+        self._inner: aio.Producer = aio.Producer(
+            registry,
+            group=group,
+            send_timeout_s=send_timeout_s,
+            retries=retries,
+            retry_unsure=retry_unsure,
+            compress_over=compress_over,
+        )
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The message queues that can be sent to."""
+        return portal().run(self._inner.queues(topic))
+
+    def send(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send and wait for the receipt."""
+        return portal().run(self._inner.send(message, queue=queue, selector=selector, timeout_s=timeout_s))
+
+    def send_batch(
+        self,
+        messages: Sequence[Message],
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+        timeout_s: float | None = None,
+    ) -> SendReceipt:
+        """Send messages of one topic as one: stored in one message queue, in order, all or none."""
+        return portal().run(self._inner.send_batch(messages, queue=queue, selector=selector, timeout_s=timeout_s))
+
+    def send_oneway(
+        self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
+    ) -> str:
+        """Write the message to the connection and promise nothing; its msg_id."""
+        return portal().run(self._inner.send_oneway(message, queue=queue, selector=selector))
+
+    def send_nowait(
+        self, message: Message, callback: Callable[[SendReceipt | PenstockError], object] | None = None
+    ) -> concurrent.futures.Future[SendReceipt]:
+        """Begin a send. The future has the receipt; `callback` gets it, or the error, in the client's thread."""
+
+        async def work() -> SendReceipt:
+            return await self._inner.send_nowait(message, callback)
+
+        return portal().begin(work())
+
+
+class Delivery:
+    """A message handed out by `for`. Not settled when the loop asks for the next one, it counts as acked."""
+
+    __slots__ = ("_inner",)
+
+    def __init__(self, inner: aio.Delivery) -> None:
+        self._inner = inner
+
+    @property
+    def message(self) -> ReceivedMessage:
+        """The message."""
+        return self._inner.message
+
+    @property
+    def body(self) -> bytes:
+        """The message's body."""
+        return self._inner.message.body
+
+    @property
+    def topic(self) -> str:
+        """The message's topic."""
+        return self._inner.message.topic
+
+    def ack(self) -> None:
+        """Done with it."""
+        portal().run(self._inner.ack())
+
+    def nak(self, delay_level: int = 0) -> None:
+        """Bring it again later: level 0 as the broker likes, 1 to 18 after that delay."""
+        portal().run(self._inner.nak(delay_level))
+
+    def term(self) -> None:
+        """Put it into the dead-letter topic."""
+        portal().run(self._inner.term())
+
+
+class PushConsumer(_Client):
+    """Receives the messages of the topics it subscribed to. See `penstock.aio.PushConsumer` for the settings.
+
+    with PushConsumer("billing", listener=print) as consumer:
+        consumer.subscribe("orders")
+    """
+
+    def __init__(
+        self,
+        group: str,
+        registry: str = "127.0.0.1:9876",
+        *,
+        listener: Listener | None = None,
+        model: Literal["cluster", "broadcast"] = "cluster",
+        start: Start = "last",
+        orderly: bool = False,
+        concurrency: int = 16,
+        attempts_max: int = 16,
+        window_count: int = 1_000,
+        window_bytes: int = 100 << 20,
+        consume_timeout_s: float = 900.0,
+        allocate: Allocate = average,
+        offsets_folder: Path | None = None,
+        timeout_s: float = 10.0,
+    ) -> None:
+        self._inner: aio.PushConsumer = aio.PushConsumer(
+            group,
+            registry,
+            listener=listener,
+            model=model,
+            start=start,
+            orderly=orderly,
+            concurrency=concurrency,
+            attempts_max=attempts_max,
+            window_count=window_count,
+            window_bytes=window_bytes,
+            consume_timeout_s=consume_timeout_s,
+            allocate=allocate,
+            offsets_folder=offsets_folder,
+            timeout_s=timeout_s,
+        )
+
+    @property
+    def client_id(self) -> str:
+        """This member's name in its group; empty before the start."""
+        return self._inner.client_id
+
+    def subscribe(
+        self,
+        topic: str,
+        expression: str = "*",
+        *,
+        listener: Listener | None = None,
+        kind: Literal["TAG", "SQL92"] = "TAG",
+    ) -> None:
+        """Read a topic: all messages, those with one of some tags (``a || b``), or an SQL expression."""
+        portal().run(self._inner.subscribe(topic, expression, listener=listener, kind=kind))
+
+    def unsubscribe(self, topic: str) -> None:
+        """Read a topic no longer."""
+        portal().run(self._inner.unsubscribe(topic))
+
+    def __iter__(self) -> Iterator[Delivery]:
+        messages = aiter(self._inner)
+
+        async def following() -> aio.Delivery | None:
+            return await anext(messages, None)
+
+        while (inner := portal().run(following())) is not None:
+            yield Delivery(inner)
+
+
+class PullConsumer(_Client):
+    """Reads assigned message queues from positions of its own. See `penstock.aio.PullConsumer`."""
+
+    def __init__(
+        self, registry: str = "127.0.0.1:9876", *, group: str = "DEFAULT_CONSUMER", timeout_s: float = 10.0
+    ) -> None:
+        self._inner: aio.PullConsumer = aio.PullConsumer(registry, group=group, timeout_s=timeout_s)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The message queues of a topic, sorted. NoRoute when it is unknown."""
+        return portal().run(self._inner.queues(topic))
+
+    def assign(
+        self,
+        topic: str,
+        queues: Iterable[MessageQueue] | None = None,
+        *,
+        tags: str = "*",
+        start: str | int | datetime = "committed",
+    ) -> list[MessageQueue]:
+        """Read these queues of a topic, by default all of them."""
+        return portal().run(self._inner.assign(topic, queues, tags=tags, start=start))
+
+    def unassign(self, *queues: MessageQueue) -> None:
+        """Read these queues no longer; none named: all."""
+        portal().run(self._inner.unassign(*queues))
+
+    @property
+    def assignment(self) -> list[MessageQueue]:
+        """The queues being read."""
+        return self._inner.assignment
+
+    def position(self, queue: MessageQueue) -> int:
+        """The queue offset of the next message that `getmany` gives."""
+        return portal().call(self._inner.position, queue)
+
+    def seek(self, queue: MessageQueue, offset: int) -> None:
+        """Go on at a queue offset."""
+        portal().call(self._inner.seek, queue, offset)
+
+    def seek_to_time(self, moment: datetime | int, *queues: MessageQueue) -> None:
+        """Go on at the first message stored at or after a moment (aware datetime, or ms); none named: all queues."""
+        portal().run(self._inner.seek_to_time(moment, *queues))
+
+    def seek_to_start(self, *queues: MessageQueue) -> None:
+        """Go back to the oldest message still stored."""
+        portal().run(self._inner.seek_to_start(*queues))
+
+    def seek_to_end(self, *queues: MessageQueue) -> None:
+        """Skip what is stored now."""
+        portal().run(self._inner.seek_to_end(*queues))
+
+    def pause(self, *queues: MessageQueue) -> None:
+        """Give nothing of these queues until `resume`; none named: all."""
+        portal().call(self._inner.pause, *queues)
+
+    def resume(self, *queues: MessageQueue) -> None:
+        """Go on with paused queues; none named: all."""
+        portal().call(self._inner.resume, *queues)
+
+    def offsets(self, queue: MessageQueue) -> tuple[int, int]:
+        """(oldest offset, end offset)."""
+        return portal().run(self._inner.offsets(queue))
+
+    def offset_at(self, queue: MessageQueue, moment: datetime | int) -> int:
+        """The offset of the first message stored at or after a moment; the end offset when there is none."""
+        return portal().run(self._inner.offset_at(queue, moment))
+
+    def lag(self, queue: MessageQueue) -> int:
+        """Messages between the position and the end of the queue."""
+        return portal().run(self._inner.lag(queue))
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The group's committed offset, None when it has none."""
+        return portal().run(self._inner.committed(queue))
+
+    def commit(self, offsets: dict[MessageQueue, int] | None = None) -> None:
+        """Store positions under the group; by default those of all assigned queues."""
+        portal().run(self._inner.commit(offsets))
+
+    def getmany(self, timeout_s: float = 1.0, max_count: int = 1_000) -> dict[MessageQueue, list[ReceivedMessage]]:
+        """Messages of the assigned queues, oldest first in each, waiting up to timeout_s for the first."""
+        return portal().run(self._inner.getmany(timeout_s, max_count))
+
+
+class Admin(_Client):
+    """Looking at a cluster and changing it. See `penstock.aio.Admin`."""
+
+    def __init__(self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 10.0) -> None:
+        self._inner: aio.Admin = aio.Admin(registry, timeout_s=timeout_s)
+
+    def cluster_info(self) -> ClusterInfo:
+        """Which brokers there are."""
+        return portal().run(self._inner.cluster_info())
+
+    def topics(self, *, system: bool = False) -> list[str]:
+        """The topics, sorted; with `system` also the broker's own, retry and dead-letter topics."""
+        return portal().run(self._inner.topics(system=system))
+
+    def route(self, topic: str) -> Route:
+        """Where a topic lives. NoRoute when nobody serves it."""
+        return portal().run(self._inner.route(topic))
+
+    def create_topic(
+        self, topic: str, queue_count: int = 8, *, broker: str | None = None, perm: int = PERM_READ | PERM_WRITE
+    ) -> None:
+        """Create a topic, or change it, on every broker or on one: `queue_count` queues on each."""
+        portal().run(self._inner.create_topic(topic, queue_count, broker=broker, perm=perm))
+
+    def delete_topic(self, topic: str) -> None:
+        """Delete a topic from every broker that has it, and from the routes."""
+        portal().run(self._inner.delete_topic(topic))
+
+    def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
+        """How much every queue of a topic holds."""
+        return portal().run(self._inner.topic_stats(topic))
+
+    def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
+        """How far a group is in every queue, its retry topic included."""
+        return portal().run(self._inner.group_stats(group, topic))
+
+    def reset_offset(self, group: str, topic: str, start: Start = "first") -> dict[MessageQueue, int]:
+        """Move a group to a time, "first" or "last" in a topic; the new offsets."""
+        return portal().run(self._inner.reset_offset(group, topic, start))
+
+    def query_by_key(
+        self,
+        topic: str,
+        key: str,
+        *,
+        max_count: int = 32,
+        begin: datetime | int = 0,
+        end: datetime | int = (1 << 62),
+    ) -> list[ReceivedMessage]:
+        """The messages with a key, or with this producer-given id, newest last."""
+        return portal().run(self._inner.query_by_key(topic, key, max_count=max_count, begin=begin, end=end))
+
+    def message(self, msg_id: str, topic: str | None = None) -> ReceivedMessage:
+        """One message by its offset message id, or, when `topic` is given, by the id its producer gave it."""
+        return portal().run(self._inner.message(msg_id, topic))

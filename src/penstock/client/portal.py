@@ -1,0 +1,59 @@
+"""One event loop in a background thread, through which all blocking clients of a process work."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_lock = threading.Lock()
+_current: Portal | None = None
+
+
+class Portal:
+    """Runs coroutines for threads that wait."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine, waited for. An interrupt cancels it."""
+        future = self.begin(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+        """The result of a plain function that must run in the loop's thread."""
+
+        async def work() -> T:
+            return function(*arguments)
+
+        return self.run(work())
+
+    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Start a coroutine; the future has its result. RuntimeError from within the loop itself, which would wait
+        for itself for ever: callbacks and coroutines use `penstock.aio`."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError("a blocking call inside the client's own event loop; use penstock.aio there")
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+def portal() -> Portal:
+    """The portal of this process; a forked child gets its own, and must make its clients anew."""
+    global _current
+    with _lock:
+        if _current is None or _current.pid != os.getpid():
+            _current = Portal()
+        return _current
