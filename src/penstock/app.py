@@ -96,7 +96,7 @@ class Process:
         if self.broker is None:
             return None
         held = self.broker.holds.next_ms()
-        stored = self.broker.store.next_due_ms()
+        stored = self.broker.store.durability.due_ms()
         return stored if held is None else held if stored is None else min(held, stored)
 
     # The registry's sessions ask their server for these two.

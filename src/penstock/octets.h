@@ -46,6 +46,20 @@ static inline int64_t find(const unsigned char *b, int64_t p, int64_t end, int c
     const void *at; if (end <= p) return -1;
     at = memchr(b + p, c, (size_t)(end - p)); return at ? (int64_t)((const unsigned char *)at - b) : -1;
 }
+/* Position of the first byte in [p, end) that is c or d, or -1; made for short texts. */
+static inline int64_t find2(const unsigned char *b, int64_t p, int64_t end, int c, int d) {
+#ifdef __SSE2__
+    const __m128i cs = _mm_set1_epi8((char)c), ds = _mm_set1_epi8((char)d);
+    while (p + 16 <= end) {
+        __m128i x = _mm_loadu_si128((const __m128i *)(b + p));
+        int mask = _mm_movemask_epi8(_mm_or_si128(_mm_cmpeq_epi8(x, cs), _mm_cmpeq_epi8(x, ds)));
+        if (mask) return p + __builtin_ctz((unsigned)mask);
+        p += 16;
+    }
+#endif
+    for (; p < end; p++) if (b[p] == c || b[p] == d) return p;
+    return -1;
+}
 
 /* CRC-32 (the zlib polynomial), resumable: crc is the sum so far, 0 at the start. */
 static uint32_t penstock_crc_table[8][256];

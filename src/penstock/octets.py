@@ -92,6 +92,12 @@ def find(b: Any, p: int, end: int, c: int) -> int:
     return -1 if at < 0 else p + at
 
 
+def find2(b: Any, p: int, end: int, c: int, d: int) -> int:
+    """The position of the first byte in b[p:end] that is c or d, or -1."""
+    one, two = find(b, p, end, c), find(b, p, end, d)
+    return max(one, two) if one < 0 or two < 0 else min(one, two)
+
+
 def crc32(b: Any, p: int, n: int, crc: int) -> int:
     """CRC-32 (zlib's polynomial) of n bytes at p, going on from crc (0 at the start)."""
     return int(isal_zlib.crc32(bytes(b[p : p + n]), crc))

@@ -152,7 +152,6 @@ class Broker:
         self.topics.changed.append(self._topics_changed)
         self._topics_dirty = True
         self.save_tables()
-        self.store.schedule.deliver = self.deliver
         self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
         return recovery
 

@@ -96,17 +96,17 @@ cdef class BrokerSession(RemotingSession):
     @cython.locals(scan=HeaderScan, draft=Draft, out=Outbox)
     cdef _send_special(self, LogTopic topic, long long queue_id, bytes body, bint wait)
     cdef bytes _text_bytes(self)
-    cdef void _put(self, Outbox out, int text) except *
+    cdef int _put(self, Outbox out, int text) except -1
     @cython.locals(start=cython.longlong)
     cdef long long _begin(self, Outbox out) except -1
-    cdef void _end(self, Outbox out, long long start, long long body)
+    cdef void _end(self, Outbox out, long long start, long long body) noexcept
     @cython.locals(start=cython.longlong)
-    cdef void _sent(self, Outbox out, long long physical, long long queue_id, long long queue_offset) except *
+    cdef int _sent(self, Outbox out, long long physical, long long queue_id, long long queue_offset) except -1
     @cython.locals(digits=cython.longlong)
-    cdef void _sent_ids(self, Outbox out, long long physical, long long count, long long size) except *
-    cdef void _sent_rest(self, Outbox out, long long queue_id, long long queue_offset) except *
+    cdef int _sent_ids(self, Outbox out, long long physical, long long count, long long size) except -1
+    cdef int _sent_rest(self, Outbox out, long long queue_id, long long queue_offset) except -1
     @cython.locals(at=cython.longlong)
-    cdef void _number_value(self, Outbox out, long long value) except *
+    cdef int _number_value(self, Outbox out, long long value) except -1
     @cython.locals(scan=HeaderScan, slot=cython.int, queue_id=cython.longlong, offset=cython.longlong, max_count=cython.longlong, flags=cython.longlong, commit=cython.longlong, suspend_ms=cython.longlong, version=cython.longlong, max_bytes=cython.longlong, topic=LogTopic, durable=cython.bint, queue=ConsumeQueue, status=cython.int)
     cdef _pull(self)
     @cython.locals(end=cython.longlong)
@@ -116,5 +116,5 @@ cdef class BrokerSession(RemotingSession):
     @cython.locals(scan=HeaderScan, topic=LogTopic, codes=TagCodes)
     cdef LogTopic _find_pull(self, long long has_expression, long long version)
     @cython.locals(out=Outbox, result=ReadResult, start=cython.longlong, ext=cython.longlong)
-    cdef void _found(self, list counts) except *
+    cdef int _found(self, list counts) except -1
     cdef _not_found(self, int status, long long offset)

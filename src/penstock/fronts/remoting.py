@@ -216,7 +216,7 @@ class BrokerSession(RemotingSession):
     """A producer or consumer at the broker."""
 
     def __init__(self, server: BrokerFront, remote: str, wake: Callable[[], None], born: bytes) -> None:
-        super().__init__(server, remote, wake)
+        RemotingSession.__init__(self, server, remote, wake)
         self.front = server
         self.broker = server.broker
         self.store = server.broker.store
@@ -287,7 +287,7 @@ class BrokerSession(RemotingSession):
             self.hot(len(frame) - len(body), len(frame))
             self.base = outer
             return
-        super().cold(kind, header, body)
+        RemotingSession.cold(self, kind, header, body)
 
     def _refuse(self, code: int, remark: str) -> None:
         if not self.oneway:

@@ -10,27 +10,27 @@ cdef class HeaderScan:
     cdef long long at[24]
     cdef long long length[24]
     @cython.locals(n=cython.longlong, p=cython.longlong, end=cython.longlong, value=cython.longlong, digit=cython.longlong, negative=cython.bint)
-    cdef long long number(self, int slot, long long default)
+    cdef long long number(self, int slot, long long default) noexcept
     @cython.locals(p=cython.longlong)
-    cdef bint true(self, int slot)
+    cdef bint true(self, int slot) noexcept
     @cython.locals(n=cython.longlong, p=cython.longlong)
     cpdef bytes text(self, int slot)
     @cython.locals(p=cython.longlong, end=cython.longlong, start=cython.longlong, q=cython.longlong, c=cython.longlong, unit=cython.longlong, low=cython.longlong)
-    cdef long long unescape(self, int slot, unsigned char *to, long long tp)
+    cdef long long unescape(self, int slot, unsigned char *to, long long tp) noexcept
     @cython.locals(value=cython.longlong, i=cython.int, c=cython.longlong)
-    cdef long long _hex4(self, long long p)
+    cdef long long _hex4(self, long long p) noexcept
     @cython.locals(slot=cython.int)
-    cdef void clear(self, unsigned char *base)
+    cdef void clear(self, unsigned char *base) noexcept
     @cython.locals(slot=cython.int)
-    cdef int slot_of(self, long long p, long long n)
+    cdef int slot_of(self, long long p, long long n) noexcept
     @cython.locals(end=cython.longlong, code=cython.longlong, length=cython.longlong, slot=cython.int)
-    cdef bint binary(self, unsigned char *base, long long p, long long n)
+    cdef bint binary(self, unsigned char *base, long long p, long long n) noexcept
     @cython.locals(end=cython.longlong, c=cython.int, q=cython.longlong, key=cython.longlong, length=cython.longlong, negative=cython.bint, value=cython.longlong, digits=cython.int)
-    cdef bint json(self, unsigned char *base, long long p, long long n)
-    @cython.locals(base="unsigned char *", c=cython.int, q=cython.longlong, slot=cython.int, start=cython.longlong)
-    cdef long long _fields(self, long long p, long long end)
+    cdef bint json(self, unsigned char *base, long long p, long long n) noexcept
+    @cython.locals(base="unsigned char *", c=cython.int, q=cython.longlong, slot=cython.int, start=cython.longlong, escaped=cython.bint)
+    cdef long long _fields(self, long long p, long long end) noexcept
     @cython.locals(q=cython.longlong, slashes=cython.longlong)
-    cdef long long _string_end(self, long long p, long long end)
+    cdef long long _string_end(self, long long p, long long end) noexcept
     @cython.locals(start=cython.longlong, c=cython.int)
-    cdef long long _word(self, long long p, long long end)
-    cdef long long _blank(self, long long p, long long end)
+    cdef long long _word(self, long long p, long long end) noexcept
+    cdef long long _blank(self, long long p, long long end) noexcept

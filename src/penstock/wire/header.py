@@ -10,9 +10,9 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import address, be16, be32, copy, find, same
+    from cython.cimports.penstock.octets import address, be16, be32, copy, find, find2, same
 else:
-    from penstock.octets import address, be16, be32, copy, find, same
+    from penstock.octets import address, be16, be32, copy, find, find2, same
 
 # slot: field. 0 to 13 are SEND's, in the order of V2's one-letter names a to n; PULL shares topic, queueId, sysFlag.
 GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES, QUEUE_ID, SYS_FLAG, BORN, FLAG = range(8)
@@ -255,8 +255,8 @@ class HeaderScan:
                 continue
             if c != 34:
                 return False
-            q = find(base, p + 1, end, 34)
-            if q < 0 or base[q - 1] == 92:
+            q = find2(base, p + 1, end, 34, 92)
+            if q < 0 or base[q] == 92:
                 return False
             key = p + 1
             length = q - key
@@ -321,8 +321,8 @@ class HeaderScan:
                 continue
             if c != 34:
                 return -1
-            q = find(base, p + 1, end, 34)
-            if q < 0 or base[q - 1] == 92:
+            q = find2(base, p + 1, end, 34, 92)
+            if q < 0 or base[q] == 92:
                 return -1
             slot = self.slot_of(p + 1, q - p - 1)
             p = self._blank(q + 1, end)
@@ -334,11 +334,16 @@ class HeaderScan:
             c = base[p]
             if c == 34:
                 start = p + 1
-                q = self._string_end(start, end)
+                q = find2(base, start, end, 34, 92)
                 if q < 0:
                     return -1
+                escaped = base[q] == 92
+                if escaped:
+                    q = self._string_end(start, end)
+                    if q < 0:
+                        return -1
                 if slot >= 0:
-                    self.kind[slot] = 2 if find(base, start, q, 92) >= 0 else 1
+                    self.kind[slot] = 2 if escaped else 1
                     self.at[slot] = start
                     self.length[slot] = q - start
                 p = q + 1

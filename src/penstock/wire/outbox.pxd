@@ -6,16 +6,16 @@ cdef class Outbox:
     cdef readonly long long size
     cdef long long capacity
     cdef object owner
-    cdef unsigned char *_none(self)
+    cdef unsigned char *_none(self) noexcept
     @cython.locals(capacity=cython.longlong, owner=object)
-    cdef void room(self, long long n) except *
+    cdef int room(self, long long n) except -1
     cpdef put(self, bytes data)
-    cdef void put_from(self, const unsigned char *source, long long pos, long long n) except *
-    cdef void put_int32(self, long long value) except *
+    cdef int put_from(self, const unsigned char *source, long long pos, long long n) except -1
+    cdef int put_int32(self, long long value) except -1
     @cython.locals(length=cython.longlong, rest=cython.longlong, at=cython.longlong)
-    cdef void put_decimal(self, long long value) except *
+    cdef int put_decimal(self, long long value) except -1
     @cython.locals(at=cython.longlong, digit=cython.longlong)
-    cdef void put_hex(self, long long value, long long digits) except *
-    cdef void cut(self, long long size)
+    cdef int put_hex(self, long long value, long long digits) except -1
+    cdef void cut(self, long long size) noexcept
     @cython.locals(size=cython.longlong)
     cpdef bytes take(self)

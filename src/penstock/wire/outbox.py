@@ -33,10 +33,10 @@ class Outbox:
     def __len__(self) -> int:
         return self.size
 
-    def room(self, n: int) -> None:
-        """Make place for n more bytes."""
+    def room(self, n: int) -> int:
+        """Make place for n more bytes. Returns 0."""
         if self.size + n <= self.capacity:
-            return
+            return 0
         capacity = max(1024, self.capacity * 2)
         while capacity < self.size + n:
             capacity *= 2
@@ -47,6 +47,7 @@ class Outbox:
         self.owner = owner
         self.base = base
         self.capacity = capacity
+        return 0
 
     def put(self, data: bytes) -> None:
         """Append bytes."""
