@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.client.results import SendReceipt as SendReceipt
     from penstock.client.results import SendStatus as SendStatus
     from penstock.client.routes import MessageQueue as MessageQueue
-    from penstock.errors import PenstockError as Error
+    from penstock.errors import PenstockError as Error  # noqa: F401
     from penstock.message import Message as Message
     from penstock.message import ReceivedMessage as ReceivedMessage
 

@@ -1,0 +1,66 @@
+"""`client.subscriptions`: expressions, start positions and pushed offsets."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from penstock.client.routes import MessageQueue
+from penstock.client.subscriptions import Subscription, consume_from, mq_table, read_offsets, start_ms
+from penstock.errors import WireError
+from penstock.message import ReceivedMessage
+from penstock.wire.fastjson import dumps, loads
+
+
+def tagged(tag: str | None) -> ReceivedMessage:
+    return ReceivedMessage("T", b"", 0, 0, 0, {"TAGS": tag} if tag else {})
+
+
+def test_tags() -> None:
+    assert Subscription("T", " a || b||").tags == {"a", "b"}
+    assert Subscription("T", "a").wants(tagged("a"))
+    assert not Subscription("T", "a").wants(tagged("b"))
+    assert not Subscription("T", "a").wants(tagged(None))
+    for everything in ("*", "", " * "):
+        assert Subscription("T", everything).wants(tagged("x"))
+    assert Subscription("T", "a > 5", "SQL92").wants(tagged("x"))
+
+
+def test_subscription_data() -> None:
+    assert Subscription("T", "TagA", version=7).as_json() == {
+        "classFilterMode": False,
+        "codeSet": [2598919],
+        "expressionType": "TAG",
+        "subString": "TagA",
+        "subVersion": 7,
+        "tagsSet": ["TagA"],
+        "topic": "T",
+    }
+
+
+def test_start() -> None:
+    assert start_ms("first") is start_ms("last") is None
+    assert start_ms(5) == 5
+    assert start_ms(datetime(2026, 1, 1, tzinfo=UTC)) == 1_767_225_600_000
+    with pytest.raises(ValueError):
+        start_ms(datetime(2026, 1, 1))
+    assert [consume_from(s) for s in ("first", "last", 5)] == [
+        "CONSUME_FROM_FIRST_OFFSET",
+        "CONSUME_FROM_LAST_OFFSET",
+        "CONSUME_FROM_TIMESTAMP",
+    ]
+
+
+def test_pushed_offsets_in_all_forms() -> None:
+    queue = MessageQueue("T", "a", 1)
+    text = b'{"brokerName":"a","queueId":1,"topic":"T"}'
+    for body in (
+        b'{"offsetTable":{' + text + b":5}}",
+        b'{"offsetTable":[[' + text + b",5]]}",
+        b'{"offsetTable":[{"brokerName":"a","queueId":1,"topic":"T","offset":5}]}',
+        dumps({"offsetTable": mq_table({queue: 5})}),
+    ):
+        assert list(read_offsets(loads(body))) == [(queue, 5)]
+    assert list(read_offsets({"offsetTable": {}})) == []
+    for bad in (None, 5, {"offsetTable": {"x": 1}}, {"offsetTable": [5]}, {"offsetTable": [[{}, 1]]}):
+        with pytest.raises(WireError):
+            list(read_offsets(bad))
