@@ -16,6 +16,7 @@ from pathlib import Path
 
 from penstock.errors import DiskFull, StoreError
 
+_PIECE = 1 << 18
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -56,6 +57,21 @@ class Files:
             os.posix_fallocate(fd, at, length)
         except OSError as error:
             raise _failed(error, f"{length} bytes") from error
+
+    def data_ranges(self, fd: int, at: int, end: int) -> list[tuple[int, int]]:
+        """The parts of at … end that may hold something else than zeros: allocated and never written reads as zeros for free."""
+        found = []
+        try:
+            while at < end:
+                begin = os.lseek(fd, at, os.SEEK_DATA)
+                if begin >= end:
+                    break
+                at = min(end, os.lseek(fd, begin, os.SEEK_HOLE))
+                found.append((begin, at))
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # no more data
+                return [*found, (at, end)]
+        return found
 
     def map(self, fd: int, size: int, *, writable: bool = True) -> mmap.mmap:
         """The first `size` bytes of the file in memory; unmapped when the last reference goes."""
@@ -162,6 +178,41 @@ class Files:
         except BlockingIOError:
             return False
         return True
+
+
+def wipe(files: Files, path: Path, view: mmap.mmap, at: int, end: int) -> int:
+    """Let the mapped file be zero from at to end, touching no page that is already; returns behind the last byte that was not."""
+    fd = files.open(path)
+    try:
+        ranges = files.data_ranges(fd, at, end)
+    finally:
+        files.close(fd)
+    used = at
+    for begin, stop in ranges:
+        for piece in range(begin, stop, _PIECE):
+            chunk = view[piece : min(stop, piece + _PIECE)]
+            kept = len(chunk.rstrip(b"\0"))
+            if kept:
+                used = piece + kept
+                view[piece:used] = bytes(kept)
+    return used
+
+
+def last_byte(files: Files, path: Path, view: mmap.mmap, at: int, end: int) -> int:
+    """Behind the last byte in at … end that is not zero; at when all are."""
+    fd = files.open(path)
+    try:
+        ranges = files.data_ranges(fd, at, end)
+    finally:
+        files.close(fd)
+    for begin, stop in reversed(ranges):
+        while stop > begin:
+            piece = max(begin, stop - _PIECE)
+            kept = len(view[piece:stop].rstrip(b"\0"))
+            if kept:
+                return piece + kept
+            stop = piece
+    return at
 
 
 def number_names(names: list[str]) -> Iterator[int]:

@@ -35,7 +35,9 @@ cdef class Checksums:
     cdef long long _hint
     cdef Sidecar _hint_car
 
+    @cython.locals(car=Sidecar)
     cpdef int room(self, long long records)
+    @cython.locals(car=Sidecar)
     cdef void put(self, long long start, long long crc)
     @cython.locals(car=Sidecar, n=cython.longlong)
     cdef int verdict(self, long long segment_first, long long start, long long crc)

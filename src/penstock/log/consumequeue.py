@@ -15,14 +15,14 @@ from typing import Any
 
 import cython
 
-from penstock.disk.files import Files
+from penstock.disk.files import Files, wipe
 from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import address, be32, be64, java_hash, put32, put64, zero
+    from cython.cimports.penstock.octets import address, be32, be64, java_hash, put32, put64
 else:
-    from penstock.octets import address, be32, be64, java_hash, put32, put64, zero
+    from penstock.octets import address, be32, be64, java_hash, put32, put64
 
 ENTRY_SIZE = 20
 FILLER_SIZE = 0x7FFFFFFF
@@ -96,7 +96,7 @@ class ConsumeQueue:
     def room_for(self, count: int) -> int:
         """As `room`, for so many entries one behind another."""
         status = self.room()
-        if status == 0 and self._at + count * ENTRY_SIZE > self._limit:
+        if status == 0 and self._at + count * 20 > self._limit:
             try:
                 while (self.max_offset + count) * ENTRY_SIZE > self.file.end:
                     segment = self.file.make_next(durable=False)
@@ -202,23 +202,23 @@ class ConsumeQueue:
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         """(physical, size, tags code) of an offset, fillers as they are; None outside the files."""
-        segment = self.file.at(offset * ENTRY_SIZE)
+        segment = self.file.at(offset * 20)
         if segment is None or offset >= self.max_offset:
             return None
-        at = offset * ENTRY_SIZE - segment.first
+        at = offset * 20 - segment.first
         return be64(segment.base, at), be32(segment.base, at + 8), be64(segment.base, at + 12)
 
     def _below(self, offset: int, limit: int, whole: bool) -> bool:
         """Whether the entry is one, and its record begins (with `whole`: ends) no later than limit."""
-        segment = self.file.at(offset * ENTRY_SIZE)
+        segment = self.file.at(offset * 20)
         if segment is None:
             return False
-        at = offset * ENTRY_SIZE - segment.first
+        at = offset * 20 - segment.first
         physical = be64(segment.base, at)
         size = be32(segment.base, at + 8)
         if size <= 0 or physical < 0:
             return False
-        if size == FILLER_SIZE:
+        if size == 2147483647:
             return True
         if whole:
             return physical + size <= limit
@@ -254,9 +254,9 @@ class ConsumeQueue:
             probe = middle
             at = -1
             while probe < high:  # a filler says nothing: look at the next real entry
-                segment = self.file.at(probe * ENTRY_SIZE)
+                segment = self.file.at(probe * 20)
                 assert segment is not None
-                at = probe * ENTRY_SIZE - segment.first
+                at = probe * 20 - segment.first
                 if be32(segment.base, at + 8) != FILLER_SIZE:
                     break
                 probe += 1
@@ -287,11 +287,10 @@ class ConsumeQueue:
         self._durable = 0
         return odd
 
-    def cut(self, physical: int, written_max: int) -> list[Segment]:
-        """Keep the entries of records that begin before physical; zero those behind, up to offset written_max.
+    def cut(self, physical: int) -> list[Segment]:
+        """Keep the entries of records that begin before physical, with zeros behind them; returns files that fell away.
 
-        Returns whole files that fell away. Later entries must not stay: they would pass for good ones when the log has grown
-        over those positions again.
+        Later entries must not stay: they would pass for good ones when the log has grown over those positions again.
         """
         first = self.file.first // ENTRY_SIZE
         self.max_offset = self._search(first, self.file.end // ENTRY_SIZE, physical, False)
@@ -301,9 +300,9 @@ class ConsumeQueue:
         begin = self.max_offset * ENTRY_SIZE
         segment = self.file.at(begin)
         if segment is not None:
-            end = min(segment.first + segment.size, max(begin, written_max * ENTRY_SIZE))
-            zero(segment.base, begin - segment.first, end - begin)
-            self._touch(begin)
+            at = begin - segment.first
+            if wipe(self._files, segment.path, segment.map, at, segment.size) > at:
+                self._touch(begin)
         if self.min_offset > self.max_offset:
             self.min_offset = self.max_offset
         return gone

@@ -35,4 +35,5 @@ cdef class KeyIndex:
     cdef public long long ends_at
 
     cpdef int room(self, long long keys)
+    @cython.locals(current=IndexFile)
     cdef void put(self, long long hash_, long long physical, long long store_ms)

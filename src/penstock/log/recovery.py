@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.disk import tables
-from penstock.disk.files import number_names
+from penstock.disk.files import last_byte, number_names, wipe
 from penstock.disk.segments import Segment, SegmentedFile, segment_name
 from penstock.errors import Locked, StoreError
 from penstock.log import checkpoint as marks
@@ -286,7 +286,6 @@ class _Recoverer:
         self.report.start = known.durable
         behind = min([subscriber.position for subscriber in store.subscribers], default=known.durable)
         self._scan_for_subscribers(behind, known.durable)
-        self._cut_tail(known.durable)
         store.log.seek(known.durable)
 
     def _scan_for_subscribers(self, behind: int, end: int) -> None:
@@ -371,7 +370,7 @@ class _Recoverer:
         return start
 
     def _cut_queue(self, queue: Any, start: int) -> None:
-        for segment in queue.cut(start, 1 << 58):
+        for segment in queue.cut(start):
             self._aside(segment.path, "entries of records that are gone")
         self.store.dirty_queues.append(queue)
         queue.in_dirty = True
@@ -427,7 +426,7 @@ class _Recoverer:
         last: Any = file.at(end)
         for segment in reversed(file.drop_from(end + 1 if last is not None else end)):
             car = log.sums.drop(segment.first)
-            if _is_blank(segment.open()):
+            if last_byte(self.files, segment.path, segment.open().map, 0, segment.size) == 0:
                 self.files.unlink(segment.path)
             else:
                 self.report.cut_bytes += segment.size
@@ -437,13 +436,11 @@ class _Recoverer:
         if last is None:
             return
         at = end - last.first
-        used = _last_byte(last, at)
+        used = last_byte(self.files, last.path, last.map, at, last.size)
         if used > at:
             self.report.cut_bytes += used - at
             self._save_tail(last, at, used)
-            for piece in range(at, used, _CHUNK):
-                stop = min(used, piece + _CHUNK)
-                last.map[piece:stop] = bytes(stop - piece)
+            wipe(self.files, last.path, last.map, at, last.size)
         car = log.sums.get(last.first)
         if car is not None:
             car.cut(at)
@@ -506,23 +503,6 @@ def _flat(table: Any) -> dict[tuple[bytes, int], int]:
             if queue_id.isdigit() and isinstance(offset, int) and 0 <= offset < 1 << 58:
                 found[topic.encode(), int(queue_id)] = offset
     return found
-
-
-def _last_byte(segment: Any, at: int) -> int:
-    """Behind the last byte from at on that is not zero; at when all are."""
-    end = segment.size
-    while end > at:
-        begin = max(at, end - _CHUNK)
-        piece = bytes(segment.map[begin:end])
-        kept = len(piece.rstrip(b"\0"))
-        if kept:
-            return int(begin + kept)
-        end = begin
-    return at
-
-
-def _is_blank(segment: Any) -> bool:
-    return _last_byte(segment, 0) == 0
 
 
 __all__ = ["Locked", "Recovery", "recover"]

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from penstock.log.consumequeue import ConsumeQueue
     from penstock.log.store import LogStore
 
-RESERVE_STEP = 65_536
+RESERVE_MAX = 4_000_000
 
 
 class Upkeep:
@@ -43,6 +43,7 @@ class Upkeep:
         self.preparer: Preparer | None = None
         self.retention: Retention | None = None
         self.explicit: dict[tuple[bytes, int], int] = {}
+        self.ahead: dict[tuple[bytes, int], int] = {}
         self._running: set[str] = set()
         self._checkpoint_ms = 0
         self._derived = 0
@@ -229,12 +230,19 @@ class Upkeep:
         if not self._may("reserve", mono_ms):
             return None
         step = self.store.options.reserve_offsets
-        short = [queue for queue in self.store.dirty_queues if queue.max_offset + step // 2 > queue.reserved]
+        short = [
+            queue
+            for queue in self.store.dirty_queues
+            if queue.max_offset + self.ahead.get((queue.topic, queue.queue_id), step) // 2 > queue.reserved
+        ]
         if not short:
             return None
         fresh: list[tuple[ConsumeQueue, int]] = []
         for queue in short:
-            reserved = max(queue.max_offset, queue.reserved) + max(step, min(RESERVE_STEP, step * 64))
+            key = queue.topic, queue.queue_id
+            # a queue that comes back soon is a busy one, and a reservation takes the time of a few flushes
+            ahead = self.ahead[key] = min(RESERVE_MAX, 4 * self.ahead.get(key, step * 8))
+            reserved = max(queue.max_offset, queue.reserved) + ahead
             self.explicit[queue.topic, queue.queue_id] = reserved
             fresh.append((queue, reserved))
         data = self._offsets(ends=False)
