@@ -1,0 +1,3 @@
+from penstock.demo.command import demo
+
+demo(prog_name="penstock demo")
