@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from penstock import aio as aio
+    from penstock.embedded import Broker as Broker
     from penstock.client.blocking import Admin as Admin
     from penstock.client.blocking import Delivery as Delivery
     from penstock.client.blocking import Producer as Producer
@@ -39,6 +40,7 @@ if _os.environ.get("PENSTOCK_PURE") == "1":
 
 # Public names, imported when first used: a broker needs no client, a client no broker.
 _PUBLIC = {
+    "Broker": "penstock.embedded",
     "Admin": "penstock.client.blocking",
     "Delivery": "penstock.client.blocking",
     "Error": "penstock.errors",

@@ -1,0 +1,133 @@
+"""The same server inside a Python program: `async with penstock.Broker(folder)`, and in a thread for tests."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+from penstock.app import Server
+from penstock.clock import Clock
+from penstock.config import BrokerConfig, RegistryConfig, load
+from penstock.disk.files import Files
+
+
+def _configs(folder: Path, settings: dict[str, Any]) -> tuple[BrokerConfig, RegistryConfig]:
+    defaults: dict[str, Any] = {"data": str(folder), "remoting_port": 0}
+    broker = load(BrokerConfig, "broker", None, defaults | settings, {})
+    return broker, RegistryConfig(data=str(folder), registry_port=0, host=broker.host, insecure=broker.insecure)
+
+
+class Broker(Server):
+    """A registry and a broker in the present event loop, on free ports of the loopback address.
+
+        async with penstock.Broker("penstock-data") as broker:
+            producer = penstock.aio.Producer(broker.registry)
+
+    Settings are those of docs/settings.md. Raises ConfigError, Locked or StoreError when it cannot start.
+    """
+
+    def __init__(self, folder: str | Path, **settings: Any) -> None:
+        super().__init__(*_configs(Path(folder), settings))
+
+    @property
+    def registry(self) -> str:
+        """`host:port` that clients are given."""
+        return self.addresses["registry"]
+
+
+class ThreadedBroker:
+    """A registry and a broker in a thread of their own. Use as `with`; without a folder, in a temporary one.
+
+    Segments are small unless the settings say otherwise, so that a start takes milliseconds.
+    """
+
+    def __init__(
+        self, folder: str | Path | None = None, *, files: Files | None = None, clock: Clock | None = None, **settings: Any
+    ) -> None:
+        self._own = tempfile.TemporaryDirectory(prefix="penstock-") if folder is None else None
+        self.folder = Path(self._own.name if self._own is not None else str(folder))
+        small = {
+            "mapped_file_size_commit_log": 16 << 20,
+            "mapped_file_size_consume_queue": 20_000,
+            "max_hash_slot_num": 10_000,
+            "max_index_num": 40_000,
+        }
+        configs = _configs(self.folder, small | settings)
+        self._make = lambda: Server(*configs, files=files, clock=clock)
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stop: asyncio.Event | None = None
+        self._failure: BaseException | None = None
+        self.server: Server | None = None
+        self.addresses: dict[str, str] = {}
+
+    @property
+    def registry(self) -> str:
+        """`host:port` that clients are given."""
+        return self.addresses["registry"]
+
+    @property
+    def remoting(self) -> str:
+        """`host:port` of the broker itself."""
+        return self.addresses["remoting"]
+
+    def __enter__(self) -> Self:
+        started = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(started,), name="penstock-broker", daemon=True)
+        self._thread.start()
+        started.wait()
+        if self._failure is not None:
+            self._thread.join()
+            raise self._failure
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+        if self._own is not None:
+            self._own.cleanup()
+
+    def stop(self) -> None:
+        """Stop cleanly; may be started again with `with`."""
+        if self._loop is not None and self._stop is not None:
+            self._loop.call_soon_threadsafe(self._stop.set)
+        if self._thread is not None:
+            self._thread.join()
+        self._loop = None
+        if self._failure is not None:
+            raise self._failure
+
+    def call(self, function: Callable[[Server], Any]) -> Any:
+        """Run a function with the server in its own thread, and return what it returns."""
+
+        async def inside() -> Any:
+            assert self.server is not None
+            return function(self.server)
+
+        assert self._loop is not None
+        return asyncio.run_coroutine_threadsafe(inside(), self._loop).result(30)
+
+    def _run(self, started: threading.Event) -> None:
+        async def main() -> None:
+            self._loop = asyncio.get_running_loop()
+            self._stop = asyncio.Event()
+            async with self._make() as server:
+                self.server = server
+                self.addresses = dict(server.addresses)
+                started.set()
+                await self._stop.wait()
+
+        try:
+            try:
+                import uvloop
+            except ImportError:
+                asyncio.run(main())
+            else:
+                uvloop.run(main())
+        except BaseException as failure:
+            self._failure = failure
+        finally:
+            started.set()
