@@ -1,7 +1,8 @@
-"""The few things we ask of the operating system, as methods: a test hands in a twin that loses, tears, fills up or fails.
+"""The few things we ask of the operating system, as methods: a test hands in a twin that loses, tears, fills up or
+fails.
 
-Room is always asked for before a file is mapped (a hole on a full disk would end the process with SIGBUS), flushes go through
-the descriptor (they let other threads run, and cover what was written through a mapping), and a name counts as
+Room is always asked for before a file is mapped (a hole on a full disk would end the process with SIGBUS), flushes go
+through the descriptor (they let other threads run, and cover what was written through a mapping), and a name counts as
 there only after its folder was flushed.
 """
 
@@ -59,7 +60,9 @@ class Files:
             raise _failed(error, f"{length} bytes") from error
 
     def data_ranges(self, fd: int, at: int, end: int) -> list[tuple[int, int]]:
-        """The parts of at … end that may hold something else than zeros: allocated and never written reads as zeros for free."""
+        """The parts of at … end that may hold something else than zeros: allocated and never written reads as zeros
+        for free.
+        """
         found = []
         try:
             while at < end:
@@ -181,7 +184,9 @@ class Files:
 
 
 def wipe(files: Files, path: Path, view: mmap.mmap, at: int, end: int) -> int:
-    """Let the mapped file be zero from at to end, touching no page that is already; returns behind the last byte that was not."""
+    """Let the mapped file be zero from at to end, touching no page that is already; returns behind the last byte that
+    was not.
+    """
     fd = files.open(path)
     try:
         ranges = files.data_ranges(fd, at, end)

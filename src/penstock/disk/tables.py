@@ -1,7 +1,7 @@
 """A dict kept as JSON: replaced whole and safely, the previous version beside it as ``.bak``.
 
-A power cut at any moment leaves the old or the new version, never an empty or a half one: temporary file, flush, rename,
-flush of the folder. Java's fastjson writes integer keys without quotes (``{0:123}``); reading takes those too.
+A power cut at any moment leaves the old or the new version, never an empty or a half one: temporary file, flush,
+rename, flush of the folder. Java's fastjson writes integer keys without quotes (``{0:123}``); reading takes those too.
 """
 
 from __future__ import annotations

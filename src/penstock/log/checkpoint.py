@@ -1,13 +1,13 @@
 """What a store knows of itself from one start to the next, and how it tells a killed process from a power cut.
 
-    checkpoint   RocketMQ's 4096 bytes: three store times (8 each) of the last flushed record in log, queues and index.
-                 Ours are two slots at 1024 and 2048, written in turns, the higher generation with a true sum counts:
-                 "PCKP" | version (4) | generation (8) | epoch (8) | clean (8) | durable position (8) | derived position (8)
-                 | index file (8) | its count (8) | last store time (8) | CRC-32 (4)
-    store.json   format version, store id, epoch, file sizes
-    offsets.json queue offsets reserved durably, ahead of those handed out
-    live0 live1  "PLIV" | state (4) | generation (8) | log end (8): on the disk it says RESERVED while the broker runs, and only
-                 in memory the end of the log. A killed process leaves the memory to the kernel, a power cut the disk.
+checkpoint   RocketMQ's 4096 bytes: three store times (8 each) of the last flushed record in log, queues and index.
+             Ours are two slots at 1024 and 2048, written in turns, the higher generation with a true sum counts:
+             "PCKP" | version (4) | generation (8) | epoch (8) | clean (8) | durable position (8) | derived position (8)
+             | index file (8) | its count (8) | last store time (8) | CRC-32 (4)
+store.json   format version, store id, epoch, file sizes
+offsets.json queue offsets reserved durably, ahead of those handed out
+live0 live1  "PLIV" | state (4) | generation (8) | log end (8): on the disk it says RESERVED while the broker runs,
+             and only in memory the end of the log. A killed process leaves the memory to the kernel, a power cut the disk.
 """
 
 from __future__ import annotations

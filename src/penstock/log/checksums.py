@@ -1,13 +1,14 @@
 """Whole-record checksums, in a file beside each segment of the commit log.
 
-RocketMQ's own sum covers the body only: a flipped bit in the topic or the queue offset would be served. The record's bytes must stay
-as they are, so ours stand beside them, in ``checksums/<name of the segment>``:
+RocketMQ's own sum covers the body only: a flipped bit in the topic or the queue offset would be served. The record's
+bytes must stay as they are, so ours stand beside them, in ``checksums/<name of the segment>``:
 
     header  "PSUM" (4) | version 1 (4) | first position of the segment (8) | covers from (4) | 0 (12)
     entry n, at 32 + n × 8:   start in the segment (4) | CRC-32 over the whole record (4)
 
-Entries stand in the order of their starts; after the last there are zeros. Records below "covers from" (written by RocketMQ) are
-unchecked. The file has its greatest length from the beginning but takes room on the disk a window at a time, ahead of use.
+Entries stand in the order of their starts; after the last there are zeros. Records below "covers from" (written by
+RocketMQ) are unchecked. The file has its greatest length from the beginning but takes room on the disk a window at a
+time, ahead of use.
 """
 
 from __future__ import annotations

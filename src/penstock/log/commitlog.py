@@ -7,8 +7,8 @@
      16 flag (4)              ..  store time (8)                 ..  properties length (2), properties
      20 queue offset (8)      ..  store host (4 or 16) + port
 
-A segment ends with a blank record: remaining size (4), magic CBD43194. A record is written only where eight bytes stay free
-behind it, so there is always room for the blank. Sums over whole records stand in a sidecar (`checksums`).
+A segment ends with a blank record: remaining size (4), magic CBD43194. A record is written only where eight bytes
+stay free behind it, so there is always room for the blank. Sums over whole records stand in a sidecar (`checksums`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import cython
 
 from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
-from penstock.log.checksums import Checksums, Sidecar
+from penstock.log.checksums import Checksums
 from penstock.log.draft import Draft
 
 if cython.compiled:
@@ -142,7 +142,9 @@ class CommitLog:
         self.sums.turn(car)
 
     def room(self, size: int, records: int) -> int:
-        """0 when so many records of `size` bytes together can be put without a break; else DISK_FULL, NOT_WRITABLE, TOO_LARGE."""
+        """0 when so many records of `size` bytes together can be put without a break; else DISK_FULL, NOT_WRITABLE,
+        TOO_LARGE.
+        """
         remaining = self._limit - self._at
         if size + 8 > remaining:
             remaining = self._roll(size)
@@ -192,7 +194,9 @@ class CommitLog:
         return segment, car
 
     def put(self, d: Draft, queue_offset: int, now_ms: int) -> None:
-        """Write the draft as a record at the end; `room` said 0. Its physical, queue_offset, store_ms and size are set."""
+        """Write the draft as a record at the end; `room` said 0. Its physical, queue_offset, store_ms and size are
+        set.
+        """
         b = self._base
         at = self._at
         if now_ms < self.store_ms:

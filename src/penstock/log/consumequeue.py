@@ -3,8 +3,8 @@
     entry n, at byte n × 20:   physical offset (8) | record size (4) | tags code (8)
     filler:                    0 | 0x7FFFFFFF | 0        an offset that was reserved, lost or deleted
 
-Files of 6,000,000 bytes, named by the byte position of their first entry; bytes after the last entry are zero. Physical offsets
-grow with the offset, so everything is found by halving. All of it is derived from the commit log.
+Files of 6,000,000 bytes, named by the byte position of their first entry; bytes after the last entry are zero.
+Physical offsets grow with the offset, so everything is found by halving. All of it is derived from the commit log.
 """
 
 from __future__ import annotations
@@ -110,7 +110,9 @@ class ConsumeQueue:
         return status
 
     def visible_end(self) -> int:
-        """Readers see the offsets below: those whose number is reserved durably, so that it never means anything else."""
+        """Readers see the offsets below: those whose number is reserved durably, so that it never means anything
+        else.
+        """
         return self.max_offset if self.max_offset < self.reserved else self.reserved
 
     def _turn(self) -> int:
@@ -179,7 +181,11 @@ class ConsumeQueue:
         self.fill_to(offset)
         status = self.room()
         if status:
-            raise DiskFull(f"no room for a consume queue of {self.topic!r}") if status == 1 else StoreError("cannot write")
+            raise (
+                DiskFull(f"no room for a consume queue of {self.topic!r}")
+                if status == 1
+                else StoreError("cannot write")
+            )
         self.put(offset, physical, size, code)
 
     def fill_to(self, offset: int) -> None:
@@ -246,7 +252,9 @@ class ConsumeQueue:
         return self._durable
 
     def first_at_or_after(self, physical: int) -> int:
-        """The first offset whose record begins at or after physical, fillers not counted; max_offset when there is none."""
+        """The first offset whose record begins at or after physical, fillers not counted; max_offset when there is
+        none.
+        """
         low = self.file.first // ENTRY_SIZE
         high = self.max_offset
         while low < high:
@@ -296,7 +304,9 @@ class ConsumeQueue:
         self.max_offset = self._search(first, self.file.end // ENTRY_SIZE, physical, False)
         self._at = self._limit = 0
         self._durable = 0
-        gone = self.file.drop_from((self.max_offset * ENTRY_SIZE + self.file.size - 1) // self.file.size * self.file.size)
+        gone = self.file.drop_from(
+            (self.max_offset * ENTRY_SIZE + self.file.size - 1) // self.file.size * self.file.size
+        )
         begin = self.max_offset * ENTRY_SIZE
         segment = self.file.at(begin)
         if segment is not None:

@@ -1,8 +1,8 @@
 """Up to which position replies may go out: what is flushed, when the next flush is due, when senders must wait.
 
-A flush starts at most `interval_ms` after the oldest unflushed byte, at once when somebody waits for it, and one at a time: whoever
-comes meanwhile is served by the next. The first error is final: the kernel has marked the pages clean, so no later success
-means anything.
+A flush starts at most `interval_ms` after the oldest unflushed byte, at once when somebody waits for it, and one at a
+time: whoever comes meanwhile is served by the next. The first error is final: the kernel has marked the pages clean,
+so no later success means anything.
 """
 
 from __future__ import annotations
@@ -158,4 +158,3 @@ class Preparer:
                 self._retry_ms = now_ms + 1000  # appending tries by itself when it comes to it
 
         return Job("prepare", run, finish)
-

@@ -1,11 +1,11 @@
 """KeyIndex: message key to physical offsets, in RocketMQ's hash files.
 
-    header (40)   begin time (8) | end time (8) | begin physical (8) | end physical (8) | used slots (4) | count (4), from 1
-    slots × 4     the newest entry of each slot, 0 for none
+    header (40)   begin time (8) | end time (8) | begin physical (8) | end physical (8) | used slots (4) | count (4),
+    from 1 slots × 4     the newest entry of each slot, 0 for none
     entries × 20  key hash (4) | physical offset (8) | seconds since begin time (4) | previous entry in this slot (4)
 
-The hash is Java's of "topic#key", without its sign; entry 0 is never used. Hashes collide: whoever asks compares topic and key.
-Derived from the commit log; a file is made when the first key comes.
+The hash is Java's of "topic#key", without its sign; entry 0 is never used. Hashes collide: whoever asks compares
+topic and key. Derived from the commit log; a file is made when the first key comes.
 """
 
 from __future__ import annotations
@@ -175,7 +175,9 @@ class IndexFile:
 
 
 class KeyIndex:
-    """The index files, oldest first. `ends_at` is the physical offset of the last record indexed, -1 when there is none."""
+    """The index files, oldest first. `ends_at` is the physical offset of the last record indexed, -1 when there is
+    none.
+    """
 
     def __init__(self, folder: Path, slots: int, entries: int, files: Files, clock: Clock) -> None:
         self.folder = folder

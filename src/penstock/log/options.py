@@ -10,7 +10,9 @@ _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 def delay_levels(text: str) -> tuple[int, ...]:
     """Milliseconds of each level, from RocketMQ's notation; ValueError when it is not that."""
-    return tuple(int(word[:-1]) * _UNITS[word[-1:]] if word[-1:] in _UNITS else _no_level(word) for word in text.split())
+    return tuple(
+        int(word[:-1]) * _UNITS[word[-1:]] if word[-1:] in _UNITS else _no_level(word) for word in text.split()
+    )
 
 
 def _no_level(word: str) -> int:

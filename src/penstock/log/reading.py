@@ -6,7 +6,6 @@ from typing import Any
 
 import cython
 
-from penstock.disk.segments import Segment
 from penstock.log.commitlog import CommitLog
 
 if cython.compiled:
@@ -42,10 +41,7 @@ class ReadResult:
         self.bytes_ += size
         if self.run_count > 0:
             last = self.run_count * 16 - 16
-            if (
-                be64(self._at, last) + be64(self._at, last + 8) == physical
-                and physical % self.log.file.size != 0
-            ):
+            if be64(self._at, last) + be64(self._at, last + 8) == physical and physical % self.log.file.size != 0:
                 put64(self._at, last + 8, be64(self._at, last + 8) + size)
                 return
         if self.run_count == self._limit:
@@ -65,7 +61,9 @@ class ReadResult:
         return [(be64(self._at, 16 * n), be64(self._at, 16 * n + 8)) for n in range(self.run_count)]
 
     def copy_out(self, to: Any, pos: int) -> int:
-        """Copy the records, one behind another, to to[pos:], which has `bytes_` bytes of room; returns the position after."""
+        """Copy the records, one behind another, to to[pos:], which has `bytes_` bytes of room; returns the position
+        after.
+        """
         for n in range(self.run_count):
             physical = be64(self._at, 16 * n)
             size = be64(self._at, 16 * n + 8)

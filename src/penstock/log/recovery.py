@@ -3,7 +3,8 @@
     clean stop     positions and counts agree: nothing is scanned but the last record of each queue
     otherwise      from the derived position forward, record by record, with all checks:
                    bad beyond the durable position   torn tail: cut there, zeros behind, later segments aside
-                   bad below it                      damage: note it, go on at the next record that stands at its own place
+                   bad below it                      damage: note it, go on at the next record that stands at its own
+                   place
     no checkpoint  (or RocketMQ's) from the first segment; there a bad record is damage if a good one follows
 
 Nothing that may hold a record is deleted: it moves to ``lost+found/``. Run twice, it ends in the same state.
@@ -113,7 +114,9 @@ class _Recoverer:
     def _identity(self) -> marks.StoreFile:
         options = self.store.options
         log_size, queue_size = options.mapped_file_size_commit_log, options.mapped_file_size_consume_queue
-        if not (self.folder / "store.json").is_file():  # a folder of RocketMQ's, perhaps: its files say how large they are
+        if not (
+            self.folder / "store.json"
+        ).is_file():  # a folder of RocketMQ's, perhaps: its files say how large they are
             log_size = self._size_on_disk(self.folder / "commitlog", log_size)
             for topic in self.files.names(self.folder / "consumequeue"):
                 for queue_id in self.files.names(self.folder / "consumequeue" / topic):
@@ -155,7 +158,6 @@ class _Recoverer:
         self._mend_segments(file)
         for path in file.load():
             self._aside(path, "not a segment of this log")
-        store.index = None
         if options.message_index_enable:
             store.index = KeyIndex(
                 self.folder / "index", options.max_hash_slot_num, options.max_index_num, files, store.clock
@@ -166,7 +168,9 @@ class _Recoverer:
         self._load_queues(identity.queue_file_size)
 
     def _mend_segments(self, file: SegmentedFile) -> None:
-        """A segment that is missing or too short, with later ones behind it, is damage inside, not the end of the log."""
+        """A segment that is missing or too short, with later ones behind it, is damage inside, not the end of the
+        log.
+        """
         names = [n for n in number_names(self.files.names(file.folder)) if n % file.size == 0]
         if not names:
             return
@@ -284,8 +288,7 @@ class _Recoverer:
         store.log.store_ms = known.store_ms
         store.index_from = known.durable
         self.report.start = known.durable
-        behind = min([subscriber.position for subscriber in store.subscribers], default=known.durable)
-        self._scan_for_subscribers(behind, known.durable)
+        self._scan_for_subscribers(self._behind(known.durable), known.durable)
         store.log.seek(known.durable)
 
     def _scan_for_subscribers(self, behind: int, end: int) -> None:
@@ -296,6 +299,17 @@ class _Recoverer:
             if position < end:
                 following = self._resync(position)
                 position = end if following < 0 else following
+
+    def _behind(self, position: int) -> int:
+        """Where the scan must begin for the subscribers' sake. One that has never written a position needs the whole
+        log if any of its topics has messages, and nothing otherwise."""
+        store = self.store
+        for subscriber in store.subscribers:
+            if subscriber.position >= 0:
+                position = min(position, max(subscriber.position, store.log.file.first))
+            elif any(q.max_offset for topic in subscriber.topics for q in store.queues.get(topic, {}).values()):
+                position = store.log.file.first
+        return position
 
     # ---- unclean
 
@@ -312,8 +326,7 @@ class _Recoverer:
         start = self._prepare_queues(start)
         store.index_from = max(start, file.first) if store.index is not None else 0
         report.start = start
-        begin = min([start, *(max(subscriber.position, file.first) for subscriber in store.subscribers)])
-        end = self._scan(begin, durable)
+        end = self._scan(self._behind(start), durable)
         self._cut_tail(end)
         store.log.seek(end)
         for subscriber in store.subscribers:
@@ -344,7 +357,9 @@ class _Recoverer:
         return start
 
     def _prepare_queues(self, start: int) -> int:
-        """Cut the queues back to the records below start; the whole log is dispatched again when one of them cannot be right."""
+        """Cut the queues back to the records below start; the whole log is dispatched again when one of them cannot
+        be right.
+        """
         store = self.store
         for by_id in store.queues.values():
             for queue in by_id.values():
@@ -441,9 +456,9 @@ class _Recoverer:
             self.report.cut_bytes += used - at
             self._save_tail(last, at, used)
             wipe(self.files, last.path, last.map, at, last.size)
-        car = log.sums.get(last.first)
-        if car is not None:
-            car.cut(at)
+        sidecar = log.sums.get(last.first)
+        if sidecar is not None:
+            sidecar.cut(at)
 
     def _save_tail(self, segment: Segment, at: int, used: int) -> None:
         path = self.folder / f"tail-{segment.first + at}"

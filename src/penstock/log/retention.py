@@ -1,8 +1,9 @@
 """Which segments may go, and when writing must stop.
 
-Segments go when they were last written more than `file_reserved_time_ms` ago and it is the hour for it, or the disk is fuller
-than 75 %; beyond 85 % the oldest go whatever their age; beyond 90 % writes are refused until it is below again. At most ten files a pass,
-never the last, never above the protected position except beyond 85 %. Consume queues and index follow.
+Segments go when they were last written more than `file_reserved_time_ms` ago and it is the hour for it, or the disk
+is fuller than 75 %; beyond 85 % the oldest go whatever their age; beyond 90 % writes are refused until it is below
+again. At most ten files a pass, never the last, never above the protected position except beyond 85 %. Consume queues
+and index follow.
 """
 
 from __future__ import annotations
@@ -75,7 +76,10 @@ class Retention:
     def _drop(self, now_ms: int, mono_ms: int) -> None:
         store, options = self.store, self.store.options
         forced = self.used_ratio >= options.disk_forced_clean_ratio
-        by_age = time.localtime(now_ms / 1000).tm_hour == options.delete_when or self.used_ratio >= options.disk_max_used_ratio
+        by_age = (
+            time.localtime(now_ms / 1000).tm_hour == options.delete_when
+            or self.used_ratio >= options.disk_max_used_ratio
+        )
         trusted = self._clocks_agree(now_ms, mono_ms)
         if not forced and not (by_age and trusted):
             return
@@ -113,7 +117,10 @@ class Retention:
         folder = self.store.folder / "lost+found"
         for name in self.store.files.names(folder):
             path = folder / name
-            if name != "manifest.jsonl" and now_ms - self.store.files.modified_ms(path) > self.store.options.lost_found_ms:
+            if (
+                name != "manifest.jsonl"
+                and now_ms - self.store.files.modified_ms(path) > self.store.options.lost_found_ms
+            ):
                 self._doomed.append(path)
 
     def take(self, mono_ms: int) -> Job | None:

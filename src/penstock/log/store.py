@@ -1,10 +1,11 @@
 """LogStore, the door of this floor: append, read, query, offset by time.
 
-    append:  Draft ─ room (segment, sidecar, consume queue, index) ─ CommitLog.put ─ dispatch ─▶ consume queue, key index, subscribers
-    read:    ConsumeQueue entries ─▶ places in the log ─▶ ReadResult
+    append:  Draft ─ room (segment, sidecar, consume queue, index) ─ CommitLog.put ─ dispatch ─▶ consume queue, key
+    index, subscribers read:    ConsumeQueue entries ─▶ places in the log ─▶ ReadResult
 
-No threads and no clock of its own: what blocks is handed out as jobs (`take_jobs`), what is due is done in `tick`. The commit log is
-the only truth; `dispatch` derives everything else from it, the same way for live traffic and for recovery.
+No threads and no clock of its own: what blocks is handed out as jobs (`take_jobs`), what is due is done in `tick`.
+The commit log is the only truth; `dispatch` derives everything else from it, the same way for live traffic and for
+recovery.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ import cython
 
 from penstock.clock import Clock
 from penstock.disk.files import Files
-from penstock.disk.segments import Segment
 from penstock.errors import DiskFull, StoreError
 from penstock.log.commitlog import CommitLog
 from penstock.log.consumequeue import ConsumeQueue, TagCodes
@@ -42,8 +42,13 @@ _FAR = 10_000_000
 class Subscriber(Protocol):
     """Derives something of its own from records of some topics; `position`: it has taken every record below."""
 
-    topics: frozenset[bytes]
-    position: int
+    @property
+    def topics(self) -> frozenset[bytes]:
+        """Those whose records it wants."""
+
+    @property
+    def position(self) -> int:
+        """-1 when it does not know."""
 
     def add(self, physical: int, record: bytes, tags_code: int, store_ms: int) -> None:
         """A record of one of the topics; for delay levels `tags_code` is the moment it is due."""
@@ -54,7 +59,7 @@ class Subscriber(Protocol):
     def cut(self, end: int) -> None:
         """Forget what came from records at or after end: a power cut took them."""
 
-    def take_job(self, flushed: int, end: int, mono_ms: int) -> Job | None:
+    def take_job(self, flushed: int, end: int, mono_ms: int) -> Any:
         """Something to write down, of records below flushed only."""
 
     def close(self) -> None:
@@ -65,7 +70,12 @@ class LogStore:
     """One commit log with everything derived from it. `queues` maps topic to {queue id: ConsumeQueue}."""
 
     def __init__(
-        self, folder: Path, options: StoreOptions | None = None, *, files: Files | None = None, clock: Clock | None = None
+        self,
+        folder: Path,
+        options: StoreOptions | None = None,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.folder = Path(folder)
         self.options = options or StoreOptions()
@@ -101,7 +111,9 @@ class LogStore:
     # ---- writing
 
     def begin_turn(self, now_ms: int) -> None:
-        """Until `end_turn`, appended records get this store time (or the last one, if that is later): one look at the clock."""
+        """Until `end_turn`, appended records get this store time (or the last one, if that is later): one look at the
+        clock.
+        """
         self._now_ms = now_ms
         self._in_turn = True
 
@@ -156,12 +168,15 @@ class LogStore:
         return 0
 
     def append_batch(self, d: Draft, b: Any, pos: int, end: int) -> int:
-        """Append each message of a RocketMQ batch body b[pos:end] with the draft's other fields: all or none, in one segment.
+        """Append each message of a RocketMQ batch body b[pos:end] with the draft's other fields: all or none, in one
+        segment.
 
-        The draft's own properties are left alone, its tail goes behind each message's. Returns the count, or minus a status;
-        the draft then says where the first one is (physical, queue_offset, store_ms) and how many bytes all have (size).
+        The draft's own properties are left alone, its tail goes behind each message's. Returns the count, or minus a
+        status; the draft then says where the first one is (physical, queue_offset, store_ms) and how many bytes all
+        have (size).
 
-            total size (4) | magic (4) | body CRC (4) | flag (4) | body length (4) | body | properties length (2) | properties
+            total size (4) | magic (4) | body CRC (4) | flag (4) | body length (4) | body | properties length (2) |
+            properties
         """
         if self.refusal != 0:
             return -self.refusal
@@ -332,8 +347,8 @@ class LogStore:
     ) -> int:
         """Find the messages from offset on, before end_offset (negative: all), and say what was found (`status`).
 
-        At least one message is found if there is one, however large and whatever max_count. A place whose record is gone,
-        damaged or was never written is passed over.
+        At least one message is found if there is one, however large and whatever max_count. A place whose record is
+        gone, damaged or was never written is passed over.
         """
         result.clear()
         result.log = self.log
@@ -459,8 +474,9 @@ class LogStore:
         return low
 
     def offset_by_time(self, queue: ConsumeQueue, ms: int, lower: bool = False) -> int:
-        """The offset for a moment, as RocketMQ finds it: an exact hit, else the nearer neighbour, the earlier on a tie; after the
-        last message the last one, 0 for an empty queue. With `lower`: the first stored at or after ms, max_offset when there is none.
+        """The offset for a moment, as RocketMQ finds it: an exact hit, else the nearer neighbour, the earlier on a
+        tie; after the last message the last one, 0 for an empty queue. With `lower`: the first stored at or after ms,
+        max_offset when there is none.
         """
         if queue.max_offset == queue.min_offset:
             return queue.max_offset if lower else 0
@@ -478,7 +494,9 @@ class LogStore:
         return after if later - ms < ms - self.store_time(queue, before) else before
 
     def query(self, topic: bytes, key: bytes, max_num: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """Records of the topic that carry the key (in KEYS or as UNIQ_KEY) and were stored in begin … end, newest first."""
+        """Records of the topic that carry the key (in KEYS or as UNIQ_KEY) and were stored in begin … end, newest
+        first.
+        """
         if self.index is None:
             return []
         max_num = min(max_num, 64)
@@ -495,7 +513,11 @@ class LogStore:
                 continue
             seen.add(physical)
             record = self.record_at(physical)
-            if record is not None and self._carries(record, topic, key) and begin_ms <= self._store_time_at(physical) <= end_ms:
+            if (
+                record is not None
+                and self._carries(record, topic, key)
+                and begin_ms <= self._store_time_at(physical) <= end_ms
+            ):
                 found.append(record)
         return found
 
@@ -548,7 +570,8 @@ class LogStore:
     def open(self) -> Recovery:
         """Take the folder, bring everything derived up to the log's end, and say what that took.
 
-        Raises Locked when another process has it, Corrupt when a newer version wrote it, StoreError when the disk fails.
+        Raises Locked when another process has it, Corrupt when a newer version wrote it, StoreError when the disk
+        fails.
         """
         self.upkeep = Upkeep(self)
         try:
@@ -568,7 +591,9 @@ class LogStore:
         put64(self._live, 16, self.log.end)
 
     def replay(self, position: int) -> int:
-        """Dispatch the good records from position on; returns where the first bad one stands, or the end of the segments."""
+        """Dispatch the good records from position on; returns where the first bad one stands, or the end of the
+        segments.
+        """
         d = self._element
         d.tail_len = 0
         while True:

@@ -1,11 +1,11 @@
 """Upkeep: everything a store does besides appending and reading, as jobs and ticks.
 
-    flush       the log and its sums            (durability)
-    prepare     the next segment, pages ahead   (durability)
-    checkpoint  what is derived, then the positions that are durable now: data before what vouches for it
-    reserve     queue offsets ahead of those handed out
-    mark        the marker by which the next start tells a power cut from a killed process
-    clean       files that retention lets go
+flush       the log and its sums            (durability)
+prepare     the next segment, pages ahead   (durability)
+checkpoint  what is derived, then the positions that are durable now: data before what vouches for it
+reserve     queue offsets ahead of those handed out
+mark        the marker by which the next start tells a power cut from a killed process
+clean       files that retention lets go
 """
 
 from __future__ import annotations
@@ -302,7 +302,13 @@ class Upkeep:
             self._reported.add(physical)
             store.damaged += 1
             self.write_damage(
-                {"position": physical, "end": physical, "topic": topic.decode(), "queueId": queue_id, "queueOffset": offset}
+                {
+                    "position": physical,
+                    "end": physical,
+                    "topic": topic.decode(),
+                    "queueId": queue_id,
+                    "queueOffset": offset,
+                }
             )
 
     def write_damage(self, entry: dict[str, Any]) -> None:
