@@ -236,16 +236,25 @@ class LogReader:
         raise AssertionError("unreachable")
 
     def _call(self, address: tuple[str, int], command: RemotingCommand) -> RemotingCommand:
+        """The answer; a connection that broke while it was idle is made again. All requests of a reader can repeat."""
         with self._lock:
-            line = self._lines.get(address)
-            if line is None:
-                line = self._lines[address] = Line(address, self._timeout_s)
-            try:
-                return line.call(command, self._timeout_s)
-            except BaseException:  # an answer may still be on its way: never mistake it for the next one's
-                line.close()
-                del self._lines[address]
-                raise
+            if address in self._lines:
+                try:
+                    return self._call_on(address, command)
+                except ConnectionLost:
+                    pass
+            return self._call_on(address, command)
+
+    def _call_on(self, address: tuple[str, int], command: RemotingCommand) -> RemotingCommand:
+        line = self._lines.get(address)
+        if line is None:
+            line = self._lines[address] = Line(address, self._timeout_s)
+        try:
+            return line.call(command, self._timeout_s)
+        except BaseException:  # an answer may still be on its way: never mistake it for the next one's
+            line.close()
+            del self._lines[address]
+            raise
 
 
 _SYSTEM_TOPICS = frozenset(

@@ -22,7 +22,7 @@ from penstock.wire.codes import LanguageCode
 from penstock.wire.fastjson import BAD_JSON, check_depth
 
 FRAME_BYTES_MAX = 16_777_216  # the value of the length field
-HEADER_BYTES_MAX = 65_536
+HEADER_BYTES_MAX = 65_536  # of a request; the answer to a batch names every message in its header
 EXT_KEYS_MAX = 256
 VERSION = 409  # V4_9_8
 
@@ -292,10 +292,11 @@ class CommandParser:
     returns the commands before them, or raises when there are none, and so does every later `feed`.
     """
 
-    __slots__ = ("_buffer", "error")
+    __slots__ = ("_buffer", "_header_bytes_max", "error")
 
-    def __init__(self) -> None:
+    def __init__(self, *, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
         self._buffer = bytearray()
+        self._header_bytes_max = header_bytes_max
         self.error: WireError | None = None
 
     @property
@@ -331,7 +332,7 @@ class CommandParser:
                     serialize, size = mark >> 24, mark & 0xFFFFFF
                     if serialize > BINARY:
                         raise WireError(f"serialize type {serialize}")
-                    if size > length - 4 or size > HEADER_BYTES_MAX:
+                    if size > length - 4 or size > self._header_bytes_max:
                         raise WireError(f"header of {size} bytes in a frame of {length}")
                     end = at + 4 + length
                     if len(view) < end:

@@ -9,7 +9,7 @@ from typing import cast
 
 from penstock.client.routes import split_address
 from penstock.errors import ConnectionLost, TimedOut, WireError
-from penstock.wire.remoting import FLAG_ONEWAY, CommandParser, RemotingCommand, encode
+from penstock.wire.remoting import FLAG_ONEWAY, FRAME_BYTES_MAX, CommandParser, RemotingCommand, encode
 
 OnRequest = Callable[["Connection", RemotingCommand], None]
 
@@ -21,7 +21,7 @@ class Connection(asyncio.Protocol):
         self.address = address
         self.closed = False
         self._on_request = on_request
-        self._parser = CommandParser()
+        self._parser = CommandParser(header_bytes_max=FRAME_BYTES_MAX)
         self._opaques = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[RemotingCommand]] = {}
         self._transport: asyncio.Transport | None = None

@@ -21,20 +21,20 @@ import msgspec
 
 from penstock.client import requests
 from penstock.client.aio.assigned import Assigned
-from penstock.client.aio.cluster import OK, Cluster, Handler, number
+from penstock.client.aio.cluster import Cluster, Handler, number
 from penstock.client.aio.control import Control
+from penstock.client.aio.giveback import GiveBack
+from penstock.client.aio.locks import QueueLocks
+from penstock.client.aio.offsets import BrokerOffsets, FileOffsets, Offsets
 from penstock.client.rebalance import Allocate, average, changes
 from penstock.client.results import Retry
 from penstock.client.routes import MessageQueue
-from penstock.client.sending import send_request
 from penstock.client.subscriptions import Start, Subscription, consume_from, start_ms
 from penstock.clock import Clock
-from penstock.disk.files import Files
-from penstock.disk.tables import load, save
-from penstock.errors import BrokerRefused, ClientError, Closed, NoRoute, StoreError, WireError
-from penstock.message import Message, ReceivedMessage
+from penstock.errors import BrokerRefused, ClientError, Closed, NoRoute, WireError
+from penstock.message import ReceivedMessage
 from penstock.wire.codes import RETRY_PREFIX, RequestCode, ResponseCode
-from penstock.wire.fastjson import dumps, loads
+from penstock.wire.fastjson import loads
 from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand
 
@@ -47,18 +47,12 @@ PULL_TIMEOUT_S = 30.0
 REBALANCE_S = 20.0
 REBALANCE_SOON_S = 1.0  # when a route, a lock or a member list is still missing
 COMMIT_S = 5.0
-LOCK_S = 20.0
-LOCK_LIFE_S = 30.0
 ERROR_WAIT_S = 1.0
 GIVE_BACK_WAIT_S = 5.0
 ORDERLY_WAIT_S = 1.0
 SPAN_MAX = 2_000
 PULL_BYTES = 1 << 20
 PULL_COUNT = 256
-# properties of one delivery, which the copy for the retry topic must not have
-_NOT_CARRIED = frozenset(
-    ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "TRAN_MSG", "DELAY", "REAL_TOPIC", "REAL_QID", "WAIT")
-)
 _PULLED = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -167,8 +161,11 @@ class PushConsumer:
             registry, timeout_s=timeout_s, clock=clock, heartbeat=self._heartbeat, handlers=self._handlers()
         )
         folder = offsets_folder or Path.home() / ".penstock" / "offsets"
-        self._offsets_path = folder / f"{group}.json"
-        self._local: dict[str, int] = {}
+        self._offsets: Offsets = (
+            BrokerOffsets(self._cluster, group) if model == "cluster" else FileOffsets(folder / f"{group}.json")
+        )
+        self._locks = QueueLocks(self._cluster, group) if orderly and model == "cluster" else None
+        self._give_back = GiveBack(self._cluster, group, attempts_max)
         self._ready: asyncio.Queue[tuple[Assigned, ReceivedMessage]] = asyncio.Queue()
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
         self._rebalance_wanted = asyncio.Event()
@@ -182,10 +179,8 @@ class PushConsumer:
         await self._cluster.start()
         self._cluster.on_routes = self._rebalance_wanted.set
         self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=f"penstock-{self.group}")
-        if self.model == "broadcast":
-            table = await asyncio.to_thread(load, Files(), self._offsets_path)
-            self._local = {str(k): int(v) for k, v in ((table or {}).get("offsetTable") or {}).items()}
-        else:
+        await self._offsets.open()
+        if self.model == "cluster":
             self._subscribe(Subscription(RETRY_PREFIX + self.group, version=self._cluster.clock.now_ms()))
         if not self.orderly:
             for _ in range(self._concurrency):
@@ -193,8 +188,8 @@ class PushConsumer:
         await self._join(list(self.subscriptions))
         self._cluster.spawn(self._keep_balance())
         self._cluster.spawn(self._keep_offsets())
-        if self.orderly:
-            self._cluster.spawn(self._keep_locks())
+        if self._locks is not None:
+            self._cluster.spawn(self._locks.keep(self.assigned))
         return self
 
     async def close(self) -> None:
@@ -337,10 +332,7 @@ class PushConsumer:
         gone, new = changes(self.assigned, wanted, topic)
         for queue in gone:
             await self.drop(self.assigned[queue])
-        if self.orderly and new:
-            locked = await self._lock(new)
-        else:
-            locked = set(new)
+        locked = await self._locks.lock(new) if self._locks is not None else set(new)
         for queue in new:
             if queue in locked and topic in self.subscriptions and not self._closing:
                 self._take(queue, await self._start_offset(queue))
@@ -395,23 +387,16 @@ class PushConsumer:
             assigned.tasks[1].cancel()
         try:
             await self._commit(assigned)
-            if self.orderly and self.model == "cluster":
-                await self._ask_locks(RequestCode.UNLOCK_BATCH_MQ, {assigned.queue.broker: [assigned.queue]})
+            if self._locks is not None:
+                await self._locks.unlock(assigned.queue)
         except (ClientError, WireError, Closed) as error:
             log.warning("group %s could not commit %s: %s", self.group, assigned.queue, error)
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         """Where to begin: the committed offset, else what `start` says."""
-        if self.model == "broadcast":
-            known = self._local.get(_local_key(queue))
-            if known is not None:
-                return known
-        else:
-            answer = await self._cluster.ask_queue(
-                queue, requests.committed(self.group, queue), (*OK, ResponseCode.QUERY_NOT_FOUND)
-            )
-            if answer.code == ResponseCode.SUCCESS:
-                return number(answer, "offset")
+        committed = await self._offsets.get(queue)
+        if committed is not None:
+            return committed
         moment = start_ms(self._start)
         if queue.topic.startswith(RETRY_PREFIX) or self._start == "first":
             request = requests.min_offset(queue)
@@ -420,40 +405,6 @@ class PushConsumer:
         else:
             request = requests.max_offset(queue)
         return number(await self._cluster.ask_queue(queue, request), "offset")
-
-    # -- queue locks of orderly consumption
-
-    async def _lock(self, queues: list[MessageQueue]) -> set[MessageQueue]:
-        """Lock queues at their brokers; those that we hold now."""
-        if self.model == "broadcast":
-            return set(queues)
-        by_broker: dict[str, list[MessageQueue]] = {}
-        for queue in queues:
-            by_broker.setdefault(queue.broker, []).append(queue)
-        return await self._ask_locks(RequestCode.LOCK_BATCH_MQ, by_broker)
-
-    async def _ask_locks(self, code: int, by_broker: dict[str, list[MessageQueue]]) -> set[MessageQueue]:
-        held: set[MessageQueue] = set()
-        for queues in by_broker.values():
-            body = dumps(
-                {"clientId": self.client_id, "consumerGroup": self.group, "mqSet": [q.as_json() for q in queues]}
-            )
-            answer = await self._cluster.ask_queue(queues[0], RemotingCommand(code, body=body))
-            if answer.body:
-                found = loads(answer.body)
-                held.update(map(MessageQueue.from_json, found.get("lockOKMQSet") or ()))
-        return held
-
-    async def _keep_locks(self) -> None:
-        while True:
-            await asyncio.sleep(LOCK_S)
-            try:
-                held = await self._lock(list(self.assigned)) if self.assigned else set()
-            except (ClientError, WireError) as error:
-                log.warning("group %s could not renew its queue locks: %s", self.group, error)
-                continue
-            for queue in held & set(self.assigned):
-                self.assigned[queue].locked_s = asyncio.get_running_loop().time()
 
     # -- pulling
 
@@ -553,7 +504,8 @@ class PushConsumer:
         while not assigned.dropped:
             message = await assigned.inbox.get()
             while not assigned.dropped:
-                await self._wait_for_lock(assigned)
+                if self._locks is not None:
+                    await self._locks.wait(assigned)
                 if self._listener_of(message.topic) is None:
                     delivery = Delivery(self, assigned, message)
                     self._deliveries.put_nowait(delivery)
@@ -565,18 +517,6 @@ class PushConsumer:
                     break
                 message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
                 await asyncio.sleep(ORDERLY_WAIT_S)
-
-    async def _wait_for_lock(self, assigned: Assigned) -> None:
-        """Go on only while the broker surely keeps the queue for us."""
-        loop = asyncio.get_running_loop()
-        while self.model == "cluster" and not assigned.dropped and loop.time() - assigned.locked_s > LOCK_LIFE_S:
-            try:
-                if assigned.queue in await self._lock([assigned.queue]):
-                    assigned.locked_s = loop.time()
-                    return
-            except (ClientError, WireError) as error:
-                log.warning("group %s cannot lock %s: %s", self.group, assigned.queue, error)
-            await asyncio.sleep(ORDERLY_WAIT_S)
 
     async def listen(self, message: ReceivedMessage) -> int | None:
         """Hand a message to its listener: None when it is done, else the delay level to bring it again with."""
@@ -601,63 +541,12 @@ class PushConsumer:
             if self.model == "broadcast":
                 log.error("broadcast group %s gives up %s of %s", self.group, message.msg_id, message.topic)
             else:
-                while not await self._give_back(assigned, message, give_back):
+                while not await self._give_back.give(assigned.queue, message, give_back):
                     if assigned.dropped:
                         return
                     await asyncio.sleep(GIVE_BACK_WAIT_S)
         assigned.consumed_s = asyncio.get_running_loop().time()
         assigned.settle(message.queue_offset)
-
-    async def _give_back(self, assigned: Assigned, message: ReceivedMessage, level: int) -> bool:
-        """Have the broker bring a message again; whether that is stored."""
-        ext = {
-            "offset": str(message.physical_offset),
-            "group": self.group,
-            "delayLevel": str(level),
-            "originMsgId": message.offset_msg_id,
-            "originTopic": message.topic,
-            "unitMode": "false",
-            "maxReconsumeTimes": str(self._attempts_max),
-        }
-        try:
-            await self._cluster.ask_queue(assigned.queue, RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
-            return True
-        except (ClientError, WireError) as error:
-            log.warning("group %s could not give back %s: %s", self.group, message.msg_id, error)
-        try:
-            await self._send_to_retry(message, level)
-            return True
-        except (ClientError, WireError, ValueError) as error:
-            log.error("group %s could not send %s to its retry topic: %s", self.group, message.msg_id, error)
-            return False
-
-    async def _send_to_retry(self, message: ReceivedMessage, level: int) -> None:
-        """The same by an ordinary send, for a message whose broker is away or forgot it."""
-        topic = RETRY_PREFIX + self.group
-        queues = (await self._cluster.route(topic)).publish_queues()
-        if not queues:
-            raise NoRoute(f"no broker takes messages for topic {topic!r}")
-        local = (
-            "MIN_OFFSET",
-            "MAX_OFFSET",
-            "CONSUME_START_TIME",
-            "TRAN_MSG",
-            "DELAY",
-            "REAL_TOPIC",
-            "REAL_QID",
-            "WAIT",
-        )
-        properties = {name: value for name, value in message.properties.items() if name not in local}
-        properties.setdefault("RETRY_TOPIC", message.topic)
-        properties.setdefault("ORIGIN_MESSAGE_ID", message.msg_id)
-        times = message.reconsume_times + 1
-        delay = level if level > 0 else 3 + message.reconsume_times
-        again = Message(topic, message.body, properties=properties, flag=message.flag, delay_level=max(delay, 0))
-        queue = queues[message.queue_offset % len(queues)]
-        request = send_request(self.group, again, queue, message.msg_id, self._cluster.clock.now_ms())
-        request.ext["j"] = str(self._attempts_max if level < 0 else times)
-        request.ext["l"] = str(self._attempts_max)
-        await self._cluster.ask_queue(queue, request, (*OK, 10, 11, 12))
 
     # -- offsets
 
@@ -675,19 +564,8 @@ class PushConsumer:
         offset = assigned.window.committed
         if offset == assigned.sent_offset:
             return
-        await self.commit_offset(assigned.queue, offset)
+        await self._offsets.commit(assigned.queue, offset)
         assigned.sent_offset = offset
-
-    async def commit_offset(self, queue: MessageQueue, offset: int) -> None:
-        """Set the group's committed offset of a queue."""
-        if self.model == "cluster":
-            await self._cluster.ask_queue(queue, requests.commit(self.group, queue, offset))
-            return
-        self._local[_local_key(queue)] = offset
-        try:
-            await asyncio.to_thread(save, Files(), self._offsets_path, {"offsetTable": dict(self._local)})
-        except StoreError as error:
-            log.error("group %s could not keep its offsets: %s", self.group, error)
 
     async def move(self, offsets: dict[MessageQueue, int]) -> None:
         """Go on elsewhere in some queues; what is in hand of them is let go."""
@@ -698,9 +576,5 @@ class PushConsumer:
                 self._stop(assigned)
                 for task in assigned.tasks[1:]:
                     task.cancel()
-            await self.commit_offset(queue, offset)
+            await self._offsets.commit(queue, offset)
         self._rebalance_wanted.set()
-
-
-def _local_key(queue: MessageQueue) -> str:
-    return f"{queue.topic}@{queue.broker}@{queue.queue_id}"

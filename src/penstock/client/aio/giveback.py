@@ -1,0 +1,69 @@
+"""Giving a message back: the broker stores a copy that comes again later, or goes to the dead-letter topic."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.client.aio.cluster import OK, Cluster
+from penstock.client.routes import MessageQueue
+from penstock.client.sending import send_request
+from penstock.errors import ClientError, NoRoute, WireError
+from penstock.message import Message, ReceivedMessage
+from penstock.wire.codes import RETRY_PREFIX, RequestCode
+from penstock.wire.remoting import RemotingCommand
+
+log = logging.getLogger("penstock.client")
+
+# properties of one delivery, which the copy for the retry topic must not have
+_NOT_CARRIED = frozenset(
+    ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "TRAN_MSG", "DELAY", "REAL_TOPIC", "REAL_QID", "WAIT")
+)
+
+
+class GiveBack:
+    """Gives the messages of one group back."""
+
+    def __init__(self, cluster: Cluster, group: str, attempts_max: int) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._attempts_max = attempts_max
+
+    async def give(self, queue: MessageQueue, message: ReceivedMessage, level: int) -> bool:
+        """Have the broker that stores a message bring it again, or send a copy; whether one of them worked."""
+        ext = {
+            "offset": str(message.physical_offset),
+            "group": self._group,
+            "delayLevel": str(level),
+            "originMsgId": message.offset_msg_id,
+            "originTopic": message.topic,
+            "unitMode": "false",
+            "maxReconsumeTimes": str(self._attempts_max),
+        }
+        try:
+            await self._cluster.ask_queue(queue, RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
+            return True
+        except (ClientError, WireError) as error:
+            log.warning("group %s could not give back %s: %s", self._group, message.msg_id, error)
+        try:
+            await self._send(message, level)
+            return True
+        except (ClientError, WireError, ValueError) as error:
+            log.error("group %s could not send %s to its retry topic: %s", self._group, message.msg_id, error)
+            return False
+
+    async def _send(self, message: ReceivedMessage, level: int) -> None:
+        """The same by an ordinary send, for a message whose broker is away or has it no longer."""
+        topic = RETRY_PREFIX + self._group
+        queues = (await self._cluster.route(topic)).publish_queues()
+        if not queues:
+            raise NoRoute(f"no broker takes messages for topic {topic!r}")
+        properties = {name: value for name, value in message.properties.items() if name not in _NOT_CARRIED}
+        properties.setdefault("RETRY_TOPIC", message.topic)
+        properties.setdefault("ORIGIN_MESSAGE_ID", message.msg_id)
+        delay = max(0, level or 3 + message.reconsume_times)
+        again = Message(topic, message.body, properties=properties, flag=message.flag, delay_level=delay)
+        queue = queues[message.queue_offset % len(queues)]
+        request = send_request(self._group, again, queue, message.msg_id, self._cluster.clock.now_ms())
+        request.ext["j"] = str(self._attempts_max if level < 0 else message.reconsume_times + 1)
+        request.ext["l"] = str(self._attempts_max)
+        await self._cluster.ask_queue(queue, request, (*OK, 10, 11, 12))

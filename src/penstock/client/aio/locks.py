@@ -1,0 +1,77 @@
+"""Queue locks: an orderly consumer reads a queue only while its broker keeps it for this client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+
+from penstock.client.aio.assigned import Assigned
+from penstock.client.aio.cluster import Cluster
+from penstock.client.routes import MessageQueue
+from penstock.errors import ClientError, WireError
+from penstock.wire.codes import RequestCode
+from penstock.wire.fastjson import dumps, loads
+from penstock.wire.remoting import RemotingCommand
+
+log = logging.getLogger("penstock.client")
+
+RENEW_S = 20.0
+LIFE_S = 30.0  # the broker keeps a lock for 60 s; we trust it for half of that
+AGAIN_S = 1.0
+
+
+class QueueLocks:
+    """The locks of one member of a group."""
+
+    def __init__(self, cluster: Cluster, group: str) -> None:
+        self._cluster = cluster
+        self._group = group
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Lock queues, or renew; those that are ours now."""
+        return await self._ask(RequestCode.LOCK_BATCH_MQ, queues)
+
+    async def unlock(self, queue: MessageQueue) -> None:
+        """Let another member have it."""
+        await self._ask(RequestCode.UNLOCK_BATCH_MQ, [queue])
+
+    async def _ask(self, code: int, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        by_broker: dict[str, list[MessageQueue]] = {}
+        for queue in queues:
+            by_broker.setdefault(queue.broker, []).append(queue)
+        held: set[MessageQueue] = set()
+        for some in by_broker.values():
+            body = {
+                "clientId": self._cluster.client_id,
+                "consumerGroup": self._group,
+                "mqSet": [queue.as_json() for queue in some],
+            }
+            answer = await self._cluster.ask_queue(some[0], RemotingCommand(code, body=dumps(body)))
+            if answer.body:
+                held.update(map(MessageQueue.from_json, loads(answer.body).get("lockOKMQSet") or ()))
+        return held
+
+    async def keep(self, assigned: dict[MessageQueue, Assigned]) -> None:
+        """Renew all locks every 20 s, until cancelled."""
+        while True:
+            await asyncio.sleep(RENEW_S)
+            try:
+                held = await self.lock(list(assigned))
+            except (ClientError, WireError) as error:
+                log.warning("group %s could not renew its queue locks: %s", self._group, error)
+                continue
+            for queue in held & set(assigned):
+                assigned[queue].locked_s = asyncio.get_running_loop().time()
+
+    async def wait(self, assigned: Assigned) -> None:
+        """Return when the queue is surely ours, or dropped."""
+        loop = asyncio.get_running_loop()
+        while not assigned.dropped and loop.time() - assigned.locked_s > LIFE_S:
+            try:
+                if assigned.queue in await self.lock([assigned.queue]):
+                    assigned.locked_s = loop.time()
+                    return
+            except (ClientError, WireError) as error:
+                log.warning("group %s cannot lock %s: %s", self._group, assigned.queue, error)
+            await asyncio.sleep(AGAIN_S)

@@ -1,0 +1,120 @@
+"""`client.blocking`: the same clients without an event loop."""
+
+import asyncio
+import inspect
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock import Admin, Message, Producer, PullConsumer, PushConsumer, aio
+from penstock.errors import ConnectionLost, NoRoute
+
+Fresh = Callable[[str], str]
+
+
+@pytest.mark.parametrize("name", ["Producer", "PushConsumer", "PullConsumer", "Admin", "Delivery"])
+def test_both_faces_have_the_same_methods(name: str) -> None:
+    blocking, inner = getattr(penstock, name), getattr(aio, name)
+
+    def public(kind: type) -> dict[str, set[str]]:
+        return {
+            attribute: set(inspect.signature(member).parameters)
+            for attribute, member in inspect.getmembers(kind)
+            if callable(member) and not attribute.startswith("_")
+        }
+
+    theirs = public(inner)
+    for attribute, parameters in public(blocking).items():
+        assert parameters == theirs[attribute], attribute
+    internal = {"drop", "listen", "listens_to", "move"}  # what the parts of the asyncio consumer share
+    assert set(theirs) - set(public(blocking)) <= internal
+    constructor = set(inspect.signature(inner).parameters) - {"clock"}
+    if name != "Delivery":
+        assert set(inspect.signature(blocking).parameters) == constructor
+
+
+def test_public_names() -> None:
+    assert {"Producer", "Message", "Retry", "SendStatus"} <= set(penstock._PUBLIC)
+    for name in penstock._PUBLIC:
+        assert getattr(penstock, name)
+    with pytest.raises(AttributeError):
+        penstock.nonsense  # noqa: B018
+
+
+def test_importing_the_client_is_light() -> None:
+    code = "import sys, penstock; penstock.Producer; print({'pyarrow', 'pyspark', 'numpy', 'lmdb'} & set(sys.modules))"
+    source = Path(penstock.__file__).parents[1]
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(source)}
+    )
+    assert found.stdout.strip() == "set()", found.stderr
+
+
+def test_everything_once(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("blocking"), fresh("g")
+    with Producer(registry) as producer, Admin(registry) as admin:
+        admin.create_topic(topic, 1)
+        receipt = producer.send(Message(topic, b"0"))
+        producer.send_batch([Message(topic, b"1"), Message(topic, b"2")])
+        producer.send_oneway(Message(topic, b"3"))
+        reported = threading.Event()
+        future = producer.send_nowait(Message(topic, b"4"), lambda result: reported.set())
+        assert future.result(10).queue_offset == 4
+        assert reported.wait(5)
+        assert len(producer.queues(topic)) == 1
+        assert admin.message(receipt.offset_msg_id).body == b"0"
+        assert topic in admin.topics()
+        assert admin.cluster_info().clusters
+        assert admin.topic_stats(topic)[receipt.queue].max_offset == 5
+    with PullConsumer(registry) as consumer:
+        [queue] = consumer.assign(topic, start="first")
+        assert [m.body for m in consumer.getmany(5)[queue]] == [b"0", b"1", b"2", b"3", b"4"]
+        consumer.seek(queue, 3)
+        assert (consumer.position(queue), consumer.lag(queue)) == (3, 2)
+    got: list[bytes] = []
+    with PushConsumer(group, registry, listener=lambda m: got.append(m.body), start="first") as push:
+        push.subscribe(topic)
+        deadline = time.monotonic() + 10
+        while len(got) < 5 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert push.client_id
+    assert sorted(got) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_iteration(registry: str, fresh: Fresh) -> None:
+    topic = fresh("for")
+    with Producer(registry) as producer:
+        for i in range(3):
+            producer.send(Message(topic, b"%d" % i))
+    seen = []
+    with PushConsumer(fresh("g"), registry, start="first") as consumer:
+        consumer.subscribe(topic)
+        for delivery in consumer:
+            seen.append(delivery.body)
+            delivery.ack()
+            if len(seen) == 3:
+                break
+    assert sorted(seen) == [b"0", b"1", b"2"]
+
+
+def test_errors_come_through(registry: str) -> None:
+    with pytest.raises(ConnectionLost):
+        Producer("127.0.0.1:1").start()
+    with PullConsumer(registry) as consumer, pytest.raises(NoRoute):
+        consumer.assign("nobody-made-this")
+
+
+async def test_a_blocking_call_in_the_loop_is_refused() -> None:
+    from penstock.client.portal import portal
+
+    async def inside() -> None:
+        with pytest.raises(RuntimeError, match=r"penstock\.aio"):
+            portal().run(asyncio.sleep(0))
+
+    await asyncio.to_thread(portal().run, inside())

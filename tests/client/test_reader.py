@@ -1,0 +1,149 @@
+"""`client.reader` against a real broker: blocking sockets, raw records."""
+
+import asyncio
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from penstock.client.blocking import Admin, Producer
+from penstock.client.reader import LogReader, MessageQueue
+from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut, WireError
+from penstock.message import Message
+from penstock.wire.record import iter_records
+
+Fresh = Callable[[str], str]
+
+
+def fill(registry: str, topic: str, count: int, body: bytes = b"", tags: str | None = None) -> MessageQueue:
+    with Producer(registry) as producer, Admin(registry) as admin:
+        admin.create_topic(topic, 2)
+        wait_for_route(registry, topic)
+        queue = MessageQueue(topic, "broker-a", 0)
+        producer.send_batch([Message(topic, body or b"%d" % i, tags=tags) for i in range(count)], queue=queue)
+    return queue
+
+
+def wait_for_route(registry: str, topic: str) -> None:
+    with LogReader(registry) as reader:
+        for _ in range(500):
+            try:
+                reader.queues(topic)
+                return
+            except NoRoute:
+                time.sleep(0.01)
+    raise AssertionError(f"{topic} was not registered")
+
+
+def test_reading(registry: str, fresh: Fresh) -> None:
+    topic = fresh("reader")
+    queue = fill(registry, topic, 50)
+    with LogReader(registry) as reader:
+        assert topic in reader.topics()
+        assert "TBW102" not in reader.topics()
+        assert reader.queues(topic) == [queue, MessageQueue(topic, "broker-a", 1)]
+        assert reader.offsets(queue, durable=False) == (0, 50)
+        fetched = reader.fetch(queue, 10, durable=False)
+        assert (fetched.status, fetched.next_offset, fetched.max_offset) == (0, 50, 50)
+        assert [m.body for m in iter_records(fetched.records)] == [b"%d" % i for i in range(10, 50)]
+        assert reader.fetch(queue, 0, max_count=7, durable=False).next_offset == 7
+        assert reader.fetch(queue, 50, durable=False).status == 19
+        assert reader.fetch(queue, 99, durable=False)[:2] == (21, 50)
+
+
+def test_durable_end(registry: str, fresh: Fresh) -> None:
+    queue = fill(registry, fresh("durable"), 5)
+    with LogReader(registry) as reader:
+        for _ in range(300):  # the flush of level `os` comes within a second
+            if reader.offsets(queue) == (0, 5):
+                break
+            time.sleep(0.01)
+        assert reader.offsets(queue) == (0, 5)
+        assert reader.fetch(queue, 0).next_offset == 5
+
+
+def test_large_fetch(registry: str, fresh: Fresh) -> None:
+    queue = fill(registry, fresh("bulk"), 3_000, b"x" * 500)
+    with LogReader(registry) as reader:
+        fetched = reader.fetch(queue, 0, durable=False)
+        assert fetched.next_offset == 3_000
+        assert len(fetched.records) > 1_500_000
+        some = reader.fetch(queue, 0, max_bytes=100_000, durable=False)
+        assert 0 < some.next_offset < 200
+        assert len(some.records) <= 100_000
+
+
+def test_time_tags_and_commit(registry: str, fresh: Fresh) -> None:
+    topic = fresh("misc")
+    queue = fill(registry, topic, 3, tags="a")
+    time.sleep(0.05)
+    moment = int(time.time() * 1000)
+    fill(registry, topic, 4, tags="b")
+    with LogReader(registry) as reader:
+        assert reader.offset_at(queue, 0) == 0
+        assert reader.offset_at(queue, moment) == 3
+        assert reader.offset_at(queue, moment + 60_000) == 7
+        fetched = reader.fetch(queue, 0, tags="b", durable=False)
+        assert [m.tags for m in iter_records(fetched.records)] == ["b"] * 4
+        reader.commit("readers", queue, 5)
+        assert reader.committed("readers", queue) == 5
+
+
+def test_errors(registry: str) -> None:
+    with LogReader(registry) as reader:
+        with pytest.raises(NoRoute):
+            reader.queues("nobody-made-this")
+        with pytest.raises(BrokerRefused):
+            reader.fetch(MessageQueue("TBW102", "broker-a", 99), 0)
+        with pytest.raises(NoRoute):
+            reader.offsets(MessageQueue("TBW102", "broker-z", 0))
+    with pytest.raises(ConnectionLost):
+        LogReader("127.0.0.1:1").topics()
+    with pytest.raises(ValueError):
+        LogReader("nonsense:x")
+
+
+def test_second_registry(registry: str) -> None:
+    with LogReader(f"127.0.0.1:1;{registry}") as reader:
+        assert isinstance(reader.topics(), list)
+        reader.close()
+        assert isinstance(reader.topics(), list)
+
+
+def test_a_restart_is_bridged(own_cluster) -> None:  # type: ignore[no-untyped-def]
+    queue = fill(own_cluster.registry, "T", 5)
+    with LogReader(own_cluster.registry) as reader:
+        assert reader.fetch(queue, 0, durable=False).next_offset == 5
+        own_cluster.stop(signal.SIGTERM)
+        own_cluster.start()
+        assert reader.fetch(queue, 0, durable=False).next_offset == 5
+
+
+@pytest.mark.parametrize(("answer", "error"), [(b"", TimedOut), (b"\0\0\0\1junk", WireError)])
+def test_a_peer_that_misbehaves(answer: bytes, error: type[Exception]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            peer, _ = server.accept()
+            with peer:
+                peer.recv(1000)
+                peer.sendall(answer)
+                peer.recv(1000)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with LogReader(f"127.0.0.1:{server.getsockname()[1]}", timeout_s=0.3) as reader, pytest.raises(error):
+            reader.topics()
+        thread.join()
+
+
+async def test_one_lock_for_two_threads(registry: str, fresh: Fresh) -> None:
+    queue = await asyncio.to_thread(fill, registry, fresh("threads"), 20)
+    with LogReader(registry) as reader:
+        results = await asyncio.gather(
+            *(asyncio.to_thread(reader.fetch, queue, i, max_count=1, durable=False) for i in range(20))
+        )
+    assert [r.next_offset for r in results] == list(range(1, 21))
