@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from records import Record, read_plainly
+from spark_records import Record, read_plainly
 
 from penstock.errors import Corrupt
 from penstock.spark import decode, numpydecode, schema

@@ -183,12 +183,16 @@ async def _through_the_broker(feed: Feed, registry: str) -> TopicReport:
     say.note(f"{feed.topic}: {feed.what}")
     arrived = asyncio.Event()
     first = last = time.monotonic()
+    taken: dict[int, set[int]] = {}
 
     async def take(message: Any) -> None:
         nonlocal first, last
         last = time.monotonic()
         first = first if told.consumed else last
-        told.consumed += 1
+        seen = taken.setdefault(message.queue_id, set())
+        if message.queue_offset not in seen:  # delivery is at least once: a repeat is not a message more
+            seen.add(message.queue_offset)
+            told.consumed += 1
         arrived.set()
 
     batches = _batches(feed)
@@ -206,7 +210,7 @@ async def _through_the_broker(feed: Feed, registry: str) -> TopicReport:
                 if len(sending) >= BATCHES_AT_ONCE:
                     done, sending = await asyncio.wait(sending, return_when=asyncio.FIRST_COMPLETED)
                     told.published += sum(task.result() for task in done)
-                say(told.consumed, told.published)
+                say(min(told.consumed, told.published), told.published)
             told.published += sum(await asyncio.gather(*sending))
             told.publish_rate = told.published / max(time.monotonic() - began, 1e-3)
             while told.consumed < told.published:
@@ -260,8 +264,9 @@ async def _send(producer: Any, topic: str, batch: list[tuple[bytes, str, str | N
 @contextmanager
 def _spark_meanwhile() -> Iterator[Any]:
     """Starts Spark in a thread; gives a function that waits for the session."""
-    from penstock.spark.sessions import session
+    from penstock.spark.sessions import running, session
 
+    mine = not running()
     found: list[SparkSession] = []
     failed: list[BaseException] = []
 
@@ -286,7 +291,7 @@ def _spark_meanwhile() -> Iterator[Any]:
         yield wait
     finally:
         thread.join()
-        for spark in found:
+        for spark in found if mine else ():
             spark.stop()
 
 
@@ -300,6 +305,7 @@ def _through_spark(
 
     say = Progress(f"archive {feed.topic}")
     say.note(f"{feed.topic}: Spark archives the topic and makes a table of it")
+    _wait_until_durable(registry, feed.topic, told.published)
     result = archive.run(spark, feed.topic, folder / "archive", registry=registry, progress=say)
     say.clear()
     told.archived, told.archive = result.rows, str(folder / "archive" / f"topic={feed.topic}")
@@ -314,6 +320,18 @@ def _through_spark(
     chart = summarise(kept, feed)
     show.write(f"\n{feed.topic}, the first rows of {told.rows:,}:\n{_first_rows(kept)}\n")
     return chart
+
+
+def _wait_until_durable(registry: str, topic: str, count: int) -> None:
+    """Spark reads what is flushed, and that is up to a second behind what consumers see."""
+    from penstock.client.reader import LogReader
+
+    deadline = time.monotonic() + QUIET_S
+    with LogReader(registry) as reader:
+        while sum(end - begin for begin, end in map(reader.offsets, reader.queues(topic))) < count:
+            if time.monotonic() > deadline:
+                raise ConfigError(f"the broker has not flushed {topic} within {QUIET_S:g} s")
+            time.sleep(0.1)
 
 
 def _first_rows(table: Any, count: int = 5) -> str:

@@ -36,14 +36,16 @@ class Feed:
 
 
 def feeds(paths: list[Path]) -> list[Feed]:
-    """One feed per shape: files with the same fields go to the same topic, told apart by a field `source`."""
+    """One feed per shape: files with the same fields and alike names share a topic, told apart by a field `source`."""
     found: dict[tuple[str, ...], list[tuple[Path, str, list[Event], Iterator[Event]]]] = {}
     for path in paths:
         what, events = _read(path)
         sample = list(islice(events, SAMPLE))
         if not sample:
             raise ConfigError(f"{path} holds no events")
-        shape = (what, *dict.fromkeys(name for event in sample[:50] for name in event))
+        # The same fields, and names that begin alike: twelve sensors are one topic, a taxi count and a sensor are two.
+        family = re.split(r"[_\-. \d]", path.stem, maxsplit=1)[0].lower()
+        shape = (what, family, *dict.fromkeys(name for event in sample[:50] for name in event))
         found.setdefault(shape, []).append((path, what, sample, events))
     return [_feed(parts) for parts in found.values()]
 

@@ -13,6 +13,7 @@ from penstock.errors import ConfigError
 
 EVENTS = 20_000
 SECONDS = 15.0
+_KERNEL_THREAD = 0x00200000  # PF_KTHREAD: part of the kernel, nothing anybody started
 WINDOW_S = 0.5  # CPU is measured over this long: shorter is only the kernel's 10-ms grain
 FIELDS = [
     Field("time", "time"), Field("name", "text"), Field("pid", "number"), Field("cpu_percent", "number"),
@@ -39,6 +40,8 @@ def sample(events: int = EVENTS, seconds: float = SECONDS, proc: Path = Path("/p
                 head, _, tail = (folder / "stat").read_text().rpartition(")")
                 stat = tail.split()
             except OSError:  # it ended meanwhile
+                continue
+            if int(stat[6]) & _KERNEL_THREAD:
                 continue
             pid, used, born = int(folder.name), int(stat[11]) + int(stat[12]), int(stat[19])
             seen.add((pid, born))

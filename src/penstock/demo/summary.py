@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 POINTS_MAX, BINS, TOP = 300, 40, 12
 _TYPES = {"number": "double", "time": "timestamp", "text": "string"}
-_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+_STEPS = (0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
 
 
 def typed(events: DataFrame, fields: list[Field]) -> DataFrame:
@@ -92,7 +92,7 @@ def _over_time(table: DataFrame, plan: Plan, topic: str) -> Chart:
     low, high = table.agg(F.min(when), F.max(when)).collect()[0]
     span = (high - low).total_seconds() if low and high else 0.0
     step = next((s for s in _STEPS if span / s <= POINTS_MAX), 604800 * max(round(span / 604800 / POINTS_MAX), 1))
-    seconds = F.unix_timestamp(when)
+    seconds = F.unix_millis(when) / 1000
     label = _measure(plan)[1] + (f" by {plan.series}" if plan.series else "")
     return Chart(
         f"{topic}: {label}, every {_span(step)}",
@@ -136,8 +136,9 @@ def _nice(width: float) -> float:
     return next(step * power for step in (1, 2, 5, 10) if step * power >= width)
 
 
-def _span(seconds: int) -> str:
+def _span(seconds: float) -> str:
     for unit, size in (("days", 86400), ("hours", 3600), ("minutes", 60)):
-        if seconds % size == 0:
-            return f"{seconds // size} {unit if seconds // size > 1 else unit[:-1]}"
-    return f"{seconds} s"
+        count = int(seconds // size)
+        if count and seconds % size == 0:
+            return f"{count} {unit if count > 1 else unit[:-1]}"
+    return f"{seconds:g} s"

@@ -35,10 +35,20 @@ def session(
     from pyspark.sql import SparkSession
 
     active = SparkSession.getActiveSession()
+    if active is None and running():  # in a thread that has not used it yet
+        active = SparkSession.builder.getOrCreate()
     if active is None:
         active = _start(app, master or os.environ.get("PENSTOCK_SPARK_MASTER", "local[*, 4]"), dict(config or {}), quick)
     register(active)
     return active
+
+
+def running() -> bool:
+    """Whether this process has a session already."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    return SparkContext._active_spark_context is not None or SparkSession.getActiveSession() is not None
 
 
 def register(spark: SparkSession) -> None:

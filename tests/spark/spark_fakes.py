@@ -1,0 +1,74 @@
+"""A cluster in memory: what a reader of the real one would answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spark_records import Record
+
+from penstock.client.reader import Fetched, MessageQueue
+from penstock.errors import ClientError, NoRoute
+
+
+class Log:
+    """Queues of records; `durable` holds the durable end where it is before the last record; `fail` is raised, in turn."""
+
+    def __init__(self) -> None:
+        self.records: dict[MessageQueue, list[Record]] = {}
+        self.oldest: dict[MessageQueue, int] = {}
+        self.durable: dict[MessageQueue, int] = {}
+        self.groups: dict[tuple[str, MessageQueue], int] = {}
+        self.fail: list[ClientError] = []
+        self.fetches: list[tuple[MessageQueue, int, int, str]] = []
+        self.page = 1 << 30
+
+    def put(self, queue: MessageQueue, count: int, size: int = 10, **given: Any) -> None:
+        held = self.records.setdefault(queue, [])
+        first = self.offsets(queue, durable=False)[1]
+        for n in range(first, first + count):
+            tag = b"TAGS\1" + (b"even" if n % 2 == 0 else b"odd")
+            held.append(
+                Record(n, (b"%d" % n).ljust(size, b"."), queue.queue_id, queue.topic.encode(), tag, stored_ms=1000 + n)
+            )
+
+    def drop(self, queue: MessageQueue, before: int) -> None:
+        self.records[queue] = [record for record in self.records[queue] if record.offset >= before]
+        self.oldest[queue] = before
+
+    def topics(self) -> list[str]:
+        return sorted({queue.topic for queue in self.records})
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        found = sorted(queue for queue in self.records if queue.topic == topic)
+        if not found:
+            raise NoRoute(topic)
+        return found
+
+    def offsets(self, queue: MessageQueue, *, durable: bool = True) -> tuple[int, int]:
+        held = self.records[queue]
+        oldest = self.oldest.get(queue, 0)
+        end = held[-1].offset + 1 if held else oldest
+        return oldest, min(self.durable.get(queue, end), end) if durable else end
+
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
+        found = [record.offset for record in self.records[queue] if record.stored_ms >= timestamp_ms]
+        return found[0] if found else self.offsets(queue, durable=False)[1]
+
+    def fetch(self, queue: MessageQueue, offset: int, **wanted: Any) -> Fetched:
+        if self.fail:
+            raise self.fail.pop(0)
+        tags = wanted.get("tags", "*")
+        self.fetches.append((queue, offset, wanted["max_count"], tags))
+        low, high = self.offsets(queue)
+        if not low <= offset < high:
+            return Fetched(21 if offset < low or offset > high else 19, max(low, min(offset, high)), low, high, b"")
+        page = [r for r in self.records[queue] if offset <= r.offset < min(high, offset + min(wanted["max_count"], self.page))]
+        asked = {tag.strip().encode() for tag in tags.split("||")}
+        chosen = [r for r in page if tags == "*" or r.properties.partition(b"TAGS\1")[2] in asked]
+        return Fetched(0 if chosen else 20, page[-1].offset + 1, low, high, b"".join(r.encode() for r in chosen))
+
+    def committed(self, group: str, queue: MessageQueue) -> int | None:
+        return self.groups.get((group, queue))
+
+    def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
+        self.groups[group, queue] = offset

@@ -1,0 +1,263 @@
+"""The readers without a JVM: what they plan and what a task reads, against a cluster in memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, IsNotNull, LessThan, Not
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows, ReadMinRows
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+from spark_fakes import Log
+
+from penstock.client.reader import MessageQueue
+from penstock.errors import ConfigError, PenstockError, TimedOut
+from penstock.spark import planning, source
+from penstock.spark.planning import DataLoss, Range
+from penstock.spark.source import FilteringReader, RangePartition, Source
+
+A0, A1 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
+TWO = StructType([StructField("tags", StringType()), StructField("offset", LongType())])
+
+
+@pytest.fixture
+def log(monkeypatch: pytest.MonkeyPatch) -> Log:
+    made = Log()
+    made.put(A0, 10)
+    made.put(A1, 4)
+    monkeypatch.setattr(source, "connection", lambda options: made)
+    monkeypatch.setattr(source.time, "sleep", lambda seconds: None)
+    return made
+
+
+def read(reader: Any, partitions: Any = None) -> list[tuple[int, list[int]]]:
+    found = []
+    for part in reader.partitions() if partitions is None else partitions:
+        offsets = [n for batch in reader.read(part) for n in batch.column("offset").to_pylist()]
+        found.append((part.range.queue.queue_id, offsets))
+    return found
+
+
+def reader(**given: str) -> Any:
+    return Source({"subscribe": "t", "pushdown": "true", **given}).reader(TWO)
+
+
+def stream(**given: str) -> Any:
+    return Source({"subscribe": "t", "startingOffsets": "earliest", **given}).stream_reader(TWO)
+
+
+# -- batch
+
+
+def test_a_batch_is_all_that_is_durable_at_load(log: Log) -> None:
+    log.durable[A0] = 7
+    loaded = Source({"subscribe": "t"})
+    log.durable[A0] = 9
+    assert read(loaded.reader(TWO)) == [(0, list(range(7))), (1, [0, 1, 2, 3])]
+
+
+def test_a_projection_has_the_columns_asked_for_in_their_order(log: Log) -> None:
+    made = reader()
+    (batch, *_) = made.read(made.partitions()[0])
+    assert batch.schema.names == ["tags", "offset"]
+    assert batch.to_pylist()[:2] == [{"tags": "even", "offset": 0}, {"tags": "odd", "offset": 1}]
+    with pytest.raises(ConfigError, match="offset is bigint"):
+        Source({"subscribe": "t"}).reader(StructType([StructField("offset", StringType())]))
+    with pytest.raises(ConfigError, match="did you mean offset"):
+        Source({"subscribe": "t"}).reader(StructType([StructField("ofset", LongType())]))
+
+
+def test_no_partition_reads_nothing(log: Log) -> None:
+    from pyspark.sql.datasource import InputPartition
+
+    assert list(reader().read(InputPartition(None))) == []
+
+
+def test_filters_cut_what_is_read(log: Log) -> None:
+    made = reader()
+    assert isinstance(made, FilteringReader)
+    filters = [EqualTo(("partition",), 0), GreaterThan(("offset",), 2), LessThan(("offset",), 8), IsNotNull(("offset",))]
+    assert list(made.pushFilters(filters)) == []
+    assert read(made) == [(0, [3, 4, 5, 6, 7])]
+
+
+def test_filters_on_time_narrow_and_are_checked_again(log: Log) -> None:
+    from datetime import UTC, datetime
+
+    at = lambda ms: datetime.fromtimestamp(ms / 1000, UTC)  # noqa: E731
+    made = reader()
+    filters = [GreaterThanOrEqual(("timestamp",), at(1003)), LessThan(("timestamp",), at(1006))]
+    assert list(made.pushFilters(filters)) == filters
+    assert read(made) == [(0, [3, 4, 5, 6]), (1, [3])]
+
+
+def test_filters_on_tags_go_to_the_broker_and_are_compared_as_text(log: Log) -> None:
+    made = reader()
+    assert list(made.pushFilters([In(("tags",), ("odd", "third"))])) == []
+    assert read(made) == [(0, [1, 3, 5, 7, 9]), (1, [1, 3])]
+    assert {tags for *_, tags in log.fetches} == {"odd || third"}
+    both = reader(tags="even")
+    assert list(both.pushFilters([EqualTo(("tags",), "odd")])) == []
+    assert read(both) == []
+
+
+def test_filters_that_are_not_ours_are_handed_back(log: Log) -> None:
+    filters = [Not(EqualTo(("offset",), 3)), EqualTo(("key",), b"k"), EqualTo(("tags",), "a|b"), IsNotNull(("tags",))]
+    made = reader()
+    assert list(made.pushFilters(filters)) == filters
+    assert len(read(made)[0][1]) == 10
+
+
+def test_without_pushdown_the_reader_has_no_filters(log: Log) -> None:
+    assert not isinstance(Source({"subscribe": "t"}).reader(TWO), FilteringReader)
+
+
+# -- reading a range
+
+
+def part(queue: MessageQueue, start: int, end: int) -> RangePartition:
+    return RangePartition(Range(queue, start, end))
+
+
+def test_a_range_is_read_in_pages(log: Log) -> None:
+    log.page = 3
+    assert read(reader(), [part(A0, 1, 9)]) == [(0, list(range(1, 9)))]
+    assert [(at, most) for _, at, most, _ in log.fetches] == [(1, 8), (4, 5), (7, 2)]
+
+
+def test_lost_offsets_fail_or_leave_what_is_left_of_the_range(log: Log) -> None:
+    log.drop(A0, 4)
+    with pytest.raises(DataLoss, match="offsets 2 to 4"):
+        read(reader(), [part(A0, 2, 8)])
+    lenient = reader(failOnDataLoss="false")
+    assert read(lenient, [part(A0, 2, 8)]) == [(0, [4, 5, 6, 7])]
+    assert read(lenient, [part(A0, 0, 3)]) == [(0, [])]
+    log.records[A1] = []
+    with pytest.raises(DataLoss):
+        read(reader(), [part(A1, 0, 4)])
+    assert read(lenient, [part(A1, 0, 4)]) == [(1, [])]
+
+
+def test_errors_that_may_pass_are_tried_again(log: Log) -> None:
+    log.fail = [TimedOut("late"), TimedOut("late")]
+    assert read(reader(), [part(A0, 0, 2)]) == [(0, [0, 1])]
+    log.fail = [TimedOut("late")] * 3
+    with pytest.raises(TimedOut):
+        read(reader(fetchRetries="2"), [part(A0, 0, 2)])
+
+
+def test_a_broker_that_does_not_move_on_is_an_error(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log, "fetch", lambda queue, at, **_: planning_stuck(at))
+    with pytest.raises(PenstockError, match="does not go on"):
+        read(reader(), [part(A0, 0, 2)])
+
+
+def planning_stuck(at: int) -> Any:
+    from penstock.client.reader import Fetched
+
+    return Fetched(0, at, 0, 10, b"")
+
+
+# -- stream
+
+
+def test_a_stream_plans_from_offset_to_offset(log: Log) -> None:
+    made = stream()
+    start = made.initialOffset()
+    assert start == {"t": {"a": {"0": 0, "1": 0}}}
+    end = made.latestOffset(start, made.getDefaultReadLimit())
+    assert end == {"t": {"a": {"0": 10, "1": 4}}} == made.reportLatestOffset()
+    assert read(made, made.partitions(start, end)) == [(0, list(range(10))), (1, list(range(4)))]
+    assert made.latestOffset(end, made.getDefaultReadLimit()) is end
+    log.put(A1, 1)
+    assert made.latestOffset(end, ReadAllAvailable()) == {"t": {"a": {"0": 10, "1": 5}}}
+
+
+def test_the_same_two_offsets_are_the_same_partitions(log: Log) -> None:
+    made = stream(minPartitions="5")
+    start, end = made.initialOffset(), {"t": {"a": {"0": 10, "1": 4}}}
+    before = [p.range for p in made.partitions(start, end)]
+    log.put(A0, 90)
+    assert [p.range for p in made.partitions(start, end)] == before
+    assert made.partitions(end, end) == []
+
+
+def test_limits_are_split_and_available_now_reaches_its_frozen_end(log: Log) -> None:
+    made = stream(maxOffsetsPerTrigger="7")
+    limit = made.getDefaultReadLimit()
+    assert limit == ReadMaxRows(7)
+    made.prepareForTriggerAvailableNow()
+    log.put(A0, 100)
+    at = made.initialOffset()
+    seen = []
+    for _ in range(9):
+        fresh = made.latestOffset(at, limit)
+        if fresh is at:
+            break
+        seen.append(planning.from_json(fresh))
+        at = fresh
+    assert seen == [{A0: 5, A1: 2}, {A0: 10, A1: 4}]
+
+
+def test_a_limit_in_bytes_is_about_kept(log: Log) -> None:
+    made = stream(maxBytesPerTrigger="1k")
+    assert made.getDefaultReadLimit() == ReadMaxBytes(1024)
+    end = planning.from_json(made.latestOffset(made.initialOffset(), made.getDefaultReadLimit()))
+    assert 6 <= sum(end.values()) <= 10  # records of a little over 100 bytes
+
+
+def test_a_minimum_is_waited_for_but_not_for_ever(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1_000_000_000_000]
+    monkeypatch.setattr(source.time, "monotonic_ns", lambda: now[0])
+    made = stream(minOffsetsPerTrigger="5", maxTriggerDelay="10s")
+    limit = made.getDefaultReadLimit()
+    assert limit == ReadMinRows(5)
+    at = made.latestOffset(made.initialOffset(), limit)
+    log.put(A0, 3)
+    assert made.latestOffset(at, limit) is at
+    log.put(A0, 2)
+    more = made.latestOffset(at, limit)
+    assert planning.from_json(more)[A0] == 15
+    log.put(A0, 1)
+    assert made.latestOffset(more, limit) is more
+    now[0] += 10_000_000_000
+    assert planning.from_json(made.latestOffset(more, limit))[A0] == 16
+
+
+def test_a_group_is_shown_how_far_finished_batches_went(log: Log) -> None:
+    made = stream(commitOffsetsToGroup="ops", maxOffsetsPerTrigger="7")
+    at = made.initialOffset()
+    for _ in range(3):
+        at = made.latestOffset(at, made.getDefaultReadLimit())
+    assert log.groups == {("ops", A0): 10, ("ops", A1): 4}
+
+
+def test_new_queues_begin_at_their_oldest_message(log: Log) -> None:
+    made = stream()
+    at = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    late = MessageQueue("t", "b", 0)
+    log.put(late, 6)
+    log.drop(late, 2)
+    end = made.latestOffset(at, ReadAllAvailable())
+    parts = made.partitions(at, end)
+    log.drop(late, 4)
+    assert [p.range for p in made.partitions(at, end)] == [p.range for p in parts] == [Range(late, 2, 6)]
+
+
+def test_a_topic_made_anew_is_data_loss(log: Log) -> None:
+    made = stream()
+    at = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    log.records[A0] = log.records[A0][:3]
+    with pytest.raises(DataLoss):
+        made.latestOffset(at, ReadAllAvailable())
+    assert stream(failOnDataLoss="false").latestOffset(at, ReadAllAvailable()) is at
+
+
+def test_what_travels_to_tasks_can_be_pickled() -> None:
+    from pyspark.cloudpickle import dumps, loads
+
+    options = source.parse({"subscribe": "t"})
+    made = source.StreamReader(options, TWO)
+    copy = loads(dumps((made, part(A0, 1, 2))))
+    assert copy[0].options == options
+    assert copy[1].range == Range(A0, 1, 2)
