@@ -1,0 +1,86 @@
+"""One broker and one Spark session for all tests of this folder; topics have names of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Publish = Callable[..., str]
+
+
+@pytest.fixture(scope="session")
+def registry() -> Iterator[str]:
+    """A running registry and broker; the registry's address."""
+    from penstock.demo.command import broker
+
+    with broker() as address:
+        yield address
+
+
+@pytest.fixture(scope="session")
+def publish(registry: str) -> Publish:
+    """`publish(topic, count, queues=4)`: number n goes to queue n % queues, tag even or odd, key k<n>; waits until durable."""
+    from penstock.client.aio.producer import Producer
+    from penstock.client.reader import LogReader
+    from penstock.message import Message
+
+    async def send(topic: str, count: int, queues: int, first: int, size: int) -> None:
+        async with Producer(registry) as producer:
+            for queue in (await producer.queues(topic))[:queues]:
+                numbers = range(first + queue.queue_id, first + count, queues)
+                for at in range(0, len(numbers), 200):
+                    messages = [
+                        Message(topic, (b"%d" % n).ljust(size, b"."), keys=(f"k{n}",), tags="odd" if n % 2 else "even")
+                        for n in numbers[at : at + 200]
+                    ]
+                    await producer.send_batch(messages, queue=queue)
+
+    def publish(topic: str, count: int, queues: int = 4, first: int = 0, size: int = 10) -> str:
+        with LogReader(registry) as reader:
+            before = 0
+            if topic in reader.topics():
+                before = sum(reader.offsets(queue, durable=False)[1] for queue in reader.queues(topic))
+            asyncio.run(send(topic, count, queues, first, size))
+            deadline = time.monotonic() + 20
+            while sum(reader.offsets(queue)[1] for queue in reader.queues(topic)) < before + count:
+                assert time.monotonic() < deadline, "not durable within 20 s"
+                time.sleep(0.05)
+        return topic
+
+    return publish
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A quick local session, started the way users start it."""
+    from penstock.errors import ConfigError
+    from penstock.spark import java, session
+
+    try:
+        java.find()
+    except ConfigError as error:
+        pytest.skip(str(error))
+    # PySpark's own sockets and pandas notices are not ours to fail on.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        started = session("tests", master="local[2, 2]", quick=True, config={"spark.sql.shuffle.partitions": "2"})
+        yield started
+        started.stop()
+
+
+@pytest.fixture
+def child_environment(registry: str) -> dict[str, str]:
+    """For a child process that is to be killed."""
+    from pathlib import Path
+
+    root = str(Path(__file__).parents[2] / "src")
+    return {**os.environ, "PYTHONPATH": root, "PENSTOCK_REGISTRY": registry}

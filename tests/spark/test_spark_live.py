@@ -1,0 +1,292 @@
+"""With a real broker and a real Spark: few tests, each of what cannot be seen without."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from penstock.client.reader import LogReader
+from penstock.spark import schema
+from penstock.spark.pipelines import archive
+from penstock.spark.sessions import cause
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+
+@pytest.fixture(scope="session")
+def orders(publish: Callable[..., str]) -> str:
+    return publish("orders", 400)
+
+
+@pytest.fixture
+def load(spark: Any, registry: str, orders: str) -> Callable[..., Any]:
+    return lambda **options: spark.read.format("penstock").option("registry", registry).options(**options).load(orders)
+
+
+def offsets(frame: Any) -> list[tuple[int, int]]:
+    return sorted((row["partition"], row["offset"]) for row in frame.select("partition", "offset").collect())
+
+
+EVERY = [(queue, offset) for queue in range(4) for offset in range(100)]
+
+
+# -- batch
+
+
+def test_a_topic_is_a_table(load: Callable[..., Any]) -> None:
+    frame = load()
+    assert [field.name for field in frame.schema] == list(schema.BASE)
+    assert offsets(frame) == EVERY
+    row = frame.where("partition = 3 and offset = 1").collect()[0]
+    assert (bytes(row["value"]), bytes(row["key"]), row["tags"]) == (b"7.........", b"k7", "odd")
+
+
+def test_positions(load: Callable[..., Any], registry: str, orders: str) -> None:
+    part = {"orders": {"0": 98, "2": 99, "3": -1}}
+    expected = [(0, 98), (0, 99), *((1, n) for n in range(100)), (2, 99)]
+    assert offsets(load(startingOffsets=json.dumps(part))) == expected
+    assert offsets(load(endingOffsets='{"orders": {"0": 1, "1": 0, "2": 0, "3": 0}}')) == [(0, 0)]
+    with LogReader(registry) as reader:
+        broker = reader.queues(orders)[0].broker
+        for queue in reader.queues(orders):
+            reader.commit("reached", queue, 99)
+    assert offsets(load(startingGroup="reached")) == [(q, 99) for q in range(4)]
+    assert len(offsets(load(startingOffsets=json.dumps({"orders": {broker: {"0": 90}}})))) == 310
+    now = int(time.time() * 1000)
+    assert load(startingTimestamp="0", endingTimestamp=str(now + 60_000)).count() == 400
+    assert load(startingTimestamp=str(now + 60_000), startingOffsetsByTimestampStrategy="latest").count() == 0
+
+
+def test_any_subset_of_columns_in_any_order(spark: Any, registry: str, orders: str, load: Callable[..., Any]) -> None:
+    for ddl in ("offset long", "tags string, value binary, partition int", "properties map<string,string>, key binary"):
+        frame = spark.read.schema(ddl).format("penstock").option("registry", registry).load(orders)
+        assert frame.count() == 400
+        assert frame.columns == [part.split()[0] for part in ddl.replace("map<string,string>", "map").split(", ")]
+    every = load(includeMetadata="true")
+    assert every.columns == list(schema.BY_NAME)
+    row = every.where("partition = 0 and offset = 0").collect()[0]
+    assert row["crcOk"] is True
+    assert row["properties"]["TAGS"] == "even"
+    assert row["keys"] == ["k0"]
+    assert row["size"] > 100
+    assert len(row["msgId"]) == 32
+
+
+def test_arrow_types_are_the_ones_spark_derives(spark: Any) -> None:
+    from pyspark.sql.types import _parse_datatype_string
+
+    names = tuple(schema.BY_NAME)
+    assert schema.arrow_schema(_parse_datatype_string(schema.ddl(names))) == schema.arrow_of(names)
+
+
+def test_filters_are_answered_by_the_store_and_right(load: Callable[..., Any]) -> None:
+    frame = load()
+    narrow = frame.where("partition in (1, 2) and offset between 10 and 12 and tags = 'odd'")
+    assert narrow.rdd.getNumPartitions() == 2
+    assert offsets(narrow) == [(1, 10), (1, 11), (1, 12)]
+    assert offsets(frame.where("topic = 'other'")) == []
+    assert frame.where("timestamp > timestamp'2020-01-01 00:00:00' and timestamp < timestamp'2020-01-02 00:00:00'").count() == 0
+    assert offsets(load(pushdown="false").where("partition = 1 and offset < 2")) == [(1, 0), (1, 1)]
+
+
+def test_a_view_in_sql(spark: Any, registry: str, orders: str) -> None:
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING penstock OPTIONS (registry '{registry}', subscribe 'orders')")
+    rows = spark.sql("SELECT tags, count(*) AS n, max(offset) AS last FROM v GROUP BY tags ORDER BY tags").collect()
+    assert [tuple(row) for row in rows] == [("even", 200, 99), ("odd", 200, 99)]
+
+
+def test_errors_say_what_to_do(load: Callable[..., Any]) -> None:
+    for options, said in (
+        ({"startingOffset": "earliest"}, "did you mean startingOffsets"),
+        ({"columns": "ofset"}, "did you mean offset"),
+        ({"startingOffsets": '{"orders": {"0": 5000}}'}, "asked for was 5000"),
+        ({"subscribe": "orders"}, "exclude each other"),
+    ):
+        with pytest.raises(Exception) as error:
+            load(**options).count()
+        assert said in cause(error.value)
+    assert load(startingOffsets='{"orders": {"0": 5000}}', failOnDataLoss="false").count() == 300
+
+
+# -- stream
+
+
+def run_stream(spark: Any, registry: str, topic: str, folder: Path, **options: str) -> tuple[list[tuple[int, int]], list[int]]:
+    """Rows a bounded run wrote, in order, and the rows of each batch."""
+    query = (
+        spark.readStream.format("penstock")
+        .options(registry=registry, subscribe=topic, startingOffsets="earliest", **options)
+        .load()
+        .select("partition", "offset")
+        .writeStream.format("parquet")
+        .option("checkpointLocation", str(folder / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(str(folder / "out"))
+    )
+    query.awaitTermination()
+    rows = offsets(spark.read.parquet(str(folder / "out")))
+    return rows, [progress.numInputRows for progress in query.recentProgress if progress.numInputRows]
+
+
+def test_available_now_reads_in_steps_to_the_end_and_goes_on(
+    spark: Any, registry: str, publish: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = publish("steps", 100)
+    limits = {"maxOffsetsPerTrigger": "45", "commitOffsetsToGroup": "steps-shown"}
+    rows, batches = run_stream(spark, registry, topic, tmp_path, **limits)
+    assert rows == [(q, n) for q in range(4) for n in range(25)]
+    assert batches == [45, 45, 10]
+    publish(topic, 40, first=100)
+    rows, batches = run_stream(spark, registry, topic, tmp_path, **limits)
+    assert rows == [(q, n) for q in range(4) for n in range(35)]
+    assert batches == [40]
+    with LogReader(registry) as reader:
+        assert [reader.committed("steps-shown", queue) for queue in reader.queues(topic)] == [35] * 4
+
+
+_STREAM = """
+import json, os, sys
+from penstock.spark import session
+
+spark = session(quick=True, master="local[2, 2]")
+folder, run = sys.argv[1], sys.argv[2]
+
+def write(frame, batch):
+    rows = [[r["partition"], r["offset"], r["value"].decode()] for r in frame.collect()]
+    with open(f"{folder}/batch-{batch}-{run}.json", "w") as file:
+        json.dump(rows, file)
+    if run == "first" and batch == 1:
+        open(f"{folder}/now", "w").close()
+        import time
+        time.sleep(600)
+
+(spark.readStream.format("penstock")
+ .options(registry=os.environ["PENSTOCK_REGISTRY"], subscribe="replayed", startingOffsets="earliest",
+          maxOffsetsPerTrigger="60", minPartitions="6")
+ .load().writeStream.foreachBatch(write).option("checkpointLocation", folder + "/checkpoint")
+ .trigger(availableNow=True).start().awaitTermination())
+"""
+
+
+def kill_with_children(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for a driver and its JVM, as a power cut would have it: they share a process group."""
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait(20)
+
+
+def wait_for(happened: Callable[[], bool], process: subprocess.Popen[bytes], seconds: float = 90) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert process.poll() is None, f"the child ended by itself with {process.returncode}"
+        assert time.monotonic() < deadline, "nothing happened in time"
+        time.sleep(0.02)
+
+
+def test_a_killed_query_sees_the_same_rows_in_the_same_order(
+    publish: Callable[..., str], tmp_path: Path, child_environment: dict[str, str]
+) -> None:
+    publish("replayed", 200)
+    command = [sys.executable, "-c", _STREAM, str(tmp_path)]
+    first = subprocess.Popen([*command, "first"], env=child_environment, start_new_session=True)
+    try:
+        wait_for((tmp_path / "now").exists, first)
+    finally:
+        kill_with_children(first)
+    publish("replayed", 100, first=200)
+    again = subprocess.run([*command, "again"], env=child_environment, timeout=120)
+    assert again.returncode == 0
+    read = lambda batch, run: json.loads((tmp_path / f"batch-{batch}-{run}.json").read_text())  # noqa: E731
+    assert read(1, "again") == read(1, "first")
+    assert not (tmp_path / "batch-0-again.json").exists()
+    rows = read(0, "first") + [row for batch in range(1, 9) if (tmp_path / f"batch-{batch}-again.json").exists() for row in read(batch, "again")]
+    assert sorted(int(value.rstrip(".")) for _, _, value in rows) == list(range(300))
+
+
+# -- archive
+
+
+_ARCHIVE = """
+import os, sys
+from penstock.spark import session
+from penstock.spark.pipelines import archive
+
+archive.run(session(quick=True, master="local[2, 2]"), "kept", sys.argv[1],
+            registry=os.environ["PENSTOCK_REGISTRY"], file_records=50)
+"""
+
+
+def archived(folder: Path) -> list[tuple[int, int]]:
+    import pyarrow.parquet as pq
+
+    found = []
+    for path in (folder / "topic=kept").glob("broker=*/queue=*/*.parquet"):
+        table = pq.read_table(path, columns=["partition", "offset"], partitioning=None)
+        pairs = list(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+        first, _, last = path.stem.partition("-")
+        assert (pairs[0][1], pairs[-1][1]) == (int(first), int(last))
+        found += pairs
+    return sorted(found)
+
+
+def test_an_archive_killed_and_resumed_has_each_offset_once(
+    spark: Any, registry: str, publish: Callable[..., str], tmp_path: Path, child_environment: dict[str, str]
+) -> None:
+    publish("kept", 4000)
+    child = subprocess.Popen([sys.executable, "-c", _ARCHIVE, str(tmp_path)], env=child_environment, start_new_session=True)
+    try:
+        wait_for(lambda: len(archived(tmp_path)) >= 500, child)
+    finally:
+        kill_with_children(child)
+    before = len(archived(tmp_path))
+    assert before < 4000, "the kill came too late to show anything"
+    publish("kept", 400, first=4000)
+    steps: list[tuple[int, int]] = []
+    result = archive.run(
+        spark, "kept", tmp_path, registry=registry, file_records=50, group="archived", progress=lambda *at: steps.append(at)
+    )
+    assert result.resumed == 80
+    assert archived(tmp_path) == [(q, n) for q in range(4) for n in range(1100)]
+    assert not list(tmp_path.rglob("*.writing"))
+    assert steps[-1][0] == steps[-1][1] > 0
+    again = archive.run(spark, "kept", tmp_path, registry=registry)
+    assert (again.rows, again.files) == (0, [])
+    (tmp_path / "_penstock" / "kept.json").unlink()
+    publish("kept", 4, first=4400)
+    assert archive.run(spark, "kept", tmp_path, registry=registry).rows == 4
+    assert archived(tmp_path) == [(q, n) for q in range(4) for n in range(1101)]
+    table = spark.read.parquet(str(tmp_path / "topic=kept"))
+    assert table.selectExpr("count(distinct queue, offset)", "count(*)").collect()[0][:] == (4404, 4404)
+    with LogReader(registry) as reader:
+        assert [reader.committed("archived", queue) for queue in reader.queues("kept")] == [1100] * 4
+
+
+def test_the_archive_command(registry: str, publish: Callable[..., str], tmp_path: Path, spark: Any) -> None:
+    from click.testing import CliRunner
+
+    from penstock.spark.cli import spark as command
+
+    topic = publish("commanded", 20)
+    common = ["archive", topic, "--to", str(tmp_path), "--registry", registry]
+    dry = CliRunner().invoke(command, [*common, "--dry-run"])
+    assert dry.exit_code == 0, dry.output
+    assert "would write 20 messages to 4 files" in dry.output
+    assert not list(tmp_path.rglob("*.parquet"))
+    done = CliRunner().invoke(command, [*common, "--json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["rows"] == 20
+    assert "nothing new" in CliRunner().invoke(command, common).stdout
+    wrong = CliRunner().invoke(command, ["archive", "nowhere", "--to", str(tmp_path), "--registry", registry])
+    assert wrong.exit_code == 1
+    assert "nowhere" in wrong.stderr
+    assert "Traceback" not in wrong.stderr
