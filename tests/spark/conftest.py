@@ -28,7 +28,7 @@ def registry() -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def publish(registry: str) -> Publish:
-    """`publish(topic, count, queues=4)`: number n goes to queue n % queues, tag even or odd, key k<n>; waits until durable."""
+    """`publish(topic, count, queues=4)`: n to queue n % queues, tag even or odd, key k<n>; waits until durable."""
     from penstock.client.aio.producer import Producer
     from penstock.client.reader import LogReader
     from penstock.message import Message

@@ -11,7 +11,7 @@ from penstock.errors import ClientError, NoRoute
 
 
 class Log:
-    """Queues of records; `durable` holds the durable end where it is before the last record; `fail` is raised, in turn."""
+    """Queues of records; `durable` holds durable ends before the last record; `fail` is raised, in turn."""
 
     def __init__(self) -> None:
         self.records: dict[MessageQueue, list[Record]] = {}
@@ -62,7 +62,11 @@ class Log:
         low, high = self.offsets(queue)
         if not low <= offset < high:
             return Fetched(21 if offset < low or offset > high else 19, max(low, min(offset, high)), low, high, b"")
-        page = [r for r in self.records[queue] if offset <= r.offset < min(high, offset + min(wanted["max_count"], self.page))]
+        page = [
+            r
+            for r in self.records[queue]
+            if offset <= r.offset < min(high, offset + min(wanted["max_count"], self.page))
+        ]
         asked = {tag.strip().encode() for tag in tags.split("||")}
         chosen = [r for r in page if tags == "*" or r.properties.partition(b"TAGS\1")[2] in asked]
         return Fetched(0 if chosen else 20, page[-1].offset + 1, low, high, b"".join(r.encode() for r in chosen))

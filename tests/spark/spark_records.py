@@ -1,4 +1,4 @@
-"""Records for the tests of the Spark side: an encoder and a plain reader, each written once more, from the format page."""
+"""Records for the tests of the Spark side: an encoder and a plain reader, written once more from the format."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ class Record:
     def encode(self) -> bytes:
         flags = self.sys_flag | (0x10 if len(self.born[0]) == 16 else 0) | (0x20 if len(self.store[0]) == 16 else 0)
         crc = zlib.crc32(self.body) & 0x7FFFFFFF if self.crc is None else self.crc
-        rest = struct.pack(">IIiiqqiQ", 0xDAA320A7, crc, self.queue_id, self.flag, self.offset, self.physical, flags, self.born_ms)
+        rest = struct.pack(
+            ">IIiiqqiQ", 0xDAA320A7, crc, self.queue_id, self.flag, self.offset, self.physical, flags, self.born_ms
+        )
         rest += self.born[0] + struct.pack(">i", self.born[1]) + struct.pack(">q", self.stored_ms)
         rest += self.store[0] + struct.pack(">i", self.store[1]) + struct.pack(">iq", self.reconsumed, 0)
         rest += struct.pack(">i", len(self.body)) + self.body + bytes([len(self.topic)]) + self.topic

@@ -29,7 +29,9 @@ pair = st.one_of(
     st.binary(max_size=4).filter(lambda b: 2 not in b),
 )
 properties = st.tuples(st.lists(pair, max_size=5).map(b"\2".join), st.sampled_from([b"", b"\2"])).map(b"".join)
-host = st.tuples(st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)), st.integers(0, 99999))
+host = st.tuples(
+    st.one_of(st.binary(min_size=4, max_size=4), st.binary(min_size=16, max_size=16)), st.integers(0, 99999)
+)
 
 
 @st.composite
@@ -85,7 +87,9 @@ def test_three_readers_agree(made: list[Record], rows_max: int, bytes_max: int) 
 
 
 @settings(max_examples=60, deadline=None)
-@given(made=records(), first=st.integers(95, 115), until=st.integers(95, 115), tagged=st.booleans(), keyed=st.booleans())
+@given(
+    made=records(), first=st.integers(95, 115), until=st.integers(95, 115), tagged=st.booleans(), keyed=st.booleans()
+)
 def test_selection_is_the_same_as_filtering_afterwards(
     made: list[Record], first: int, until: int, tagged: bool, keyed: bool
 ) -> None:

@@ -96,7 +96,10 @@ def test_filters_are_answered_by_the_store_and_right(load: Callable[..., Any]) -
     assert narrow.rdd.getNumPartitions() == 2
     assert offsets(narrow) == [(1, 10), (1, 11), (1, 12)]
     assert offsets(frame.where("topic = 'other'")) == []
-    assert frame.where("timestamp > timestamp'2020-01-01 00:00:00' and timestamp < timestamp'2020-01-02 00:00:00'").count() == 0
+    assert (
+        frame.where("timestamp > timestamp'2020-01-01 00:00:00' and timestamp < timestamp'2020-01-02 00:00:00'").count()
+        == 0
+    )
     assert offsets(load(pushdown="false").where("partition = 1 and offset < 2")) == [(1, 0), (1, 1)]
 
 
@@ -122,7 +125,9 @@ def test_errors_say_what_to_do(load: Callable[..., Any]) -> None:
 # -- stream
 
 
-def run_stream(spark: Any, registry: str, topic: str, folder: Path, **options: str) -> tuple[list[tuple[int, int]], list[int]]:
+def run_stream(
+    spark: Any, registry: str, topic: str, folder: Path, **options: str
+) -> tuple[list[tuple[int, int]], list[int]]:
     """Rows a bounded run wrote, in order, and the rows of each batch."""
     query = (
         spark.readStream.format("penstock")
@@ -209,7 +214,12 @@ def test_a_killed_query_sees_the_same_rows_in_the_same_order(
     read = lambda batch, run: json.loads((tmp_path / f"batch-{batch}-{run}.json").read_text())  # noqa: E731
     assert read(1, "again") == read(1, "first")
     assert not (tmp_path / "batch-0-again.json").exists()
-    rows = read(0, "first") + [row for batch in range(1, 9) if (tmp_path / f"batch-{batch}-again.json").exists() for row in read(batch, "again")]
+    rows = read(0, "first") + [
+        row
+        for batch in range(1, 9)
+        if (tmp_path / f"batch-{batch}-again.json").exists()
+        for row in read(batch, "again")
+    ]
     assert sorted(int(value.rstrip(".")) for _, _, value in rows) == list(range(300))
 
 
@@ -243,7 +253,9 @@ def test_an_archive_killed_and_resumed_has_each_offset_once(
     spark: Any, registry: str, publish: Callable[..., str], tmp_path: Path, child_environment: dict[str, str]
 ) -> None:
     publish("kept", 4000)
-    child = subprocess.Popen([sys.executable, "-c", _ARCHIVE, str(tmp_path)], env=child_environment, start_new_session=True)
+    child = subprocess.Popen(
+        [sys.executable, "-c", _ARCHIVE, str(tmp_path)], env=child_environment, start_new_session=True
+    )
     try:
         wait_for(lambda: len(archived(tmp_path)) >= 500, child)
     finally:
@@ -253,7 +265,13 @@ def test_an_archive_killed_and_resumed_has_each_offset_once(
     publish("kept", 400, first=4000)
     steps: list[tuple[int, int]] = []
     result = archive.run(
-        spark, "kept", tmp_path, registry=registry, file_records=50, group="archived", progress=lambda *at: steps.append(at)
+        spark,
+        "kept",
+        tmp_path,
+        registry=registry,
+        file_records=50,
+        group="archived",
+        progress=lambda *at: steps.append(at),
     )
     assert result.resumed == 80
     assert archived(tmp_path) == [(q, n) for q in range(4) for n in range(1100)]

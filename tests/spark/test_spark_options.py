@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import ConfigError
-from penstock.spark.options import OPTIONS, parse, table
+from penstock.spark.options import OPTIONS, parse
+from penstock.spark.pages import rewritten
 
 DOCS = Path(__file__).parents[2] / "docs" / "spark.md"
 
@@ -81,6 +82,8 @@ def test_values_are_read_in_their_units() -> None:
     assert parse({"subscribe": "a", "tags": "*"}).tags == ()
 
 
-def test_the_documentation_has_the_table_of_all_options() -> None:
-    assert table() in DOCS.read_text(), "run: python -m penstock.spark.options docs/spark.md"
+def test_the_documentation_is_current() -> None:
+    page = DOCS.read_text()
+    assert rewritten(page) == page, "run: python -m penstock.spark.pages docs/spark.md"
+    assert all(f"`{option.name}`" in page for option in OPTIONS)
     assert all(option.meaning and not option.meaning.endswith(".") for option in OPTIONS)

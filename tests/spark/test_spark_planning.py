@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -209,8 +210,8 @@ def test_pieces_cover_the_ranges_once_in_order(sizes: list[int], least: int | No
     assert pieces == sorted(pieces) == planning.cut(ranges, least, most)
     for r in ranges:
         mine = [p for p in pieces if p.queue == r.queue]
-        assert [(p.start, p.end) for p in mine][0][0] == r.start and mine[-1].end == r.end
-        assert all(a.end == b.start for a, b in zip(mine, mine[1:], strict=False))
+        assert (mine[0].start, mine[-1].end) == (r.start, r.end)
+        assert all(a.end == b.start for a, b in pairwise(mine))
     if least and sum(sizes) >= least:
         assert len(pieces) >= min(least, sum(sizes))
     if most:

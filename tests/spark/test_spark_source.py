@@ -76,7 +76,12 @@ def test_no_partition_reads_nothing(log: Log) -> None:
 def test_filters_cut_what_is_read(log: Log) -> None:
     made = reader()
     assert isinstance(made, FilteringReader)
-    filters = [EqualTo(("partition",), 0), GreaterThan(("offset",), 2), LessThan(("offset",), 8), IsNotNull(("offset",))]
+    filters = [
+        EqualTo(("partition",), 0),
+        GreaterThan(("offset",), 2),
+        LessThan(("offset",), 8),
+        IsNotNull(("offset",)),
+    ]
     assert list(made.pushFilters(filters)) == []
     assert read(made) == [(0, [3, 4, 5, 6, 7])]
 

@@ -120,5 +120,7 @@ def _bars(chart: Chart, width: int) -> str:
     room = max(width - widest - 16, 10)
     lines = [chart.title]
     for name, value in chart.bars:
-        lines.append(f"{name[:widest]:>{widest}} {'█' * max(round(room * value / top), 1 if value else 0)} {value:,.0f}")
+        lines.append(
+            f"{name[:widest]:>{widest}} {'█' * max(round(room * value / top), 1 if value else 0)} {value:,.0f}"
+        )
     return "\n".join([*lines, f"{'':>{widest}} {chart.y}"])

@@ -169,7 +169,9 @@ def _processes(events: int) -> Feed:
     from penstock.demo import processes
     from penstock.demo.events import Feed
 
-    return Feed("processes", "this machine's processes, live", processes.FIELDS, processes.PLAN, processes.sample(events))
+    return Feed(
+        "processes", "this machine's processes, live", processes.FIELDS, processes.PLAN, processes.sample(events)
+    )
 
 
 async def _through_the_broker(feed: Feed, registry: str) -> TopicReport:
@@ -232,11 +234,10 @@ def _batches(feed: Feed) -> Iterator[list[tuple[bytes, str, str | None]]]:
     encode = msgspec.json.Encoder().encode
     tag = feed.plan.series or (feed.plan.x if feed.plan.kind == "top" else None)
     batch: list[tuple[bytes, str, str | None]] = []
-    size, number, began = 0, 0, time.monotonic()
-    for event in feed.events:
+    size, began = 0, time.monotonic()
+    for number, event in enumerate(feed.events):
         body = encode(event)
         batch.append((body, str(number), _tag(event, tag)))
-        number += 1
         size += len(body) + 200
         if len(batch) >= BATCH_MESSAGES or size >= BATCH_BYTES or time.monotonic() - began > 0.5:
             yield batch
@@ -248,7 +249,7 @@ def _batches(feed: Feed) -> Iterator[list[tuple[bytes, str, str | None]]]:
 def _tag(event: Event, name: str | None) -> str | None:
     if name is None or event.get(name) is None:
         return None
-    return "".join(c if c.isalnum() and c.isascii() or c in "_-" else "-" for c in str(event[name]))[:60] or None
+    return "".join(c if (c.isalnum() and c.isascii()) or c in "_-" else "-" for c in str(event[name]))[:60] or None
 
 
 async def _send(producer: Any, topic: str, batch: list[tuple[bytes, str, str | None]]) -> int:
@@ -376,7 +377,11 @@ def _tell(report: Report, show: TextIO) -> None:
             f"  archived  {told.archived:>9,} messages  {told.archive_rate:>10,.0f}/s  {told.archive}",
             f"  table     {told.rows:>9,} rows                    {told.table}",
         ]
-    lines += ["", f"chart:  {report.chart}", f"output: {report.folder}  ({report.seconds:.0f} s, everything is stopped)"]
+    lines += [
+        "",
+        f"chart:  {report.chart}",
+        f"output: {report.folder}  ({report.seconds:.0f} s, everything is stopped)",
+    ]
     show.write("\n".join(lines) + "\n")
     show.flush()
 

@@ -13,10 +13,14 @@ Event = dict[str, Any]
 
 _FORMATS = ("%d/%b/%Y:%H:%M:%S %z", "%Y/%m/%d %H:%M:%S", "%d.%m.%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S", "%m/%d/%Y %H:%M",
             "%Y/%m/%d", "%d.%m.%Y", "%m/%d/%Y", "%b %d %H:%M:%S")  # fmt: skip
-_TIME_NAMES = re.compile(r"(?i)(^|_)(time|timestamp|ts|date|datetime|epoch|at|when|created|updated)($|_)|timestamp$|[a-z]At$")
+_TIME_NAMES = re.compile(
+    r"(?i)(^|_)(time|timestamp|ts|date|datetime|epoch|at|when|created|updated)($|_)|timestamp$|[a-z]At$"
+)
 _ID_NAMES = re.compile(r"(?i)(^|_)(id|pid|uid|no|nr|number|index|code|status|zip|port)$|Id$|^unnamed")
 _AXIS_NAMES = re.compile(r"(?i)^(time|hour|hours|day|weekday|month|minute|week|year|age|x|step|position)$")
-_VALUE_NAMES = re.compile(r"(?i)(value|cpu|amount|price|total|count|temperature|delay|duration|latency|speed|score|size)")
+_VALUE_NAMES = re.compile(
+    r"(?i)(value|cpu|amount|price|total|count|temperature|delay|duration|latency|speed|score|size)"
+)
 SERIES_MAX = 5
 
 

@@ -14,7 +14,29 @@ if TYPE_CHECKING:
 
 POINTS_MAX, BINS, TOP = 300, 40, 12
 _TYPES = {"number": "double", "time": "timestamp", "text": "string"}
-_STEPS = (0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800)
+_STEPS = (
+    0.5,
+    1,
+    2,
+    5,
+    10,
+    15,
+    30,
+    60,
+    120,
+    300,
+    600,
+    900,
+    1800,
+    3600,
+    7200,
+    10800,
+    21600,
+    43200,
+    86400,
+    172800,
+    604800,
+)
 
 
 def typed(events: DataFrame, fields: list[Field]) -> DataFrame:
@@ -60,7 +82,9 @@ def _largest(table: DataFrame, plan: Plan) -> list[str]:
     if plan.series is None:
         return []
     weight = F.sum(_quoted(plan.y)) if plan.y else F.count(F.lit(1))
-    ranked = table.where(_quoted(plan.series).isNotNull()).groupBy(_quoted(plan.series).alias("s")).agg(weight.alias("w"))
+    ranked = (
+        table.where(_quoted(plan.series).isNotNull()).groupBy(_quoted(plan.series).alias("s")).agg(weight.alias("w"))
+    )
     return [row["s"] for row in ranked.orderBy(F.desc("w"), "s").limit(SERIES_MAX).collect()]
 
 
@@ -111,9 +135,7 @@ def _over_bins(table: DataFrame, plan: Plan, topic: str) -> Chart:
     inside = table.where((_quoted(plan.x) >= low) & (_quoted(plan.x) <= high))
     x = F.floor(_quoted(plan.x) / width) * width
     label = _measure(plan)[1]
-    return Chart(
-        f"{topic}: {label} by {plan.x} (classes of {width:g})", plan.x, label, series=_lines(inside, plan, x)
-    )
+    return Chart(f"{topic}: {label} by {plan.x} (classes of {width:g})", plan.x, label, series=_lines(inside, plan, x))
 
 
 def _top(table: DataFrame, plan: Plan, topic: str) -> Chart:

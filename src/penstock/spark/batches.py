@@ -20,6 +20,7 @@ else:
     if not kernel.__file__.endswith((".so", ".pyd")):
         from penstock.spark import numpydecode as kernel
 
+COMPILED = kernel.__name__.endswith(".decode")
 ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 4 << 20
 
@@ -165,9 +166,7 @@ def _intact(batches: Batches, kind: pa.DataType) -> pa.Array:
 def _texts(batches: Batches, span: int) -> list[bytes | None]:
     positions, lengths = batches.decoder.spans(span)
     owner = batches.decoder.owner
-    return [
-        None if n < 0 else owner[p : p + n] for p, n in zip(positions.tolist(), lengths.tolist(), strict=True)
-    ]
+    return [None if n < 0 else owner[p : p + n] for p, n in zip(positions.tolist(), lengths.tolist(), strict=True)]
 
 
 def _host(span: int) -> Callable[[Batches, pa.DataType], pa.Array]:

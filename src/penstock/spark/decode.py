@@ -66,7 +66,10 @@ class Decoder:
     # -- pass 0
 
     def load(self, records: bytes, first: int, until: int) -> int:
-        """How many rows are wanted: queue offset in [first, until), a wanted tag and key. `Corrupt` if a record is not whole."""
+        """How many rows are wanted: queue offset in [first, until), a wanted tag and key.
+
+        `Corrupt` if a record is not whole.
+        """
         self.owner = records
         self.records = address(records)
         self.size = len(records)
@@ -109,7 +112,7 @@ class Decoder:
         """Fill the table's row at `at` from the record at p; its size, or -1 when it is not whole."""
         if left < 91:
             return -1
-        total = be32(self.records, p)
+        total: int = be32(self.records, p)
         magic = be32(self.records, p + 4)
         if total < 91 or total > left or (magic != _PLAIN and magic != _WIDE):
             return -1
@@ -179,10 +182,8 @@ class Decoder:
             p = stop + 1
 
     def _among(self, wanted: Any, size: int, start: int, n: int) -> bool:
-        if n < 0:
-            return False
         p = 0
-        while p < size:
+        while n >= 0 and p < size:
             length = be16(wanted, p)
             if length == n and same(wanted, p + 2, self.records, start, n):
                 return True
@@ -236,7 +237,7 @@ class Decoder:
         return n
 
     def _inflate(self) -> None:
-        """Compressed bodies of the batch, inflated, one after the other in `extra`; VALUE points there as -1 - position."""
+        """Inflate the compressed bodies of the batch into `extra`; VALUE points there as -1 - position."""
         extra = bytearray()
         for i in range(self.rows):
             at = i * _WIDTH
@@ -279,7 +280,7 @@ class Decoder:
         return result
 
     def times(self, span: int, delta: int) -> Any:
-        """A field of milliseconds since 1970 as microseconds, held within the years 1 to 9999 (born times are the sender's)."""
+        """A field of milliseconds since 1970 as microseconds, within the years 1 to 9999: senders write any number."""
         result = np.empty(self.rows, np.int64)
         out = result
         with cython.nogil:
@@ -386,7 +387,7 @@ class Decoder:
         return (bitmap if nulls else None), edges, items, data, nulls
 
     def pairs(self, headers: bool) -> Any:
-        """(list offsets, name offsets, names, value offsets, values) of the properties; as headers without KEYS and TAGS."""
+        """(list offsets, name offsets, names, value offsets, values) of the properties; headers lack KEYS and TAGS."""
         edges = np.empty(self.rows + 1, np.int32)
         offsets = edges
         pairs = 0

@@ -36,9 +36,9 @@ def _python() -> Finding:
 
 
 def _build() -> Finding:
-    from penstock.spark.batches import kernel
+    from penstock.spark import batches
 
-    if kernel.__name__.endswith(".decode"):
+    if batches.COMPILED:
         return Finding("decoder", "compiled")
     return Finding("decoder", "numpy (slow)", "install a wheel, or build: pip install penstock with a C compiler there")
 

@@ -39,7 +39,10 @@ class Decoder:
     # -- pass 0
 
     def load(self, records: bytes, first: int, until: int) -> int:
-        """How many rows are wanted: queue offset in [first, until), a wanted tag and key. `Corrupt` if a record is not whole."""
+        """How many rows are wanted: queue offset in [first, until), a wanted tag and key.
+
+        `Corrupt` if a record is not whole.
+        """
         self.owner, self.bytes = records, np.frombuffer(records, np.uint8)
         starts = self._walk(records)
         table = self._frame(starts)
@@ -50,7 +53,9 @@ class Decoder:
         if self.tags:
             table = table[[text in self.tags for text in self._texts(table, TAGS)]]
         if self.keys:
-            table = table[[bool(self.keys.intersection((text or b"").split(b" "))) for text in self._texts(table, KEYS)]]
+            table = table[
+                [bool(self.keys.intersection((text or b"").split(b" "))) for text in self._texts(table, KEYS)]
+            ]
         self.fetched, self.count, self.rows = table, len(table), 0
         return self.count
 
@@ -225,7 +230,7 @@ class Decoder:
         return valid, offsets, items, np.frombuffer(b"".join(flat), np.uint8), nulls
 
     def pairs(self, headers: bool) -> Any:
-        """(list offsets, name offsets, names, value offsets, values) of the properties; as headers without KEYS and TAGS."""
+        """(list offsets, name offsets, names, value offsets, values) of the properties; headers lack KEYS and TAGS."""
         row, start, value, end = self._pairs_of(self.table) if self.rows else (np.empty(0, np.int64),) * 4
         if headers:
             shown = ~(self._named(start, value, b"KEYS") | self._named(start, value, b"TAGS"))

@@ -18,7 +18,7 @@ from penstock.errors import ConfigError
 EARLIEST, LATEST = -2, -1
 
 Positions = dict[str, Any]
-"""`{"topic": {"broker": {"0": 23}}}`, with the level of brokers left out or a topic's entry a bare word, as users write it."""
+"""`{"topic": {"broker": {"0": 23}}}` as users write it: without the brokers, or with a bare word for a topic."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _spelling(lower: str) -> str:
 def _check(options: SourceOptions, seen: dict[str, str]) -> None:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign", "path") if name in seen]
     if not chosen:
-        raise ConfigError("no topic given", "set subscribe, subscribePattern or assign, or load(\"topic\")")
+        raise ConfigError("no topic given", 'set subscribe, subscribePattern or assign, or load("topic")')
     if len(chosen) > 1:
         raise ConfigError(f"{' and '.join(chosen)} exclude each other", "give exactly one of them")
     if options.ending_offsets == "earliest":
@@ -305,11 +305,3 @@ _PARSERS: dict[str, Callable[[str, Option], Any]] = {
 _NOTHING: dict[str, Any] = {kind: () if kind in ("names", "tags") else None for kind in _PARSERS}
 
 assert {option.field for option in OPTIONS} == {field.name for field in fields(SourceOptions)}
-
-if __name__ == "__main__":  # rewrite the table between its markers in a Markdown file
-    import sys
-    from pathlib import Path
-
-    page = Path(sys.argv[1])
-    before, _, rest = page.read_text().partition("<!-- options -->\n")
-    page.write_text(before + "<!-- options -->\n" + table() + "<!-- end of options -->\n" + rest.partition("<!-- end of options -->\n")[2])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 from penstock.client.reader import MessageQueue
@@ -93,9 +94,13 @@ def _assigned(assign: Positions, queues: list[MessageQueue]) -> list[MessageQueu
     for topic, named in assign.items():
         for broker, ids in named.items() if isinstance(named, dict) else [(None, named)]:
             for queue_id in _ids(ids, topic):
-                found = [q for q in queues if q.topic == topic and q.queue_id == queue_id and broker in (None, q.broker)]
+                found = [
+                    q for q in queues if q.topic == topic and q.queue_id == queue_id and broker in (None, q.broker)
+                ]
                 if not found:
-                    raise ConfigError(f"assign: topic {topic} has no queue {queue_id}{f' at {broker}' if broker else ''}")
+                    raise ConfigError(
+                        f"assign: topic {topic} has no queue {queue_id}{f' at {broker}' if broker else ''}"
+                    )
                 chosen.update(found)
     return sorted(chosen)
 
@@ -116,7 +121,9 @@ def spread(option: str, given: Positions, queues: list[MessageQueue], read: Call
     for topic, entry in given.items():
         mine = [queue for queue in queues if queue.topic == topic]
         if not mine:
-            raise ConfigError(f"{option}: topic {topic} is not read", f"read: {', '.join(sorted({q.topic for q in queues}))}")
+            raise ConfigError(
+                f"{option}: topic {topic} is not read", f"read: {', '.join(sorted({q.topic for q in queues}))}"
+            )
         brokers = {queue.broker for queue in mine}
         if isinstance(entry, dict) and entry and set(entry) <= brokers:
             for broker, inner in entry.items():
@@ -226,13 +233,13 @@ def _from_moments(
             found[queue] = oldest
             continue
         at = cluster.offset_at(queue, moments[queue])
-        if at >= end and options.starting_offsets_by_timestamp_strategy == "error":
-            # A message may be there that is not durable yet: then the durable end is the right place to start.
-            if at >= cluster.offsets(queue, durable=False)[1]:
-                raise ConfigError(
-                    f"no message of {_name(queue)} was stored at or after {moments[queue]}",
-                    "startingOffsetsByTimestampStrategy=latest starts such queues at their end",
-                )
+        strict = options.starting_offsets_by_timestamp_strategy == "error"
+        # A message may be there that is not durable yet: then the durable end is the right place to start.
+        if strict and at >= end and at >= cluster.offsets(queue, durable=False)[1]:
+            raise ConfigError(
+                f"no message of {_name(queue)} was stored at or after {moments[queue]}",
+                "startingOffsetsByTimestampStrategy=latest starts such queues at their end",
+            )
         found[queue] = min(max(at, oldest), end)
     return found
 
@@ -320,5 +327,5 @@ def cut(ranges: list[Range], min_partitions: int | None, max_records: int | None
             parts = max(parts, -(-size // max_records))
         parts = min(parts, size)
         edges = [r.start + size * i // parts for i in range(parts + 1)] if parts else [r.start]
-        pieces += [Range(r.queue, a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+        pieces += [Range(r.queue, a, b) for a, b in pairwise(edges) if a < b]
     return pieces

@@ -74,6 +74,12 @@ def ddl(names: tuple[str, ...]) -> str:
     return ", ".join(f"`{name}` {BY_NAME[name].type}" for name in names)
 
 
+def table() -> str:
+    """The columns as a Markdown table, for the documentation."""
+    lines = ["| column | type | what it is |", "|---|---|---|"]
+    return "\n".join(lines + [f"| `{name}` | {kind} | {meaning} |" for name, kind, meaning in COLUMNS]) + "\n"
+
+
 def check(schema: StructType) -> None:
     """`ConfigError` when a user's schema asks for a column we do not have or for another type."""
     for field in schema.fields:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+# The first line of a traceback that is not indented: `package.Error: sentence`.
+_ERROR = re.compile(r"(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*: .*|[A-Z]\w*(?:Error|Exception|Loss|Route|Corrupt|Out|Lost))\s*$")
 _jvm_words: IO[bytes] | None = None  # what the JVM says on its standard error
 
 
@@ -38,7 +40,9 @@ def session(
     if active is None and running():  # in a thread that has not used it yet
         active = SparkSession.builder.getOrCreate()
     if active is None:
-        active = _start(app, master or os.environ.get("PENSTOCK_SPARK_MASTER", "local[*, 4]"), dict(config or {}), quick)
+        active = _start(
+            app, master or os.environ.get("PENSTOCK_SPARK_MASTER", "local[*, 4]"), dict(config or {}), quick
+        )
     register(active)
     return active
 
@@ -74,7 +78,8 @@ def settings(quick: bool = False) -> dict[str, str]:
         "spark.sql.pyspark.jvmStacktrace.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.driver.memory": "2g",
-        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}" + (f" {_QUICK}" if quick else ""),
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}"
+        + (f" {_QUICK}" if quick else ""),
     }
 
 
@@ -95,7 +100,7 @@ def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkS
         global _jvm_words
         _jvm_words = tempfile.TemporaryFile(prefix="penstock-jvm-")  # noqa: SIM115  (lives as long as the JVM)
         try:
-            gateway = launch_gateway(conf, popen_kwargs={"stderr": _jvm_words})
+            gateway = launch_gateway(conf, popen_kwargs={"stderr": _jvm_words})  # type: ignore[no-untyped-call]
         except PySparkException as error:
             raise ConfigError(f"Spark did not start: {error}\n{jvm_words()}", "penstock spark doctor") from None
         SparkContext(conf=conf, gateway=gateway)
@@ -124,8 +129,7 @@ def cause(error: BaseException) -> str:
     blocks = text.split("Traceback (most recent call last):")[1:]
     for block in blocks:
         for line in block.splitlines():
-            # The first line that is not indented ends a traceback: `package.Error: sentence`.
-            match = re.match(r"(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*(?:Error|Exception|Loss|Route|Refused|Corrupt|Out|Lost)\b.*|[A-Z]\w*: .*)", line)
+            match = _ERROR.match(line)
             if match:
                 return match[1].strip()
     first = next((line.strip() for line in text.splitlines() if line.strip()), "")

@@ -58,7 +58,7 @@ _SAMPLE_RECORDS, _SAMPLE_BYTES = 32, 64 << 10
 
 
 class Source:
-    """What `format("penstock")` makes of its options. One DataFrame means one range: a batch's end is fixed here, at load."""
+    """What `format("penstock")` makes of its options. One DataFrame is one range: a batch's end is fixed at load."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self.options = parse(options)
@@ -95,7 +95,7 @@ def _batch_range(options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
 
 
 def _asked_by_pushdown() -> bool:
-    """Is Spark's push-down worker calling? It asks for a reader too when push-down is off, and then refuses one with filters."""
+    """Is Spark's push-down worker calling? With push-down off another one does, and refuses a reader with filters."""
     try:
         frame: Any = sys._getframe(1)
         while frame is not None:
@@ -185,7 +185,9 @@ def _gap(options: SourceOptions, wanted: Range, at: int, got: Fetched) -> int:
     """Where to go on when the range's next offset is not there: within the range, never before or behind it."""
     until = min(got.min_offset, wanted.end) if got.min_offset > at else wanted.end
     name = f"{wanted.queue.topic} queue {wanted.queue.queue_id} at {wanted.queue.broker}"
-    planning.lost(options, f"offsets {at} to {until} of {name} are gone (it holds {got.min_offset} to {got.max_offset})")
+    planning.lost(
+        options, f"offsets {at} to {until} of {name} are gone (it holds {got.min_offset} to {got.max_offset})"
+    )
     return until
 
 
@@ -208,9 +210,7 @@ def _patiently(options: SourceOptions, ask: Callable[[], T]) -> T:
 class Reader(DataSourceReader):
     """Reads fixed ranges once."""
 
-    def __init__(
-        self, options: SourceOptions, wanted: StructType, loaded: dict[MessageQueue, tuple[int, int]]
-    ) -> None:
+    def __init__(self, options: SourceOptions, wanted: StructType, loaded: dict[MessageQueue, tuple[int, int]]) -> None:
         self.options, self.wanted, self.loaded = options, wanted, loaded
         self.tags = options.tags
         self.nothing = False
@@ -220,7 +220,9 @@ class Reader(DataSourceReader):
         if self.nothing:
             ranges = []
         o = self.options
-        return [RangePartition(r, self.tags) for r in planning.cut(ranges, o.min_partitions, o.max_records_per_partition)]
+        return [
+            RangePartition(r, self.tags) for r in planning.cut(ranges, o.min_partitions, o.max_records_per_partition)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):  # Spark's stand-in for "no partitions"
@@ -370,9 +372,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """minOffsetsPerTrigger: hold back, but not for ever, and not while a query is to run dry."""
         now_ms = time.monotonic_ns() // 1_000_000
         least = self.options.min_offsets_per_trigger
-        if least and self.target is None and count < least and self.batch_ms:
-            if now_ms - self.batch_ms < self.options.max_trigger_delay:
-                return True
+        few = bool(least and count < least and self.target is None and self.batch_ms)
+        if few and now_ms - self.batch_ms < self.options.max_trigger_delay:
+            return True
         self.batch_ms = now_ms
         return False
 

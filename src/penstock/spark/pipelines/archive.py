@@ -240,15 +240,21 @@ class _Watch:
 def _plan_only(state: manifest.Manifest, options: SourceOptions, file_records: int, began: float) -> Result:
     ranges = state.pending or _plan(state, options, file_records)
     files = [
-        File(str(manifest.file_of(state.folder, r)), r.queue.broker, r.queue.queue_id, r.start, r.end - 1, r.end - r.start, 0)
+        File(
+            str(manifest.file_of(state.folder, r)),
+            r.queue.broker,
+            r.queue.queue_id,
+            r.start,
+            r.end - 1,
+            r.end - r.start,
+            0,
+        )
         for r in ranges
     ]
     return _result(state, files, began, len(state.pending), dry_run=True)
 
 
-def _result(
-    state: manifest.Manifest, files: list[File], began: float, resumed: int, dry_run: bool = False
-) -> Result:
+def _result(state: manifest.Manifest, files: list[File], began: float, resumed: int, dry_run: bool = False) -> Result:
     return Result(
         topic=state.topic,
         folder=str(state.folder),

@@ -1,0 +1,22 @@
+"""Rewrites the generated tables of a documentation page: `python -m penstock.spark.pages docs/spark.md`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from penstock.spark import options, schema
+
+
+def rewritten(page: str) -> str:
+    """The page with the tables between their markers as they are now."""
+    for name, table in (("options", options.table()), ("columns", schema.table())):
+        before, start, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition(f"<!-- end of {name} -->\n")
+        page = before + start + table + end + after
+    return page
+
+
+if __name__ == "__main__":
+    path = Path(sys.argv[1])
+    path.write_text(rewritten(path.read_text()))
