@@ -93,11 +93,7 @@ class Process:
 
     def next_due_ms(self) -> int | None:
         """The earliest moment this turn may have added: a held pull's, or a flush's."""
-        if self.broker is None:
-            return None
-        held = self.broker.holds.next_ms()
-        stored = self.broker.store.durability.due_ms()
-        return stored if held is None else held if stored is None else min(held, stored)
+        return None if self.broker is None else self.broker.next_due_ms()
 
     # The registry's sessions ask their server for these two.
 

@@ -29,6 +29,7 @@ from penstock.broker.topics import (
     LogTopic,
     TopicTable,
 )
+from penstock.broker.transactions import Transactions
 from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Waiters
@@ -39,11 +40,14 @@ from penstock.log.draft import Draft
 from penstock.log import status
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.store import LogStore
+from penstock.schedule import Schedule
 from penstock.wire import record
 
 OFFSETS_EVERY_MS = 5_000
+DELAYS_LOOKED_AT_MAX = 10_000
 CLIENTS_EVERY_MS = 10_000
 DUE_BATCH = 2_000
+DUE_RETRY_MS = 100
 
 # RocketMQ's code and words for what an append may answer.
 APPEND_REFUSALS = {
@@ -126,6 +130,9 @@ class Broker:
             default_queues=config.default_topic_queue_nums,
             rules=_rules(config.topic),
         )
+        self.schedule = Schedule(self.folder / "schedule", delivered=self._delivered())
+        self.store.attach(self.schedule)
+        self.transactions = Transactions(self)
         self.groups = GroupTable(auto_create=config.auto_create_subscription_group)
         self.offsets = OffsetTable()
         self.clients = ClientTable()
@@ -134,6 +141,7 @@ class Broker:
         self.stats = Stats(self.counters)
         self.tell: Callable[[ConsumerGroup], None] = lambda group: None  # the front notifies the members
         self._draft = Draft()
+        self._due_ms = 0  # when the schedule must be looked at next
         self._topics_dirty = False
         self._offsets_due_ms = self._clients_due_ms = 0
         self._locked_down = False
@@ -153,6 +161,7 @@ class Broker:
         self._topics_dirty = True
         self.save_tables()
         self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
+        self.transactions.load()
         return recovery
 
     def close(self, clean: bool = True) -> None:
@@ -220,12 +229,39 @@ class Broker:
     def tick(self) -> int:
         """Do what is due; when to be asked again (monotonic ms)."""
         mono_ms = self.mono_ms
-        due = [self.store.tick(self.now_ms, mono_ms), self.stats.tick(mono_ms), mono_ms + 1000]
+        due = [
+            self.store.tick(self.now_ms, mono_ms),
+            self.stats.tick(mono_ms),
+            self.transactions.tick(mono_ms),
+            self._deliver_due(),
+        ]
         if mono_ms >= self._clients_due_ms:
             self._clients_due_ms = mono_ms + CLIENTS_EVERY_MS
             for group in self.clients.expire(mono_ms):
                 self.tell(group)
         return min(due)
+
+    def _deliver_due(self) -> int:
+        """Deliver the delayed messages that are due; when to come again (monotonic)."""
+        if self.mono_ms >= self._due_ms:
+            dues = self.schedule.pop_due(self.now_ms, DUE_BATCH)
+            for due in dues:
+                if not self.deliver(due.record, due.id):
+                    self.schedule.put_back(due.id)
+            next_ms = self.schedule.next_due_ms()
+            if dues and len(dues) == DUE_BATCH:
+                self._due_ms = self.mono_ms  # a backlog: on with it in the next turn
+            elif next_ms is None:
+                self._due_ms = self.mono_ms + 60_000
+            else:
+                self._due_ms = self.mono_ms + max(DUE_RETRY_MS if next_ms <= self.now_ms else 0, next_ms - self.now_ms)
+        return self._due_ms
+
+    def next_due_ms(self) -> int | None:
+        """The earliest moment that the last turn may have added."""
+        stored = self.store.durability.due_ms()
+        held = self.holds.next_ms()
+        return min((ms for ms in (stored, held, self._due_ms) if ms is not None), default=None)
 
     # -- tables --------------------------------------------------------------------------------------------------
 
@@ -261,10 +297,19 @@ class Broker:
         ]
 
     def delay_offsets(self) -> dict[str, Any]:
-        """delayOffset.json: how far each level's queue was taken into the schedule, which delivers from then on."""
-        topic = self.topics.get(SCHEDULE_TOPIC)
-        queues = topic.queues if topic is not None else []
-        return {"offsetTable": {str(queue_id + 1): queue.max_offset for queue_id, queue in enumerate(queues)}}
+        """delayOffset.json: up to where each level's queue is delivered, so that a RocketMQ broker could go on there."""
+        queues = self.topics.by_name[SCHEDULE_TOPIC].queues
+        found = {queue_id: queue.max_offset for queue_id, queue in enumerate(queues)}
+        for due in self.schedule.entries() if len(self.schedule) <= DELAYS_LOOKED_AT_MAX else ():
+            message = record.decode_record(due.record, 0, decompress=False)
+            if message is not None and message.topic == SCHEDULE_TOPIC.decode():
+                found[message.queue_id] = min(found.get(message.queue_id, 0), message.queue_offset)
+        return {"offsetTable": {str(queue_id + 1): offset for queue_id, offset in found.items()}}
+
+    def _delivered(self) -> dict[int, int]:
+        """What the broker that wrote this folder has delivered, by level."""
+        table = (load(self.files, self.folder / "config" / "delayOffset.json") or {}).get("offsetTable") or {}
+        return {int(k): v for k, v in table.items() if str(k).isdecimal() and isinstance(v, int)}
 
     # -- topics and writing --------------------------------------------------------------------------------------
 
@@ -332,6 +377,7 @@ class Broker:
         draft.indexed = True
         if due_ms is not None:
             draft.tags_code = tags_code
+            self._due_ms = min(self._due_ms, self.mono_ms + due_ms - self.now_ms)
         self.append(draft)
         topic.put_count += 1
         topic.put_bytes += draft.size
@@ -359,7 +405,7 @@ class Broker:
                 return due if due > self.now_ms else None
         return None
 
-    def deliver(self, data: bytes, physical: int) -> bool:
+    def deliver(self, data: bytes, schedule_id: int) -> bool:
         """A delayed message is due: put it where it was meant for. False when it cannot be stored now."""
         message = record.decode_record(data, 0, decompress=False)
         if message is None:
@@ -384,7 +430,7 @@ class Broker:
                 flag=message.flag,
                 sys_flag=message.sys_flag & ~0x30,
                 reconsume_times=message.reconsume_times,
-                prepared=physical,
+                prepared=schedule_id,
             )
         except Refused as refused:
             return refused.remoting not in (2, 14)  # try again when the disk has room; a bad name never gets better

@@ -511,6 +511,7 @@ class BrokerSession(RemotingSession):
                 topic, 0, body, properties, born_host=self._born_owner, born_ms=born_ms, flag=flag,
                 sys_flag=sys_flag & ~0xC, reconsume_times=reconsume, half=True,
             )  # fmt: skip
+            broker.transactions.begun(placed.queue_offset, placed.physical, born_ms, properties)
         else:
             placed = broker.put(
                 topic, queue_id, body, properties, born_host=self._born_owner, born_ms=born_ms, flag=flag,

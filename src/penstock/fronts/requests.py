@@ -6,6 +6,7 @@ or None when there is none (yet). What is refused is raised as `Refused` and ans
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +44,8 @@ class Requests:
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
+        self._turns = itertools.count()
+        broker.transactions.ask = self.ask_producer
         self.table: dict[int, Callable[[Any, RemotingCommand], Answer]] = {
             int(code): getattr(self, name) for code, name in TABLE.items()
         }
@@ -215,6 +218,23 @@ class Requests:
         if placed is None:
             return reply
         return session.answer_when_stored(self.broker.retry_topic_of(fields["group"]), reply)  # type: ignore[no-any-return]
+
+    def end_transaction(self, session: Any, request: RemotingCommand) -> Answer:
+        self.broker.transactions.end(read_fields(request.code, request.ext))
+        return request.reply()
+
+    def ask_producer(self, group: str, data: bytes, fields: dict[str, str]) -> bool:
+        """Ask one producer of a group what became of a transaction (code 39); False when none is online."""
+        members = list(self.broker.clients.producers.get(group, {}).values())
+        if not members:
+            return False
+        member = members[next(self._turns) % len(members)]
+        member.peer.push(  # type: ignore[attr-defined]
+            RemotingCommand(
+                RequestCode.CHECK_TRANSACTION_STATE, fields, data, flag=FLAG_ONEWAY, language=LanguageCode.JAVA
+            )
+        )
+        return True
 
     def _lock_request(self, request: RemotingCommand) -> tuple[str, str, list[tuple[str, str, int]]]:
         data = self._json(request)
@@ -613,6 +633,7 @@ TABLE = {
     RequestCode.UNREGISTER_CLIENT: "unregister",
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: "consumer_ids",
     RequestCode.CONSUMER_SEND_MSG_BACK: "send_back",
+    RequestCode.END_TRANSACTION: "end_transaction",
     RequestCode.LOCK_BATCH_MQ: "lock_queues",
     RequestCode.UNLOCK_BATCH_MQ: "unlock_queues",
     RequestCode.CHECK_CLIENT_CONFIG: "check_client_config",

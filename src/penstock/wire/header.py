@@ -63,13 +63,13 @@ class HeaderScan:
         negative = n > 1 and self.base[p] == 45
         if negative:
             p += 1
-        if self.kind[slot] != 1 or p == end or end - p > 18:
+        if self.kind[slot] != 1 or p == end:
             self.bad = slot
             return default
         value = 0
         while p < end:
             digit = self.base[p] - 48
-            if digit < 0 or digit > 9:
+            if digit < 0 or digit > 9 or value > 922337203685477579:  # the next digit might not fit 63 bits
                 self.bad = slot
                 return default
             value = value * 10 + digit

@@ -1,0 +1,202 @@
+"""Transactional messages: a half that nobody sees, then commit, rollback, or the question what became of it.
+
+    send ─▶ half topic ─▶ END_TRANSACTION commit ─▶ the real topic + an op record that names the half
+                                        rollback ─▶ the op record alone
+    no answer in time ─▶ CHECK_TRANSACTION_STATE to a producer of the group; 15 in vain ─▶ TRANS_CHECK_MAX_TIME_TOPIC
+
+The log holds both queues as RocketMQ's does (rocketmq.md §12); which halves are open is derived from them at the start.
+A half is not appended again for each check, as RocketMQ does: how often it was asked about is counted from the start on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.topics import HALF_TOPIC, OP_TOPIC
+from penstock.errors import Refused
+from penstock.log.reading import ReadResult
+from penstock.log.status import FOUND
+from penstock.wire import record
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+GROUP = "CID_RMQ_SYS_TRANS"
+GIVEN_UP_TOPIC = b"TRANS_CHECK_MAX_TIME_TOPIC"
+COMMIT, ROLLBACK = 8, 12
+OP_TAG = "d"
+
+
+@dataclass
+class Half:
+    """An open transaction, by the queue offset of its half message."""
+
+    physical: int
+    born_ms: int
+    immunity_ms: int
+    checks: int = 0
+
+
+class Transactions:
+    """The open transactions of a broker. `ask(group, half record, fields)` sends a check; False: nobody to ask."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.open: dict[int, Half] = {}
+        self.ask: Callable[[str, bytes, dict[str, str]], bool] = lambda group, data, fields: False
+        self._finished: dict[int, int] = {}  # half offset → op offset, for halves behind the oldest open one
+        self._next_check_ms = 0
+
+    def _queue(self, name: bytes) -> Any:
+        return self.broker.topics.by_name[name].queues[0]
+
+    def load(self) -> None:
+        """Find the halves without an op record, from where the offsets say the oldest open one was."""
+        halves, ops = self._queue(HALF_TOPIC), self._queue(OP_TOPIC)
+        offsets = self.broker.offsets
+        first = offsets.get(GROUP, HALF_TOPIC.decode(), 0) or 0
+        for message in self._messages(halves, max(first, halves.min_offset)):
+            self.open[message.queue_offset] = _half(message)
+        for message in self._messages(ops, max(offsets.get(GROUP, OP_TOPIC.decode(), 0) or 0, ops.min_offset)):
+            for part in message.body.split(b","):
+                if part.isdigit():
+                    self._finish(int(part), message.queue_offset)
+
+    def _messages(self, queue: Any, offset: int) -> Any:
+        result = ReadResult()
+        while offset < queue.max_offset:
+            if self.broker.store.read(queue, offset, 1000, 1 << 20, -1, None, result) == FOUND:
+                yield from record.iter_records(result.body())
+            elif result.next_offset <= offset:
+                return
+            offset = result.next_offset
+
+    def begun(self, offset: int, physical: int, born_ms: int, properties: dict[str, str]) -> None:
+        """A half message was stored at this queue offset."""
+        self.open[offset] = Half(physical, born_ms, _immunity_ms(properties))
+
+    def _finish(self, offset: int, op_offset: int) -> None:
+        self.open.pop(offset, None)
+        self._finished[offset] = op_offset
+
+    def end(self, fields: dict[str, Any]) -> None:
+        """Carry out END_TRANSACTION. Refused when it names no half message of that group."""
+        what = fields["commitOrRollback"]
+        if what not in (COMMIT, ROLLBACK):
+            return  # still unknown: it will be asked about
+        broker = self.broker
+        physical, offset = fields["commitLogOffset"], fields["tranStateTableOffset"]
+        data = broker.store.record_at(physical) if physical >= 0 else None
+        half = None if data is None else record.decode_record(data, 0, decompress=False)
+        if half is None or half.topic != HALF_TOPIC.decode():
+            raise Refused("Find prepared transaction message failed")
+        if half.properties.get("PGROUP") != fields["producerGroup"]:
+            raise Refused("The producer group wrong")
+        if half.queue_offset != offset:
+            raise Refused("The transaction state table offset wrong")
+        if offset not in self.open:
+            return  # a second answer to the same question
+        if what == COMMIT:
+            topic = broker.topic_to_write(half.properties.get("REAL_TOPIC", "").encode())
+            queue_id = int(half.properties.get("REAL_QID", "0")) % topic.queue_count
+            broker.put(
+                topic,
+                queue_id,
+                half.body,
+                dict(half.properties),
+                born_host=record.pack_host(half.born_host),
+                born_ms=half.born_ms,
+                flag=half.flag,
+                sys_flag=half.sys_flag & ~0x3C | COMMIT,
+                reconsume_times=half.reconsume_times,
+                prepared=physical,
+            )
+        self._write_op(offset)
+
+    def _write_op(self, offset: int) -> None:
+        broker = self.broker
+        placed = broker.put(
+            broker.topics.by_name[OP_TOPIC],
+            0,
+            str(offset).encode(),
+            {"TAGS": OP_TAG},
+            born_host=broker.store_host,
+            born_ms=broker.now_ms,
+        )
+        self._finish(offset, placed.queue_offset)
+
+    def tick(self, mono_ms: int) -> int:
+        """Ask about halves that are open too long; when to look again."""
+        if mono_ms < self._next_check_ms:
+            return self._next_check_ms
+        config = self.broker.config
+        self._next_check_ms = mono_ms + config.transaction_check_interval_ms
+        for offset, half in list(self.open.items()):
+            if self.broker.now_ms - half.born_ms < (half.immunity_ms or config.transaction_timeout_ms):
+                continue
+            try:
+                self._check(offset, half)
+            except Refused:
+                break  # the disk is full or failed: later
+        oldest = min(self.open, default=self._queue(HALF_TOPIC).max_offset)
+        self._finished = {offset: op for offset, op in self._finished.items() if offset >= oldest}
+        op_offset = min(self._finished.values(), default=self._queue(OP_TOPIC).max_offset)
+        self.broker.offsets.commit(GROUP, HALF_TOPIC.decode(), 0, oldest)
+        self.broker.offsets.commit(GROUP, OP_TOPIC.decode(), 0, op_offset)
+        return self._next_check_ms
+
+    def _check(self, offset: int, half: Half) -> None:
+        data = self.broker.store.record_at(half.physical)
+        message = None if data is None else record.decode_record(data, 0, decompress=False)
+        if data is None or message is None:
+            self.open.pop(offset)  # retention took it
+            return
+        half.checks += 1
+        if half.checks > self.broker.config.transaction_check_max:
+            self.broker.put(
+                self.broker.topics.by_name[GIVEN_UP_TOPIC],
+                0,
+                message.body,
+                dict(message.properties),
+                born_host=record.pack_host(message.born_host),
+                born_ms=message.born_ms,
+                half=True,
+            )
+            self._write_op(offset)
+            return
+        uniq_key = message.properties.get("UNIQ_KEY", "")
+        fields = {
+            "commitLogOffset": str(half.physical),
+            "msgId": uniq_key,
+            "offsetMsgId": message.offset_msg_id,
+            "tranStateTableOffset": str(offset),
+            "transactionId": uniq_key,
+        }
+        real = record.encode_record(
+            message.properties.get("REAL_TOPIC", "").encode(),
+            message.body,
+            record.format_properties(message.properties).encode(),
+            queue_id=int(message.properties.get("REAL_QID", "0")),
+            queue_offset=offset,
+            physical_offset=half.physical,
+            flag=message.flag,
+            sys_flag=message.sys_flag,
+            born_ms=message.born_ms,
+            born_host=record.pack_host(message.born_host),
+            store_ms=message.store_ms,
+            store_host=record.pack_host(message.store_host),
+            reconsume_times=message.reconsume_times,
+        )
+        if not self.ask(message.properties.get("PGROUP", ""), real, fields):
+            half.checks -= 1
+
+
+def _immunity_ms(properties: dict[str, str]) -> int:
+    text = properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
+    return int(text) * 1000 if text.isascii() and text.isdigit() and len(text) < 9 else 0
+
+
+def _half(message: Any) -> Half:
+    return Half(message.physical_offset, message.born_ms, _immunity_ms(dict(message.properties)))
