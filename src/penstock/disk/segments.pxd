@@ -9,7 +9,7 @@ cdef class Segment:
     cdef public long long prefaulted
     cdef public int fd
     cdef public object map
-    cdef object files
+    cdef public object files
     cdef unsigned char *base
 
     cpdef Segment open(self)
@@ -22,7 +22,7 @@ cdef class SegmentedFile:
     cdef public long long first
     cdef public long long end
     cdef public list segments
-    cdef object files
+    cdef public object files
 
     @cython.locals(segment=Segment)
     cpdef Segment at(self, long long position)

@@ -3,7 +3,7 @@
 checkpoint   RocketMQ's 4096 bytes: three store times (8 each) of the last flushed record in log, queues and index.
              Ours are two slots at 1024 and 2048, written in turns, the higher generation with a true sum counts:
              "PCKP" | version (4) | generation (8) | epoch (8) | clean (8) | durable position (8) | derived position (8)
-             | index file (8) | its count (8) | last store time (8) | CRC-32 (4)
+             | index file (8) | its count (8) | last store time (8) | queue entries (8) | CRC-32 (4)
 store.json   format version, store id, epoch, file sizes
 offsets.json queue offsets reserved durably, ahead of those handed out
 live0 live1  "PLIV" | state (4) | generation (8) | log end (8): on the disk it says RESERVED while the broker runs,
@@ -26,7 +26,7 @@ from penstock.errors import Corrupt, Locked, StoreError
 
 SIZE = 4096
 _SLOTS = (1024, 2048)
-_SLOT = struct.Struct(">4sIqqqqqqqq")
+_SLOT = struct.Struct(">4sIqqqqqqqqq")
 _TIMES = struct.Struct(">qqq")
 FORMAT_VERSION = 1
 
@@ -43,6 +43,8 @@ class Checkpoint:
     index_file: int = 0
     index_count: int = 0
     store_ms: int = 0
+    entries: int = 0
+    """How many consume-queue entries there were below `derived`, in all queues: fewer or more is a broken queue."""
 
 
 class CheckpointFile:
@@ -77,7 +79,7 @@ class CheckpointFile:
                 self.files.allocate(self._fd, 0, SIZE)
         packed = _SLOT.pack(
             b"PCKP", FORMAT_VERSION, value.generation, value.epoch, value.clean, value.durable, value.derived,
-            value.index_file, value.index_count, value.store_ms,
+            value.index_file, value.index_count, value.store_ms, value.entries,
         )  # fmt: skip
         self.files.write(self._fd, _SLOTS[value.generation % 2], packed + struct.pack(">I", crc32(packed)))
         self.files.write(self._fd, 0, _TIMES.pack(value.store_ms, value.store_ms, value.store_ms))
@@ -229,6 +231,7 @@ class LivePages:
         self._generation += 1
         page = self._maps[self._generation % 2]
         page[4:8] = struct.pack(">I", LIVE)
+        self._maps[(self._generation + 1) % 2][4:8] = bytes(4)  # that one goes no further
         return page
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ cdef class Sidecar:
     cdef public long long covers_from
     cdef public int fd
     cdef public object map
-    cdef object files
+    cdef public object files
     cdef unsigned char *base
 
     @cython.locals(base=cython.p_uchar)
@@ -30,7 +30,7 @@ cdef class Checksums:
     cdef public object folder
     cdef public long long segment_size
     cdef public dict sidecars
-    cdef object files
+    cdef public object files
     cdef Sidecar current
     cdef long long _hint
     cdef Sidecar _hint_car

@@ -11,6 +11,7 @@ A segment ends with a blank record: remaining size (4), magic CBD43194. A record
 stay free behind it, so there is always room for the blank. Sums over whole records stand in a sidecar (`checksums`).
 """
 
+# mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
 from threading import Lock

@@ -7,7 +7,7 @@ cdef class IndexFile:
     cdef public long long slots
     cdef public long long entries
     cdef public object map
-    cdef object files
+    cdef public object files
     cdef unsigned char *base
     cdef public long long count
     cdef public bint dirty
@@ -28,7 +28,7 @@ cdef class KeyIndex:
     cdef public long long slots
     cdef public long long entries
     cdef public list index_files
-    cdef object files
+    cdef public object files
     cdef object clock
     cdef IndexFile _current
     cdef IndexFile _spare

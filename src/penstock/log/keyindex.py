@@ -8,6 +8,7 @@ The hash is Java's of "topic#key", without its sign; entry 0 is never used. Hash
 topic and key. Derived from the commit log; a file is made when the first key comes.
 """
 
+# mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
 import time
@@ -127,6 +128,7 @@ class IndexFile:
         """Keep the entries below count and link them anew: what a power cut left of the slots cannot be trusted."""
         zero(self.base, HEADER_SIZE, self.slots * 4)
         used = 0
+        whole = self.count
         for n in range(1, count):
             at = 40 + self.slots * 4 + n * 20
             hash_ = be32(self.base, at) & 0x7FFFFFFF
@@ -139,7 +141,7 @@ class IndexFile:
         self.count = count
         put32(self.base, 32, used)
         put32(self.base, 36, count)
-        if count > 1:
+        if 1 < count < whole:
             at = 40 + self.slots * 4 + (count - 1) * 20
             put64(self.base, 24, be64(self.base, at + 4))
             put64(self.base, 8, be64(self.base, 0) + be32(self.base, at + 12) * 1000 + 999)

@@ -49,5 +49,5 @@ class StoreOptions:
     disk_forced_clean_ratio: float = 0.85
     disk_refuse_ratio: float = 0.90
     lost_found_ms: int = 72 * 3_600_000
-    reserve_offsets: int = 1_024
+    reserve_offsets: int = 4_096
     """How many queue offsets beyond the last one are reserved durably, at least."""

@@ -98,9 +98,11 @@ class _Recoverer:
         if not report.clean:
             self._close_gaps(aborted)
             self._flush_all()
-        self.upkeep.checkpoint.write(self.upkeep.state(log.end))
+        store.entry_count = sum(queue.max_offset for by_id in store.queues.values() for queue in by_id.values())
+        self.upkeep.checkpoint.write(self.upkeep.state())
         self._write_abort()
         self.upkeep.begin(log.end)
+        files.sync_folder(self.folder)
         store.trusted_from = report.start
         store.damaged += len(report.damage)
         store.appended = 0
@@ -323,7 +325,7 @@ class _Recoverer:
         if known is not None and file.first <= known.derived <= file.end:
             start = known.derived
         start = self._prepare_index(known, start)
-        start = self._prepare_queues(start)
+        start = self._prepare_queues(start, known)
         store.index_from = max(start, file.first) if store.index is not None else 0
         report.start = start
         end = self._scan(self._behind(start), durable)
@@ -331,6 +333,11 @@ class _Recoverer:
         store.log.seek(end)
         for subscriber in store.subscribers:
             subscriber.cut(end)
+        for (topic, queue_id), offset in self._ends().items():
+            queue = store.queue(topic, queue_id)
+            if queue.max_offset < offset:  # given out once, and not again, whatever became of the records
+                self._mark_dirty(queue)
+                queue.fill_to(offset)
         report.records = store.appended
         for topic, queue_id, first, to in store.fillers:
             for entry in report.damage:
@@ -356,7 +363,7 @@ class _Recoverer:
             self.files.unlink(path)
         return start
 
-    def _prepare_queues(self, start: int) -> int:
+    def _prepare_queues(self, start: int, known: marks.Checkpoint | None) -> int:
         """Cut the queues back to the records below start; the whole log is dispatched again when one of them cannot
         be right.
         """
@@ -365,6 +372,9 @@ class _Recoverer:
             for queue in by_id.values():
                 self._cut_queue(queue, start)
         bad = self._bad_queues(start) if start > store.log.file.first else []
+        if known is not None and start == known.derived:
+            entries = sum(queue.max_offset for by_id in store.queues.values() for queue in by_id.values())
+            self.rebuild = self.rebuild or entries != known.entries
         if self.rebuild or bad or start == store.log.file.first:
             first = store.log.file.first
             for queue in [q for by_id in store.queues.values() for q in by_id.values()]:
@@ -386,9 +396,13 @@ class _Recoverer:
 
     def _cut_queue(self, queue: Any, start: int) -> None:
         for segment in queue.cut(start):
-            self._aside(segment.path, "entries of records that are gone")
-        self.store.dirty_queues.append(queue)
-        queue.in_dirty = True
+            self.files.unlink(segment.path)  # their records, if there are any, are dispatched again
+        self._mark_dirty(queue)
+
+    def _mark_dirty(self, queue: Any) -> None:
+        if not queue.in_dirty:
+            queue.in_dirty = True
+            self.store.dirty_queues.append(queue)
 
     def _scan(self, position: int, durable: int) -> int:
         """Dispatch everything from position on; returns where the log ends."""
@@ -479,7 +493,7 @@ class _Recoverer:
         same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
         pages = self.upkeep.live.seen()
         told = any(state == marks.LIVE and end == store.log.end for state, _, end in pages)
-        if aborted is None or not pages or (same_boot and told):
+        if aborted is None or not aborted.startswith("pid") or (same_boot and told):
             return
         for topic, queue_id in reserved:
             store.queue(topic, queue_id)
@@ -489,9 +503,7 @@ class _Recoverer:
                 target = max(reserved.get(key, 0), queue.max_offset + store.options.reserve_offsets)
                 queue.fill_to(target)
                 queue.reserved = target + store.options.reserve_offsets
-                if not queue.in_dirty:
-                    queue.in_dirty = True
-                    store.dirty_queues.append(queue)
+                self._mark_dirty(queue)
                 self.report.gap_queues += 1
 
     def _flush_all(self) -> None:

@@ -30,6 +30,7 @@ cdef class LogStore:
     cdef public int refusal
     cdef public long long queue_file_size
     cdef public long long appended
+    cdef public long long entry_count
     cdef public long long damaged
     cdef public long long skipped
     cdef public long long trusted_from

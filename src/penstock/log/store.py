@@ -8,6 +8,7 @@ The commit log is the only truth; `dispatch` derives everything else from it, th
 recovery.
 """
 
+# mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
 import re
@@ -88,6 +89,7 @@ class LogStore:
         self.is_open = False
         self.refusal = 2
         self.appended = 0
+        self.entry_count = 0
         self.damaged = 0
         self.delays = delay_levels(self.options.message_delay_level)
         self.log: CommitLog = None  # type: ignore[assignment]
@@ -274,6 +276,7 @@ class LogStore:
                 code = d.store_ms + self._delay(d.queue_id)
             if d.queue_offset == queue.max_offset and queue.ready():
                 queue.put(d.queue_offset, d.physical, d.size, code)
+                self.entry_count += 1
             else:
                 self._dispatch_again(d, code)
             if not queue.in_dirty:
@@ -306,7 +309,9 @@ class LogStore:
             return
         if offset > queue.max_offset and queue.file.segments:
             self.fillers.append((queue.topic, queue.queue_id, queue.max_offset, offset))
+        before = queue.max_offset
         queue.put_at(offset, d.physical, d.size, code)
+        self.entry_count += queue.max_offset - before
 
     def _delay(self, queue_id: int) -> int:
         delays = self.delays
@@ -574,6 +579,13 @@ class LogStore:
         fails.
         """
         self.upkeep = Upkeep(self)
+        self.healthy = True
+        self.appended = self.damaged = self.skipped = 0
+        self.arrived.clear()
+        self.dirty_queues.clear()
+        self.fillers.clear()
+        self.suspects.clear()
+        self.durability = None  # type: ignore[assignment]
         try:
             report = recover(self)
         except BaseException:

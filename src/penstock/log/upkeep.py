@@ -46,7 +46,7 @@ class Upkeep:
         self.ahead: dict[tuple[bytes, int], int] = {}
         self._running: set[str] = set()
         self._checkpoint_ms = 0
-        self._derived = 0
+        self._flushed_state: Checkpoint | None = None
         self._mark_ms = 0
         self._marked_end = 0
         self._retry_ms: dict[str, int] = {}
@@ -60,16 +60,15 @@ class Upkeep:
         store.durability = Durability(store.log, options.flush_interval_ms, options.flush_window_ms)
         self.preparer = Preparer(store.log, options.prefault_bytes)
         self.retention = Retention(store)
-        self._derived = end
         self._marked_end = end
         store.set_live(self.live.start())
 
-    def state(self, derived: int, *, clean: bool = False) -> Checkpoint:
-        """A checkpoint of now."""
+    def state(self, *, clean: bool = False) -> Checkpoint:
+        """What a checkpoint says when everything up to here is durable."""
         store = self.store
         name, count = store.index.state() if store.index is not None else (0, 0)
-        durable = store.durability.flushed if store.durability is not None else store.log.end
-        return Checkpoint(0, self.epoch, clean, durable, min(derived, durable), name, count, store.log.store_ms)
+        end = store.log.end
+        return Checkpoint(0, self.epoch, clean, end, end, name, count, store.log.store_ms, store.entry_count)
 
     def close_clean(self) -> None:
         """Flush all there is; then say that nothing needs to be looked at on the next start."""
@@ -88,7 +87,7 @@ class Upkeep:
         self._flush_derived(self._dirty_derived())
         self.write_offsets(ends=True)
         self.note_damage()
-        self.checkpoint.write(self.state(store.log.end, clean=True))
+        self.checkpoint.write(self.state(clean=True))
         self.files.unlink(self.folder / "abort")
         self.live.remove()
         self.files.sync_folder(self.folder)
@@ -141,9 +140,13 @@ class Upkeep:
         return next_ms if due_ms is None else max(mono_ms, min(next_ms, due_ms))
 
     def _guarded(self, flush: Job) -> Job:
+        state = self.state()  # taken together with the position being flushed
+
         def finish(error: BaseException | None, mono_ms: int) -> None:
             flush.finish(error, mono_ms)
-            if error is not None:
+            if error is None:
+                self._flushed_state = state
+            else:
                 self.store.fail(error)
 
         return Job(flush.kind, flush.run, finish)
@@ -170,16 +173,15 @@ class Upkeep:
         store = self.store
         if not self._may("checkpoint", mono_ms) or mono_ms < self._checkpoint_ms:
             return None
-        known = self.checkpoint.value
-        if known is not None and known.derived >= store.durability.flushed and not store.dirty_queues:
+        known, value = self.checkpoint.value, self._flushed_state
+        if value is None or (known is not None and known.derived >= value.derived):
             return None
-        derived = store.log.end
         dirty = self._dirty_derived()
         started = time.perf_counter()
 
         def run() -> None:
             self._flush_derived(dirty)
-            self.checkpoint.write(self.state_with(dirty, derived))
+            self.checkpoint.write(value)
 
         def done(now_ms: int) -> None:
             took_ms = int((time.perf_counter() - started) * 1000)
@@ -201,14 +203,12 @@ class Upkeep:
                 folders |= {folder, folder.parent, folder.parent.parent, self.folder}
         store.dirty_queues.clear()
         index_files = []
-        name, count = 0, 0
         if store.index is not None:
-            name, count = store.index.state()
             for index_file in store.index.index_files:
                 if index_file.dirty:
                     index_file.dirty = False
                     index_files.append(index_file)
-        return {"segments": segments, "folders": folders, "index": index_files, "state": (name, count)}
+        return {"segments": segments, "folders": folders, "index": index_files}
 
     def _flush_derived(self, dirty: dict[str, Any]) -> None:
         for segment in dirty["segments"]:
@@ -219,12 +219,6 @@ class Upkeep:
             self.files.sync_folder(folder)
         if dirty["index"]:
             self.files.sync_folder(self.folder / "index")
-
-    def state_with(self, dirty: dict[str, Any], derived: int) -> Checkpoint:
-        """A checkpoint of what was flushed: positions of before the flush began."""
-        durable = self.store.durability.flushed
-        name, count = dirty["state"]
-        return Checkpoint(0, self.epoch, False, durable, min(derived, durable), name, count, self.store.log.store_ms)
 
     def _take_reserve(self, mono_ms: int) -> Job | None:
         if not self._may("reserve", mono_ms):

@@ -1,0 +1,408 @@
+"""What a store finds after a kill, a power cut, damage: nothing acknowledged lost, nothing invented, one bad byte one message."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lying_disk import LyingFiles
+from store_parts import SMALL, bodies, contents, make, put, snapshot, work
+
+from penstock.clock import FakeClock
+from penstock.errors import PenstockError
+from penstock.log import status
+from penstock.log.draft import Draft
+from penstock.log.durability import run_now
+from penstock.log.reading import ReadResult
+from penstock.log.store import LogStore
+
+
+def filled(folder: Path, count: int = 200, *, flushed: bool = True, **more: Any) -> LogStore:
+    store = make(folder, **more)
+    store.open()
+    for n in range(count):
+        put(store, b"m%d" % n, queue_id=n % 2, properties=b"TAGS\x01t\x02KEYS\x01k%d" % n)
+    if flushed:
+        work(store)
+        assert store.flushed_position == store.end_position
+    return store
+
+
+def everything(store: LogStore) -> list[tuple[int, int, bytes]]:
+    return [(n, *one) for n in range(2) for one in contents(store, store.queue(b"T", n))]
+
+
+EXPECTED = [(n % 2, n // 2, b"m%d" % n) for n in [*range(0, 200, 2), *range(1, 200, 2)]]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """What must not change when a store is opened twice."""
+    kept = ("commitlog", "consumequeue", "index", "checksums")
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for name in kept
+        for path in sorted((folder / name).rglob("*"))
+        if path.is_file()
+    }
+
+
+def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
+    store = filled(tmp_path, flushed=False)
+    end = store.end_position
+    store.close(clean=False)
+    report = store.open()
+    assert (report.clean, report.end, report.records, report.gap_queues) == (False, end, 200, 0)
+    assert everything(store) == EXPECTED
+    assert put(store, b"next").queue_offset == 100
+    assert len(store.query(b"T", b"k150", 9, 0, 1 << 50)) == 1
+    store.close()
+
+
+def test_recovery_twice_changes_nothing(tmp_path: Path) -> None:
+    store = filled(tmp_path / "a", flushed=False)
+    store.close(clean=False)
+    store.open()
+    store.close(clean=False)
+    before = files_of(tmp_path / "a")
+    report = store.open()
+    assert report.cut_bytes == 0
+    assert report.moved == []
+    store.close(clean=False)
+    assert files_of(tmp_path / "a") == before
+    store.open()
+    store.close()
+    assert files_of(tmp_path / "a") == before
+
+
+def test_a_torn_tail_of_every_length(tmp_path: Path) -> None:
+    store = filled(tmp_path / "a", 20)
+    last = put(store, b"the last one", properties=b"TAGS\x01x")
+    whole = store.record_at(last.physical)
+    assert whole is not None
+    store.close(clean=False)
+    for kept in range(0, len(whole), 7):
+        folder = snapshot(tmp_path / "a", tmp_path / f"b{kept}")
+        path = folder / "commitlog" / "00000000000000000000"
+        data = bytearray(path.read_bytes())
+        data[last.physical + kept : last.physical + len(whole)] = bytes(len(whole) - kept)
+        path.write_bytes(data)
+        copy = make(folder)
+        report = copy.open()
+        assert report.end == last.physical, kept
+        assert report.damage == []
+        assert len(everything(copy)) == 20
+        again = put(copy, b"after")
+        assert again.physical == last.physical
+        copy.close(clean=False)
+        copy.open()
+        assert bodies(copy)[-1] == b"after"
+        copy.close()
+        shutil.rmtree(folder)
+
+
+def field_places(size: int, body: int, topic: int) -> dict[str, int]:
+    names = ["size", "magic", "crc", "queue id", "flag"]
+    places = {name: 4 * n for n, name in enumerate(names)}
+    places |= {"queue offset": 27, "physical": 35, "sys flag": 39, "born": 47, "born host": 48, "store time": 63}
+    places |= {"store host": 64, "reconsume": 75, "prepared": 83, "body length": 87, "body": 88}
+    places |= {
+        "topic length": 88 + body,
+        "topic": 89 + body,
+        "properties length": 90 + body + topic,
+        "properties": size - 1,
+    }
+    return places
+
+
+@pytest.mark.parametrize("name", list(field_places(100, 5, 1)))
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_flipped_bit_below_the_durable_position_costs_one_message(
+    tmp_path: Path, name: str, checkpoint: bool
+) -> None:
+    store = filled(tmp_path, 40)
+    entry = store.queue(b"T", 1).entry(5)
+    assert entry is not None
+    physical, size, _ = entry
+    store.close(clean=False)
+    place = field_places(size, len(b"m11"), 1)[name]
+    path = tmp_path / "commitlog" / "00000000000000000000"
+    data = bytearray(path.read_bytes())
+    data[physical + place] ^= 0x10
+    path.write_bytes(data)
+    if not checkpoint:  # then the whole log is looked at
+        (tmp_path / "checkpoint").unlink()
+    report = store.open()
+    assert len(report.damage) == (0 if checkpoint else 1)
+    found = everything(store)
+    assert found == [one for one in EXPECTED if one[1] < 20 and one[:2] != (1, 5)]
+    assert store.record_at(physical) is None
+    store.tick(store.clock.now_ms(), store.clock.monotonic_ms())
+    lines = [json.loads(line) for line in (tmp_path / "damage.jsonl").read_bytes().splitlines()]
+    assert [line["position"] for line in lines] == [physical]
+    assert store.damaged == 1
+    result = ReadResult()
+    assert store.read(store.queue(b"T", 1), 5, 1, 1, -1, None, result) == status.FOUND
+    assert result.next_offset == 7
+    assert put(store, b"next").queue_offset == 20
+    store.close()
+
+
+def test_a_zero_filled_middle_is_damage_and_nothing_is_cut(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    end = store.end_position
+    store.close(clean=False)
+    path = tmp_path / "commitlog" / "00000000000000000000"
+    data = bytearray(path.read_bytes())
+    data[4096:8192] = bytes(4096)
+    path.write_bytes(data)
+    (tmp_path / "checkpoint").unlink()
+    report = store.open()
+    assert report.end == end
+    assert len(report.damage) == 1
+    found = everything(store)
+    assert 130 < len(found) < 200
+    assert set(found) <= set(EXPECTED)
+    assert put(store, b"next").queue_offset == 100
+    store.close()
+
+
+def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
+    store = filled(tmp_path, 400)
+    end = store.end_position
+    segments = [segment.path for segment in store.log.file.segments]
+    assert len(segments) >= 3
+    store.close(clean=False)
+    segments[1].unlink()
+    report = store.open()
+    assert report.end == end
+    found = everything(store)
+    assert 100 < len(found) < 400
+    store.close()
+
+
+DERIVED = [
+    "consumequeue",
+    "consumequeue/T/1",
+    "index",
+    "checkpoint",
+    "offsets.json",
+    "checksums",
+    "abort",
+    "live0",
+    "store.json",
+]
+
+
+@pytest.mark.parametrize("name", DERIVED)
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("how", ["missing", "empty", "garbage"])
+def test_what_is_derived_is_rebuilt(tmp_path: Path, name: str, clean: bool, how: str) -> None:
+    store = filled(tmp_path)
+    store.close(clean=clean)
+    path = tmp_path / name
+    noise = random.Random(name + how)
+    for file in [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file()):
+        if how == "empty":
+            file.write_bytes(b"")
+        elif how == "garbage":
+            file.write_bytes(noise.randbytes(file.stat().st_size))
+    if how == "missing":
+        shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    store = make(tmp_path)
+    store.open()
+    assert everything(store) == EXPECTED
+    for n in (0, 77, 199):
+        assert len(store.query(b"T", b"k%d" % n, 9, 0, 1 << 50)) == 1, n
+    offset = put(store, b"next").queue_offset
+    assert offset == 100 or (name == "live0" and not clean)  # without it a power cut cannot be ruled out
+    store.close()
+    assert make(tmp_path).open().clean
+
+
+def test_a_folder_of_rocketmqs(tmp_path: Path) -> None:
+    store = filled(tmp_path / "a", 300)
+    store.close()
+    (tmp_path / "b").mkdir()
+    shutil.copytree(tmp_path / "a" / "commitlog", tmp_path / "b" / "commitlog")
+    (tmp_path / "b" / "abort").write_bytes(b"")
+    (tmp_path / "b" / "checkpoint").write_bytes(bytes(4096))
+    other = make(tmp_path / "b", options=SMALL.__class__(max_hash_slot_num=50, max_index_num=60))
+    report = other.open()
+    assert report.records == 300
+    assert other.log.file.size == SMALL.mapped_file_size_commit_log  # as on the disk, not as in the options
+    assert len(everything(other)) == 300
+    put(other, b"ours", queue_id=1)
+    other.close()
+    report = other.open()
+    assert report.clean
+    assert bodies(other, queue_id=1)[-1] == b"ours"
+    other.close()
+
+
+def test_a_failed_flush_is_final(tmp_path: Path) -> None:
+    files = LyingFiles(tmp_path)
+    store = filled(tmp_path, 20, files=files)
+    flushed = store.flushed_position
+    put(store, b"never answered")
+    files.fail_flush = True
+    store.want_flush()
+    work(store, 1)
+    assert not store.healthy
+    files.fail_flush = False
+    work(store)
+    draft = Draft()
+    draft.queue = store.queue(b"T", 0)
+    assert store.append(draft) == status.NOT_WRITABLE
+    assert store.flushed_position == flushed
+    assert store.blocked(store.clock.monotonic_ms())
+    assert len(everything(store)) == 21  # reading goes on
+    store.close()
+    store.open()
+    assert store.healthy
+    put(store, b"again")
+    store.close()
+
+
+def test_a_full_disk_refuses_and_recovers(tmp_path: Path) -> None:
+    files = LyingFiles(tmp_path)
+    store = filled(tmp_path, 20, files=files)
+    files.full = True
+    draft = Draft()
+    draft.queue = store.queue(b"T", 0)
+    draft.set_body(bytes(500))
+    sent = 0
+    while (code := store.append(draft)) == 0:
+        sent += 1
+    assert code == status.DISK_FULL
+    assert sent < 100
+    work(store)
+    assert store.healthy
+    assert store.append(draft) == status.DISK_FULL
+    assert len(everything(store)) == 20 + sent
+    files.full = False
+    assert store.append(draft) == 0
+    work(store)
+    assert store.flushed_position == store.end_position
+    store.close()
+    assert store.open().clean
+    assert len(everything(store)) == 21 + sent
+    store.close()
+
+
+def test_the_window_of_level_os(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = make(tmp_path, clock=clock)
+    store.open()
+    put(store, b"x")
+    mono_ms = clock.monotonic_ms()
+    assert [job.kind for job in store.take_jobs(mono_ms) if job.kind == "flush"] == []
+    assert not store.blocked(mono_ms + 1000)
+    assert store.blocked(mono_ms + 1001)
+    (flush,) = [job for job in store.take_jobs(mono_ms + 500) if job.kind == "flush"]
+    run_now([flush], mono_ms + 600)
+    assert not store.blocked(mono_ms + 5000)
+    put(store, b"y")
+    store.want_flush()
+    assert [job.kind for job in store.take_jobs(mono_ms + 700)].count("flush") == 1
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_a_power_cut_keeps_what_was_flushed_and_invents_nothing(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = random.Random(seed)
+    folder, files = tmp_path / "0", LyingFiles(tmp_path / "0", seed)
+    folder.mkdir()
+    store = make(folder, files=files)
+    store.open()
+    log: list[tuple[int, int, bytes, int]] = []  # queue id, offset, body, end
+    for cut in range(3):
+        for _ in range(noise.randrange(1, 150)):
+            body = noise.randbytes(noise.randrange(300))
+            draft = put(store, body, queue_id=noise.randrange(2), properties=b"KEYS\x01k%d" % len(log))
+            log.append((draft.queue.queue_id, draft.queue_offset, body, store.end_position))
+            if noise.random() < 0.02:
+                work(store, 1)
+        flushed = store.flushed_position
+        seen = [store.queue(b"T", n).visible_end() for n in range(2)]
+        folder = tmp_path / str(cut + 1)
+        files.power_cut(folder)
+        store.close(clean=False)
+        files = LyingFiles(folder, seed + 100)
+        for path in [folder, *(p for p in folder.rglob("*") if p.is_dir())]:
+            files.sync_folder(path)
+        for path in (p for p in folder.rglob("*") if p.is_file()):
+            fd = files.open(path)
+            files.datasync(fd)
+            files.close(fd)
+        store = make(folder, files=files)
+        monkeypatch.setattr("penstock.log.checkpoint.boot_id", lambda cut=cut: f"boot {cut}")
+        report = store.open()
+        assert report.end >= flushed
+        assert report.damage == []
+        log = [one for one in log if one[3] <= report.end]
+        for n in range(2):
+            assert contents(store, store.queue(b"T", n)) == [one[1:3] for one in log if one[0] == n]
+            assert store.queue(b"T", n).max_offset >= seen[n] or seen[n] <= SMALL.reserve_offsets
+    store.close()
+
+
+def test_offsets_that_may_have_been_seen_are_not_given_out_again(tmp_path: Path) -> None:
+    folder = tmp_path / "a"
+    folder.mkdir()
+    files = LyingFiles(folder, 1)
+    store = filled(folder, 20, files=files)
+    work(store)
+    for n in range(30):
+        put(store, b"unflushed %d" % n)
+    seen = store.queue(b"T", 0).visible_end()
+    assert seen == 40
+    files.power_cut(tmp_path / "b")
+    store.close(clean=False)
+    other = make(tmp_path / "b")
+    report = other.open()
+    assert report.gap_queues == 2
+    queue = other.queue(b"T", 0)
+    draft = put(other, b"new")
+    assert draft.queue_offset >= seen
+    result = ReadResult()
+    at = report.end and queue.max_offset - 2
+    assert other.read(queue, at, 1, 1 << 20, queue.max_offset - 1, None, result) == status.OFFSET_FOUND_NULL
+    assert result.next_offset == queue.max_offset - 1
+    assert bodies(other)[-1] == b"new"
+    other.close(clean=False)
+    report = other.open()
+    assert report.gap_queues == 0
+    assert put(other, b"newer").queue_offset == draft.queue_offset + 1
+    other.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_bytes_as_a_segment(tmp_path: Path, seed: int) -> None:
+    noise = random.Random(seed)
+    store = filled(tmp_path, 60, flushed=seed % 2 == 0)
+    store.close(clean=seed % 3 == 0)
+    for path in sorted(p for p in tmp_path.rglob("*") if p.is_file() and p.name != "store.json"):
+        if noise.random() < 0.5 and path.stat().st_size:
+            data = bytearray(path.read_bytes())
+            for _ in range(noise.randrange(1, 30)):
+                at = noise.randrange(len(data))
+                piece = noise.choice(
+                    [b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff", noise.randbytes(5), b"\xda\xa3\x20\xa7"]
+                )
+                data[at : at + len(piece)] = piece
+            path.write_bytes(data[: len(data) if noise.random() < 0.8 else noise.randrange(len(data))])
+    store = make(tmp_path)
+    try:
+        store.open()
+    except PenstockError:
+        return
+    found = everything(store)
+    assert {one[2] for one in found} <= {b"m%d" % n for n in range(60)}
+    put(store, b"still alive")
+    store.close()
