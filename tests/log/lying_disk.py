@@ -1,8 +1,8 @@
 """A disk that lies in stated ways: it keeps what was flushed and any subset of the rest, fails flushes, and fills up.
 
-`LyingFiles` works on a real folder. `power_cut(to)` writes what a machine may find there after the power came back: of a file whose
-name was flushed the pages as of its last flush, each changed page since then with probability one half; of a name that was not flushed
-the file or nothing.
+`LyingFiles` works on a real folder. `power_cut(to)` writes what a machine may find there after the power came back:
+of a file whose name was flushed the pages as of its last flush, each changed page since then with probability one
+half; of a name that was not flushed the file or nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What a store finds after a kill, a power cut, damage: nothing acknowledged lost, nothing invented, one bad byte one message."""
+"""What a store finds after a kill, a power cut, damage: nothing acknowledged lost, nothing invented, one bad byte one
+message.
+"""
 
 from __future__ import annotations
 

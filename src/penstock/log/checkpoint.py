@@ -3,11 +3,13 @@
 checkpoint   RocketMQ's 4096 bytes: three store times (8 each) of the last flushed record in log, queues and index.
              Ours are two slots at 1024 and 2048, written in turns, the higher generation with a true sum counts:
              "PCKP" | version (4) | generation (8) | epoch (8) | clean (8) | durable position (8) | derived position (8)
-             | index file (8) | its count (8) | last store time (8) | queue entries (8) | CRC-32 (4)
+             | index file (8) | its count (8) | last store time (8)
+                 | queue entries (8) | CRC-32 (4)
 store.json   format version, store id, epoch, file sizes
 offsets.json queue offsets reserved durably, ahead of those handed out
 live0 live1  "PLIV" | state (4) | generation (8) | log end (8): on the disk it says RESERVED while the broker runs,
-             and only in memory the end of the log. A killed process leaves the memory to the kernel, a power cut the disk.
+             and only in memory the end of the log. A killed process leaves the memory to the kernel, a power cut the
+             disk.
 """
 
 from __future__ import annotations
@@ -139,9 +141,13 @@ class StoreFile:
     epoch: int
     log_segment_size: int
     queue_file_size: int
+    slots: int
+    entries: int
 
 
-def open_store_file(files: Files, path: Path, log_segment_size: int, queue_file_size: int) -> StoreFile:
+def open_store_file(
+    files: Files, path: Path, log_segment_size: int, queue_file_size: int, slots: int, entries: int
+) -> StoreFile:
     """Read it, raise the epoch by one, write it. Corrupt when a newer version wrote it: then nothing may be touched."""
     table = tables.load(files, path) or {}
     version = table.get("formatVersion", FORMAT_VERSION)
@@ -152,6 +158,8 @@ def open_store_file(files: Files, path: Path, log_segment_size: int, queue_file_
         _number(table, "epoch", 0) + 1,
         _number(table, "mappedFileSizeCommitLog", log_segment_size),
         _number(table, "mappedFileSizeConsumeQueue", queue_file_size),
+        _number(table, "maxHashSlotNum", slots),
+        _number(table, "maxIndexNum", entries),
     )
     tables.save(
         files,
@@ -162,6 +170,8 @@ def open_store_file(files: Files, path: Path, log_segment_size: int, queue_file_
             "epoch": store.epoch,
             "mappedFileSizeCommitLog": store.log_segment_size,
             "mappedFileSizeConsumeQueue": store.queue_file_size,
+            "maxHashSlotNum": store.slots,
+            "maxIndexNum": store.entries,
         },
     )
     return store

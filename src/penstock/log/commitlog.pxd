@@ -40,6 +40,6 @@ cdef class CommitLog:
     @cython.locals(b=cython.p_uchar, at=cython.longlong, p=cython.longlong, sys=cython.longlong, crc=cython.longlong)
     cdef void put(self, Draft d, long long queue_offset, long long now_ms)
     @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)
-    cdef long long size_at(self, long long physical)
+    cpdef long long size_at(self, long long physical)
     @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)
     cpdef long long check(self, long long physical)

@@ -142,6 +142,10 @@ class CommitLog:
             car.create(self._at)
         self.sums.turn(car)
 
+    def seek_reading(self, end: int) -> None:
+        """The log ends here and is only read."""
+        self.end = end
+
     def room(self, size: int, records: int) -> int:
         """0 when so many records of `size` bytes together can be put without a break; else DISK_FULL, NOT_WRITABLE,
         TOO_LARGE.

@@ -265,16 +265,13 @@ class ConsumeQueue:
             probe = middle
             at = -1
             while probe < high:  # a filler says nothing: look at the next real entry
-                segment = self.file.at(probe * 20)
-                assert segment is not None
+                segment: Any = self.file.at(probe * 20)
                 at = probe * 20 - segment.first
                 if be32(segment.base, at + 8) != FILLER_SIZE:
                     break
                 probe += 1
             if probe < high and be64(segment.base, at) < physical:
                 low = probe + 1
-            elif probe < high or middle == low:
-                high = middle
             else:
                 high = middle
         return self._skip_fillers(low)

@@ -124,7 +124,10 @@ class _Recoverer:
                 for queue_id in self.files.names(self.folder / "consumequeue" / topic):
                     queue_size = self._size_on_disk(self.folder / "consumequeue" / topic / queue_id, queue_size)
                     break
-        return marks.open_store_file(self.files, self.folder / "store.json", log_size, queue_size)
+        path = self.folder / "store.json"
+        return marks.open_store_file(
+            self.files, path, log_size, queue_size, options.max_hash_slot_num, options.max_index_num
+        )
 
     def _size_on_disk(self, folder: Path, default: int) -> int:
         names = list(number_names(self.files.names(folder)))
@@ -161,9 +164,7 @@ class _Recoverer:
         for path in file.load():
             self._aside(path, "not a segment of this log")
         if options.message_index_enable:
-            store.index = KeyIndex(
-                self.folder / "index", options.max_hash_slot_num, options.max_index_num, files, store.clock
-            )
+            store.index = KeyIndex(self.folder / "index", identity.slots, identity.entries, files, store.clock)
             for path in store.index.load():
                 self._aside(path, "not an index file that can be read")
                 self.rebuild = True

@@ -1,0 +1,498 @@
+"""Looking into a store's files without opening it: `verify` checks a whole folder, `inspect` prints any one file.
+
+Nothing is written and no lock is taken; of a folder in use the newest records may be in motion.
+
+    damage   bytes of the truth that cannot be right: a record is lost
+    derived  a consume queue, index or settings file that does not fit the log: the next start rebuilds it
+    note     worth knowing: a torn tail, segments without checksums
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.disk import tables
+from penstock.disk.files import Files, number_names
+from penstock.disk.segments import Segment, SegmentedFile, segment_name
+from penstock.errors import Corrupt, StoreError
+from penstock.log import checkpoint as marks
+from penstock.log.checksums import ENTRY_SIZE as SUM_SIZE
+from penstock.log.checksums import HEADER_SIZE as SUM_HEADER
+from penstock.log.checksums import MAGIC as SUM_MAGIC
+from penstock.log.checksums import Checksums
+from penstock.log.commitlog import CommitLog
+from penstock.log.consumequeue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
+from penstock.log.keyindex import HEADER_SIZE as INDEX_HEADER
+from penstock.wire.record import decode_record
+
+_MAGIC = b"\xda\xa3\x20\xa7"
+_ENTRY = struct.Struct(">qiq")
+_INDEX_ENTRY = struct.Struct(">iqii")
+_INDEX_HEADER = struct.Struct(">qqqqii")
+_FINDINGS_MAX = 1000
+_HALF = 0x4
+
+
+class _Reading(Files):
+    """Opens for reading only, and takes no room."""
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        return super().open(path, writable=False)
+
+    def allocate(self, fd: int, at: int, length: int) -> None:
+        if self.size(fd) < at + length:
+            raise StoreError(f"the file ends at {self.size(fd)}, not at {at + length}")
+
+    def map(self, fd: int, size: int, *, writable: bool = True) -> mmap.mmap:
+        return super().map(fd, size, writable=False)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something in a file, from byte `position` to `end` of what the file belongs to."""
+
+    level: str
+    file: str
+    why: str
+    position: int = 0
+    end: int = 0
+
+
+@dataclass
+class Report:
+    """What `verify` found. `ok`: no record is damaged and everything derived fits."""
+
+    folder: str
+    segments: int = 0
+    bytes: int = 0
+    first: int = 0
+    end: int = 0
+    records: int = 0
+    unchecked: int = 0
+    queues: int = 0
+    entries: int = 0
+    index_entries: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    more_findings: int = 0
+
+    @property
+    def ok(self) -> bool:
+        return not any(finding.level != "note" for finding in self.findings)
+
+    def add(self, level: str, file: str, why: str, position: int = 0, end: int = 0) -> None:
+        if len(self.findings) < _FINDINGS_MAX:
+            self.findings.append(Finding(level, file, why, position, end))
+        else:
+            self.more_findings += 1
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+def verify(folder: Path, progress: Callable[[int, int], None] | None = None) -> Report:
+    """Check everything in a store's folder; `progress(done, total)` is called with bytes of the commit log.
+
+    Raises StoreError when it is no store.
+    """
+    return _Verifier(Path(folder), progress or (lambda done, total: None)).run()
+
+
+class _Verifier:
+    def __init__(self, folder: Path, progress: Callable[[int, int], None]) -> None:
+        self.folder = folder
+        self.progress = progress
+        self.files = _Reading()
+        self.report = Report(str(folder))
+        self.queues: dict[tuple[str, int], Any] = {}
+        self.matched: dict[tuple[str, int], int] = {}
+
+    def run(self) -> Report:
+        if not (self.folder / "commitlog").is_dir():
+            raise StoreError(f"{self.folder} is no log store: it has no folder commitlog")
+        log_size, queue_size = self._sizes()
+        file = SegmentedFile(self.folder / "commitlog", log_size, self.files)
+        for path in file.load():
+            self.report.add("damage", self._name(path), "a segment of another size, or out of place")
+        log = CommitLog(file, Checksums(self.folder / "checksums", log_size, self.files), bytes(8))
+        try:
+            self._load_queues(queue_size)
+            self._walk(log)
+            self._check_queues(log)
+            self._check_index(log)
+            self._check_small(log)
+        finally:
+            for queue in self.queues.values():
+                queue.close()
+            log.close()
+        return self.report
+
+    def _name(self, path: Path) -> str:
+        return str(path.relative_to(self.folder))
+
+    def _sizes(self) -> tuple[int, int]:
+        table = tables.load(self.files, self.folder / "store.json") or {}
+        log_size, queue_size = table.get("mappedFileSizeCommitLog"), table.get("mappedFileSizeConsumeQueue")
+        names = list(number_names(self.files.names(self.folder / "commitlog")))
+        if not isinstance(log_size, int) or log_size <= 0:
+            log_size = 1 << 30
+            if len(names) > 1:
+                log_size = names[1] - names[0]
+            elif names:
+                log_size = (self.folder / "commitlog" / segment_name(names[0])).stat().st_size or log_size
+        if not isinstance(queue_size, int) or queue_size <= 0 or queue_size % ENTRY_SIZE:
+            queue_size = 6_000_000
+        return log_size, queue_size
+
+    # ---- the log
+
+    def _walk(self, log: CommitLog) -> None:
+        file, report = log.file, self.report
+        report.segments = len(file.segments)
+        report.first, report.bytes = file.first, file.end - file.first
+        known = marks.CheckpointFile(self.folder / "checkpoint", self.files).load()
+        durable = known.durable if known is not None else -1
+        position = end = file.first
+        shown = position
+        while position < file.end:
+            size = log.check(position)
+            if size > 0:
+                self._record(log, position, size)
+                position += size
+                end = position
+                if position - shown >= 1 << 24:
+                    shown = position
+                    self.progress(position - file.first, report.bytes)
+                continue
+            if size == 0:
+                position = position - position % file.size + file.size
+                end = position
+                continue
+            following = _next_good(log, position)
+            if following < 0:
+                if position < durable:
+                    self._damage(log, position, durable)
+                    position = end = durable
+                    if log.check(position) > 0:
+                        continue
+                break
+            self._damage(log, position, following)
+            position = end = following
+        report.end = end
+        log.seek_reading(end)
+        self.progress(report.bytes, report.bytes)
+        self._tail(log, end)
+
+    def _damage(self, log: CommitLog, position: int, end: int) -> None:
+        self.report.add("damage", self._segment_name(log, position), "no record that can be right", position, end)
+
+    def _segment_name(self, log: CommitLog, position: int) -> str:
+        return "commitlog/" + segment_name(position - position % log.file.size)
+
+    def _tail(self, log: CommitLog, end: int) -> None:
+        segment: Any = log.file.at(end)
+        if segment is not None:
+            rest = bytes(segment.map[end - segment.first : end - segment.first + (1 << 16)])
+            if rest.strip(b"\0"):
+                self.report.add("note", self._segment_name(log, end), "a torn tail behind the last record", end, end)
+
+    def _record(self, log: CommitLog, position: int, size: int) -> None:
+        report = self.report
+        report.records += 1
+        car = log.sums.get(position - position % log.file.size)
+        if car is None or position % log.file.size < car.covers_from:
+            report.unchecked += 1
+        record = decode_record(log.bytes_at(position, size), decompress=False)
+        if record is None or record.sys_flag & _HALF:
+            return
+        queue = self.queues.get((record.topic, record.queue_id))
+        where = f"consumequeue/{record.topic}/{record.queue_id}"
+        entry = queue.entry(record.queue_offset) if queue is not None else None
+        if entry is None or entry[:2] != (position, size):
+            report.add(
+                "derived", where, f"offset {record.queue_offset} does not lead to its record", position, position + size
+            )
+            return
+        self.matched[record.topic, record.queue_id] = self.matched.get((record.topic, record.queue_id), 0) + 1
+
+    # ---- what is derived
+
+    def _load_queues(self, queue_size: int) -> None:
+        base = self.folder / "consumequeue"
+        for topic in self.files.names(base):
+            for queue_id in self.files.names(base / topic):
+                if not queue_id.isdigit():
+                    continue
+                queue = ConsumeQueue(base / topic / queue_id, topic.encode(), int(queue_id), queue_size, self.files)
+                try:
+                    odd = queue.load()
+                except StoreError as error:
+                    self.report.add("derived", f"consumequeue/{topic}/{queue_id}", str(error))
+                    continue
+                for path in odd:
+                    self.report.add("derived", self._name(path), "a file of another size, or out of place")
+                self.queues[topic, int(queue_id)] = queue
+
+    def _check_queues(self, log: CommitLog) -> None:
+        report = self.report
+        report.queues = len(self.queues)
+        for (topic, queue_id), queue in self.queues.items():
+            real = 0
+            for offset in range(queue.min_offset, queue.max_offset):
+                entry = queue.entry(offset)
+                if entry is not None and entry[1] != FILLER_SIZE and entry[0] >= log.file.first:
+                    real += 1
+            report.entries += real
+            extra = real - self.matched.get((topic, queue_id), 0)
+            damaged = any(finding.level == "damage" for finding in report.findings)
+            if extra > 0 and not damaged:
+                report.add("derived", f"consumequeue/{topic}/{queue_id}", f"{extra} entries lead to no record")
+
+    def _check_index(self, log: CommitLog) -> None:
+        for name in self.files.names(self.folder / "index"):
+            path = self.folder / "index" / name
+            for entry in _inspect_index(path):
+                if entry["kind"] == "bad":
+                    self.report.add("derived", self._name(path), entry["why"])
+                elif entry["kind"] == "key":
+                    self.report.index_entries += 1
+                    at = entry["physical"]
+                    if log.file.first <= at < log.end and log.size_at(at) <= 0 and not self._known_damage(at):
+                        self.report.add("derived", self._name(path), f"entry {entry['n']} leads to no record", at, at)
+
+    def _known_damage(self, position: int) -> bool:
+        return any(f.level == "damage" and f.position <= position < f.end for f in self.report.findings)
+
+    def _check_small(self, log: CommitLog) -> None:
+        report = self.report
+        if report.unchecked:
+            report.add("note", "checksums", f"{report.unchecked} records have no checksum over the whole record")
+        path = self.folder / "checkpoint"
+        if path.is_file():
+            value = marks.CheckpointFile(path, self.files).load()
+            if value is None:
+                report.add("note", "checkpoint", "holds no positions of ours: the next start reads the whole log")
+            elif value.durable > log.end and log.file.segments:
+                report.add("damage", "checkpoint", f"the log ends before its durable position {value.durable}", log.end)
+        for path in sorted((self.folder / "config").glob("*.json")):
+            if tables.load(self.files, path) is None:
+                report.add("derived", self._name(path), "is no JSON object, and neither is its .bak")
+
+
+def _next_good(log: CommitLog, position: int) -> int:
+    at = position + 1
+    while at < log.file.end:
+        segment: Any = log.file.at(at)
+        offset = segment.map.find(_MAGIC, at - segment.first + 4)
+        while offset >= 0:
+            if log.check(segment.first + offset - 4) > 0:
+                return int(segment.first + offset - 4)
+            offset = segment.map.find(_MAGIC, offset + 1)
+        at = segment.first + segment.size
+        if at < log.file.end and log.check(at) > 0:
+            return int(at)
+    return -1
+
+
+# ---- one file
+
+
+def inspect(path: Path) -> Iterator[dict[str, Any]]:
+    """What stands in one file of a store, piece by piece; the kind of file is known by its place and first bytes.
+
+    Raises StoreError for a file that is none of a store's.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise StoreError(f"{path} is no file")
+    with path.open("rb") as stream:
+        head = stream.read(8)
+    name = path.name
+    number = len(name) == 20 and name.isdigit()
+    if head[:4] == SUM_MAGIC.to_bytes(4) and number:
+        return _inspect_sums(path)
+    if head[:4] == b"PLIV":
+        return _inspect_live(path)
+    if name == "checkpoint":
+        return _inspect_checkpoint(path)
+    if number and (path.parent.name == "commitlog" or head[4:8] == _MAGIC):
+        return _inspect_log(path)
+    if number:
+        return _inspect_queue(path)
+    if name.isdigit():
+        return _inspect_index(path)
+    if name.endswith(".jsonl"):
+        return iter([{"kind": "line", **line} for line in _lines(path)])
+    if name.endswith((".json", ".bak")):
+        return iter([{"kind": "table", **_table(path)}])
+    if name in ("abort", "lock"):
+        return iter([{"kind": "text", "text": path.read_bytes()[:200].decode("utf-8", "replace").strip()}])
+    raise StoreError(f"{path} is none of the files of a store")
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    for line in path.read_bytes().splitlines():
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        yield value if isinstance(value, dict) else {"unreadable": line[:200].decode("utf-8", "replace")}
+
+
+def _table(path: Path) -> dict[str, Any]:
+    try:
+        return tables.parse(path.read_bytes().decode("utf-8-sig"))
+    except ValueError as error:
+        raise Corrupt(path, 0, str(error)) from error
+
+
+def _inspect_log(path: Path) -> Iterator[dict[str, Any]]:
+    files = _Reading()
+    first, size = int(path.name), path.stat().st_size
+    if size == 0:
+        return
+    sums = Checksums(path.parent.parent / "checksums", size, files)
+    file = SegmentedFile(path.parent, size, files)
+    segment = Segment(path, first, size, files)
+    file.first = file.end = first
+    file.adopt(segment)
+    log = CommitLog(file, sums, bytes(8))
+    log.seek_reading(first + size)
+    position = first
+    while position < first + size:
+        found = log.check(position)
+        if found > 0:
+            record = decode_record(log.bytes_at(position, found), decompress=False)
+            assert record is not None
+            yield {
+                "kind": "record",
+                "position": position,
+                "size": found,
+                "topic": record.topic,
+                "queueId": record.queue_id,
+                "queueOffset": record.queue_offset,
+                "storeTime": record.store_ms,
+                "bornTime": record.born_ms,
+                "bornHost": record.born_host,
+                "sysFlag": record.sys_flag,
+                "flag": record.flag,
+                "reconsumeTimes": record.reconsume_times,
+                "preparedOffset": record.prepared_offset,
+                "properties": dict(record.properties),
+                "bodySize": len(record.body),
+            }
+            position += found
+        elif found == 0:
+            yield {"kind": "blank", "position": position, "size": first + size - position}
+            return
+        else:
+            following = _next_good(log, position)
+            if following < 0:
+                rest = segment.map[position - first : size].strip(b"\0")
+                kind = "torn" if rest else "free"
+                yield {"kind": kind, "position": position, "size": first + size - position}
+                return
+            yield {"kind": "damage", "position": position, "size": following - position}
+            position = following
+
+
+def _inspect_queue(path: Path) -> Iterator[dict[str, Any]]:
+    offset = int(path.name) // ENTRY_SIZE
+    with path.open("rb") as stream:
+        while len(data := stream.read(ENTRY_SIZE)) == ENTRY_SIZE:
+            physical, size, code = _ENTRY.unpack(data)
+            if size == 0:
+                return
+            if size == FILLER_SIZE:
+                yield {"kind": "filler", "queueOffset": offset}
+            else:
+                yield {"kind": "entry", "queueOffset": offset, "physical": physical, "size": size, "tagsCode": code}
+            offset += 1
+
+
+def _inspect_index(path: Path) -> Iterator[dict[str, Any]]:
+    size = path.stat().st_size
+    with path.open("rb") as stream:
+        head = stream.read(INDEX_HEADER)
+        if len(head) < INDEX_HEADER:
+            yield {"kind": "bad", "why": "shorter than its header"}
+            return
+        begin, end, first, last, used, count = _INDEX_HEADER.unpack(head)
+        slots, entries = _index_shape(path, size)
+        yield {
+            "kind": "header",
+            "beginTime": begin,
+            "endTime": end,
+            "beginPhysical": first,
+            "endPhysical": last,
+            "usedSlots": used,
+            "count": count,
+            "slots": slots,
+            "entries": entries,
+        }
+        if slots == 0 or not 1 <= count <= entries:
+            yield {"kind": "bad", "why": f"count {count} of {entries}"}
+            return
+        stream.seek(INDEX_HEADER + slots * 4 + 20)
+        for n in range(1, count):
+            key_hash, physical, seconds, previous = _INDEX_ENTRY.unpack(stream.read(20))
+            if not 0 <= previous < n:
+                yield {"kind": "bad", "why": f"entry {n} links to {previous}"}
+            yield {
+                "kind": "key",
+                "n": n,
+                "hash": key_hash,
+                "physical": physical,
+                "seconds": seconds,
+                "previous": previous,
+            }
+
+
+def _index_shape(path: Path, size: int) -> tuple[int, int]:
+    """(slots, entries) of an index file: RocketMQ's numbers when the size says so, else as many entries as four times
+    the slots.
+    """
+    for slots, entries in ((5_000_000, 20_000_000), _shape_in_store(path)):
+        if size == INDEX_HEADER + slots * 4 + entries * 20:
+            return slots, entries
+    slots, rest = divmod(size - INDEX_HEADER, 84)
+    return (slots, 4 * slots) if rest == 0 else (0, 0)
+
+
+def _shape_in_store(path: Path) -> tuple[int, int]:
+    table = tables.load(_Reading(), path.parent.parent / "store.json") or {}
+    slots, entries = table.get("maxHashSlotNum"), table.get("maxIndexNum")
+    return (slots, entries) if isinstance(slots, int) and isinstance(entries, int) else (0, 0)
+
+
+def _inspect_sums(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as stream:
+        head = stream.read(SUM_HEADER)
+        first, covers = int.from_bytes(head[8:16]), int.from_bytes(head[16:20])
+        yield {"kind": "header", "version": int.from_bytes(head[4:8]), "first": first, "coversFrom": covers}
+        n = 0
+        while len(data := stream.read(SUM_SIZE)) == SUM_SIZE:
+            start, crc = int.from_bytes(data[:4]), int.from_bytes(data[4:])
+            if start == 0 and (n > 0 or crc == 0):
+                return
+            yield {"kind": "sum", "position": first + start, "crc32": f"{crc:08x}"}
+            n += 1
+
+
+def _inspect_live(path: Path) -> Iterator[dict[str, Any]]:
+    _, state, generation, end = struct.unpack(">4sIqq", path.read_bytes()[:24])
+    names = {marks.RESERVED: "reserved", marks.LIVE: "live"}
+    yield {"kind": "live", "state": names.get(state, state), "generation": generation, "end": end}
+
+
+def _inspect_checkpoint(path: Path) -> Iterator[dict[str, Any]]:
+    data = path.read_bytes()
+    physic, logics, index = marks.times(data)
+    yield {"kind": "times", "physicMsgTimestamp": physic, "logicsMsgTimestamp": logics, "indexMsgTimestamp": index}
+    for value in marks.parse(data):
+        yield {"kind": "slot", **asdict(value)}
