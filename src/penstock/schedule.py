@@ -139,7 +139,7 @@ class Schedule:
                 if len(value) != 8:
                     raise ValueError("a position of another size")
                 self.position = int.from_bytes(value)
-            self._count = txn.stat(self._due)["entries"]
+            self._count += txn.stat(self._due)["entries"]
 
     def _drop_environment(self) -> None:
         if self._env is not None:

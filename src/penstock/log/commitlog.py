@@ -286,7 +286,7 @@ class CommitLog:
             for part in self.prepared:
                 part.close()
             for part in self.prepared:
-                part.files.unlink(part.path)
+                self.file.files.unlink(part.path)
             self.prepared = None
         self._segment = None
         self._base = cython.NULL
