@@ -86,9 +86,11 @@ class ThreadedBroker:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.stop()
-        if self._own is not None:
-            self._own.cleanup()
+        try:
+            self.stop()
+        finally:
+            if self._own is not None:
+                self._own.cleanup()
 
     def stop(self) -> None:
         """Stop cleanly; may be started again with `with`."""
