@@ -2,34 +2,16 @@
 
 import asyncio
 import signal
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from client.steps import numbered, send, until
 from penstock.aio import Admin, Producer, PushConsumer
 from penstock.client.results import Retry
 from penstock.message import Message, ReceivedMessage
 
 Fresh = Callable[[str], str]
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
-
-
-async def send(registry: str, topic: str, *bodies: bytes, **more: Any) -> None:
-    async with Producer(registry) as producer:
-        for body in bodies:
-            await producer.send(Message(topic, body, **more))
-
-
-def numbered(count: int, start: int = 0) -> list[bytes]:
-    return [b"%d" % i for i in range(start, start + count)]
 
 
 async def test_listener_gets_everything_once(registry: str, fresh: Fresh) -> None:

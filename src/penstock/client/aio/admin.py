@@ -232,7 +232,7 @@ class Admin:
             )
             if answer.code == ResponseCode.SUCCESS:
                 found += iter_records(answer.body, broker=broker)
-        return sorted(found, key=lambda message: message.store_ms)
+        return sorted(found, key=lambda message: (message.store_ms, message.physical_offset))
 
     async def message(self, msg_id: str, topic: str | None = None) -> ReceivedMessage:
         """One message by its offset message id, or, when `topic` is given, by the id its producer gave it.
