@@ -316,7 +316,7 @@ def inspect(path: Path) -> Iterator[dict[str, Any]]:
     number = len(name) == 20 and name.isdigit()
     if head[:4] == SUM_MAGIC.to_bytes(4) and number:
         return _inspect_sums(path)
-    if head[:4] == b"PLIV":
+    if head[:4] == b"PLIV" or name in ("live0", "live1"):
         return _inspect_live(path)
     if name == "checkpoint":
         return _inspect_checkpoint(path)
@@ -485,8 +485,8 @@ def _inspect_sums(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _inspect_live(path: Path) -> Iterator[dict[str, Any]]:
-    _, state, generation, end = struct.unpack(">4sIqq", path.read_bytes()[:24])
-    names = {marks.RESERVED: "reserved", marks.LIVE: "live"}
+    _, state, generation, end = struct.unpack(">4sIqq", path.read_bytes()[:24].ljust(24, b"\0"))
+    names = {0: "unused", marks.RESERVED: "reserved", marks.LIVE: "live"}
     yield {"kind": "live", "state": names.get(state, state), "generation": generation, "end": end}
 
 

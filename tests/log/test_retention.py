@@ -1,0 +1,143 @@
+"""Which segments go, when, and what becomes of a full disk."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from lying_disk import LyingFiles
+from store_parts import SMALL, contents, make, put, work
+
+from penstock.clock import FakeClock
+from penstock.log import status
+from penstock.log.draft import Draft
+from penstock.log.reading import ReadResult
+from penstock.log.store import LogStore
+
+HOUR = 3_600_000
+
+
+def at_hour(hour: int) -> FakeClock:
+    """A clock on a day in the past, at this local hour."""
+    began = time.mktime((2024, 3, 6, hour, 5, 0, 0, 0, -1))
+    return FakeClock(int(began * 1000))
+
+
+def aged(folder: Path, clock: FakeClock, hours: int, segments: int = 14) -> tuple[LogStore, LyingFiles]:
+    """A store of many segments, last written so many hours ago."""
+    files = LyingFiles(folder)
+    store = make(folder, files=files, clock=clock, options=replace(SMALL, delete_when=4))
+    store.open()
+    n = 0
+    while len(store.log.file.segments) < segments:
+        put(store, bytes(1000), queue_id=n % 2, properties=b"KEYS\x01k%d" % n)
+        n += 1
+    store.want_flush()
+    for job in store.take_jobs(clock.monotonic_ms()):
+        job.run()
+        job.finish(None, clock.monotonic_ms())
+    for segment in store.log.file.segments:
+        when = clock.now_ms() / 1000 - hours * 3600
+        os.utime(segment.path, (when, when))
+    return store, files
+
+
+def sweep(store: LogStore) -> None:
+    store.clock.advance(10_000)
+    work(store, 1)
+
+
+@pytest.mark.parametrize(
+    ("hour", "hours", "used", "kept"),
+    [
+        (4, 73, 0.1, 4),  # ten a pass
+        (4, 71, 0.1, 14),
+        (5, 73, 0.1, 14),
+        (5, 73, 0.76, 4),
+        (5, 71, 0.76, 14),
+        (5, 1, 0.86, 4),
+    ],
+)
+def test_what_one_pass_drops(tmp_path: Path, hour: int, hours: int, used: float, kept: int) -> None:
+    store, files = aged(tmp_path, at_hour(hour), hours)
+    files.used_ratio = used
+    sweep(store)
+    assert len(store.log.file.segments) == kept
+    assert len(list((tmp_path / "commitlog").iterdir())) == kept + (store.log.prepared is not None)
+    store.close()
+
+
+def test_consume_queues_and_index_follow(tmp_path: Path) -> None:
+    store, files = aged(tmp_path, at_hour(5), 1)
+    files.used_ratio = 0.86
+    queue = store.queue(b"T", 0)
+    before = queue.max_offset
+    sweep(store)
+    assert queue.min_offset > 0
+    assert queue.max_offset == before
+    result = ReadResult()
+    assert store.read(queue, 0, 32, 1 << 20, -1, None, result) == status.OFFSET_TOO_SMALL
+    assert result.next_offset == queue.min_offset
+    found = contents(store, queue)
+    assert [offset for offset, _ in found] == list(range(queue.min_offset, before))
+    assert store.query(b"T", b"k0", 9, 0, 1 << 50) == []
+    assert store.index.index_files[0].end_physical() >= store.min_position
+    store.close()
+    report = store.open()
+    assert report.clean
+    assert (store.queue(b"T", 0).min_offset, store.queue(b"T", 0).max_offset) == (queue.min_offset, before)
+    store.close(clean=False)
+    store.open()
+    assert contents(store, store.queue(b"T", 0)) == found
+    assert put(store, b"next").queue_offset == before
+    store.close()
+
+
+def test_the_last_segment_stays(tmp_path: Path) -> None:
+    store, files = aged(tmp_path, at_hour(4), 100)
+    files.used_ratio = 0.99
+    for _ in range(5):
+        sweep(store)
+    assert len(store.log.file.segments) == 1
+    store.close()
+
+
+def test_writing_stops_at_ninety_and_goes_on_below(tmp_path: Path) -> None:
+    store, files = aged(tmp_path, at_hour(5), 1, segments=2)
+    draft = Draft()
+    draft.queue = store.queue(b"T", 0)
+    for used, code in [(0.9, 1), (0.895, 1), (0.88, 0), (0.899, 0), (0.95, 1)]:
+        files.used_ratio = used
+        sweep(store)
+        assert store.append(draft) == code, used
+    assert contents(store, draft.queue)
+    store.close()
+
+
+def test_a_protected_position_holds_back_age_but_not_force(tmp_path: Path) -> None:
+    store, files = aged(tmp_path, at_hour(4), 100)
+    retention = store.upkeep.retention
+    retention.protected = lambda: 3 * SMALL.mapped_file_size_commit_log
+    sweep(store)
+    assert store.min_position == 3 * SMALL.mapped_file_size_commit_log
+    assert retention.lost_to_force == 0
+    files.used_ratio = 0.86
+    sweep(store)
+    assert store.min_position > 3 * SMALL.mapped_file_size_commit_log
+    assert retention.lost_to_force > 0
+    store.close()
+
+
+def test_a_clock_that_jumped_deletes_nothing_for_a_day(tmp_path: Path) -> None:
+    clock = at_hour(4)
+    store, files = aged(tmp_path, clock, 1)
+    clock.jump(24 * 365 * HOUR)
+    sweep(store)
+    assert len(store.log.file.segments) == 14
+    files.used_ratio = 0.86
+    sweep(store)
+    assert len(store.log.file.segments) == 4  # the disk is a fact
+    store.close()

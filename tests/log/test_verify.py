@@ -1,0 +1,116 @@
+"""verify says yes to a good store and names what is wrong with a bad one; inspect reads every file."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+from store_parts import make, put, work
+
+from penstock.errors import PenstockError, StoreError
+from penstock.log.verify import inspect, verify
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = make(tmp_path / "s")
+    store.open()
+    for n in range(200):
+        put(store, b"m%d" % n, queue_id=n % 2, properties=b"TAGS\x01t\x02KEYS\x01k%d" % n)
+    work(store)
+    store.close()
+    return tmp_path / "s"
+
+
+def test_a_good_store(folder: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    report = verify(folder, lambda done, total: seen.append((done, total)))
+    assert report.ok
+    assert (report.records, report.queues, report.entries, report.index_entries) == (200, 2, 200, 200)
+    assert report.findings == []
+    assert seen[-1] == (report.bytes, report.bytes)
+    assert json.loads(json.dumps(report.as_dict()))["ok"] is True
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    verify(folder)
+    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_flipped_bit_is_named(folder: Path) -> None:
+    path = folder / "commitlog" / "00000000000000000000"
+    data = bytearray(path.read_bytes())
+    data[5000] ^= 1
+    path.write_bytes(data)
+    report = verify(folder)
+    assert not report.ok
+    (finding,) = [one for one in report.findings if one.level == "damage"]
+    assert finding.file == "commitlog/00000000000000000000"
+    assert finding.position <= 5000 < finding.end
+    kinds = [one["kind"] for one in inspect(path)]
+    assert kinds.count("damage") == 1
+    assert report.records == 199
+
+
+@pytest.mark.parametrize("name", ["consumequeue/T/1", "index", "checksums", "checkpoint"])
+def test_derived_files(folder: Path, name: str) -> None:
+    path = folder / name
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    noise = random.Random(name)
+    for file in files:
+        file.write_bytes(noise.randbytes(file.stat().st_size))
+    report = verify(folder)
+    assert report.findings
+    assert all(finding.file.startswith(name) for finding in report.findings)
+    assert report.ok == (name in ("checksums", "checkpoint"))  # without those the log is still whole
+    if path.is_dir():
+        shutil.rmtree(path)
+        assert bool(verify(folder).findings) == (name != "index")
+
+
+def test_every_file_can_be_looked_into(folder: Path) -> None:
+    store = make(folder)
+    store.open()
+    put(store, b"now")
+    seen = set()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        pieces = list(inspect(path))
+        json.dumps(pieces)
+        seen |= {piece["kind"] for piece in pieces}
+    kinds = "record blank free entry header key sum slot times live table text"
+    assert seen == set(kinds.split())
+    store.close()
+    records = [piece for piece in inspect(folder / "commitlog" / "00000000000000000000") if piece["kind"] == "record"]
+    assert (records[1]["topic"], records[1]["queueId"], records[1]["properties"]) == (
+        "T",
+        1,
+        {"TAGS": "t", "KEYS": "k1"},
+    )
+
+
+def test_no_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="no log store"):
+        verify(tmp_path)
+    with pytest.raises(StoreError):
+        inspect(tmp_path / "nothing")
+    (tmp_path / "x.txt").write_text("x")
+    with pytest.raises(StoreError):
+        inspect(tmp_path / "x.txt")
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_any_bytes(folder: Path, seed: int) -> None:
+    noise = random.Random(seed)
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        data = bytearray(path.read_bytes())
+        for _ in range(noise.randrange(20) if data else 0):
+            data[noise.randrange(len(data))] = noise.randrange(256)
+        path.write_bytes(data[: len(data) if noise.random() < 0.8 else noise.randrange(len(data) + 1)])
+    verify(folder)
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        try:
+            for piece in inspect(path):
+                json.dumps(piece)
+        except PenstockError:
+            continue

@@ -1,0 +1,286 @@
+"""Schedule: nothing early, nothing lost, nothing twice, whatever is committed when."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import lmdb
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent / "log"))
+
+from lying_disk import LyingFiles
+from store_parts import SMALL, bodies, make, put, work
+
+from penstock.clock import FakeClock
+from penstock.errors import StoreError
+from penstock.log.draft import Draft
+from penstock.log.store import LogStore
+from penstock.schedule import LEVEL_TOPIC, TIMER_TOPIC, Due, Schedule, due_by_properties
+from penstock.wire.record import decode_record
+
+
+def opened(
+    folder: Path, clock: FakeClock, files: LyingFiles | None = None, **more: object
+) -> tuple[LogStore, Schedule]:
+    schedule = Schedule(folder / "schedule", **more)  # type: ignore[arg-type]
+    store = make(folder, clock=clock, files=files)
+    store.attach(schedule)
+    store.open()
+    return store, schedule
+
+
+def delay(store: LogStore, body: bytes, level: int = 1) -> Draft:
+    return put(store, body, LEVEL_TOPIC, level - 1, b"REAL_TOPIC\x01T\x02REAL_QID\x010")
+
+
+def deliver(store: LogStore, due: Due) -> None:
+    """What the broker does with a due message."""
+    message = decode_record(due.record)
+    assert message is not None
+    draft = Draft()
+    draft.queue = store.queue(message.properties["REAL_TOPIC"].encode(), int(message.properties["REAL_QID"]))
+    draft.set_body(message.body)
+    draft.prepared = due.id
+    assert store.append(draft) == 0
+
+
+def run_due(store: LogStore, schedule: Schedule, now_ms: int, limit: int = 1000) -> list[bytes]:
+    sent = []
+    for due in schedule.pop_due(now_ms, limit):
+        deliver(store, due)
+        message = decode_record(due.record)
+        assert message is not None
+        sent.append(message.body)
+    return sent
+
+
+def test_not_early_in_order_and_once(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    began = clock.now_ms()
+    delay(store, b"ten", 3)
+    delay(store, b"one", 1)
+    delay(store, b"five", 2)
+    assert not (tmp_path / "schedule").exists()  # the first commit makes it
+    assert len(schedule) == 3
+    assert run_due(store, schedule, began + 999) == []
+    assert schedule.next_due_ms() == began + 1000
+    work(store)
+    assert (tmp_path / "schedule").exists()
+    assert run_due(store, schedule, began + 4999) == [b"one"]
+    assert run_due(store, schedule, began + 9_999) == [b"five"]
+    assert run_due(store, schedule, began + 9_999) == []
+    work(store)
+    assert len(schedule) == 1
+    assert run_due(store, schedule, began + 20_000) == [b"ten"]
+    work(store)
+    assert (len(schedule), schedule.next_due_ms()) == (0, None)
+    assert bodies(store) == [b"one", b"five", b"ten"]
+    store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("delivered", [True, False])
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_restart_neither_loses_nor_doubles(
+    tmp_path: Path, clean: bool, committed: bool, delivered: bool, lost: bool
+) -> None:
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    for n in range(20):
+        delay(store, b"%d" % n)
+    if committed:
+        work(store)
+    clock.advance(2000)
+    sent = run_due(store, schedule, clock.now_ms(), 7) if delivered else []
+    store.close(clean)
+    if lost and (tmp_path / "schedule").exists():
+        for path in (tmp_path / "schedule").iterdir():
+            path.unlink()
+        (tmp_path / "schedule").rmdir()
+    store, schedule = opened(tmp_path, clock)
+    assert len(schedule) == 20 - len(sent)
+    sent += run_due(store, schedule, clock.now_ms())
+    assert sent == [b"%d" % n for n in range(20)]
+    assert bodies(store) == sent
+    work(store)
+    store.close()
+    store, schedule = opened(tmp_path, clock)
+    assert run_due(store, schedule, clock.now_ms() + 100_000) == []
+    store.close()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_power_cut_takes_nothing_that_was_flushed(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    folder = tmp_path / "a"
+    folder.mkdir()
+    files = LyingFiles(folder, seed)
+    store, schedule = opened(folder, clock, files)
+    for n in range(20):
+        delay(store, b"%d" % n)
+    work(store)
+    clock.advance(2000)
+    run_due(store, schedule, clock.now_ms(), 5)  # delivered, but not flushed
+    for n in range(20, 25):
+        delay(store, b"%d" % n)
+    # LMDB flushes by itself, and whatever it has is there
+    for path in (folder / "schedule").iterdir():
+        fd = files.open(path)
+        files.datasync(fd)
+        files.close(fd)
+    files.sync_folder(folder / "schedule")
+    files.sync_folder(folder)
+    files.power_cut(tmp_path / "b")
+    store.close(clean=False)
+    monkeypatch.setattr("penstock.log.checkpoint.boot_id", lambda: "another")
+    store, schedule = opened(tmp_path / "b", clock)
+    before = bodies(store)
+    sent = run_due(store, schedule, clock.now_ms() + 10_000)
+    assert [int(body) for body in [*before, *sent][:20]] == list(range(20))
+    assert len(set(before + sent)) == len(before + sent)
+    store.close()
+
+
+def test_any_moment_by_property(tmp_path: Path) -> None:
+    assert due_by_properties({"TIMER_DELIVER_MS": "5000"}, 100) == 5000
+    assert due_by_properties({"TIMER_DELAY_MS": "250"}, 100) == 350
+    assert due_by_properties({"TIMER_DELAY_SEC": "3"}, 100) == 3100
+    assert due_by_properties({"TIMER_DELAY_SEC": "x"}, 100) == 100
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    when = clock.now_ms() + 12_345
+    properties = b"REAL_TOPIC\x01T\x02REAL_QID\x010\x02TIMER_DELIVER_MS\x01%d" % when
+    put(store, b"then", TIMER_TOPIC, 0, properties)
+    assert run_due(store, schedule, when - 1) == []
+    assert run_due(store, schedule, when) == [b"then"]
+    store.close()
+
+
+def test_what_a_rocketmq_broker_has_delivered_stays_delivered(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = make(tmp_path, clock=clock)
+    store.open()
+    for n in range(5):
+        delay(store, b"%d" % n)
+    store.close()
+    store, schedule = opened(tmp_path, clock, None, delivered={1: 3})
+    assert run_due(store, schedule, clock.now_ms() + 5000) == [b"3", b"4"]
+    store.close()
+
+
+def test_put_back_cancel_fire_find_count(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    began = clock.now_ms()
+    for n in range(6):
+        delay(store, b"%d" % n, 1 + n % 3)
+    for committed in (False, True):
+        if committed:
+            work(store)
+        assert schedule.histogram(began, [2000, 7000]) == [2, 2, 2]
+        assert len(schedule.find(lambda due: True)) == 6
+        (found,) = schedule.find(lambda due: due.record.find(b"\x00\x00\x00\x014") > 0, 1)
+        assert schedule.get(found.id) == found
+    assert schedule.get(12345) is None
+    first, second = schedule.pop_due(began + 1000, 2)
+    schedule.put_back(second.id)
+    assert [due.id for due in schedule.pop_due(began + 1000, 9)] == [second.id]
+    fired = schedule.fire_now(found.id)
+    assert fired == found
+    assert schedule.fire_now(found.id) is None
+    assert found.id not in [due.id for due in schedule.pop_due(clock.now_ms() + 99_000, 99)]
+    deliver(store, first)
+    assert len(schedule) == 5
+    store.close()
+
+
+def test_histogram(tmp_path: Path) -> None:
+    schedule = Schedule(tmp_path / "schedule")
+    for n in range(100):
+        schedule.put(n * 10, n + 1, b"r", n)
+    assert schedule.histogram(0, [100, 500]) == [10, 40, 50]
+    job = schedule.take_job(1000, 1000, 0) or schedule.take_job(1000, 1000, 1000)
+    assert job is not None
+    job.run()
+    job.finish(None, 1000)
+    assert schedule.position == 1000
+    assert schedule.histogram(0, [100, 500]) == [10, 40, 50]
+    schedule.close()
+
+
+def test_only_flushed_records_are_committed(tmp_path: Path) -> None:
+    schedule = Schedule(tmp_path / "schedule")
+    for n in range(10):
+        schedule.put(n, n + 1, b"r", n)
+    assert schedule.take_job(0, 10, 0) is None
+    assert schedule.take_job(4, 10, 0) is None  # not yet time
+    job = schedule.take_job(4, 10, 1000)
+    assert job is not None
+    job.run()
+    job.finish(None, 1000)
+    assert schedule.position == 4
+    schedule.close()
+    again = Schedule(tmp_path / "schedule")
+    assert (again.position, len(again)) == (4, 4)
+    again.close()
+
+
+def test_a_failed_commit_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    schedule = Schedule(tmp_path / "schedule")
+    schedule.put(1, 1, b"r", 0)
+    schedule.take_job(10, 10, 0)
+    job = schedule.take_job(10, 10, 1000)
+    assert job is not None
+    real = schedule._env
+
+    class Broken:
+        def begin(self, **more: object) -> object:
+            raise lmdb.Error("No space left on device")
+
+    schedule._env = Broken()
+    with pytest.raises(StoreError):
+        job.run()
+    schedule._env = real
+    job.finish(StoreError("No space left on device"), 1000)
+    assert schedule.take_job(10, 10, 1500) is None
+    schedule.take_job(10, 10, 2000)
+    job = schedule.take_job(10, 10, 3000)
+    assert job is not None
+    job.run()
+    job.finish(None, 3000)
+    assert schedule.pop_due(5, 5) == [Due(1, 1, b"r")]
+    schedule.close()
+
+
+def test_the_map_grows(tmp_path: Path) -> None:
+    schedule = Schedule(tmp_path / "schedule", map_size=1 << 20)
+    at = 0
+    for group in range(8):
+        for _ in range(100):
+            schedule.put(at, at + 1, bytes(5000), at)
+            at += 1
+        mono_ms = group * 10_000
+        schedule.take_job(at, at, mono_ms)
+        job = schedule.take_job(at, at, mono_ms + 5000)
+        assert job is not None
+        job.run()
+        job.finish(None, mono_ms + 5000)
+    assert len(schedule.pop_due(10_000, 10_000)) == 800
+    schedule.close()
+
+
+def test_garbage_is_set_aside_and_rebuilt(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store, _ = opened(tmp_path, clock)
+    delay(store, b"x")
+    work(store)
+    store.close()
+    (tmp_path / "schedule" / "data.mdb").write_bytes(b"garbage" * 2000)
+    store, schedule = opened(tmp_path, clock)
+    assert run_due(store, schedule, clock.now_ms() + 5000) == [b"x"]
+    store.close()
+    assert SMALL
