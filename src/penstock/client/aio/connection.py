@@ -15,7 +15,10 @@ OnRequest = Callable[["Connection", RemotingCommand], None]
 
 
 class Connection(asyncio.Protocol):
-    """Many requests may wait at once; each is matched by its opaque number."""
+    """Many requests may wait at once; each is matched by its opaque number.
+
+    What is sent in one turn of the loop goes out in one write.
+    """
 
     def __init__(self, address: str, on_request: OnRequest) -> None:
         self.address = address
@@ -27,6 +30,7 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._writable: asyncio.Future[None] | None = None
+        self._out: list[bytes] = []
 
     @classmethod
     async def open(cls, address: str, timeout_s: float, on_request: OnRequest) -> Connection:
@@ -51,7 +55,14 @@ class Connection(asyncio.Protocol):
         """Write a one-way request or an answer. ConnectionLost when the connection is known to be broken."""
         if self.closed or self._transport is None:
             raise ConnectionLost(f"the connection to {self.address} is closed")
-        self._transport.write(encode(command))
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(encode(command))
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self.closed:
+            self._transport.write(b"".join(out))
 
     def send_oneway(self, command: RemotingCommand) -> None:
         """Write a request that is not answered."""
@@ -79,11 +90,13 @@ class Connection(asyncio.Protocol):
 
     async def drain(self) -> None:
         """Wait until the peer has taken most of what was written."""
+        self._flush()
         while self._writable is not None:
             await asyncio.shield(self._writable)
 
     def close(self) -> None:
         """Close; requests still waiting fail with ConnectionLost."""
+        self._flush()
         if self._transport is not None:
             self._transport.close()
         self.connection_lost(None)
