@@ -127,11 +127,12 @@ def test_a_held_pull_is_woken_by_its_message(connect: Callable[[], RawPeer]) -> 
     producer.send("Held", b"0")
     ext = {"consumerGroup": "G", "topic": "Held", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32, "sysFlag": 6,
            "commitOffset": 0, "suspendTimeoutMillis": 15000, "subscription": "B", "subVersion": 0}  # fmt: skip
-    consumer.write(remoting.encode(RemotingCommand(11, {k: str(v) for k, v in ext.items()}, opaque=9)))
+    consumer.write(remoting.encode(RemotingCommand(11, {k: str(v) for k, v in ext.items()}, opaque=900)))
+    assert consumer.ask(30, ext).ext["offset"] == "1"  # the pull before it is held by now
     producer.send("Held", b"other tag", {"TAGS": "A"})
     producer.send("Held", b"mine", {"TAGS": "B"})
     answer = consumer.read()
-    assert (answer.code, answer.opaque) == (0, 9)
+    assert (answer.code, answer.opaque) == (0, 900)
     assert [m.body for m in iter_records(answer.body)] == [b"mine"]
 
 
