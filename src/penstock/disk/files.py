@@ -76,11 +76,17 @@ class Files:
                 return [*found, (at, end)]
         return found
 
-    def map(self, fd: int, size: int, *, writable: bool = True) -> mmap.mmap:
-        """The first `size` bytes of the file in memory; unmapped when the last reference goes."""
+    def map(self, fd: int, size: int, *, writable: bool = True, scattered: bool = False) -> mmap.mmap:
+        """The first `size` bytes of the file in memory; unmapped when the last reference goes.
+
+        `scattered`: a page is touched here and there. Else the system reads (or zeroes) megabytes around the first one.
+        """
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         try:
-            return mmap.mmap(fd, size, access=access)
+            view = mmap.mmap(fd, size, access=access)
+            if scattered:
+                view.madvise(mmap.MADV_RANDOM)
+            return view
         except (OSError, ValueError) as error:
             raise StoreError(f"cannot map {size} bytes: {error}") from error
 

@@ -4,6 +4,7 @@ cimport cython
 @cython.final
 cdef class Segment:
     cdef public object path
+    cdef public bint scattered
     cdef public long long first
     cdef public long long size
     cdef public long long prefaulted
@@ -18,6 +19,7 @@ cdef class Segment:
 @cython.final
 cdef class SegmentedFile:
     cdef public object folder
+    cdef public bint scattered
     cdef public long long size
     cdef public long long first
     cdef public long long end

@@ -32,8 +32,9 @@ def segment_name(position: int) -> str:
 class Segment:
     """One file: bytes `first` … `first + size` of the run. `base` is its address once `open` was called."""
 
-    def __init__(self, path: Path, first: int, size: int, files: Files) -> None:
+    def __init__(self, path: Path, first: int, size: int, files: Files, scattered: bool = False) -> None:
         self.path = path
+        self.scattered = scattered
         self.first = first
         self.size = size
         self.files = files
@@ -47,7 +48,7 @@ class Segment:
         self.fd = self.files.open(self.path, create=True)
         try:
             self.files.allocate(self.fd, 0, self.size)
-            self.map = self.files.map(self.fd, self.size)
+            self.map = self.files.map(self.fd, self.size, scattered=self.scattered)
         except BaseException:
             self.close()
             self.files.unlink(self.path)
@@ -63,7 +64,7 @@ class Segment:
                     raise Corrupt(self.path, self.files.size(fd), f"a segment of {self.size} bytes was expected")
                 # A file that came with holes (a sparse copy, RocketMQ's own) would end the process on a full disk.
                 self.files.allocate(fd, 0, self.size)
-                self.map = self.files.map(fd, self.size)
+                self.map = self.files.map(fd, self.size, scattered=self.scattered)
             finally:
                 self.files.close(fd)
             self.base = address(self.map)
@@ -104,8 +105,9 @@ class Segment:
 class SegmentedFile:
     """Segments without a hole between `first` and `end` (both positions; equal when there is no file)."""
 
-    def __init__(self, folder: Path, size: int, files: Files) -> None:
+    def __init__(self, folder: Path, size: int, files: Files, scattered: bool = False) -> None:
         self.folder = folder
+        self.scattered = scattered
         self.size = size
         self.files = files
         self.first = 0
@@ -124,7 +126,7 @@ class SegmentedFile:
                 continue
             if not self.segments:
                 self.first = first
-            self.segments.append(Segment(path, first, self.size, self.files))
+            self.segments.append(Segment(path, first, self.size, self.files, self.scattered))
             self.end = first + self.size
         if not self.segments:
             self.first = self.end = 0
@@ -151,7 +153,8 @@ class SegmentedFile:
         Without `durable` a new folder's name is not flushed either: for what can be rebuilt.
         """
         self.files.make_folder(self.folder, durable=durable)
-        segment = Segment(self.folder / segment_name(self.end), self.end, self.size, self.files)
+        path = self.folder / segment_name(self.end)
+        segment = Segment(path, self.end, self.size, self.files, self.scattered)
         segment.create()
         return segment
 

@@ -63,7 +63,7 @@ class Sidecar:
             self.files.grow(self.fd, self.size)
             self.allocated = min(self.size, WINDOW)
             self.files.allocate(self.fd, 0, self.allocated)
-            self.map = self.files.map(self.fd, self.size)
+            self.map = self.files.map(self.fd, self.size, scattered=True)
         except BaseException:
             self.close()
             self.files.unlink(self.path)
@@ -82,7 +82,7 @@ class Sidecar:
             if self.files.size(fd) != self.size:
                 return False
             self.files.allocate(fd, 0, min(self.size, WINDOW))
-            self.map = self.files.map(fd, self.size)
+            self.map = self.files.map(fd, self.size, scattered=True)
             base = address(self.map)
             if be32(base, 0) != MAGIC or be32(base, 4) != VERSION or be64(base, 8) != self.first:
                 self.map = None

@@ -60,7 +60,7 @@ class ConsumeQueue:
     def __init__(self, folder: Path, topic: bytes, queue_id: int, size: int, files: Files) -> None:
         self.topic = topic
         self.queue_id = queue_id
-        self.file = SegmentedFile(folder, size, files)
+        self.file = SegmentedFile(folder, size, files, True)
         self.min_offset = 0
         self.max_offset = 0
         self.dirty_from = _NEVER
@@ -328,6 +328,10 @@ class ConsumeQueue:
     def dirty_segments(self) -> list[Segment]:
         """The files written since `flushed` was last called."""
         return [segment for segment in self.file.segments if segment.first + segment.size > self.dirty_from]
+
+    def is_dirty(self) -> bool:
+        """Whether something was written since."""
+        return self.dirty_from != _NEVER
 
     def flushed(self) -> None:
         """Forget what was written so far: it is being flushed."""

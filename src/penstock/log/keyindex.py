@@ -53,7 +53,7 @@ class IndexFile:
         fd = self.files.open(self.path, create=True)
         try:
             self.files.allocate(fd, 0, self.size)
-            self.map = self.files.map(fd, self.size)
+            self.map = self.files.map(fd, self.size, scattered=True)
         except BaseException:
             self.files.unlink(self.path)
             raise
@@ -75,7 +75,7 @@ class IndexFile:
             if size != self.size:
                 raise Corrupt(self.path, size, f"an index of {self.size} bytes was expected")
             self.files.allocate(fd, 0, size)
-            self.map = self.files.map(fd, size)
+            self.map = self.files.map(fd, size, scattered=True)
         finally:
             self.files.close(fd)
         self.base = address(self.map)

@@ -398,7 +398,8 @@ class _Recoverer:
     def _cut_queue(self, queue: Any, start: int) -> None:
         for segment in queue.cut(start):
             self.files.unlink(segment.path)  # their records, if there are any, are dispatched again
-        self._mark_dirty(queue)
+        if queue.is_dirty():
+            self._mark_dirty(queue)
 
     def _mark_dirty(self, queue: Any) -> None:
         if not queue.in_dirty:

@@ -49,7 +49,7 @@ class _Reading(Files):
         if self.size(fd) < at + length:
             raise StoreError(f"the file ends at {self.size(fd)}, not at {at + length}")
 
-    def map(self, fd: int, size: int, *, writable: bool = True) -> mmap.mmap:
+    def map(self, fd: int, size: int, *, writable: bool = True, scattered: bool = False) -> mmap.mmap:
         return super().map(fd, size, writable=False)
 
 
