@@ -11,6 +11,7 @@ COMPILED = [
     "penstock.log.keyindex",
     "penstock.log.reading",
     "penstock.log.store",
+    "penstock.net",
     "penstock.spark.decode",
     "penstock.wire.header",
     "penstock.wire.outbox",

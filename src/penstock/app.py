@@ -35,6 +35,7 @@ log = logging.getLogger("penstock.app")
 
 REGISTER_TIMEOUT_MS = 6_000
 RECONNECT_S = 1.0
+JOBS_EVERY_MS = 5
 
 
 class Process:
@@ -47,7 +48,7 @@ class Process:
         self.front: BrokerFront | None = None
         self.name_server: NameServer | None = None
         self._flush_seen: tuple[int, bool] = (0, True)
-        self._front_due_ms: int | None = None
+        self._jobs_due_ms = 0
 
     def update_time(self) -> None:
         """The first thing in each turn."""
@@ -56,28 +57,33 @@ class Process:
             self.mono_ms = self.clock.monotonic_ms()
             return
         broker.update_time()
-        self.mono_ms = broker.mono_ms
+        self.mono_ms = mono_ms = broker.mono_ms
         broker.store.begin_turn(broker.now_ms)
         if self.front is not None:
-            self.front.blocked = broker.store.blocked(broker.mono_ms)
+            self.front.blocked = broker.store.blocked(mono_ms)
 
-    def end_turn(self, dirty: list[Connection]) -> None:
+    def end_turn(self) -> None:
         """The last thing before answers are written: wake held pulls, save what must be saved, hold what must wait."""
         broker, front = self.broker, self.front
         if broker is None or front is None:
             return
-        flush = (broker.store.flushed_position, broker.store.healthy)
-        if flush != self._flush_seen:
-            self._flush_seen = flush
-            front.flushed()
-        front.pump()
+        if front.waits_for_flush:
+            flush = (broker.store.flushed_position, broker.store.healthy)
+            if flush != self._flush_seen:
+                self._flush_seen = flush
+                front.flushed()
+        if broker.store.arrived or broker.holds.count:
+            front.pump()
         broker.save_tables()
-        for connection in dirty:
-            if connection.session in front.sessions:
-                front.seal(connection.session)
+        front.seal()
 
     def take_jobs(self) -> list[Any]:
-        return [] if self.broker is None else self.broker.take_jobs()
+        """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
+        broker = self.broker
+        if broker is None or (self.mono_ms < self._jobs_due_ms and not broker.store.durability.wanted):
+            return []
+        self._jobs_due_ms = self.mono_ms + JOBS_EVERY_MS
+        return broker.take_jobs()
 
     def tick(self) -> int:
         """Everything that is due; when something will be again."""

@@ -219,12 +219,12 @@ class Broker:
 
     def update_time(self) -> None:
         """Read the clock: once per turn of the loop."""
-        self.mono_ms = self.clock.monotonic_ms()
-        if self.mono_ms - self._slewed_ms >= 1000:
+        self.mono_ms = mono_ms = self.clock.monotonic_ms()
+        if mono_ms - self._slewed_ms >= 1000:
             wrong = self.clock.now_ms() - self.mono_ms - self._anchor_ms
             self._anchor_ms += max(-1, min(1, wrong))
             self._slewed_ms = self.mono_ms
-        self.now_ms = self.mono_ms + self._anchor_ms
+        self.now_ms = mono_ms + self._anchor_ms
 
     def tick(self) -> int:
         """Do what is due; when to be asked again (monotonic ms)."""

@@ -52,6 +52,7 @@ cdef class BrokerFront:
     cdef long long cluster_len
     cdef unsigned char *words
     cdef public set sessions
+    cdef public list holding
     cdef set _waiting, _durable_keys
 
 

@@ -371,6 +371,8 @@ class BrokerSession(RemotingSession):
     def _outbox(self, topic: LogTopic, wait: bool) -> Outbox:
         """Where the answer to a stored message goes: out now, or held until the next flush."""
         if (topic.level == 1 and wait) or self.front.blocked:
+            if not self.held.size:
+                self.front.holding.append(self)
             return self.held
         return self.out
 
@@ -883,6 +885,7 @@ class BrokerFront:
         self._words = b"WAITTAGSKEYSUNIQ_KEYDELAYTRAN_MSGTIMER_"
         self.words = address(self._words)
         self.blocked = False  # level `os`: unflushed bytes are older than the promised second
+        self.holding: list[BrokerSession] = []
         self.sessions: set[BrokerSession] = set()
         self._waiting: set[BrokerSession] = set()
         self._durable_keys: set[ConsumeQueue] = set()
@@ -931,11 +934,20 @@ class BrokerFront:
         for waiter in self.broker.holds.wake(queue):
             waiter.owner.resume(waiter, False)
 
-    def seal(self, session: BrokerSession) -> None:
-        """End of a session's turn: its held answers wait for the flush of all that is in the log now."""
-        if session.held and session.seal(self.broker.store.end_position, self.broker.mono_ms):
-            self._waiting.add(session)
-            self.broker.store.want_flush()
+    def seal(self) -> None:
+        """End of a turn: the answers it held wait for the flush of all that is in the log now."""
+        if self.holding:
+            store = self.broker.store
+            for session in self.holding:
+                if session.seal(store.end_position, self.broker.mono_ms):
+                    self._waiting.add(session)
+            self.holding = []
+            store.want_flush()
+
+    @property
+    def waits_for_flush(self) -> bool:
+        """Whether a flush that came back matters to anyone here."""
+        return bool(self._waiting or self._durable_keys)
 
     def flushed(self) -> None:
         """A flush came back: release what waited for it, or fail it when flushes have ended for good."""
