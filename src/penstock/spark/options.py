@@ -122,7 +122,7 @@ OPTIONS = (
            " from", "stream"),
     Option("fetchTimeoutMs", "count", "120000", "how long one request may take"),
     Option("fetchRetries", "whole", "3", "how often a failed request is tried again, on a new connection"),
-    Option("fetchBytes", "bytes", "4m", "stored bytes per fetch, at most 4 MiB"),
+    Option("fetchBytes", "bytes", "1m", "stored bytes per fetch, at most 4 MiB; 1 MiB stays in the processor's cache"),
     Option("pushdown", "word auto true false", "auto",
            "answer filters at the store; `auto` does when `spark.sql.python.filterPushdown.enabled` is on", "batch"),
 )  # fmt: skip
