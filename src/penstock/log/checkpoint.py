@@ -3,13 +3,12 @@
 checkpoint   RocketMQ's 4096 bytes: three store times (8 each) of the last flushed record in log, queues and index.
              Ours are two slots at 1024 and 2048, written in turns, the higher generation with a true sum counts:
              "PCKP" | version (4) | generation (8) | epoch (8) | clean (8) | durable position (8) | derived position (8)
-             | index file (8) | its count (8) | last store time (8)
-                 | queue entries (8) | CRC-32 (4)
+             | index file (8) | its count (8) | last store time (8) | queue entries (8) | CRC-32 (4)
 store.json   format version, store id, epoch, file sizes
-offsets.json queue offsets reserved durably, ahead of those handed out
-live0 live1  "PLIV" | state (4) | generation (8) | log end (8): on the disk it says RESERVED while the broker runs,
-             and only in memory the end of the log. A killed process leaves the memory to the kernel, a power cut the
-             disk.
+offsets.json queue offsets reserved durably, ahead of those handed out; where each queue ended at the last stop
+live0 live1  "PLIV" | state (4) | generation (8) | log end (8) | log end after the append at work (8)
+             On the disk they say RESERVED while the broker runs, and only in memory where the log ends: a killed
+             process leaves the memory to the kernel, a power cut the disk.
 """
 
 from __future__ import annotations
@@ -190,7 +189,7 @@ def boot_id() -> str:
         return ""
 
 
-_LIVE = struct.Struct(">4sIqq")
+_LIVE = struct.Struct(">4sIqqq")
 RESERVED, LIVE = 1, 2
 
 
@@ -204,8 +203,8 @@ class LivePages:
         self._maps: list[Any] = [None, None]
         self._fds = [-1, -1]
 
-    def seen(self) -> list[tuple[int, int, int]]:
-        """(state, generation, log end) of each readable page."""
+    def seen(self) -> list[tuple[int, int, int, int]]:
+        """(state, generation, log end, end after the append at work) of each readable page."""
         found = []
         for path in self._paths:
             if not path.is_file():
@@ -216,30 +215,31 @@ class LivePages:
             finally:
                 self._files.close(fd)
             if len(data) == _LIVE.size and data[:4] == b"PLIV":
-                _, state, generation, end = _LIVE.unpack(data)
-                found.append((state, generation, end))
+                _, state, generation, end, following = _LIVE.unpack(data)
+                found.append((state, generation, end, following))
         return found
 
-    def start(self) -> Any:
+    def start(self, end: int) -> Any:
         """Write the marker to the disk; returns the page whose memory now says how far the log goes."""
-        self._generation = max([generation for _, generation, _ in self.seen()], default=0)
+        self._generation = max([page[1] for page in self.seen()], default=0)
         for n, path in enumerate(self._paths):
             self._fds[n] = self._files.open(path, create=True)
             self._files.allocate(self._fds[n], 0, SIZE)
             self._maps[n] = self._files.map(self._fds[n], SIZE)
         self.mark()
-        return self.turn()
+        return self.turn(end)
 
     def mark(self) -> None:
         """Make the marker durable in the page that is not in use. For any thread."""
         n = (self._generation + 1) % 2
-        self._files.write(self._fds[n], 0, _LIVE.pack(b"PLIV", RESERVED, self._generation + 1, 0))
+        self._files.write(self._fds[n], 0, _LIVE.pack(b"PLIV", RESERVED, self._generation + 1, 0, 0))
         self._files.datasync(self._fds[n])
 
-    def turn(self) -> Any:
-        """Use the page marked last; the caller writes the log end at byte 16 from now on."""
+    def turn(self, end: int) -> Any:
+        """Use the page marked last, for a log that ends here; the caller writes at bytes 16 and 24 from now on."""
         self._generation += 1
         page = self._maps[self._generation % 2]
+        page[16:32] = struct.pack(">qq", end, end)
         page[4:8] = struct.pack(">I", LIVE)
         self._maps[(self._generation + 1) % 2][4:8] = bytes(4)  # that one goes no further
         return page

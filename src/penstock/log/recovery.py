@@ -494,7 +494,7 @@ class _Recoverer:
         reserved = self._reserved()
         same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
         pages = self.upkeep.live.seen()
-        told = any(state == marks.LIVE and end == store.log.end for state, _, end in pages)
+        told = any(state == marks.LIVE and store.log.end in ends for state, _, *ends in pages)
         if aborted is None or not aborted.startswith("pid") or (same_boot and told):
             return
         for topic, queue_id in reserved:

@@ -51,6 +51,7 @@ cdef class LogStore:
     @cython.locals(e=Draft, queue=ConsumeQueue, p=cython.longlong, count=cython.longlong, total=cython.longlong, keys=cython.longlong,
                    size=cython.longlong, status=cython.int)
     cdef long long append_batch(self, Draft d, unsigned char *b, long long pos, long long end)
+    cdef void _announce(self, long long size)
     @cython.locals(e=Draft)
     cdef void _take_over(self, Draft d)
     @cython.locals(e=Draft, total=cython.longlong, body_len=cython.longlong, props_len=cython.longlong)

@@ -161,6 +161,7 @@ class LogStore:
             return status
         if not self._in_turn:
             self._now_ms = self.clock.now_ms()
+        self._announce(size)
         if d.sys_flag & 4:  # half and rollback records (4, 12) stand in no consume queue
             self.log.put(d, 0, self._now_ms)
         else:
@@ -214,6 +215,7 @@ class LogStore:
         d.physical = self.log.end
         d.queue_offset = queue.max_offset
         d.size = total
+        self._announce(total)
         p = pos
         while p < end:
             self._next_element(b, p, end)
@@ -225,6 +227,11 @@ class LogStore:
         d.store_ms = e.store_ms
         put64(self._live, 16, self.log.end)
         return count
+
+    def _announce(self, size: int) -> None:
+        """Say in the live page from where to where the log goes now: a process killed midway has lost nothing."""
+        put64(self._live, 16, self.log.end)
+        put64(self._live, 24, self.log.end + size)
 
     def append_batch_bytes(self, d: Draft, body: bytes) -> int:
         """As append_batch, for a whole object."""
@@ -597,10 +604,9 @@ class LogStore:
         return report
 
     def set_live(self, page: Any) -> None:
-        """The page whose bytes from 16 on say how far the log goes."""
+        """The page whose bytes from 16 on say how far the log goes, and how far it is about to."""
         self._live_page = page
         self._live = address(page)
-        put64(self._live, 16, self.log.end)
 
     def replay(self, position: int) -> int:
         """Dispatch the good records from position on; returns where the first bad one stands, or the end of the

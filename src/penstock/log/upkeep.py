@@ -61,7 +61,7 @@ class Upkeep:
         self.preparer = Preparer(store.log, options.prefault_bytes)
         self.retention = Retention(store)
         self._marked_end = end
-        store.set_live(self.live.start())
+        store.set_live(self.live.start(end))
 
     def state(self, *, clean: bool = False) -> Checkpoint:
         """What a checkpoint says when everything up to here is durable."""
@@ -278,7 +278,7 @@ class Upkeep:
 
         def done(now_ms: int) -> None:
             self._mark_ms = now_ms + 1000
-            store.set_live(self.live.turn())
+            store.set_live(self.live.turn(store.log.end))
 
         return self._once("mark", self.live.mark, done)
 

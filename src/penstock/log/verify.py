@@ -485,9 +485,9 @@ def _inspect_sums(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _inspect_live(path: Path) -> Iterator[dict[str, Any]]:
-    _, state, generation, end = struct.unpack(">4sIqq", path.read_bytes()[:24].ljust(24, b"\0"))
+    _, state, generation, end, following = struct.unpack(">4sIqqq", path.read_bytes()[:32].ljust(32, b"\0"))
     names = {0: "unused", marks.RESERVED: "reserved", marks.LIVE: "live"}
-    yield {"kind": "live", "state": names.get(state, state), "generation": generation, "end": end}
+    yield {"kind": "live", "state": names.get(state, state), "generation": generation, "end": end, "next": following}
 
 
 def _inspect_checkpoint(path: Path) -> Iterator[dict[str, Any]]:
