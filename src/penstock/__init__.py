@@ -8,7 +8,6 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from penstock import aio as aio
-    from penstock.embedded import Broker as Broker
     from penstock.client.blocking import Admin as Admin
     from penstock.client.blocking import Delivery as Delivery
     from penstock.client.blocking import Producer as Producer
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from penstock.client.results import SendReceipt as SendReceipt
     from penstock.client.results import SendStatus as SendStatus
     from penstock.client.routes import MessageQueue as MessageQueue
+    from penstock.embedded import Broker as Broker
     from penstock.errors import PenstockError as Error  # noqa: F401
     from penstock.message import Message as Message
     from penstock.message import ReceivedMessage as ReceivedMessage

@@ -179,9 +179,7 @@ class Registrar:
         }
 
     async def _register(self) -> None:
-        body = fastjson.dumps(
-            {"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()}
-        )
+        body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()})
         ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.address}
         reply = await self._ask(RequestCode.REGISTER_BROKER, ext, body)
         if reply.body:
@@ -223,7 +221,8 @@ def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}", f"Stop what listens there, or choose {flag}; 0 is any free port."
+            f"cannot listen on {host}:{port}: {error.strerror}",
+            f"Stop what listens there, or choose {flag}; 0 is any free port.",
         ) from None
     return listener
 
@@ -342,11 +341,11 @@ def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
             await stop.wait()
             log.info("stopping")
 
-    _runner()(main())
+    runner()(main())
 
 
-def _runner() -> Any:
-    """uvloop where there is one, else asyncio: same protocol classes."""
+def runner() -> Any:
+    """What runs a coroutine to its end: uvloop where there is one, else asyncio: same protocol classes."""
     try:
         import uvloop
     except ImportError:

@@ -55,16 +55,22 @@ def _starts(command: Any) -> Any:
     """The flags every command has that starts something."""
     for option in (
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of docs/settings.md."),
-        click.option("--config", type=click.Path(dir_okay=False), help="TOML file with [broker], [registry], [[topic]]."),
+        click.option(
+            "--config", type=click.Path(dir_okay=False), help="TOML file with [broker], [registry], [[topic]]."
+        ),
         click.option("--host", help="Address to listen on (default 127.0.0.1)."),
-        click.option("--data", type=click.Path(file_okay=False), help="Folder for everything kept (default penstock-data)."),
+        click.option(
+            "--data", type=click.Path(file_okay=False), help="Folder for everything kept (default penstock-data)."
+        ),
     ):
         command = option(command)
     return command
 
 
 def _remoting_port(command: Any) -> Any:
-    return click.option("--remoting-port", type=click.IntRange(0, 65535), help="RocketMQ protocol (10911; 0: any).")(command)
+    return click.option("--remoting-port", type=click.IntRange(0, 65535), help="RocketMQ protocol (10911; 0: any).")(
+        command
+    )
 
 
 def _registry_port(command: Any) -> Any:

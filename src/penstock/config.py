@@ -79,7 +79,11 @@ C = TypeVar("C", BrokerConfig, RegistryConfig)
 
 
 def load(
-    kind: type[C], section: str, file: str | None, flags: Mapping[str, Any], environment: Mapping[str, str] | None = None
+    kind: type[C],
+    section: str,
+    file: str | None,
+    flags: Mapping[str, Any],
+    environment: Mapping[str, str] | None = None,
 ) -> C:
     """The settings of one role. ConfigError for unknown names and values that do not fit."""
     values: dict[str, Any] = {}
@@ -114,7 +118,9 @@ def _known(kind: type[Any], name: str, source: str) -> str:
     if name in known:
         return name
     near = difflib.get_close_matches(name, known, 1)
-    raise ConfigError(f"{source}: unknown setting {name}", f"Did you mean {near[0]}?" if near else "See docs/settings.md.")
+    raise ConfigError(
+        f"{source}: unknown setting {name}", f"Did you mean {near[0]}?" if near else "See docs/settings.md."
+    )
 
 
 def _fit(name: str, kind: type, value: Any) -> Any:
@@ -134,4 +140,3 @@ def _fit(name: str, kind: type, value: Any) -> Any:
             d, h, m, s, ms = (int(part or 0) for part in match.groups())
             return ((d * 24 + h) * 60 + m) * 60_000 + s * 1000 + ms
     raise ConfigError(f"{name} cannot be {value!r}", f"It wants {'true or false' if kind is bool else 'a number'}.")
-

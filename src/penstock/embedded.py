@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from penstock.app import Server
+from penstock.app import Server, runner
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, load
 from penstock.disk.files import Files
@@ -46,7 +46,12 @@ class ThreadedBroker:
     """
 
     def __init__(
-        self, folder: str | Path | None = None, *, files: Files | None = None, clock: Clock | None = None, **settings: Any
+        self,
+        folder: str | Path | None = None,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        **settings: Any,
     ) -> None:
         self._own = tempfile.TemporaryDirectory(prefix="penstock-") if folder is None else None
         self.folder = Path(self._own.name if self._own is not None else str(folder))
@@ -57,7 +62,7 @@ class ThreadedBroker:
             "max_index_num": 40_000,
         }
         configs = _configs(self.folder, small | settings)
-        self._make = lambda: Server(*configs, files=files, clock=clock)
+        self._make: Callable[[], Server] = lambda: Server(*configs, files=files, clock=clock)
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stop: asyncio.Event | None = None
@@ -123,12 +128,7 @@ class ThreadedBroker:
                 await self._stop.wait()
 
         try:
-            try:
-                import uvloop
-            except ImportError:
-                asyncio.run(main())
-            else:
-                uvloop.run(main())
+            runner()(main())
         except BaseException as failure:
             self._failure = failure
         finally:

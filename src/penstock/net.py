@@ -47,7 +47,8 @@ class Connection(asyncio.BufferedProtocol):
     """One socket and its session."""
 
     __slots__ = (
-        "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_net", "dirty", "heard_ms", "make", "remote", "session", "transport",
+        "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_net",
+        "dirty", "heard_ms", "make", "remote", "session", "transport",
     )  # fmt: skip
 
     def __init__(self, net: Net, make: Callable[[str, Callable[[], None]], Any]) -> None:

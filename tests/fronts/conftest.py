@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from fronts.raw_peer import RawPeer
 
+from fronts.raw_peer import RawPeer
 from penstock.testing import Broker
 
 

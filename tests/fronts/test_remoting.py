@@ -9,8 +9,8 @@ import zlib
 from collections.abc import Callable
 
 import pytest
-from fronts.raw_peer import RawPeer, json_frame, raw_frame
 
+from fronts.raw_peer import RawPeer, json_frame, raw_frame
 from penstock.testing import Broker
 from penstock.wire import record, remoting
 from penstock.wire.record import iter_records
@@ -76,9 +76,12 @@ def test_any_cutting_of_the_stream(broker: Broker, connect: Callable[[], RawPeer
     frames = b"".join(
         remoting.encode(
             RemotingCommand(
-                310, {"a": "P", "b": "Cuts", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"},
-                b"%d" % i * (1 + i * 40), opaque=i, serialize=i & 1,
-            )  # fmt: skip
+                310,
+                {"a": "P", "b": "Cuts", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1", "h": "0"},
+                b"%d" % i * (1 + i * 40),
+                opaque=i,
+                serialize=i & 1,
+            )
         )
         for i in range(30)
     )
@@ -108,7 +111,9 @@ def test_batch(peer: RawPeer) -> None:
     assert [m.body for m in found] == [b"one", b"two"]
     assert [m.offset_msg_id for m in found] == ids
     assert [m.flag for m in found] == [0, 7]
-    junk = peer.ask(320, {"a": "P", "b": "Batches", "c": "TBW102", "d": 4, "e": 3, "f": 0, "g": 5, "h": 0, "m": "true"}, b"junk" * 9)
+    junk = peer.ask(
+        320, {"a": "P", "b": "Batches", "c": "TBW102", "d": 4, "e": 3, "f": 0, "g": 5, "h": 0, "m": "true"}, b"junk" * 9
+    )
     assert junk.code == 13
     assert peer.pull("Batches", 3, 2).remark == "OFFSET_OVERFLOW_ONE"
 
@@ -270,7 +275,10 @@ def test_heartbeat_junk(peer: RawPeer) -> None:
     many = [{"topic": f"t{i}", "subString": "*"} for i in range(10_000)]
     consumer = {"groupName": "G", "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": many}
     assert peer.ask(34, body=json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()).code == 1
-    assert peer.ask(34, body=b'{"clientID":"13110-127.0.0.1@DEFAULT","producerDataSet":[{"groupName":"PID-py"}]}\n').code == 0
+    assert (
+        peer.ask(34, body=b'{"clientID":"13110-127.0.0.1@DEFAULT","producerDataSet":[{"groupName":"PID-py"}]}\n').code
+        == 0
+    )
 
 
 def test_configuration_is_not_writable(peer: RawPeer) -> None:

@@ -36,8 +36,8 @@ from penstock.delivery.waiters import Waiters
 from penstock.disk.files import Files
 from penstock.disk.tables import load, save
 from penstock.errors import Refused
-from penstock.log.draft import Draft
 from penstock.log import status
+from penstock.log.draft import Draft
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.store import LogStore
 from penstock.schedule import Schedule
@@ -334,7 +334,9 @@ class Broker:
         if topic is None:
             topic = self.topics.create_from_template(name, template, queues, self.now_ms)
             if topic is None:
-                raise Refused(f"topic[{name.decode()}] not exist, apply first please!", remoting=17, nsq="E_BAD_TOPIC", http=404)
+                raise Refused(
+                    f"topic[{name.decode()}] not exist, apply first please!", remoting=17, nsq="E_BAD_TOPIC", http=404
+                )
         return topic
 
     def put(
@@ -401,7 +403,9 @@ class Broker:
                     value = _digits(properties[name])
                 except ValueError:
                     raise Refused(f"{name} is not a number", remoting=13) from None
-                due = value if name == "TIMER_DELIVER_MS" else self.now_ms + value * (1000 if name.endswith("SEC") else 1)
+                due = (
+                    value if name == "TIMER_DELIVER_MS" else self.now_ms + value * (1000 if name.endswith("SEC") else 1)
+                )
                 return due if due > self.now_ms else None
         return None
 
@@ -438,7 +442,9 @@ class Broker:
 
     # -- retry and dead letters ----------------------------------------------------------------------------------
 
-    def send_back(self, physical: int, group_name: str, level: int, retry_max: int | None, origin_id: str) -> Placed | None:
+    def send_back(
+        self, physical: int, group_name: str, level: int, retry_max: int | None, origin_id: str
+    ) -> Placed | None:
         """A consumer gives a message back (rocketmq.md §13): to the retry topic with a delay, or to the dead letters.
 
         None when the group keeps no retry queue. Refused when the message is gone or cannot be stored.

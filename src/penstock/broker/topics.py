@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-
 from penstock.errors import Refused
 
 if TYPE_CHECKING:
@@ -175,9 +174,7 @@ class TopicTable:
         if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
             return None
         count = min(queues if queues > 0 else model.write_queues, model.write_queues)
-        return self.create(
-            name, count, count, model.perm & ~PERM_INHERIT, now_ms=now_ms, filter_type=model.filter_type
-        )
+        return self.create(name, count, count, model.perm & ~PERM_INHERIT, now_ms=now_ms, filter_type=model.filter_type)
 
     def delete(self, name: bytes, now_ms: int) -> LogTopic | None:
         """Take a topic out of the table; None when there was none."""
@@ -226,5 +223,3 @@ class TopicTable:
                 topic.filter_type = config["topicFilterType"]
         version = table.get("dataVersion") or {}
         self.version = {"counter": int(version.get("counter", 0)), "timestamp": int(version.get("timestamp", 0))}
-
-

@@ -33,14 +33,12 @@ if cython.compiled:
     from cython.cimports.penstock.log.consumequeue import ConsumeQueue
     from cython.cimports.penstock.log.draft import Draft
     from cython.cimports.penstock.log.reading import ReadResult
-    from cython.cimports.penstock.log.store import LogStore
     from cython.cimports.penstock.octets import address, copy, find, java_hash, put32, same, ube32
 else:
     from penstock.broker.topics import LogTopic
     from penstock.log.consumequeue import ConsumeQueue
     from penstock.log.draft import Draft
     from penstock.log.reading import ReadResult
-    from penstock.log.store import LogStore
     from penstock.octets import address, copy, find, java_hash, put32, same, ube32
 
 HOLD_MS_MAX = 120_000
@@ -205,7 +203,18 @@ class RemotingSession:
 class Hold:
     """A pull that waits: all that is needed to run it again."""
 
-    __slots__ = ("codes", "counts", "durable", "max_bytes", "max_count", "offset", "opaque", "queue", "serialize", "topic")
+    __slots__ = (
+        "codes",
+        "counts",
+        "durable",
+        "max_bytes",
+        "max_count",
+        "offset",
+        "opaque",
+        "queue",
+        "serialize",
+        "topic",
+    )
 
     def __init__(self, **what: Any) -> None:
         for name, value in what.items():
@@ -239,7 +248,7 @@ class BrokerSession(RemotingSession):
         self._pull_online = None
         self._pull_revision = -1
         self._pull_config = None
-        self.pull_codes = None
+        self.pull_codes: TagCodes | None = None
         self._pull_counts = [0, 0]
         self._pull_names = ("", "")
 
@@ -328,7 +337,9 @@ class BrokerSession(RemotingSession):
         if queue_id >= topic.read_queues and queue_id >= topic.write_queues:
             self._refuse(1, f"request queueId[{queue_id}] is illegal, {topic.as_config()} Producer: {self.remote}")
             return
-        if body_len > self.front.body_max or (scan.kind[8] and scan.length[8] >= 32767 * (6 if scan.kind[8] == 2 else 1)):
+        if body_len > self.front.body_max or (
+            scan.kind[8] and scan.length[8] >= 32767 * (6 if scan.kind[8] == 2 else 1)
+        ):
             self._too_large()
             return
         draft = self.draft
@@ -671,15 +682,12 @@ class BrokerSession(RemotingSession):
             self._refuse(1, f"maxMsgNums {max_count} is negative")
             return
         topic = self.pull_topic
-        if (
-            topic is None
-            or not topic.open
-            or not self._same_pull(flags & 4, version)
-        ):
+        if topic is None or not topic.open or not self._same_pull(flags & 4, version):
             topic = self._find_pull(flags & 4, version)
         if queue_id < 0 or queue_id >= topic.read_queues:
             self._refuse(
-                1, f"queueId[{queue_id}] is illegal, topic:[{topic.name.decode()}] topicConfig.readQueueNums:[{topic.read_queues}] consumer:[{self.remote}]"
+                1, f"queueId[{queue_id}] is illegal, topic:[{topic.name.decode()}] "
+                f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[{self.remote}]",
             )  # fmt: skip
             return
         if max_bytes > 0:
@@ -697,7 +705,9 @@ class BrokerSession(RemotingSession):
             return
         if status == 0:
             self._found(self._pull_counts)
-        elif (status == 5 or (status == 8 and offset == 0)) and flags & 2 and self.front.hold_enabled and suspend_ms > 0:
+        elif (
+            (status == 5 or (status == 8 and offset == 0)) and flags & 2 and self.front.hold_enabled and suspend_ms > 0
+        ):
             hold = Hold(
                 opaque=self.opaque_now, serialize=self.serialize, topic=topic, queue=queue, offset=offset,
                 max_count=max_count, max_bytes=max_bytes, durable=durable, codes=self.pull_codes, counts=self._pull_counts,
@@ -714,7 +724,8 @@ class BrokerSession(RemotingSession):
         end = queue.max_offset
         if durable:
             end = queue.durable_end(self.store.flushed_position)
-        return self.store.read(queue, offset, max_count, max_bytes, end, codes, self.result)
+        status: int = self.store.read(queue, offset, max_count, max_bytes, end, codes, self.result)
+        return status
 
     def _same_pull(self, has_expression: int, version: int) -> bool:
         """Whether this pull is of the group, topic and subscription of the last one."""
@@ -723,7 +734,9 @@ class BrokerSession(RemotingSession):
             return False
         if self._pull_config is None or not self._pull_config.consume_enable:
             return False
-        if scan.length[14] != len(self._pull_group) or not same(self.base, scan.at[14], self._pull_group, 0, scan.length[14]):
+        if scan.length[14] != len(self._pull_group) or not same(
+            self.base, scan.at[14], self._pull_group, 0, scan.length[14]
+        ):
             return False
         name: bytes = self.pull_topic.name
         if scan.length[1] != len(name) or not same(self.base, scan.at[1], name, 0, scan.length[1]):
@@ -973,4 +986,5 @@ class BrokerFront:
                 session.wake()
         for session in list(self.sessions):
             session.tick(mono_ms)
-        return self.broker.holds.next_ms()
+        due_ms: int | None = self.broker.holds.next_ms()
+        return due_ms

@@ -103,7 +103,8 @@ class Requests:
             # A young queue is read from its start; in an old one the client's own policy decides (rocketmq.md 9.6).
             if queue is None or not self.broker.young(queue):
                 return request.reply(
-                    ResponseCode.QUERY_NOT_FOUND, remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first"
+                    ResponseCode.QUERY_NOT_FOUND,
+                    remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
                 )
             offset = 0
         return request.reply(ext={"offset": str(offset)})
@@ -114,9 +115,7 @@ class Requests:
         if fields["queueId"] < 0 or fields["commitOffset"] < 0:
             raise Refused("queueId and commitOffset must not be negative")
         check_topic_name(fields["topic"].encode())
-        self.broker.offsets.commit(
-            fields["consumerGroup"], fields["topic"], fields["queueId"], fields["commitOffset"]
-        )
+        self.broker.offsets.commit(fields["consumerGroup"], fields["topic"], fields["queueId"], fields["commitOffset"])
         return request.reply()
 
     def search_offset(self, session: Any, request: RemotingCommand) -> Answer:
@@ -164,9 +163,7 @@ class Requests:
             if len(wanted) > SUBSCRIPTIONS_MAX:
                 raise Refused(f"a group subscribes to at most {SUBSCRIPTIONS_MAX} topics")
             taken.append((name, about, dict(_subscription(s) for s in wanted)))
-        member = Member(
-            client_id, session, _language(request.language), request.version, broker.mono_ms
-        )
+        member = Member(client_id, session, _language(request.language), request.version, broker.mono_ms)
         for producer in producers:
             name = str(producer.get("groupName") or "")
             check_group_name(name)
@@ -271,7 +268,9 @@ class Requests:
             fields["topic"].encode(), fields["key"].encode(), count, fields["beginTimestamp"], fields["endTimestamp"]
         )
         if not found:
-            return request.reply(ResponseCode.QUERY_NOT_FOUND, remark="can not find message, maybe time range not correct")
+            return request.reply(
+                ResponseCode.QUERY_NOT_FOUND, remark="can not find message, maybe time range not correct"
+            )
         ext = {"indexLastUpdateTimestamp": str(self.broker.now_ms), "indexLastUpdatePhyoffset": str(store.end_position)}
         return request.reply(ext=ext, body=b"".join(found))
 
@@ -340,7 +339,9 @@ class Requests:
         return request.reply(body=fastjson.dumps(self.broker.delay_offsets()))
 
     def topic_config(self, session: Any, request: RemotingCommand) -> Answer:
-        return request.reply(body=fastjson.dumps(self._topic(read_fields(request.code, request.ext)["topic"]).as_config()))
+        return request.reply(
+            body=fastjson.dumps(self._topic(read_fields(request.code, request.ext)["topic"]).as_config())
+        )
 
     def group_config(self, session: Any, request: RemotingCommand) -> Answer:
         name = read_fields(request.code, request.ext)["group"]
@@ -450,9 +451,10 @@ class Requests:
         return request.reply(body=fastjson.dumps({"connectionSet": [_connection(m) for m in members.values()]}))
 
     def all_producers(self, session: Any, request: RemotingCommand) -> Answer:
+        behind_ms = self.broker.now_ms - self.broker.mono_ms
         data = {
             group: [
-                {**_connection(m), "remoteIP": m.peer.remote, "lastUpdateTimestamp": self.broker.now_ms - (self.broker.mono_ms - m.heard_ms)}
+                {**_connection(m), "remoteIP": m.peer.remote, "lastUpdateTimestamp": behind_ms + m.heard_ms}
                 for m in members.values()
             ]
             for group, members in self.broker.clients.producers.items()
@@ -477,7 +479,9 @@ class Requests:
                 continue
             at = self.broker.offsets.get(fields["group"], name, queue_id) or 0
             newest = store.store_time(queue, queue.max_offset - 1)
-            read = store.store_time(queue, at - 1) if at > queue.min_offset else store.store_time(queue, queue.min_offset)
+            read = (
+                store.store_time(queue, at - 1) if at > queue.min_offset else store.store_time(queue, queue.min_offset)
+            )
             spans.append(
                 {
                     "consumeTimeStamp": read,
@@ -540,7 +544,11 @@ class Requests:
             old = broker.offsets.get(group, name, queue_id)
             if old is None:
                 old = queue.max_offset if not fields["isForce"] else 0
-            at = queue.max_offset if fields["timestamp"] == -1 else broker.store.offset_by_time(queue, fields["timestamp"])
+            at = (
+                queue.max_offset
+                if fields["timestamp"] == -1
+                else broker.store.offset_by_time(queue, fields["timestamp"])
+            )
             table.append((self._queue_key(name, queue_id), at if fields["isForce"] or at < old else old))
         ext = {key: request.ext[key] for key in ("topic", "group", "timestamp", "isForce")}
         as_list = [{**key, "offset": at} for key, at in table]
@@ -568,7 +576,9 @@ class Requests:
 
         def pass_back(answer: RemotingCommand | None) -> None:
             if answer is None:
-                session.push(request.reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"consumer <{group}> <{client_id}> timeout"))
+                session.push(
+                    request.reply(ResponseCode.CONSUME_MSG_TIMEOUT, remark=f"consumer <{group}> <{client_id}> timeout")
+                )
             else:
                 session.push(request.reply(answer.code, answer.ext, answer.body, answer.remark))
 
@@ -671,4 +681,3 @@ TABLE = {
     RequestCode.GET_CONSUMER_RUNNING_INFO: "running_info",
     RequestCode.CONSUME_MESSAGE_DIRECTLY: "consume_directly",
 }
-

@@ -14,28 +14,25 @@ if cython.compiled:
 else:
     from penstock.octets import address, be16, be32, copy, find, find2, same
 
-# slot: field. 0 to 13 are SEND's, in the order of V2's one-letter names a to n; PULL shares topic, queueId, sysFlag.
-GROUP, TOPIC, DEFAULT_TOPIC, DEFAULT_QUEUES, QUEUE_ID, SYS_FLAG, BORN, FLAG = range(8)
-PROPERTIES, RECONSUME_TIMES, UNIT_MODE, MAX_RECONSUME_TIMES, BATCH, BROKER_NAME = range(8, 14)
-CONSUMER_GROUP, QUEUE_OFFSET, MAX_MESSAGES, COMMIT_OFFSET, SUSPEND_MS = range(14, 19)
-SUBSCRIPTION, SUB_VERSION, EXPRESSION_TYPE, DURABLE, MAX_BYTES = range(19, 24)
 SLOTS = 24
 
+# The field of each slot. 0 to 13 are SEND's, in the order of V2's one-letter names a to n; PULL shares topic, queueId and
+# sysFlag with it and goes on from 14.
+# fmt: off
 NAMES = (
-    "producerGroup topic defaultTopic defaultTopicQueueNums queueId sysFlag bornTimestamp flag "
-    "properties reconsumeTimes unitMode maxReconsumeTimes batch bname "
-    "consumerGroup queueOffset maxMsgNums commitOffset suspendTimeoutMillis "
-    "subscription subVersion expressionType durable maxBytes"
-).split()
+    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
+    "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch", "bname",
+    "consumerGroup", "queueOffset", "maxMsgNums", "commitOffset", "suspendTimeoutMillis",
+    "subscription", "subVersion", "expressionType", "durable", "maxBytes",
+)
+# fmt: on
 _WIDTH = 24  # longest name is 21 bytes
 _BLOB = b"".join(name.encode().ljust(_WIDTH, b"\0") for name in NAMES)
 _LENGTHS = bytes(len(name) for name in NAMES)
 
-ABSENT, PLAIN, ESCAPED = 0, 1, 2
-
 
 class HeaderScan:
-    """The outcome of one scan; reused for every frame of a session."""
+    """The outcome of one scan; reused for every frame of a session. `kind` is 0 absent, 1 plain text, 2 text with escapes."""
 
     def __init__(self) -> None:
         self.code = 0
@@ -368,7 +365,7 @@ class HeaderScan:
             while q - 1 - slashes >= p and self.base[q - 1 - slashes] == 92:
                 slashes += 1
             if slashes & 1 == 0:
-                return q
+                return q  # type: ignore[no-any-return]
             q += 1
 
     def _word(self, p: int, end: int) -> int:

@@ -6,6 +6,8 @@ Replies are written field by field into it, so that a message costs no Python ob
 
 from __future__ import annotations
 
+from typing import Any
+
 import cython
 
 if cython.compiled:
@@ -22,10 +24,10 @@ class Outbox:
     def __init__(self) -> None:
         self.size = 0
         self.capacity = 0
-        self.owner = None
+        self.owner: bytearray | None = None
         self.base = self._none()
 
-    def _none(self):  # type: ignore[no-untyped-def]
+    def _none(self) -> Any:
         if cython.compiled:
             return cython.NULL
         return None
@@ -110,7 +112,7 @@ class Outbox:
         size = self.size
         self.size = 0
         if cython.compiled:
-            data = self.base[:size]
+            data: bytes = self.base[:size]
         else:
             data = bytes(self.base[:size])
         if self.capacity > _KEEP:

@@ -1,0 +1,58 @@
+"""Settings: file, environment, flags, and what cannot be obeyed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.config import BrokerConfig, load
+from penstock.errors import ConfigError
+
+
+def broker(flags: dict[str, object] | None = None, file: Path | None = None, **environment: str) -> BrokerConfig:
+    return load(BrokerConfig, "broker", str(file) if file else None, flags or {}, environment)
+
+
+def test_the_last_one_wins(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text('[broker]\nlevel = "disk"\nbroker_name = "f"\n[[topic]]\nname = "bank*"\nlevel = "disk"\n')
+    config = broker({"level": "os"}, file, PENSTOCK_BROKER__BROKER_NAME="e", PENSTOCK_BROKER__LEVEL="disk")
+    assert (config.level, config.broker_name) == ("os", "e")
+    assert config.topic == ({"name": "bank*", "level": "disk"},)
+
+
+def test_sizes_durations_truths() -> None:
+    config = broker(
+        {"mapped_file_size_commit_log": "64MiB", "register_broker_period_ms": "1m30s", "long_polling_enable": "off"}
+    )
+    assert config.mapped_file_size_commit_log == 64 << 20
+    assert config.register_broker_period_ms == 90_000
+    assert config.long_polling_enable is False
+    assert broker({"register_broker_period_ms": "250ms"}).register_broker_period_ms == 250
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ({"levle": "os"}, "level"),
+        ({"remoting_port": "many"}, "number"),
+        ({"long_polling_enable": "perhaps"}, "true or false"),
+    ],
+)
+def test_errors_say_what_to_do(flags: dict[str, object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        broker(flags)
+    assert words in caught.value.hint
+
+
+def test_unknown_names_in_a_file_and_in_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text("[brokers]\n")
+    with pytest.raises(ConfigError, match="unknown table"):
+        broker(file=file)
+    file.write_text("[broker\n")
+    with pytest.raises(ConfigError):
+        broker(file=file)
+    with pytest.raises(ConfigError, match="unknown setting"):
+        broker(PENSTOCK_BROKER__LEVLE="os")
