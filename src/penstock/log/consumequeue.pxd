@@ -23,6 +23,7 @@ cdef class ConsumeQueue:
     cdef public long long max_offset
     cdef public long long dirty_from
     cdef public long long reserved
+    cdef public long long reserve_at
     cdef public bint fresh
     cdef public bint watched
     cdef public bint arrived

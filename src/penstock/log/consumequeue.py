@@ -65,6 +65,7 @@ class ConsumeQueue:
         self.max_offset = 0
         self.dirty_from = _NEVER
         self.reserved = 0
+        self.reserve_at = _NEVER
         self.fresh = False
         self.watched = False
         self.arrived = False
@@ -115,6 +116,11 @@ class ConsumeQueue:
         else.
         """
         return self.max_offset if self.max_offset < self.reserved else self.reserved
+
+    def reserve(self, end: int) -> None:
+        """Offsets below end are reserved durably; ask for more when half of those left are used."""
+        self.reserved = end
+        self.reserve_at = (self.max_offset + end) // 2
 
     def _turn(self) -> int:
         """Go to the file that takes the entry at max_offset, making it if it is not there."""

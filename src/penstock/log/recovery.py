@@ -94,7 +94,7 @@ class _Recoverer:
         for by_id in store.queues.values():
             for queue in by_id.values():
                 queue.follow(log.file.first)
-                queue.reserved = queue.max_offset + store.options.reserve_offsets
+                queue.reserve(queue.max_offset + store.options.reserve_offsets)
         if not report.clean:
             self._close_gaps(aborted)
             self._flush_all()
@@ -504,7 +504,7 @@ class _Recoverer:
                 key = (queue.topic, queue.queue_id)
                 target = max(reserved.get(key, 0), queue.max_offset + store.options.reserve_offsets)
                 queue.fill_to(target)
-                queue.reserved = target + store.options.reserve_offsets
+                queue.reserve(target + store.options.reserve_offsets)
                 self._mark_dirty(queue)
                 self.report.gap_queues += 1
 

@@ -21,6 +21,7 @@ cdef class LogStore:
     cdef public dict queues
     cdef public list arrived
     cdef public list dirty_queues
+    cdef public list short_queues
     cdef public list subscribers
     cdef public list fillers
     cdef public dict suspects
@@ -40,8 +41,11 @@ cdef class LogStore:
     cdef object _live_page
     cdef long long _now_ms
     cdef bint _in_turn
+    cdef long long _looked_ms
     cdef Draft _element
 
+    cpdef list take_jobs(self, long long mono_ms)
+    cpdef void want_flush(self)
     cpdef void begin_turn(self, long long now_ms)
     cpdef void end_turn(self)
     @cython.locals(queue=ConsumeQueue)

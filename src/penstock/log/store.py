@@ -85,6 +85,7 @@ class LogStore:
         self.queues: dict[bytes, dict[int, ConsumeQueue]] = {}
         self.arrived: list[ConsumeQueue] = []
         self.dirty_queues: list[ConsumeQueue] = []
+        self.short_queues: list[ConsumeQueue] = []
         self.healthy = True
         self.is_open = False
         self.refusal = 2
@@ -108,6 +109,7 @@ class LogStore:
         self._live_page: Any = None
         self._now_ms = 0
         self._in_turn = False
+        self._looked_ms = -1
         self._element = Draft()
 
     # ---- writing
@@ -134,7 +136,7 @@ class LogStore:
                 raise StoreError(f"no name for a message queue: {topic!r} {queue_id}")
             folder = self.folder / "consumequeue" / topic.decode() / str(queue_id)
             queue = ConsumeQueue(folder, topic, queue_id, self.queue_file_size, self.files)
-            queue.reserved = self.options.reserve_offsets
+            queue.reserve(self.options.reserve_offsets)
             queue.subscribers = [s for s in self.subscribers if topic in s.topics] or None
             by_id[queue_id] = queue
         return queue
@@ -289,6 +291,9 @@ class LogStore:
             if not queue.in_dirty:
                 queue.in_dirty = True
                 self.dirty_queues.append(queue)
+            if queue.max_offset >= queue.reserve_at:
+                queue.reserve_at = 1 << 62  # until it has been reserved
+                self.short_queues.append(queue)
             if queue.watched and not queue.arrived:
                 queue.arrived = True
                 self.arrived.append(queue)
@@ -555,14 +560,18 @@ class LogStore:
     def want_flush(self) -> None:
         """Somebody waits for what is appended now: flush at once, not at the next interval."""
         self.durability.wanted = True
+        self._looked_ms = -1
 
     def blocked(self, mono_ms: int) -> bool:
         """Whether level `os` must not acknowledge now: an acknowledged byte has been unflushed for over a second."""
         return self.durability.blocked(mono_ms)
 
     def take_jobs(self, mono_ms: int) -> list[Job]:
-        """What blocks and is due now. Run each in a thread, then call its `finish` here."""
-        return self.upkeep.take_jobs(mono_ms) if self.is_open else []
+        """What blocks and is due now. Run each in a thread, then call its `finish` here. Free to ask in every turn."""
+        if mono_ms == self._looked_ms or not self.is_open:
+            return []
+        self._looked_ms = mono_ms
+        return self.upkeep.take_jobs(mono_ms)
 
     def tick(self, now_ms: int, mono_ms: int) -> int:
         """Do what is due; returns when to call again, in monotonic ms."""
@@ -590,6 +599,7 @@ class LogStore:
         self.appended = self.damaged = self.skipped = 0
         self.arrived.clear()
         self.dirty_queues.clear()
+        self.short_queues.clear()
         self.fillers.clear()
         self.suspects.clear()
         self.durability = None  # type: ignore[assignment]

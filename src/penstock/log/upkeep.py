@@ -151,7 +151,7 @@ class Upkeep:
 
         return Job(flush.kind, flush.run, finish)
 
-    def _once(self, kind: str, run: Any, done: Any) -> Job:
+    def _once(self, kind: str, run: Any, done: Any, again: Any = None) -> Job:
         """A job of which one at a time runs; no room is tried again later, any other failure ends the writing."""
         self._running.add(kind)
 
@@ -161,6 +161,8 @@ class Upkeep:
                 done(mono_ms)
             elif isinstance(error, DiskFull):
                 self._retry_ms[kind] = mono_ms + 1000
+                if again is not None:
+                    again()
             else:
                 self.store.fail(error)
 
@@ -187,7 +189,17 @@ class Upkeep:
             took_ms = int((time.perf_counter() - started) * 1000)
             self._checkpoint_ms = now_ms + max(store.options.checkpoint_interval_ms, 5 * took_ms)
 
-        return self._once("checkpoint", run, done)
+        def again() -> None:  # what was taken up was perhaps not flushed
+            for by_id in store.queues.values():
+                for queue in by_id.values():
+                    queue.dirty_from = 0
+                    if not queue.in_dirty:
+                        queue.in_dirty = True
+                        store.dirty_queues.append(queue)
+            for index_file in store.index.index_files if store.index is not None else ():
+                index_file.dirty = True
+
+        return self._once("checkpoint", run, done, again)
 
     def _dirty_derived(self) -> dict[str, Any]:
         """What must reach the disk so that everything derived below the log's end is there."""
@@ -224,13 +236,10 @@ class Upkeep:
         if not self._may("reserve", mono_ms):
             return None
         step = self.store.options.reserve_offsets
-        short = [
-            queue
-            for queue in self.store.dirty_queues
-            if queue.max_offset + self.ahead.get((queue.topic, queue.queue_id), step) // 2 > queue.reserved
-        ]
+        short = self.store.short_queues
         if not short:
             return None
+        self.store.short_queues = []
         fresh: list[tuple[ConsumeQueue, int]] = []
         for queue in short:
             key = queue.topic, queue.queue_id
@@ -244,12 +253,16 @@ class Upkeep:
         def done(now_ms: int) -> None:
             for queue, reserved in fresh:
                 hidden = queue.max_offset > queue.reserved
-                queue.reserved = reserved
+                queue.reserve(reserved)
                 if hidden and queue.watched and not queue.arrived:
                     queue.arrived = True
                     self.store.arrived.append(queue)
 
-        return self._once("reserve", lambda: tables.replace(self.files, self.folder / "offsets.json", data), done)
+        def again() -> None:
+            self.store.short_queues += [queue for queue, _ in fresh]
+
+        path = self.folder / "offsets.json"
+        return self._once("reserve", lambda: tables.replace(self.files, path, data), done, again)
 
     def _offsets(self, *, ends: bool) -> bytes:
         store = self.store
