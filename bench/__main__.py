@@ -1,0 +1,27 @@
+"""`python -m bench [log|backlog|spark] [--short]`"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    name, arguments = (
+        (sys.argv[1], sys.argv[2:]) if len(sys.argv) > 1 and sys.argv[1][0] != "-" else ("log", sys.argv[1:])
+    )
+    if name == "log":
+        from bench.log import main as run
+    elif name == "backlog":
+        from bench.backlog import main as run
+    elif name == "spark":
+        sys.argv = ["bench spark", *arguments]
+        runpy.run_path(str(Path(__file__).with_name("spark.py")), run_name="__main__")
+        return
+    else:
+        raise SystemExit(f"bench: no {name}; there are log, backlog and spark")
+    run(arguments)
+
+
+main()
