@@ -186,24 +186,23 @@ class ConsumeQueue:
             self._touch(offset * ENTRY_SIZE)
             return
         self.fill_to(offset)
-        status = self.room()
-        if status:
-            raise (
-                DiskFull(f"no room for a consume queue of {self.topic!r}")
-                if status == 1
-                else StoreError("cannot write")
-            )
+        self._demand_room()
         self.put(offset, physical, size, code)
+
+    def _demand_room(self) -> None:
+        status = self.room()
+        if status == 1:
+            raise DiskFull(f"no room for a consume queue of {self.topic!r}")
+        if status:
+            raise StoreError(f"cannot write a consume queue of {self.topic!r}")
 
     def fill_to(self, offset: int) -> None:
         """Let `offset` be the next one; those left out become fillers. StoreError."""
         if not self.file.segments:
             self.seek(offset)
-            return
+            self._demand_room()  # the file is what remembers it
         while self.max_offset < offset:
-            status = self.room()
-            if status:
-                raise DiskFull("no room for a consume queue") if status == 1 else StoreError("cannot write")
+            self._demand_room()
             self.put(self.max_offset, 0, FILLER_SIZE, 0)
 
     def seek(self, offset: int) -> None:

@@ -266,7 +266,7 @@ class _Recoverer:
 
     def _last_holds(self, queue: Any, below: int) -> bool:
         if queue.max_offset * ENTRY_SIZE <= queue.file.first:
-            return not queue.file.segments
+            return True
         entry = queue.entry(queue.max_offset - 1)
         if entry is None:
             return False
