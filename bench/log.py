@@ -84,7 +84,8 @@ def show(result: dict[str, Any]) -> None:
         low, high = row["cpu_us_range"]
         print(
             f"{row['what']:46} {row['cpu_us']:8.2f} {f'{low:.2f}–{high:.2f}':>15} {row['goal_cpu_us'] or '':>6} "
-            f"{row.get('floor_cpu_us', ''):>7} {row.get('times_the_floor', ''):>6} {row['rate']:11,} {row.get('goal_rate', ''):>9}"
+            f"{row.get('floor_cpu_us', ''):>7} {row.get('times_the_floor', ''):>6} "
+            f"{row['rate']:11,} {row.get('goal_rate', ''):>9}"
         )
 
 

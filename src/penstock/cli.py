@@ -19,7 +19,11 @@ class Lazy(click.Group):
     elsewhere = {
         "spark": "penstock.spark.cli:spark",
         "store": "penstock.cli_store:store",
-        "demo": "penstock.demo:demo",
+        "demo": "penstock.demo.command:demo",
+        "topic": "penstock.cli_tools:topic",
+        "group": "penstock.cli_tools:group",
+        "message": "penstock.cli_tools:message",
+        "send": "penstock.cli_tools:send",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -136,7 +140,8 @@ def registry(
 
 @main.command("settings")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def settings_command(as_json: bool) -> None:
+@click.option("--markdown", is_flag=True, help="As docs/settings.md has it.")
+def settings_command(as_json: bool, markdown: bool) -> None:
     """Print every setting with its default and meaning."""
     from dataclasses import fields
 
@@ -148,6 +153,14 @@ def settings_command(as_json: bool) -> None:
     if as_json:
         json.dump(table, sys.stdout, default=str)
         print()
+        return
+    if markdown:
+        click.echo("# Settings\n\nMade by `penstock settings --markdown`.")
+        for role in ("broker", "registry"):
+            click.echo(f"\n## [{role}]\n\n| setting | default | meaning |\n|---|---|---|")
+            for row in table:
+                if row["role"] == role:
+                    click.echo(f"| `{row['name']}` | {row['default']} | {row['about']} |")
         return
     for row in table:
         click.echo(f"{row['role']}.{row['name']} = {row['default']!s}  — {row['about']}")

@@ -331,10 +331,16 @@ class Admin(_Client):
         return portal().run(self._inner.route(topic))
 
     def create_topic(
-        self, topic: str, queue_count: int = 8, *, broker: str | None = None, perm: int = PERM_READ | PERM_WRITE
+        self,
+        topic: str,
+        queue_count: int = 8,
+        *,
+        broker: str | None = None,
+        perm: int = PERM_READ | PERM_WRITE,
+        level: str | None = None,
     ) -> None:
-        """Create a topic, or change it, on every broker or on one: `queue_count` queues on each."""
-        portal().run(self._inner.create_topic(topic, queue_count, broker=broker, perm=perm))
+        """Create a topic, or change it, on every broker or on one: `queue_count` queues on each, durability `level`."""
+        portal().run(self._inner.create_topic(topic, queue_count, broker=broker, perm=perm, level=level))
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic from every broker that has it, and from the routes."""

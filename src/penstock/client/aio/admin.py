@@ -111,9 +111,18 @@ class Admin:
         return await self._cluster.route(topic, fresh=True)
 
     async def create_topic(
-        self, topic: str, queue_count: int = 8, *, broker: str | None = None, perm: int = PERM_READ | PERM_WRITE
+        self,
+        topic: str,
+        queue_count: int = 8,
+        *,
+        broker: str | None = None,
+        perm: int = PERM_READ | PERM_WRITE,
+        level: str | None = None,
     ) -> None:
-        """Create a topic, or change it, on every broker or on one: `queue_count` queues on each."""
+        """Create a topic, or change it, on every broker or on one: `queue_count` queues on each.
+
+        `level` is its durability, os or disk; without it a new topic gets the broker's default.
+        """
         ext = {
             "topic": topic,
             "defaultTopic": DEFAULT_TOPIC,
@@ -123,7 +132,7 @@ class Admin:
             "topicFilterType": "SINGLE_TAG",
             "topicSysFlag": "0",
             "order": "false",
-        }
+        } | ({} if level is None else {"level": level})
         for address in await self._masters(broker):
             await self._cluster.ask(address, RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, dict(ext)))
 

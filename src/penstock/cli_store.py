@@ -1,0 +1,81 @@
+"""`penstock store`: look into a data folder without a broker."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import click
+
+
+@click.group()
+def store() -> None:
+    """Look into the files of a broker. Nothing is changed."""
+
+
+class _Bar:
+    """Progress of work longer than a second: a bar on a terminal, a line every ten seconds elsewhere."""
+
+    def __init__(self) -> None:
+        self.began = self.told = time.monotonic()
+        self.drawn = False
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        terminal = sys.stderr.isatty()
+        if now - self.began < 1 or now - self.told < (0.1 if terminal else 10):
+            return
+        self.told = now
+        share = done / max(1, total)
+        text = f"{share:4.0%} of {total / 2**20:,.0f} MiB, {done / (now - self.began) / 2**20:,.0f} MiB/s"
+        if terminal:
+            filled = round(share * 30)
+            sys.stderr.write(f"\r[{'█' * filled}{' ' * (30 - filled)}] {text}\x1b[K")
+            self.drawn = True
+        else:
+            sys.stderr.write(text + "\n")
+
+    def close(self) -> None:
+        if self.drawn:
+            sys.stderr.write("\r\x1b[K")
+
+
+@store.command()
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="The whole report as one JSON object.")
+def verify(folder: Path, as_json: bool) -> None:
+    """Read every record, sum, queue and index entry of a data folder. Exit code 1 when something is wrong."""
+    from penstock.log.verify import verify as run
+
+    bar = _Bar()
+    report = run(folder, bar)
+    bar.close()
+    if as_json:
+        click.echo(json.dumps(report.as_dict()))
+    else:
+        click.echo(
+            f"{report.records:,} records ({report.unchecked:,} without a sum) in {report.segments} segments, "
+            f"{report.bytes / 2**20:,.1f} MiB; {report.queues} queues with {report.entries:,} entries; "
+            f"{report.index_entries:,} index entries"
+        )
+        for finding in report.findings:
+            click.echo(f"{finding.level:8} {finding.file} {finding.position}–{finding.end}: {finding.why}")
+        if report.more_findings:
+            click.echo(f"and {report.more_findings:,} more")
+        click.echo("all is well" if report.ok else "NOT well: see above")
+    sys.exit(0 if report.ok else 1)
+
+
+@store.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--limit", type=int, default=0, help="Stop after so many entries (0: all).")
+def inspect(file: Path, limit: int) -> None:
+    """Print what is in a file of a store, one JSON object an entry."""
+    from penstock.log.verify import inspect as run
+
+    for number, entry in enumerate(run(file), 1):
+        click.echo(json.dumps(entry, default=str, ensure_ascii=False))
+        if number == limit:
+            break

@@ -1,0 +1,223 @@
+"""`penstock topic | group | message | send`: the everyday tools, on top of the client."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+import penstock
+from penstock.message import ReceivedMessage
+
+
+def _registry(command: Any) -> Any:
+    return click.option(
+        "-n",
+        "--registry",
+        default="127.0.0.1:9876",
+        envvar="PENSTOCK_REGISTRY",
+        show_default=True,
+        help="host:port;host:port",
+    )(command)
+
+
+def _as_json(command: Any) -> Any:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
+
+
+def _print(rows: Iterable[dict[str, Any]], as_json: bool) -> None:
+    """Rows as JSON lines, or as columns wide enough for what is in them."""
+    rows = list(rows)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+        return
+    if not rows:
+        click.echo("nothing", err=True)
+        return
+    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]}
+    click.echo("  ".join(name.ljust(width) for name, width in widths.items()))
+    for row in rows:
+        click.echo("  ".join(str(row[name]).ljust(width) for name, width in widths.items()))
+
+
+def _message(message: ReceivedMessage) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "stored": message.stored_at.isoformat(timespec="milliseconds"),
+        "tags": message.tags or "",
+        "keys": " ".join(message.keys),
+        "msgId": message.msg_id,
+        "body": message.body.decode("utf-8", "backslashreplace"),
+    }
+
+
+@click.group()
+def topic() -> None:
+    """List, create, change and delete topics."""
+
+
+@topic.command("ls")
+@_registry
+@_as_json
+@click.option("--system", is_flag=True, help="The broker's own topics as well.")
+def topic_ls(registry: str, as_json: bool, system: bool) -> None:
+    """The topics of the cluster."""
+    with penstock.Admin(registry) as admin:
+        _print(({"topic": name} for name in admin.topics(system=system)), as_json)
+
+
+@topic.command("info")
+@_registry
+@_as_json
+@click.argument("name")
+def topic_info(registry: str, as_json: bool, name: str) -> None:
+    """What every message queue of a topic holds."""
+    with penstock.Admin(registry) as admin:
+        stats = sorted(admin.topic_stats(name).items())
+    _print(
+        (
+            {
+                "broker": queue.broker,
+                "queue": queue.queue_id,
+                "first": s.min_offset,
+                "end": s.max_offset,
+                "last_ms": s.last_ms,
+            }
+            for queue, s in stats
+        ),
+        as_json,
+    )
+
+
+@topic.command("create")
+@_registry
+@click.argument("name")
+@click.option(
+    "--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Message queues on each broker."
+)
+@click.option("--level", type=click.Choice(["os", "disk"]), help="Durability; the broker's default without it.")
+def topic_create(registry: str, name: str, queues: int, level: str | None) -> None:
+    """Create a topic, or change the one of that name."""
+    with penstock.Admin(registry) as admin:
+        admin.create_topic(name, queues, level=level)
+
+
+@topic.command("rm")
+@_registry
+@click.argument("name")
+@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+def topic_rm(registry: str, name: str, force: bool) -> None:
+    """Delete a topic."""
+    if not force:
+        if not sys.stdin.isatty():
+            raise click.UsageError("not asked on a terminal: say --force")
+        click.confirm(f"Delete {name} and what it holds?", abort=True)
+    with penstock.Admin(registry) as admin:
+        admin.delete_topic(name)
+
+
+@click.group()
+def group() -> None:
+    """Look at consumer groups and move them."""
+
+
+@group.command("lag")
+@_registry
+@_as_json
+@click.argument("name")
+@click.option("-t", "--topic", "only", help="Of one topic.")
+def group_lag(registry: str, as_json: bool, name: str, only: str | None) -> None:
+    """How far a group is in every message queue."""
+    with penstock.Admin(registry) as admin:
+        stats = sorted(admin.group_stats(name, only).items())
+    _print(
+        (
+            {
+                "topic": q.topic,
+                "broker": q.broker,
+                "queue": q.queue_id,
+                "committed": s.committed,
+                "end": s.max_offset,
+                "lag": s.lag,
+            }
+            for q, s in stats
+        ),
+        as_json,
+    )
+
+
+@group.command("reset")
+@_registry
+@click.argument("name")
+@click.argument("topic")
+@click.option(
+    "--to", "start", default="first", show_default=True, help="first, last, or a moment: 2026-11-20T10:00:00+00:00."
+)
+def group_reset(registry: str, name: str, topic: str, start: str) -> None:
+    """Move a group within a topic."""
+    from datetime import datetime
+
+    if start not in ("first", "last"):
+        try:
+            moment = datetime.fromisoformat(start)
+        except ValueError:
+            raise click.BadParameter(f"{start!r} is neither first, last nor a moment", param_hint="--to") from None
+    with penstock.Admin(registry) as admin:
+        for queue, offset in sorted(
+            admin.reset_offset(name, topic, start if start in ("first", "last") else moment).items()
+        ):  # type: ignore[arg-type]
+            click.echo(f"{queue.broker} {queue.queue_id}: {offset}")
+
+
+@click.group()
+def message() -> None:
+    """Find messages."""
+
+
+@message.command("get")
+@_registry
+@_as_json
+@click.argument("msg_id")
+@click.option("-t", "--topic", "topic", help="Needed when the id is the producer's.")
+def message_get(registry: str, as_json: bool, msg_id: str, topic: str | None) -> None:
+    """One message by id."""
+    with penstock.Admin(registry) as admin:
+        _print([_message(admin.message(msg_id, topic))], as_json)
+
+
+@message.command("find")
+@_registry
+@_as_json
+@click.argument("topic")
+@click.argument("key")
+def message_find(registry: str, as_json: bool, topic: str, key: str) -> None:
+    """The messages with a key."""
+    with penstock.Admin(registry) as admin:
+        _print((_message(found) for found in admin.query_by_key(topic, key)), as_json)
+
+
+@click.command()
+@_registry
+@click.argument("topic")
+@click.argument("bodies", nargs=-1)
+@click.option("--key", "keys", multiple=True, help="A key to find it by; may be repeated.")
+@click.option("--tag", help="The tag subscriptions filter by.")
+def send(registry: str, topic: str, bodies: tuple[str, ...], keys: tuple[str, ...], tag: str | None) -> None:
+    """Send messages: the bodies given, or each line of standard input."""
+    sent = 0
+    with penstock.Producer(registry) as producer:
+        for body in bodies or (line.rstrip("\n") for line in sys.stdin):
+            receipt = producer.send(penstock.Message(topic, body.encode(), keys=keys, tags=tag))
+            sent += 1
+            if bodies:
+                click.echo(
+                    f"{receipt.status.value} {receipt.queue.broker}/{receipt.queue.queue_id} {receipt.queue_offset}"
+                )
+    if not bodies:
+        click.echo(f"{sent} sent")

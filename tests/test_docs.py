@@ -1,0 +1,84 @@
+"""The pages say what is true: code blocks run, every setting and request code is named, links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from penstock.config import BrokerConfig, RegistryConfig
+from penstock.testing import Broker
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```python( [a-z]+)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    return [(kind.strip(), code) for kind, code in BLOCK.findall((ROOT / page).read_text())]
+
+
+def test_the_readme_runs() -> None:
+    """Its Python blocks, in order, in one program, with the registry's address put in."""
+    with Broker() as broker:
+        names: dict[str, object] = {}
+        for kind, code in blocks("README.md"):
+            if "spark" not in code and kind != "spark":
+                exec(compile(code.replace("127.0.0.1:9876", broker.registry), "README.md", "exec"), names)
+        assert names["delivery"].message.body == b'{"id": 42}'  # type: ignore[attr-defined]
+
+
+def test_the_tutorial_runs() -> None:
+    names: dict[str, object] = {}
+    for kind, code in blocks("docs/tutorial.md"):
+        if kind != "spark":
+            exec(compile(code, "docs/tutorial.md", "exec"), names)
+    assert names["seen"] == 66
+
+
+@pytest.mark.spark
+def test_the_spark_blocks_run() -> None:
+    pytest.importorskip("pyspark")
+    import penstock
+
+    with Broker() as broker:
+        with penstock.Producer(broker.registry) as producer:
+            for number in range(100):
+                producer.send(penstock.Message("orders", b"%d" % number, tags="paid" if number % 3 else "open"))
+        names: dict[str, object] = {"broker": broker}
+        for page in ("README.md", "docs/tutorial.md"):
+            for kind, code in blocks(page):
+                if "spark" in code or kind == "spark":
+                    exec(compile(code.replace("127.0.0.1:9876", broker.registry), page, "exec"), names)
+        assert names["orders"].count() == 100  # type: ignore[attr-defined]
+
+
+def test_every_setting_is_described() -> None:
+    page = (ROOT / "docs/settings.md").read_text()
+    for kind in (BrokerConfig, RegistryConfig):
+        for field in fields(kind):
+            assert f"| `{field.name}` | {field.default} | {field.metadata['about']} |" in page, (
+                f"{field.name}: run `python -m penstock.cli settings --markdown > docs/settings.md`"
+            )
+
+
+def test_every_request_code_is_listed() -> None:
+    from penstock.fronts.requests import TABLE
+
+    page = (ROOT / "docs/protocol.md").read_text()
+    for code in TABLE:
+        assert f"{int(code)} {code.name}" in page
+
+
+@pytest.mark.parametrize("page", sorted(str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]))
+def test_links(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
+        if not target.startswith("http"):
+            assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"
+
+
+def test_ports_named_in_the_readme_are_the_defaults() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert str(BrokerConfig.remoting_port) in text
+    assert str(RegistryConfig.registry_port) in text
