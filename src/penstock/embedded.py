@@ -81,6 +81,13 @@ class ThreadedBroker:
         return self.addresses["remoting"]
 
     def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *error: object) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Start; returns when every port answers. Raises what kept it from starting."""
         started = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(started,), name="penstock-broker", daemon=True)
         self._thread.start()
@@ -90,15 +97,15 @@ class ThreadedBroker:
             raise self._failure
         return self
 
-    def __exit__(self, *error: object) -> None:
+    def stop(self) -> None:
+        """Stop cleanly. A folder of its own goes with it; on a given one it may be started again."""
         try:
-            self.stop()
+            self._stop_thread()
         finally:
             if self._own is not None:
                 self._own.cleanup()
 
-    def stop(self) -> None:
-        """Stop cleanly; may be started again with `with`."""
+    def _stop_thread(self) -> None:
         if self._loop is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
         if self._thread is not None:
