@@ -8,11 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+START_S = 20.0
 SRC = Path(__file__).parents[2] / "src"
 SMALL = {
     "mapped_file_size_commit_log": 16 << 20,
@@ -44,11 +46,17 @@ class Cluster:
         )
         log.close()
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("ready "):
-                found = json.loads(line.removeprefix("ready "))
-                self.ports = {role: int(found[role].rpartition(":")[2]) for role in self.ports}
-                return self
+        too_late = threading.Timer(START_S, self.process.kill)
+        too_late.start()
+        try:
+            for line in self.process.stdout:
+                if line.startswith("ready "):
+                    found = json.loads(line.removeprefix("ready "))
+                    self.ports = {role: int(found[role].rpartition(":")[2]) for role in self.ports}
+                    return self
+        finally:
+            too_late.cancel()
+        self.stop()
         raise RuntimeError("the broker did not start:\n" + (self.data.parent / "broker.log").read_text()[-2000:])
 
     def stop(self, how: int = signal.SIGTERM) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from client.steps import numbered, send, until
 from penstock.aio import Admin, Producer, PushConsumer
 from penstock.client.results import Retry
+from penstock.client.sending import send_request
 from penstock.message import Message, ReceivedMessage
 
 Fresh = Callable[[str], str]
@@ -232,3 +233,63 @@ async def test_the_group_outlives_its_broker(own_cluster) -> None:  # type: igno
         await asyncio.to_thread(own_cluster.start)
         await send(own_cluster.registry, "T", *numbered(5, 5))
         await until(lambda: set(got) == set(range(10)), 30)
+
+
+async def test_close_lets_listeners_finish(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("finish"), fresh("g")
+    started, finished = [], []
+
+    async def listener(message: ReceivedMessage) -> None:
+        started.append(message.body)
+        await asyncio.sleep(0.3)
+        finished.append(message.body)
+
+    await send(registry, topic, *numbered(4))
+    async with PushConsumer(group, registry, listener=listener, start="first") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: len(started) == 4)
+    assert len(finished) == 4
+    async with PushConsumer(group, registry, listener=listener, start="first") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: len(consumer.assigned) >= 5)
+        await asyncio.sleep(0.2)
+    assert len(started) == 4
+
+
+async def test_another_expression(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("resub"), fresh("g")
+    got: list[str | None] = []
+    await send(registry, topic, b"1", tags="a")
+    async with PushConsumer(group, registry, listener=lambda m: got.append(m.tags), start="first") as consumer:
+        await consumer.subscribe(topic, "a")
+        await until(lambda: got == ["a"])
+        await consumer.subscribe(topic, "b")
+        await send(registry, topic, b"2", tags="a")
+        await send(registry, topic, b"3", tags="b")
+        await until(lambda: got == ["a", "b"], 40)
+
+
+async def test_an_undecodable_body_costs_one_message(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("damage"), fresh("g")
+    got: list[bytes] = []
+    async with Producer(registry) as producer:
+        queue = (await producer.queues(topic))[0]
+        await producer.send(Message(topic, b"1"), queue=queue)
+        await until_route(producer, topic)
+        bad = send_request("P", Message(topic, b"not zlib"), queue, "X" * 32, 0)
+        bad.ext["f"] = "1"
+        address = await producer._address(queue)
+        assert (await producer._cluster.call(address, bad)).code == 0
+        await producer.send(Message(topic, b"3"), queue=queue)
+    async with PushConsumer(group, registry, listener=lambda m: got.append(m.body), start="first") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: got == [b"1", b"3"])
+
+
+async def until_route(producer: Producer, topic: str) -> None:
+    for _ in range(500):
+        await producer._cluster.refresh(topic)
+        if topic in producer._cluster.routes:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the topic was not registered")

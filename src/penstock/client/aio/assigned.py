@@ -25,6 +25,8 @@ class Assigned:
         self.pulled_s = 0.0
         self.consumed_s = 0.0
         self.inbox: asyncio.Queue[ReceivedMessage] = asyncio.Queue()  # orderly consumption only
+        self.idle = asyncio.Event()  # no message of the inbox is in hand
+        self.idle.set()
         self.tasks: list[asyncio.Task[None]] = []
         self.room = asyncio.Event()
         self.room.set()

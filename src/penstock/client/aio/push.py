@@ -50,6 +50,7 @@ COMMIT_S = 5.0
 ERROR_WAIT_S = 1.0
 GIVE_BACK_WAIT_S = 5.0
 ORDERLY_WAIT_S = 1.0
+CLOSE_S = 5.0  # how long listeners may take when their queue is given up
 SPAN_MAX = 2_000
 PULL_BYTES = 1 << 20
 PULL_COUNT = 256
@@ -171,6 +172,8 @@ class PushConsumer:
         self._rebalance_wanted = asyncio.Event()
         self._threads: ThreadPoolExecutor | None = None
         self._closing = False
+        self._in_hand = 0  # messages that listeners are working on
+        self._all_done = asyncio.Event()
 
     # -- life
 
@@ -193,13 +196,20 @@ class PushConsumer:
         return self
 
     async def close(self) -> None:
-        """Stop pulling, commit what was settled, leave the group. Messages not settled come again to others."""
+        """Stop pulling, let listeners finish (5 s at most), commit, leave the group.
+
+        Messages not settled come again, to other members or at the next start.
+        """
         if self._closing:
             return
         self._closing = True
         self._deliveries.put_nowait(None)
         for assigned in list(self.assigned.values()):
             self._stop(assigned)
+        if self._in_hand:
+            self._all_done.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._all_done.wait(), CLOSE_S)
         await asyncio.gather(*(self._release(assigned) for assigned in self.assigned.values()))
         self.assigned.clear()
         await self._cluster.unregister(consumer=self.group)
@@ -228,8 +238,15 @@ class PushConsumer:
         All members of a group must subscribe alike. May be called before `start` and at any time after.
         """
         self._subscribe(Subscription(topic, expression, kind, self._cluster.clock.now_ms()), listener)
+        again = [assigned for queue, assigned in self.assigned.items() if queue.topic == topic]
+        for assigned in again:  # a pull under way would pass over what only the new expression wants
+            assigned.tasks[0].cancel()
+            assigned.subscription = self.subscriptions[topic]
         if self._cluster.client_id:
             await self._join([topic])
+        for assigned in again:
+            if not assigned.dropped:
+                assigned.tasks[0] = self._cluster.spawn(self._pull(assigned))
 
     async def unsubscribe(self, topic: str) -> None:
         """Read a topic no longer."""
@@ -380,11 +397,10 @@ class PushConsumer:
 
     async def _release(self, assigned: Assigned) -> None:
         """Commit, and unlock, a queue that was stopped."""
-        if self.orderly and len(assigned.tasks) > 1:
-            if not assigned.inbox.empty() or assigned.tasks[1].done():
-                assigned.inbox = asyncio.Queue()
-            await asyncio.wait(assigned.tasks[1:], timeout=0.05 if not assigned.window else 5.0)
-            assigned.tasks[1].cancel()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(assigned.idle.wait(), CLOSE_S)
+        for task in assigned.tasks:
+            task.cancel()
         try:
             await self._commit(assigned)
             if self._locks is not None:
@@ -497,26 +513,41 @@ class PushConsumer:
     async def _work(self) -> None:
         while True:
             assigned, message = await self._ready.get()
-            if not assigned.dropped:
+            if assigned.dropped:
+                continue
+            self._in_hand += 1
+            try:
                 await self._settle(assigned, message, await self.listen(message))
+            finally:
+                self._in_hand -= 1
+                if not self._in_hand:
+                    self._all_done.set()
 
     async def _work_in_order(self, assigned: Assigned) -> None:
         while not assigned.dropped:
             message = await assigned.inbox.get()
-            while not assigned.dropped:
-                if self._locks is not None:
-                    await self._locks.wait(assigned)
-                if self._listener_of(message.topic) is None:
-                    delivery = Delivery(self, assigned, message)
-                    self._deliveries.put_nowait(delivery)
-                    await delivery.done.wait()
-                    break
-                give_back = await self.listen(message)
-                if give_back is None or give_back < 0 or message.attempts >= self._attempts_max:
-                    await self._settle(assigned, message, None if give_back is None else -1)
-                    break
-                message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
-                await asyncio.sleep(ORDERLY_WAIT_S)
+            assigned.idle.clear()
+            try:
+                await self._settle_in_order(assigned, message)
+            finally:
+                assigned.idle.set()
+
+    async def _settle_in_order(self, assigned: Assigned, message: ReceivedMessage) -> None:
+        """Have one message worked on, again and again in place, until it is settled."""
+        while not assigned.dropped:
+            if self._locks is not None:
+                await self._locks.wait(assigned)
+            if not self.listens_to(message.topic):
+                delivery = Delivery(self, assigned, message)
+                self._deliveries.put_nowait(delivery)
+                await delivery.done.wait()
+                return
+            give_back = await self.listen(message)
+            if give_back is None or give_back < 0 or message.attempts >= self._attempts_max:
+                await self._settle(assigned, message, None if give_back is None else -1)
+                return
+            message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+            await asyncio.sleep(ORDERLY_WAIT_S)
 
     async def listen(self, message: ReceivedMessage) -> int | None:
         """Hand a message to its listener: None when it is done, else the delay level to bring it again with."""
