@@ -18,7 +18,7 @@ cdef class Sidecar:
     cpdef bint open(self)
     @cython.locals(need=cython.longlong)
     cpdef int room(self, long long records)
-    cdef void put(self, long long start, long long crc)
+    cdef void put(self, long long start, long long crc) noexcept
     @cython.locals(low=cython.longlong, high=cython.longlong, middle=cython.longlong, start=cython.longlong)
     cpdef long long find(self, long long start)
     cpdef long long start(self, long long n)
@@ -38,6 +38,6 @@ cdef class Checksums:
     @cython.locals(car=Sidecar)
     cpdef int room(self, long long records)
     @cython.locals(car=Sidecar)
-    cdef void put(self, long long start, long long crc)
+    cdef void put(self, long long start, long long crc) noexcept
     @cython.locals(car=Sidecar, n=cython.longlong)
     cdef int verdict(self, long long segment_first, long long start, long long crc)

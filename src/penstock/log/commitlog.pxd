@@ -38,7 +38,7 @@ cdef class CommitLog:
     @cython.locals(segment=Segment, car=Sidecar)
     cpdef int _roll(self, long long size)
     @cython.locals(b=cython.p_uchar, at=cython.longlong, p=cython.longlong, sys=cython.longlong, crc=cython.longlong)
-    cdef void put(self, Draft d, long long queue_offset, long long now_ms)
+    cdef void put(self, Draft d, long long queue_offset, long long now_ms) noexcept
     @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)
     cpdef long long size_at(self, long long physical)
     @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)

@@ -50,7 +50,7 @@ cdef class ConsumeQueue:
     @cython.locals(p=cython.longlong)
     cdef void _fill(self, Segment segment, long long at, long long end)
     @cython.locals(n=cython.longlong, at=cython.longlong)
-    cdef void put(self, long long offset, long long physical, long long size, long long code)
+    cdef void put(self, long long offset, long long physical, long long size, long long code) noexcept
     @cython.locals(segment=Segment, at=cython.longlong, status=cython.int)
     cpdef put_at(self, long long offset, long long physical, long long size, long long code)
     @cython.locals(segment=Segment, at=cython.longlong)

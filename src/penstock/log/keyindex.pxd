@@ -15,7 +15,7 @@ cdef class IndexFile:
     cpdef open(self)
     cpdef create(self, long long begin_ms, long long begin_physical)
     @cython.locals(slot=cython.longlong, previous=cython.longlong, at=cython.longlong, begin=cython.longlong, seconds=cython.longlong)
-    cdef void put(self, long long hash_, long long physical, long long store_ms)
+    cdef void put(self, long long hash_, long long physical, long long store_ms) noexcept
     @cython.locals(n=cython.longlong, slot=cython.longlong, previous=cython.longlong, at=cython.longlong, hash_=cython.longlong, used=cython.longlong)
     cpdef cut(self, long long count)
     @cython.locals(n=cython.longlong, at=cython.longlong, when=cython.longlong, begin=cython.longlong, previous=cython.longlong)
@@ -36,4 +36,4 @@ cdef class KeyIndex:
 
     cpdef int room(self, long long keys)
     @cython.locals(current=IndexFile)
-    cdef void put(self, long long hash_, long long physical, long long store_ms)
+    cdef void put(self, long long hash_, long long physical, long long store_ms) noexcept

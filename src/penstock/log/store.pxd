@@ -55,7 +55,7 @@ cdef class LogStore:
     @cython.locals(e=Draft, queue=ConsumeQueue, p=cython.longlong, count=cython.longlong, total=cython.longlong, keys=cython.longlong,
                    size=cython.longlong, status=cython.int)
     cdef long long append_batch(self, Draft d, unsigned char *b, long long pos, long long end)
-    cdef void _announce(self, long long size)
+    cdef void _announce(self, long long size) noexcept
     @cython.locals(e=Draft)
     cdef void _take_over(self, Draft d)
     @cython.locals(e=Draft, total=cython.longlong, body_len=cython.longlong, props_len=cython.longlong)
@@ -66,9 +66,9 @@ cdef class LogStore:
     cdef _dispatch_again(self, Draft d, long long code)
     cdef long long _delay(self, long long queue_id)
     @cython.locals(h=cython.longlong)
-    cdef void _index(self, Draft d, long long pos, long long n)
+    cdef void _index(self, Draft d, long long pos, long long n) noexcept
     @cython.locals(p=cython.longlong, q=cython.longlong, end=cython.longlong)
-    cdef void _index_words(self, Draft d)
+    cdef void _index_words(self, Draft d) noexcept
     @cython.locals(limit=cython.longlong, base=cython.p_uchar, segment=Segment, at=cython.longlong, end=cython.longlong,
                    physical=cython.longlong, size=cython.longlong, scanned=cython.longlong, scan_max=cython.longlong,
                    fillers=cython.longlong, gone=cython.longlong)
