@@ -124,7 +124,11 @@ class FolderLock:
             text = files.read(self._fd, 0, 100).decode("ascii", "replace").strip()
             self.release()
             raise Locked(f"{path.parent} is in use by another broker ({text or 'unknown process'})")
-        files.write(self._fd, 0, f"lock held by pid {os.getpid()}".ljust(40).encode())
+        try:
+            files.write(self._fd, 0, f"lock held by pid {os.getpid()}".ljust(40).encode())
+        except StoreError:
+            self.release()
+            raise
 
     def release(self) -> None:
         if self._fd >= 0:

@@ -656,6 +656,8 @@ class LogStore:
         try:
             if clean:
                 self.upkeep.close_clean()
+        except DiskFull:
+            pass  # no room to say that all is well: the next start looks for itself
         finally:
             self.upkeep.release()
             self._drop()
