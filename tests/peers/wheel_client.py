@@ -13,7 +13,6 @@ import time
 from rocketmq.client import Message, Producer, PullConsumer, PushConsumer
 from rocketmq.ffi import MessageModel
 
-
 _telling = threading.Lock()
 
 
