@@ -83,14 +83,10 @@ class Segment:
             self.files.close(fd)
 
     def prefault(self, at: int, length: int) -> None:
-        """Let the system back the bytes with written pages now, so that appending meets no page fault.
-
-        Runs without the interpreter lock; ends with a flush, or the first small commit would carry it all.
-        """
+        """Let the system back the bytes with written pages now, so that appending meets no page fault. For any thread."""
         if at + length > self.size:
             length = self.size - at
         populate(self.base, at, length)
-        self.datasync()
 
     def close(self) -> None:
         """Give up the descriptor; the mapping goes with the last reference to the segment."""

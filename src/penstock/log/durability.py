@@ -130,7 +130,7 @@ class Preparer:
         segment: Any = log.file.at(log.end)
         if self.prefault_bytes and segment is not None:
             at = log.end - segment.first
-            if at + self.prefault_bytes // 2 > segment.prefaulted and segment.prefaulted < segment.size:
+            if at + self.prefault_bytes > segment.prefaulted and segment.prefaulted < segment.size:
                 begin = max(at, segment.prefaulted)
                 end = min(segment.size, begin + self.prefault_bytes)
                 return self._job(lambda: self._prefault(segment, begin, end))
@@ -148,6 +148,10 @@ class Preparer:
     def _prefault(self, segment: Any, begin: int, end: int) -> None:
         segment.prefault(begin, end - begin)
         segment.prefaulted = end
+        # Flushed now, the pages are allocated for good and small commits later are cheap. When the log is right behind, its
+        # own flushes do that, and waiting for this one would leave it to fault its pages in by itself.
+        if segment.first + begin - self.log.end > self.prefault_bytes // 2:
+            segment.datasync()
 
     def _job(self, run: Callable[[], None]) -> Job:
         self._running = True
