@@ -408,3 +408,23 @@ def test_any_bytes_as_a_segment(tmp_path: Path, seed: int) -> None:
     assert {one[2] for one in found} <= {b"m%d" % n for n in range(60)}
     put(store, b"still alive")
     store.close()
+
+
+def test_group_commit_goes_on_at_once(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store = make(tmp_path, clock=clock)
+    store.open()
+    mono_ms = clock.monotonic_ms()
+    for n in range(3):
+        put(store, b"%d" % n)
+        store.want_flush()
+        (flush,) = [job for job in store.take_jobs(mono_ms) if job.kind == "flush"]
+        put(store, b"meanwhile")
+        store.want_flush()
+        assert [job for job in store.take_jobs(mono_ms) if job.kind == "flush"] == []
+        run_now([flush], mono_ms)
+        assert store.flushed_position < store.end_position
+        (flush,) = [job for job in store.take_jobs(mono_ms) if job.kind == "flush"]
+        run_now([flush], mono_ms)
+        assert store.flushed_position == store.end_position
+    store.close()

@@ -146,6 +146,8 @@ class Upkeep:
             flush.finish(error, mono_ms)
             if error is None:
                 self._flushed_state = state
+                if self.store.durability.wanted:  # who came meanwhile is not kept waiting for the next millisecond
+                    self.store.want_flush()
             else:
                 self.store.fail(error)
 
