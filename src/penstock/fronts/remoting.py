@@ -10,6 +10,7 @@ An answer that waits for a flush goes into `held`; at the end of the turn all of
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from collections.abc import Callable
@@ -40,6 +41,8 @@ else:
     from penstock.log.draft import Draft
     from penstock.log.reading import ReadResult
     from penstock.octets import address, copy, find, java_hash, put32, same, ube32
+
+log = logging.getLogger("penstock.fronts")
 
 HOLD_MS_MAX = 120_000
 FLUSH_MS_MAX = 5_000  # rocketmq.md §7: then code 10
@@ -154,6 +157,9 @@ class RemotingSession:
             answer = self.server.handle(self, request)
         except Refused as refused:
             answer = request.reply(refused.remoting, remark=str(refused))
+        except Exception:
+            log.exception("request failed code=%d peer=%s", request.code, self.remote)
+            answer = request.reply(1, remark="the request failed; the log of the server says why")
         if answer is not None and not request.oneway:
             self.out.put(remoting.encode(answer))
 
