@@ -28,14 +28,16 @@ SMALL = {
 class Cluster:
     """`penstock up` on free ports, to be stopped, killed and started again on the same ones."""
 
-    def __init__(self, data: Path, settings: dict[str, object]) -> None:
+    def __init__(self, data: Path, settings: dict[str, object], registry: str = "") -> None:
         self.data = data
         self.settings = settings
-        self.ports = {"registry": 0, "remoting": 0}
+        self.other_registry = registry  # then it is a broker alone
+        self.ports = {"remoting": 0} if registry else {"registry": 0, "remoting": 0}
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> Cluster:
-        command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(self.data)]
+        role = ["broker", "--registry", self.other_registry] if self.other_registry else ["up"]
+        command = [sys.executable, "-m", "penstock.cli", *role, "--data", str(self.data)]
         for role, port in self.ports.items():
             command += [f"--{role}-port", str(port)]
         for name, value in self.settings.items():
@@ -69,7 +71,7 @@ class Cluster:
 
     @property
     def registry(self) -> str:
-        return f"127.0.0.1:{self.ports['registry']}"
+        return self.other_registry or f"127.0.0.1:{self.ports['registry']}"
 
     @property
     def broker(self) -> str:
@@ -90,6 +92,16 @@ def own_cluster(tmp_path: Path) -> Iterator[Cluster]:
     cluster = Cluster(tmp_path / "data", SMALL).start()
     yield cluster
     cluster.stop()
+
+
+@pytest.fixture
+def second_broker(own_cluster: Cluster, tmp_path: Path) -> Iterator[Cluster]:
+    """Another broker of `own_cluster`, named broker-b."""
+    settings = SMALL | {"broker_name": "broker-b"}
+    broker = Cluster(tmp_path / "second" / "data", settings, own_cluster.registry)
+    broker.data.parent.mkdir()
+    yield broker.start()
+    broker.stop()
 
 
 @pytest.fixture(scope="session")

@@ -200,3 +200,32 @@ async def test_admin_sees_the_producer_topic(registry: str, fresh: Fresh) -> Non
         await producer.send(Message(topic, b""))
         await eventually(lambda: admin.route(topic))
         assert topic in await admin.topics()
+
+
+async def test_another_broker_takes_over(own_cluster, second_broker) -> None:  # type: ignore[no-untyped-def]
+    async with Admin(own_cluster.registry) as admin, Producer(own_cluster.registry) as producer:
+        for _ in range(500):
+            if len((await admin.cluster_info()).brokers) == 2:
+                break
+            await asyncio.sleep(0.01)
+        await admin.create_topic("T", 2)
+        for _ in range(500):
+            if len(await producer.queues("T")) == 4:
+                break
+            await producer._cluster.refresh("T")
+            await asyncio.sleep(0.01)
+        brokers = [(await producer.send(Message("T", b"x"))).queue.broker for _ in range(8)]
+        assert sorted(brokers) == ["broker-a"] * 4 + ["broker-b"] * 4
+        second_broker.stop(signal.SIGKILL)
+        began = time.monotonic()
+        for _ in range(8):
+            receipt = await producer.send(Message("T", b"y"))
+            assert (receipt.status, receipt.queue.broker) == (SendStatus.SEND_OK, "broker-a")
+        assert time.monotonic() - began < 3
+        second_broker.start()
+        for _ in range(500):
+            await producer._cluster.refresh("T")
+            if len(await producer.queues("T")) == 4:
+                break
+            await asyncio.sleep(0.01)
+        assert {(await producer.send(Message("T", b"z"))).queue.broker for _ in range(4)} == {"broker-a", "broker-b"}
