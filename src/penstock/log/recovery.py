@@ -167,7 +167,6 @@ class _Recoverer:
             store.index = KeyIndex(self.folder / "index", identity.slots, identity.entries, files, store.clock)
             for path in store.index.load():
                 self._aside(path, "not an index file that can be read")
-                self.rebuild = True
         self._load_queues(identity.queue_file_size)
 
     def _mend_segments(self, file: SegmentedFile) -> None:
@@ -205,10 +204,12 @@ class _Recoverer:
                     continue
                 for odd_path in odd:
                     self._aside(odd_path, "not a file of this consume queue")
-                    self.rebuild = True
 
     def _aside(self, path: Path, why: str) -> None:
-        """Move a file or folder to lost+found, and say so in its manifest."""
+        """Move a file or folder to lost+found, and say so in its manifest. An empty file holds nothing to keep."""
+        if path.is_file() and path.stat().st_size == 0:
+            self.files.unlink(path)
+            return
         lost = self.folder / "lost+found"
         self.files.make_folder(lost)
         name = f"{'-'.join(path.relative_to(self.folder).parts)}.{self.store.clock.now_ms()}"
@@ -233,7 +234,7 @@ class _Recoverer:
         """Whether a clean checkpoint describes what lies on the disk."""
         store = self.store
         file = store.log.file
-        if self.rebuild or not file.first <= known.durable <= file.end:
+        if not file.first <= known.durable <= file.end:
             return False
         if store.log.check(known.durable) >= 0:
             return False  # somebody has appended since: RocketMQ, on our folder
@@ -351,7 +352,7 @@ class _Recoverer:
         if store.index is None:
             return start
         gone = None
-        if known is not None and not self.rebuild:
+        if known is not None:
             gone = store.index.cut(known.index_file, known.index_count)
         if gone is None:
             had = bool(store.index.index_files) or (known is not None and known.index_file > 0)
