@@ -1,0 +1,71 @@
+"""Doctor, progress, and the translation of Spark's errors."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.spark import doctor
+from penstock.spark.cli import spark as command
+from penstock.spark.progress import Progress
+from penstock.spark.sessions import cause
+
+
+def test_the_cause_is_the_innermost_python_error() -> None:
+    spark = """[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):
+  File "x.py", line 1, in f
+    raise DataLoss("gone")
+penstock.spark.planning.DataLoss: offsets 2 to 4 are gone
+
+\tat org.apache.spark.Something"""
+    assert cause(Exception(spark)) == "DataLoss: offsets 2 to 4 are gone"
+    assert cause(ValueError("plain\nmore")) == "plain"
+    assert cause(ValueError()) == "ValueError"
+
+
+def test_doctor_finds_a_broken_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('half installed')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pyspark_broken", raising=False)
+    found = {finding.thing: finding for finding in doctor.examine()}
+    assert not found["pyspark_broken"].good
+    assert "half installed" in found["pyspark_broken"].found
+    assert found["pyspark_penstock"].good
+    assert "BAD pyspark_broken" in doctor.report(list(found.values()))
+    done = CliRunner().invoke(command, ["doctor"])
+    assert done.exit_code == 1
+    assert "PySpark" in done.output
+
+
+def test_progress_is_a_line_now_and_then_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("penstock.spark.progress.time.monotonic", lambda: now[0])
+    out = io.StringIO()
+    say = Progress("archive t", out=out)
+    for done in range(0, 1000, 100):
+        now[0] += 3
+        say(done, 1000)
+    assert out.getvalue().splitlines() == [
+        "archive t: 300 of 1,000 messages, 25/s, 28 s left",
+        "archive t: 700 of 1,000 messages, 29/s, 10 s left",
+    ]
+    quiet = Progress("x", out=out, quiet=True)
+    quiet.note("never")
+    assert "never" not in out.getvalue()
+
+
+def test_progress_draws_over_itself_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    out = Terminal()
+    say = Progress("archive t", out=out)
+    say(5, 10)
+    assert out.getvalue().startswith("\r\x1b[Karchive t [###############...............] 5 of 10")
+    say.clear()
+    assert out.getvalue().endswith("\r\x1b[K")
