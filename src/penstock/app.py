@@ -144,7 +144,9 @@ class Registrar:
                     self._complained = True
                 pause = RECONNECT_S
             try:
-                await asyncio.wait_for(self.changed.wait(), pause)
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
+                async with asyncio.timeout(pause):
+                    await self.changed.wait()
             except TimeoutError:
                 continue
 
@@ -162,7 +164,8 @@ class Registrar:
 
         command = RemotingCommand(code, ext, body, language=LanguageCode.JAVA)
         connection.session.call(command, done, self.net.role.mono_ms + REGISTER_TIMEOUT_MS)
-        reply = await asyncio.wait_for(answer, REGISTER_TIMEOUT_MS / 1000)
+        async with asyncio.timeout(REGISTER_TIMEOUT_MS / 1000):
+            reply = await answer
         if reply is None:
             raise ConnectionResetError("the connection was lost")
         if reply.code:
@@ -191,7 +194,8 @@ class Registrar:
     async def leave(self) -> None:
         """Say goodbye, if the registry is there to hear it."""
         try:
-            await asyncio.wait_for(self._ask(RequestCode.UNREGISTER_BROKER, self._names()), 1.0)
+            async with asyncio.timeout(1.0):
+                await self._ask(RequestCode.UNREGISTER_BROKER, self._names())
         except (OSError, TimeoutError) as error:
             log.info("not unregistered registry=%s error=%s", self.registry, error)
 
