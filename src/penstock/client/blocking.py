@@ -14,8 +14,8 @@ from typing import Literal, TypeVar
 
 from penstock.client import aio
 from penstock.client.aio.admin import ClusterInfo, GroupStats, QueueStats
+from penstock.client.aio.listening import Listener
 from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, Selector
-from penstock.client.aio.push import Listener
 from penstock.client.portal import portal
 from penstock.client.rebalance import Allocate, average
 from penstock.client.results import SendReceipt

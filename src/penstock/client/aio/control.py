@@ -85,10 +85,10 @@ class Control:
         message = decode_record(command.body, broker=command.ext.get("brokerName", ""))
         if message is None:
             raise WireError("the body is no record")
-        if not self._consumer.listens_to(message.topic):
+        if not self._consumer.listeners.take(message.topic):
             return command.reply(ResponseCode.SYSTEM_ERROR, remark="this consumer has no listener")
         began_s = time.monotonic()
-        give_back = await self._consumer.listen(message)
+        give_back = await self._consumer.listeners.call(message)
         result = {
             "autoCommit": True,
             "consumeResult": "CR_SUCCESS" if give_back is None else "CR_LATER",

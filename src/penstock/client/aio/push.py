@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import msgspec
 
@@ -23,87 +21,30 @@ from penstock.client import requests
 from penstock.client.aio.assigned import Assigned
 from penstock.client.aio.cluster import Cluster, Handler, number
 from penstock.client.aio.control import Control
+from penstock.client.aio.delivery import Delivery
 from penstock.client.aio.giveback import GiveBack
+from penstock.client.aio.listening import Listener, Listeners
 from penstock.client.aio.locks import QueueLocks
 from penstock.client.aio.offsets import BrokerOffsets, FileOffsets, Offsets
+from penstock.client.aio.pulling import Puller
 from penstock.client.rebalance import Allocate, average, changes
-from penstock.client.results import Retry
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Start, Subscription, consume_from, start_ms
 from penstock.clock import Clock
-from penstock.errors import BrokerRefused, ClientError, Closed, NoRoute, WireError
+from penstock.errors import ClientError, Closed, NoRoute, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.codes import RETRY_PREFIX, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
-from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.client")
 
-Listener = Callable[[ReceivedMessage], object] | Callable[[ReceivedMessage], Awaitable[object]]
-
-HOLD_MS = 15_000
-PULL_TIMEOUT_S = 30.0
 REBALANCE_S = 20.0
 REBALANCE_SOON_S = 1.0  # when a route, a lock or a member list is still missing
 COMMIT_S = 5.0
-ERROR_WAIT_S = 1.0
 GIVE_BACK_WAIT_S = 5.0
 ORDERLY_WAIT_S = 1.0
 CLOSE_S = 5.0  # how long listeners may take when their queue is given up
-SPAN_MAX = 2_000
-PULL_BYTES = 1 << 20
-PULL_COUNT = 256
-_PULLED = (
-    ResponseCode.SUCCESS,
-    ResponseCode.PULL_NOT_FOUND,
-    ResponseCode.PULL_RETRY_IMMEDIATELY,
-    ResponseCode.PULL_OFFSET_MOVED,
-)
-
-
-class Delivery:
-    """A message handed out by `async for`. Not settled when the loop asks for the next one, it counts as acked."""
-
-    __slots__ = ("_assigned", "_consumer", "done", "message", "settled")
-
-    def __init__(self, consumer: PushConsumer, assigned: Assigned, message: ReceivedMessage) -> None:
-        self._consumer = consumer
-        self._assigned = assigned
-        self.message = message
-        self.settled = False
-        self.done = asyncio.Event()
-
-    @property
-    def body(self) -> bytes:
-        """The message's body."""
-        return self.message.body
-
-    @property
-    def topic(self) -> str:
-        """The message's topic."""
-        return self.message.topic
-
-    async def ack(self) -> None:
-        """Done with it."""
-        await self._settle(None)
-
-    async def nak(self, delay_level: int = 0) -> None:
-        """Bring it again later: level 0 as the broker likes, 1 to 18 after that delay."""
-        await self._settle(delay_level)
-
-    async def term(self) -> None:
-        """Put it into the dead-letter topic."""
-        await self._settle(-1)
-
-    async def _settle(self, give_back: int | None) -> None:
-        if self.settled:
-            return
-        self.settled = True
-        try:
-            await self._consumer._settle(self._assigned, self.message, give_back)
-        finally:
-            self.done.set()
 
 
 class PushConsumer:
@@ -148,14 +89,10 @@ class PushConsumer:
         self.orderly = orderly
         self.assigned: dict[MessageQueue, Assigned] = {}
         self.subscriptions: dict[str, Subscription] = {}
-        self._listener = listener
-        self._listeners: dict[str, Listener] = {}
+        self.listeners = Listeners(group, listener, threads=concurrency, timeout_s=consume_timeout_s)
         self._start = start
         self._concurrency = concurrency
         self._attempts_max = attempts_max
-        self._window_count = window_count
-        self._window_bytes = window_bytes
-        self._consume_timeout_s = consume_timeout_s
         self._allocate = allocate
         self._control = Control(self)
         self._cluster = Cluster(
@@ -167,13 +104,18 @@ class PushConsumer:
         )
         self._locks = QueueLocks(self._cluster, group) if orderly and model == "cluster" else None
         self._give_back = GiveBack(self._cluster, group, attempts_max)
+        self._puller = Puller(
+            self._cluster,
+            group,
+            self._hand_out,
+            window_count=window_count,
+            window_bytes=window_bytes,
+            orderly=orderly,
+        )
         self._ready: asyncio.Queue[tuple[Assigned, ReceivedMessage]] = asyncio.Queue()
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
         self._rebalance_wanted = asyncio.Event()
-        self._threads: ThreadPoolExecutor | None = None
         self._closing = False
-        self._in_hand = 0  # messages that listeners are working on
-        self._all_done = asyncio.Event()
 
     # -- life
 
@@ -181,7 +123,6 @@ class PushConsumer:
         """Join the group. ConnectionLost when no name server answers."""
         await self._cluster.start()
         self._cluster.on_routes = self._rebalance_wanted.set
-        self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=f"penstock-{self.group}")
         await self._offsets.open()
         if self.model == "cluster":
             self._subscribe(Subscription(RETRY_PREFIX + self.group, version=self._cluster.clock.now_ms()))
@@ -206,16 +147,12 @@ class PushConsumer:
         self._deliveries.put_nowait(None)
         for assigned in list(self.assigned.values()):
             self._stop(assigned)
-        if self._in_hand:
-            self._all_done.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._all_done.wait(), CLOSE_S)
+        await self.listeners.wait_done(CLOSE_S)
         await asyncio.gather(*(self._release(assigned) for assigned in self.assigned.values()))
         self.assigned.clear()
         await self._cluster.unregister(consumer=self.group)
         await self._cluster.close()
-        if self._threads is not None:
-            self._threads.shutdown(wait=False)
+        self.listeners.close()
 
     async def __aenter__(self) -> PushConsumer:
         return await self.start()
@@ -246,12 +183,12 @@ class PushConsumer:
             await self._join([topic])
         for assigned in again:
             if not assigned.dropped:
-                assigned.tasks[0] = self._cluster.spawn(self._pull(assigned))
+                assigned.tasks[0] = self._cluster.spawn(self._puller.run(assigned))
 
     async def unsubscribe(self, topic: str) -> None:
         """Read a topic no longer."""
         self.subscriptions.pop(topic, None)
-        self._listeners.pop(topic, None)
+        self.listeners.by_topic.pop(topic, None)
         for queue in [queue for queue in self.assigned if queue.topic == topic]:
             await self.drop(self.assigned[queue])
         await self._cluster.send_heartbeats()
@@ -259,7 +196,7 @@ class PushConsumer:
     def _subscribe(self, subscription: Subscription, listener: Listener | None = None) -> None:
         self.subscriptions[subscription.topic] = subscription
         if listener is not None:
-            self._listeners[subscription.topic] = listener
+            self.listeners.by_topic[subscription.topic] = listener
 
     async def _join(self, topics: list[str]) -> None:
         """Make the brokers of some topics know us, then share the queues out."""
@@ -275,7 +212,7 @@ class PushConsumer:
 
     async def _iterate(self) -> AsyncIterator[Delivery]:
         while (delivery := await self._deliveries.get()) is not None:
-            if delivery._assigned.dropped:
+            if delivery.assigned.dropped:
                 continue
             yield delivery
             await delivery.ack()
@@ -376,7 +313,7 @@ class PushConsumer:
         assigned = Assigned(queue, self.subscriptions[queue.topic], offset)
         assigned.locked_s = asyncio.get_running_loop().time()
         self.assigned[queue] = assigned
-        assigned.tasks.append(self._cluster.spawn(self._pull(assigned)))
+        assigned.tasks.append(self._cluster.spawn(self._puller.run(assigned)))
         if self.orderly:
             assigned.tasks.append(self._cluster.spawn(self._work_in_order(assigned)))
         log.debug("group %s takes %s from %d on", self.group, queue, offset)
@@ -422,71 +359,7 @@ class PushConsumer:
             request = requests.max_offset(queue)
         return number(await self._cluster.ask_queue(queue, request), "offset")
 
-    # -- pulling
-
-    async def _pull(self, assigned: Assigned) -> None:
-        while not assigned.dropped:
-            window = assigned.window
-            assigned.room.clear()
-            if (
-                len(window) >= self._window_count
-                or window.bytes_ >= self._window_bytes
-                or (window.span > SPAN_MAX + self._window_count and not self.orderly)
-            ):
-                await assigned.room.wait()
-                continue
-            try:
-                await self._pull_once(assigned)
-            except BrokerRefused as error:
-                log.warning("group %s pulls %s: %s", self.group, assigned.queue, error)
-                if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
-                    await self._cluster.send_heartbeats()  # the broker forgot us, or never knew
-                await asyncio.sleep(ERROR_WAIT_S)
-            except (ClientError, WireError) as error:
-                log.warning("group %s pulls %s: %s", self.group, assigned.queue, error)
-                await asyncio.sleep(ERROR_WAIT_S)
-                await self._cluster.refresh(assigned.queue.topic)
-
-    async def _pull_once(self, assigned: Assigned) -> None:
-        loop = asyncio.get_running_loop()
-        queue, window = assigned.queue, assigned.window
-        asked_s = assigned.pulled_s = loop.time()
-        request = requests.pull(
-            self.group,
-            queue,
-            window.next_offset,
-            max_count=PULL_COUNT,
-            max_bytes=PULL_BYTES,
-            tags=None,
-            kind=assigned.subscription.kind,
-            version=assigned.subscription.version,
-            hold_ms=HOLD_MS,
-        )
-        address = await self._cluster.address(queue, assigned.broker_id)
-        answer = await self._cluster.ask(address, request, _PULLED, PULL_TIMEOUT_S)
-        if assigned.dropped:
-            return
-        assigned.broker_id = int(answer.ext.get("suggestWhichBrokerId") or 0)
-        next_offset = number(answer, "nextBeginOffset")
-        if answer.code == ResponseCode.SUCCESS:
-            found = [m for m in iter_records(answer.body, broker=queue.broker) if m.queue_offset >= window.next_offset]
-            self._hand_out(assigned, [m for m in found if self._readable(assigned, m)], next_offset)
-        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            log.warning(
-                "group %s: %s has no offset %d, goes on at %d", self.group, queue, window.next_offset, next_offset
-            )
-            window.next_offset = next_offset
-        else:
-            window.next_offset = max(window.next_offset, next_offset)
-            if answer.code == ResponseCode.PULL_NOT_FOUND and loop.time() - asked_s < 0.05:
-                await asyncio.sleep(0.1)  # a broker that does not hold pulls
-
-    def _readable(self, assigned: Assigned, message: ReceivedMessage) -> bool:
-        if message.undecodable is not None:
-            where = (message.topic, assigned.queue.queue_id, message.queue_offset)
-            log.error("message at %s is given up: its body is %s", where, message.undecodable)
-            return False
-        return assigned.subscription.wants(message)
+    # -- consuming
 
     def _hand_out(self, assigned: Assigned, messages: list[ReceivedMessage], next_offset: int) -> None:
         assigned.window.add(messages, next_offset)
@@ -496,32 +369,17 @@ class PushConsumer:
                 message = msgspec.structs.replace(message, topic=origin)
             if self.orderly:
                 assigned.inbox.put_nowait(message)
-            elif self._listener_of(message.topic) is None:
-                self._deliveries.put_nowait(Delivery(self, assigned, message))
+            elif not self.listeners.take(message.topic):
+                self._deliveries.put_nowait(Delivery(self._settle, assigned, message))
             else:
                 self._ready.put_nowait((assigned, message))
-
-    # -- consuming
-
-    def _listener_of(self, topic: str) -> Listener | None:
-        return self._listeners.get(topic, self._listener)
-
-    def listens_to(self, topic: str) -> bool:
-        """Whether a listener takes this topic's messages, rather than an iterator."""
-        return self._listener_of(topic) is not None
 
     async def _work(self) -> None:
         while True:
             assigned, message = await self._ready.get()
-            if assigned.dropped:
-                continue
-            self._in_hand += 1
-            try:
-                await self._settle(assigned, message, await self.listen(message))
-            finally:
-                self._in_hand -= 1
-                if not self._in_hand:
-                    self._all_done.set()
+            if not assigned.dropped:
+                async with self.listeners.in_hand():
+                    await self._settle(assigned, message, await self.listeners.call(message))
 
     async def _work_in_order(self, assigned: Assigned) -> None:
         while not assigned.dropped:
@@ -537,34 +395,17 @@ class PushConsumer:
         while not assigned.dropped:
             if self._locks is not None:
                 await self._locks.wait(assigned)
-            if not self.listens_to(message.topic):
-                delivery = Delivery(self, assigned, message)
+            if not self.listeners.take(message.topic):
+                delivery = Delivery(self._settle, assigned, message)
                 self._deliveries.put_nowait(delivery)
                 await delivery.done.wait()
                 return
-            give_back = await self.listen(message)
+            give_back = await self.listeners.call(message)
             if give_back is None or give_back < 0 or message.attempts >= self._attempts_max:
                 await self._settle(assigned, message, None if give_back is None else -1)
                 return
             message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
             await asyncio.sleep(ORDERLY_WAIT_S)
-
-    async def listen(self, message: ReceivedMessage) -> int | None:
-        """Hand a message to its listener: None when it is done, else the delay level to bring it again with."""
-        listener = self._listener_of(message.topic)
-        assert listener is not None
-        try:
-            if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
-                async with asyncio.timeout(self._consume_timeout_s):
-                    done: object = await cast(Awaitable[object], listener(message))
-            else:
-                done = await asyncio.get_running_loop().run_in_executor(self._threads, listener, message)
-        except Retry as retry:
-            return retry.delay_level
-        except Exception:
-            log.exception("group %s: the listener failed on %s of %s", self.group, message.msg_id, message.topic)
-            return 0
-        return 0 if done is False else None
 
     async def _settle(self, assigned: Assigned, message: ReceivedMessage, give_back: int | None) -> None:
         """A message is done (give_back None) or goes back to the broker, and only then its offset may move on."""

@@ -1,0 +1,74 @@
+"""Calling a consumer's listeners: plain functions in threads, coroutine functions in the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import cast
+
+from penstock.client.results import Retry
+from penstock.message import ReceivedMessage
+
+log = logging.getLogger("penstock.client")
+
+Listener = Callable[[ReceivedMessage], object] | Callable[[ReceivedMessage], Awaitable[object]]
+
+
+class Listeners:
+    """The listeners of one consumer: by topic, or one for all. A coroutine is given up after `timeout_s`."""
+
+    def __init__(self, group: str, default: Listener | None, *, threads: int, timeout_s: float) -> None:
+        self.by_topic: dict[str, Listener] = {}
+        self._group = group
+        self._default = default
+        self._timeout_s = timeout_s
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"penstock-{group}")
+        self._count = 0
+        self._none = asyncio.Event()
+
+    def take(self, topic: str) -> bool:
+        """Whether a listener takes this topic's messages, rather than an iterator."""
+        return self.by_topic.get(topic, self._default) is not None
+
+    @contextlib.asynccontextmanager
+    async def in_hand(self) -> AsyncIterator[None]:
+        """While a message is worked on."""
+        self._count += 1
+        try:
+            yield
+        finally:
+            self._count -= 1
+            if not self._count:
+                self._none.set()
+
+    async def wait_done(self, timeout_s: float) -> None:
+        """Wait until no message is worked on, at most so long."""
+        if self._count:
+            self._none.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._none.wait(), timeout_s)
+
+    def close(self) -> None:
+        """Start no more threads; those at work go on to their end."""
+        self._threads.shutdown(wait=False)
+
+    async def call(self, message: ReceivedMessage) -> int | None:
+        """Hand a message to its listener: None when it is done, else the delay level to bring it again with."""
+        listener = self.by_topic.get(message.topic, self._default)
+        assert listener is not None
+        try:
+            if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+                async with asyncio.timeout(self._timeout_s):
+                    done: object = await cast(Awaitable[object], listener(message))
+            else:
+                done = await asyncio.get_running_loop().run_in_executor(self._threads, listener, message)
+        except Retry as retry:
+            return retry.delay_level
+        except Exception:
+            log.exception("group %s: the listener failed on %s of %s", self._group, message.msg_id, message.topic)
+            return 0
+        return 0 if done is False else None

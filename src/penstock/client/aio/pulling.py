@@ -1,0 +1,113 @@
+"""Pulling queues for a push consumer: one loop per queue, held at the broker until something comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from penstock.client import requests
+from penstock.client.aio.assigned import Assigned
+from penstock.client.aio.cluster import Cluster, number
+from penstock.errors import BrokerRefused, ClientError, WireError
+from penstock.message import ReceivedMessage
+from penstock.wire.codes import MASTER_ID, ResponseCode
+from penstock.wire.record import iter_records
+
+log = logging.getLogger("penstock.client")
+
+HOLD_MS = 15_000
+TIMEOUT_S = 30.0
+ERROR_WAIT_S = 1.0
+SPAN_MAX = 2_000  # offsets between the oldest unsettled message and the next pull, beyond a full window
+BYTES_MAX = 1 << 20
+COUNT_MAX = 256
+RESULTS = (
+    ResponseCode.SUCCESS,
+    ResponseCode.PULL_NOT_FOUND,
+    ResponseCode.PULL_RETRY_IMMEDIATELY,
+    ResponseCode.PULL_OFFSET_MOVED,
+)
+
+HandOut = Callable[[Assigned, list[ReceivedMessage], int], None]
+
+
+class Puller:
+    """Pulls for one member of a group and hands out what it wants: (queue, messages, next offset)."""
+
+    def __init__(
+        self, cluster: Cluster, group: str, hand_out: HandOut, *, window_count: int, window_bytes: int, orderly: bool
+    ) -> None:
+        self._cluster = cluster
+        self._group = group
+        self._hand_out = hand_out
+        self._count_max = window_count
+        self._bytes_max = window_bytes
+        self._orderly = orderly
+
+    async def run(self, assigned: Assigned) -> None:
+        """Pull a queue, with hold, as long as its window has room and it is not dropped."""
+        while not assigned.dropped:
+            window = assigned.window
+            assigned.room.clear()
+            if (
+                len(window) >= self._count_max
+                or window.bytes_ >= self._bytes_max
+                or (window.span > SPAN_MAX + self._count_max and not self._orderly)
+            ):
+                await assigned.room.wait()
+                continue
+            try:
+                await self._once(assigned)
+            except BrokerRefused as error:
+                log.warning("group %s pulls %s: %s", self._group, assigned.queue, error)
+                if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
+                    await self._cluster.send_heartbeats()  # the broker forgot us, or never knew
+                await asyncio.sleep(ERROR_WAIT_S)
+            except (ClientError, WireError) as error:
+                log.warning("group %s pulls %s: %s", self._group, assigned.queue, error)
+                await asyncio.sleep(ERROR_WAIT_S)
+                await self._cluster.refresh(assigned.queue.topic)
+
+    async def _once(self, assigned: Assigned) -> None:
+        loop = asyncio.get_running_loop()
+        queue, window = assigned.queue, assigned.window
+        asked_s = assigned.pulled_s = loop.time()
+        request = requests.pull(
+            self._group,
+            queue,
+            window.next_offset,
+            max_count=COUNT_MAX,
+            max_bytes=BYTES_MAX,
+            tags=None,
+            kind=assigned.subscription.kind,
+            version=assigned.subscription.version,
+            hold_ms=HOLD_MS,
+        )
+        address = await self._cluster.address(queue, assigned.broker_id)
+        answer = await self._cluster.ask(address, request, RESULTS, TIMEOUT_S)
+        if assigned.dropped:
+            return
+        assigned.broker_id = (
+            number(answer, "suggestWhichBrokerId") if "suggestWhichBrokerId" in answer.ext else MASTER_ID
+        )
+        next_offset = number(answer, "nextBeginOffset")
+        if answer.code == ResponseCode.SUCCESS:
+            found = [m for m in iter_records(answer.body, broker=queue.broker) if m.queue_offset >= window.next_offset]
+            self._hand_out(assigned, [m for m in found if self._readable(assigned, m)], next_offset)
+        elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
+            log.warning(
+                "group %s: %s has no offset %d, goes on at %d", self._group, queue, window.next_offset, next_offset
+            )
+            window.next_offset = next_offset
+        else:
+            window.next_offset = max(window.next_offset, next_offset)
+            if answer.code == ResponseCode.PULL_NOT_FOUND and loop.time() - asked_s < 0.05:
+                await asyncio.sleep(0.1)  # a broker that does not hold pulls
+
+    def _readable(self, assigned: Assigned, message: ReceivedMessage) -> bool:
+        if message.undecodable is not None:
+            where = (message.topic, assigned.queue.queue_id, message.queue_offset)
+            log.error("message at %s is given up: its body is %s", where, message.undecodable)
+            return False
+        return assigned.subscription.wants(message)
