@@ -284,3 +284,24 @@ def test_garbage_is_set_aside_and_rebuilt(tmp_path: Path) -> None:
     assert run_due(store, schedule, clock.now_ms() + 5000) == [b"x"]
     store.close()
     assert SMALL
+
+
+def test_after_a_failed_flush_it_is_built_anew(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    delay(store, b"x")
+    work(store)
+    delay(store, b"y")
+    clock.advance(1000)
+    mono_ms = clock.monotonic_ms()
+    schedule.take_job(1 << 40, 1 << 40, mono_ms)
+    job = schedule.take_job(1 << 40, 1 << 40, mono_ms + 1000)
+    assert job is not None
+    job.finish(StoreError("mdb_txn_commit: Input/output error"), mono_ms + 1000)
+    assert schedule.error is not None
+    assert schedule.take_job(1 << 40, 1 << 40, mono_ms + 9000) is None
+    assert len(schedule.pop_due(clock.now_ms() + 5000, 9)) == 2  # served all the same
+    store.close()
+    store, schedule = opened(tmp_path, clock)
+    assert run_due(store, schedule, clock.now_ms() + 5000) == [b"x", b"y"]
+    store.close()

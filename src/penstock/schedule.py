@@ -14,7 +14,9 @@ The id is the schedule record's physical offset plus one, so that it is never ze
 
 from __future__ import annotations
 
+import contextlib
 import heapq
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -34,6 +36,7 @@ _FULLNESS = 0.8
 _ROOM_MIN = 16 << 20
 _RETRY_MS = 1_000
 _UNKNOWN = -1
+_BROKEN = "broken"
 
 
 class Due(NamedTuple):
@@ -114,6 +117,8 @@ class Schedule:
 
     def _open(self) -> None:
         try:
+            if (self.folder / _BROKEN).exists():
+                raise ValueError("a flush had failed")
             self._open_environment()
         except (lmdb.Error, ValueError):
             self._drop_environment()
@@ -140,6 +145,10 @@ class Schedule:
                     raise ValueError("a position of another size")
                 self.position = int.from_bytes(value)
             self._count += txn.stat(self._due)["entries"]
+
+    def _free_bytes(self) -> int:
+        stat = os.statvfs(self.folder)
+        return stat.f_bavail * stat.f_frsize
 
     def _drop_environment(self) -> None:
         if self._env is not None:
@@ -264,8 +273,12 @@ class Schedule:
         self._running = False
         if error is not None:
             self._retry_ms = now_ms + _RETRY_MS
-            if "Input/output" in str(error):  # LMDB goes on after a failed flush as if nothing had happened: we do not
+            # LMDB says "Input/output error" for a full disk too, and then the next commit is as good as any. After a failed
+            # flush it goes on as if nothing had happened: we do not, and build it anew at the next start.
+            if "Input/output" in str(error) and self._free_bytes() > _ROOM_MIN:
                 self.error = error
+                with contextlib.suppress(OSError):
+                    (self.folder / _BROKEN).touch()
             return
         self.position = max(self.position, position)
         del self._operations[: len(group)]
@@ -434,7 +447,7 @@ class Schedule:
         return self.fire_now(id_)
 
     def close(self) -> None:
-        """Let go; what is not committed comes again from the log."""
+        """Let go, for good; what is not committed comes again from the log."""
         self._drop_environment()
         self._operations.clear()
         self._fresh.clear()

@@ -21,6 +21,7 @@ from penstock.log.draft import Draft
 from penstock.log.durability import run_now
 from penstock.log.reading import ReadResult
 from penstock.log.store import LogStore
+from penstock.log.verify import verify
 
 
 def filled(folder: Path, count: int = 200, *, flushed: bool = True, **more: Any) -> LogStore:
@@ -427,4 +428,25 @@ def test_group_commit_goes_on_at_once(tmp_path: Path) -> None:
         (flush,) = [job for job in store.take_jobs(mono_ms) if job.kind == "flush"]
         run_now([flush], mono_ms)
         assert store.flushed_position == store.end_position
+    store.close()
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_segment_prepared_and_never_used(tmp_path: Path, clean: bool) -> None:
+    store = filled(tmp_path)
+    size, end = store.log.file.size, store.log.file.end
+    store.close(clean)
+    (tmp_path / "commitlog" / f"{end:020d}").write_bytes(bytes(size))
+    (tmp_path / "commitlog" / f"{end + size:020d}").write_bytes(b"")
+    report = store.open()
+    assert report.damage == []
+    assert store.log.file.end == end
+    for _ in range(100):
+        put(store, bytes(1000), queue_id=0)
+    assert len(bodies(store)) == 200
+    work(store)
+    store.close()
+    assert verify(tmp_path).ok
+    assert store.open().clean
+    assert len(bodies(store)) == 200
     store.close()

@@ -236,6 +236,9 @@ class _Recoverer:
         file = store.log.file
         if not file.first <= known.durable <= file.end:
             return False
+        last = file.at(known.durable)
+        if file.end != (known.durable if last is None else last.first + last.size):
+            return False  # segments behind the end, prepared by somebody
         if store.log.check(known.durable) >= 0:
             return False  # somebody has appended since: RocketMQ, on our folder
         if store.index is not None and store.index.state() != (known.index_file, known.index_count):
