@@ -162,16 +162,18 @@ def group_lag(registry: str, as_json: bool, name: str, only: str | None) -> None
 def group_reset(registry: str, name: str, topic: str, start: str) -> None:
     """Move a group within a topic."""
     from datetime import datetime
+    from typing import Literal
 
-    if start not in ("first", "last"):
+    goal: Literal["first", "last"] | datetime
+    if start == "first" or start == "last":
+        goal = start
+    else:
         try:
-            moment = datetime.fromisoformat(start)
+            goal = datetime.fromisoformat(start)
         except ValueError:
             raise click.BadParameter(f"{start!r} is neither first, last nor a moment", param_hint="--to") from None
     with penstock.Admin(registry) as admin:
-        for queue, offset in sorted(
-            admin.reset_offset(name, topic, start if start in ("first", "last") else moment).items()
-        ):  # type: ignore[arg-type]
+        for queue, offset in sorted(admin.reset_offset(name, topic, goal).items()):
             click.echo(f"{queue.broker} {queue.queue_id}: {offset}")
 
 

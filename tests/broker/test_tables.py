@@ -16,7 +16,7 @@ from penstock.errors import Refused
 
 
 def table(**options: Any) -> TopicTable:
-    topics = TopicTable(lambda name, queue_id: SimpleNamespace(max_offset=0), **options)  # type: ignore[arg-type,return-value]
+    topics = TopicTable(lambda name, queue_id: SimpleNamespace(min_offset=0, max_offset=7), **options)  # type: ignore[arg-type,return-value]
     topics.create(b"TBW102", 8, 8, 7, announce=False)
     return topics
 
@@ -73,6 +73,10 @@ def test_a_session_that_holds_a_deleted_topic_sees_it() -> None:
     assert topics.delete(b"Gone", 0) is topic
     assert not topic.open
     assert topics.delete(b"Gone", 0) is None
+    assert topics.create(b"Gone", 1, 1).queues[0].min_offset == 7
+    again = table()
+    again.load(topics.as_file())
+    assert again.by_name[b"Gone"].queues[0].min_offset == 7
 
 
 def test_groups() -> None:

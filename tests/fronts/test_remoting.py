@@ -7,6 +7,7 @@ import struct
 import time
 import zlib
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -404,7 +405,7 @@ def test_delays_send_back_and_dead_letters() -> None:
         peer.close()
 
 
-def test_delays_survive_a_kill_and_a_restart(tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_delays_survive_a_kill_and_a_restart(tmp_path: Path) -> None:
     with Broker(tmp_path) as broker:
         peer = RawPeer(broker.remoting)
         due = int(time.time() * 1000) + 1500
@@ -472,3 +473,22 @@ def test_compressed_body_is_kept_as_it_is(peer: RawPeer) -> None:
     peer.send("Zip", body, f=1)
     (message,) = iter_records(peer.pull("Zip", 0, 0).body, check=True)
     assert message.body == b"long " * 1000
+
+
+def test_a_topic_made_anew_goes_on_behind_the_old_offsets(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        peer = RawPeer(broker.remoting)
+        for i in range(3):
+            peer.send("Anew", b"old %d" % i)
+        assert peer.ask(215, {"topic": "Anew"}).code == 0
+        assert peer.pull("Anew", 0, 0).code == 17
+        assert peer.ask(215, {"topic": "TBW102"}).code == 1
+        peer.close()
+    with Broker(tmp_path) as broker:
+        peer = RawPeer(broker.remoting)
+        assert peer.send("Anew", b"new").ext["queueOffset"] == "3"
+        moved = peer.pull("Anew", 0, 0)
+        assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "3")
+        assert [m.body for m in iter_records(peer.pull("Anew", 0, 3).body)] == [b"new"]
+        assert peer.ask(329).code == 0
+        peer.close()

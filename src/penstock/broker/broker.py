@@ -269,7 +269,7 @@ class Broker:
         """Topics and groups that changed go to disk; before the answers of this turn are sent (reliability.md 1.2)."""
         config = self.folder / "config"
         if self._topics_dirty:
-            save(self.files, config / "topics.json", self.topics.as_table())
+            save(self.files, config / "topics.json", self.topics.as_file())
             self._topics_dirty = False
         if self.groups.dirty:
             save(self.files, config / "subscriptionGroup.json", self.groups.as_table())

@@ -118,6 +118,7 @@ class TopicTable:
         self.auto_create = auto_create
         self.default_queues = default_queues
         self.by_name: dict[bytes, LogTopic] = {}
+        self._floors: dict[bytes, dict[int, int]] = {}  # where deleted topics ended
         self.version = {"counter": 0, "timestamp": 0}
         self.changed: list[Callable[[], None]] = []
 
@@ -160,8 +161,11 @@ class TopicTable:
         topic.order = order
         topic.filter_type = filter_type
         topic.sys_flag = sys_flag
+        floors = self._floors.get(name, {})
         for queue_id in range(len(topic.queues), topic.queue_count):
-            topic.queues.append(self._queue_of(name, queue_id))
+            queue = self._queue_of(name, queue_id)
+            queue.min_offset = max(queue.min_offset, min(floors.get(queue_id, 0), queue.max_offset))
+            topic.queues.append(queue)
         if announce:
             self._announce(now_ms)
         return topic
@@ -177,10 +181,16 @@ class TopicTable:
         return self.create(name, count, count, model.perm & ~PERM_INHERIT, now_ms=now_ms, filter_type=model.filter_type)
 
     def delete(self, name: bytes, now_ms: int) -> LogTopic | None:
-        """Take a topic out of the table; None when there was none."""
+        """Take a topic out of the table, and all it holds out of sight; None when there was none.
+
+        A topic made anew under the name goes on behind the old offsets: an offset never gets a second meaning.
+        """
         topic = self.by_name.pop(name, None)
         if topic is not None:
             topic.open = False
+            floors = self._floors.setdefault(name, {})
+            for queue_id, queue in enumerate(topic.queues):
+                floors[queue_id] = queue.min_offset = queue.max_offset
             self._announce(now_ms)
         return topic
 
@@ -196,12 +206,25 @@ class TopicTable:
     # -- topics.json ---------------------------------------------------------------------------------------------
 
     def as_table(self, broker_perm: int = 6) -> dict[str, Any]:
-        """What topics.json holds and code 21 answers."""
+        """What code 21 answers and registries are told."""
         table = {topic.name.decode(): topic.as_config(broker_perm) for topic in self.by_name.values()}
         return {"dataVersion": dict(self.version), "topicConfigTable": table}
 
+    def as_file(self) -> dict[str, Any]:
+        """What topics.json holds: the table, and in a field of ours where deleted topics ended."""
+        ends = {
+            name.decode(): {str(q): end for q, end in floors.items() if end} for name, floors in self._floors.items()
+        }
+        return self.as_table() | {"deletedTopicEnds": {name: queues for name, queues in ends.items() if queues}}
+
     def load(self, table: dict[str, Any]) -> None:
         """Take over a topics.json, RocketMQ's or SmartGo's (which nests the table once more)."""
+        ends = table.get("deletedTopicEnds")
+        for name, queues in ends.items() if isinstance(ends, dict) else ():
+            if isinstance(queues, dict):
+                self._floors[name.encode()] = {
+                    int(q): end for q, end in queues.items() if q.isdecimal() and isinstance(end, int)
+                }
         topics = table.get("topicConfigTable") or {}
         if isinstance(topics.get("topicConfigTable"), dict):
             topics = topics["topicConfigTable"]

@@ -311,8 +311,7 @@ class Requests:
         check_topic_name(name.encode())
         if self.broker.is_system_topic(name):
             raise Refused(f"The topic[{name}] is conflict with system topic.")
-        if self.broker.topics.delete(name.encode(), self.broker.now_ms) is not None:
-            self.broker.store.delete_topic(name.encode())
+        self.broker.topics.delete(name.encode(), self.broker.now_ms)
         return request.reply()
 
     def update_group(self, session: Any, request: RemotingCommand) -> Answer:
@@ -374,7 +373,7 @@ class Requests:
         raise Refused("Can not update config from the network: change the configuration file and restart.", remoting=16)
 
     def clean_up(self, session: Any, request: RemotingCommand) -> Answer:
-        self.broker.store.clean_now()
+        self.broker.store.upkeep.retention.ask()
         return request.reply()
 
     # -- statistics ----------------------------------------------------------------------------------------------

@@ -41,6 +41,12 @@ class Retention:
         self._running = False
         self._swept_ms = -_DAY_MS
         self.used_ratio = 0.0
+        self._asked = False
+
+    def ask(self) -> None:
+        """Delete what is old enough at the next tick, whatever the hour: somebody asked for it."""
+        self._asked = True
+        self._next_ms = 0
 
     def tick(self, now_ms: int, mono_ms: int) -> None:
         """Look at ages and at the disk, if ten seconds have passed."""
@@ -77,9 +83,11 @@ class Retention:
         store, options = self.store, self.store.options
         forced = self.used_ratio >= options.disk_forced_clean_ratio
         by_age = (
-            time.localtime(now_ms / 1000).tm_hour == options.delete_when
+            self._asked
+            or time.localtime(now_ms / 1000).tm_hour == options.delete_when
             or self.used_ratio >= options.disk_max_used_ratio
         )
+        self._asked = False
         trusted = self._clocks_agree(now_ms, mono_ms)
         if not forced and not (by_age and trusted):
             return
