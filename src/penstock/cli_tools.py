@@ -165,8 +165,8 @@ def group_reset(registry: str, name: str, topic: str, start: str) -> None:
     from typing import Literal
 
     goal: Literal["first", "last"] | datetime
-    if start == "first" or start == "last":
-        goal = start
+    if start in ("first", "last"):
+        goal = "first" if start == "first" else "last"
     else:
         try:
             goal = datetime.fromisoformat(start)
