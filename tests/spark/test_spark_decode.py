@@ -6,6 +6,7 @@ import zlib
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -152,3 +153,26 @@ def test_batches_are_cut_by_rows_and_by_bytes(decoder: Any) -> None:
     assert sizes(rows_max=4) == [4, 4, 2]
     assert sizes(bytes_max=3 * len(data) // 10) == [3, 3, 3, 1]
     assert sizes(bytes_max=1) == [1] * 10
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_records_at_known_places_are_the_same_rows(decoder: Any) -> None:
+    made = [Record(i, body=b"%d" % i, properties=b"TAGS\1" + (b"a" if i % 2 else b"b")) for i in range(20)]
+    segment, starts = b"", []
+    for record in made:
+        segment += b"other" * (record.offset % 3)  # records of other queues lie between
+        starts.append(len(segment))
+        segment += replace(record, physical=1000 + len(segment)).encode()
+    at = lambda: np.array(starts, np.int32)  # noqa: E731
+    two = schema.arrow_of(("offset", "value"))
+    make = Batches(two, decoder=decoder())
+    (batch,) = make.cut(make.decoder.place(segment, at(), 0, 1000))
+    assert batch.to_pylist() == [{"offset": i, "value": b"%d" % i} for i in range(20)]
+    make = Batches(two, decoder=decoder((b"a",)))
+    (batch,) = make.cut(make.decoder.place(segment, at(), 0, 1000))
+    assert batch.column(0).to_pylist() == list(range(1, 20, 2))
+    for first, base in ((1, 1000), (0, 999)):
+        with pytest.raises(Corrupt, match="not the record"):
+            make.decoder.place(segment, at(), first, base)
+    with pytest.raises(Corrupt):
+        make.decoder.place(segment, at() + np.int32(1), 0, 1000)

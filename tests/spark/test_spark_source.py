@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +29,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     made.put(A0, 10)
     made.put(A1, 4)
     monkeypatch.setattr(source, "connection", lambda options: made)
+    source._files.clear()
     monkeypatch.setattr(source.time, "sleep", lambda seconds: None)
     return made
 
@@ -161,6 +165,68 @@ def planning_stuck(at: int) -> Any:
     from penstock.client.reader import Fetched
 
     return Fetched(0, at, 0, 10, b"")
+
+
+# -- the broker's own files
+
+
+def store_folder(log: Log, folder: Path, segment_size: int = 700) -> None:
+    """The records as a broker keeps them: segments of a commit log, consume queues of 20-byte entries."""
+    log_bytes, entries = bytearray(), {}
+    for queue in sorted(log.records):
+        for i, record in enumerate(log.records[queue]):
+            size = len(record.encode())
+            if len(log_bytes) % segment_size + size + 8 > segment_size:
+                log_bytes += bytes(segment_size - len(log_bytes) % segment_size)
+            log.records[queue][i] = replace(record, physical=len(log_bytes))
+            entries.setdefault(queue, bytearray()).extend(struct.pack(">qiq", len(log_bytes), size, 0))
+            log_bytes += log.records[queue][i].encode()
+    (folder / "commitlog").mkdir(parents=True)
+    for at in range(0, len(log_bytes), segment_size):
+        piece = bytes(log_bytes[at : at + segment_size]).ljust(segment_size, b"\0")
+        (folder / "commitlog" / f"{at:020d}").write_bytes(piece)
+    for queue, data in entries.items():
+        place = folder / "consumequeue" / queue.topic / str(queue.queue_id)
+        place.mkdir(parents=True)
+        for at in range(0, len(data), 60):
+            (place / f"{at:020d}").write_bytes(bytes(data[at : at + 60]).ljust(60, b"\0"))
+
+
+def test_the_brokers_files_give_the_same_rows_without_fetching(log: Log, tmp_path: Path) -> None:
+    store_folder(log, tmp_path)
+    log.fetches.clear()
+    direct = reader(store=str(tmp_path))
+    assert read(direct) == read(reader())
+    assert [most for *_, most, _ in log.fetches[:2]] == [1, 1]  # one look per range: is it the same store?
+    assert read(reader(store=str(tmp_path), tags="odd"), [RangePartition(Range(A0, 3, 9), ("odd",))]) == [
+        (0, [3, 5, 7])
+    ]
+
+
+def test_what_is_not_in_the_files_is_fetched(log: Log, tmp_path: Path) -> None:
+    store_folder(log, tmp_path)
+    log.put(A0, 5)
+    expected = [(0, list(range(15))), (1, [0, 1, 2, 3])]
+    assert read(reader(store=str(tmp_path))) == expected
+    for segment in sorted((tmp_path / "commitlog").iterdir())[1:]:
+        segment.unlink()
+    source._files.clear()
+    assert read(reader(store=str(tmp_path))) == expected
+    assert read(reader(store=str(tmp_path / "nowhere"))) == expected
+
+
+def test_another_stores_files_and_damaged_ones_are_not_used(log: Log, tmp_path: Path) -> None:
+    store_folder(log, tmp_path / "a")
+    other = Log()
+    other.put(A0, 10, size=11)
+    store_folder(other, tmp_path / "b")
+    expected = read(reader())
+    assert read(reader(store=str(tmp_path / "b"))) == expected
+    segment = sorted((tmp_path / "a" / "commitlog").iterdir())[0]
+    data = bytearray(segment.read_bytes())
+    data[len(log.records[A0][0].encode()) + 25] ^= 1  # the queue offset in the second record
+    segment.write_bytes(data)
+    assert read(reader(store=str(tmp_path / "a"))) == expected
 
 
 # -- stream

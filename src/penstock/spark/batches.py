@@ -63,8 +63,12 @@ class Batches:
 
         A body that cannot be decompressed is `Corrupt`, or null in its row with `keep_damaged`.
         """
-        decoder = self.decoder
-        count, row = decoder.load(records, first, until), 0
+        count = self.decoder.load(records, first, until)
+        yield from self.cut(count, rows_max, bytes_max)
+
+    def cut(self, count: int, rows_max: int = ROWS_MAX, bytes_max: int = BATCH_BYTES_MAX) -> Iterator[pa.RecordBatch]:
+        """Batches of the `count` rows that the decoder holds."""
+        decoder, row = self.decoder, 0
         while row < count:
             row += decoder.frame(row, rows_max, bytes_max, self._inflate)
             if decoder.lost and not self.keep_damaged:

@@ -28,6 +28,14 @@ cdef class Decoder:
     @cython.locals(done=cython.longlong, need=cython.longlong)
     cpdef int load(self, object records, long long first, long long until) except -1
 
+    @cython.locals(done=cython.longlong, need=cython.longlong)
+    cpdef int place(self, object owner, object starts, long long first, long long base) except -1
+
+    @cython.locals(i=cython.longlong, p=cython.longlong, kept=cython.longlong)
+    cdef long long _look(self, long long need, long long first, long long base) noexcept nogil
+
+    cdef bint _wanted(self) noexcept nogil
+
     @cython.locals(p=cython.longlong, total=cython.longlong, kept=cython.longlong, offset=cython.longlong,
                    at=cython.longlong)
     cdef long long _walk(self, long long first, long long until) noexcept nogil

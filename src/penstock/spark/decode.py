@@ -86,6 +86,39 @@ class Decoder:
         self.rows = 0
         return done
 
+    def place(self, owner: Any, starts: Any, first: int, base: int) -> int:
+        """As `load`, for records at known places of a mapped segment that begins at physical offset `base`.
+
+        `starts` are the positions (32-bit, changed by this) of the queue offsets from `first` on. `Corrupt` when one
+        of them is not where that record begins.
+        """
+        self.owner = owner
+        self.records = address(owner)
+        self.size = len(owner)
+        self.starts = starts
+        need = len(starts)
+        with cython.nogil:
+            done = self._look(need, first, base)
+        if done < 0:
+            raise Corrupt("commit log", base + int(starts[-1 - done]), f"not the record of offset {first - 1 - done}")
+        self.count = done
+        self.rows = 0
+        return done
+
+    def _look(self, need: int, first: int, base: int) -> int:
+        kept = 0
+        for i in range(need):
+            p = self.starts[i]
+            if self._frame(p, self.size - p, 0) < 0:
+                return -1 - i
+            if be64(self.records, p + 20) != first + i or be64(self.records, p + 28) != base + p:
+                return -1 - i
+            if self._wanted():
+                self.starts[kept] = p
+                kept += 1
+        self.last = first + need - 1
+        return kept
+
     def _walk(self, first: int, until: int) -> int:
         p = 0
         kept = 0
@@ -96,17 +129,20 @@ class Decoder:
                 return -1 - p
             offset = be64(self.records, p + 20)
             self.last = offset
-            if first <= offset < until:
-                if self.tags_size > 0 or self.keys_size > 0:
-                    self._scan(0)
-                if (
-                    self.tags_size == 0
-                    or self._among(self.tags, self.tags_size, self.table[_TAGS], self.table[_TAGS + 1])
-                ) and (self.keys_size == 0 or self._any_key(self.table[_KEYS], self.table[_KEYS + 1])):
-                    self.starts[kept] = p
-                    kept += 1
+            if first <= offset < until and self._wanted():
+                self.starts[kept] = p
+                kept += 1
             p += total
         return kept
+
+    def _wanted(self) -> bool:
+        """Whether the record in the table's first row has a wanted tag and key."""
+        if self.tags_size == 0 and self.keys_size == 0:
+            return True
+        self._scan(0)
+        if self.tags_size > 0 and not self._among(self.tags, self.tags_size, self.table[_TAGS], self.table[_TAGS + 1]):
+            return False
+        return self.keys_size == 0 or self._any_key(self.table[_KEYS], self.table[_KEYS + 1])
 
     def _frame(self, p: int, left: int, at: int) -> int:
         """Fill the table's row at `at` from the record at p; its size, or -1 when it is not whole."""

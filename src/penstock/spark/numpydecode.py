@@ -49,7 +49,23 @@ class Decoder:
         self._scan(table)
         offsets = self._field(table[:, START] + 20, 8)
         self.last = int(offsets[-1]) if len(offsets) else -1
-        table = table[(offsets >= first) & (offsets < until)]
+        return self._keep(table[(offsets >= first) & (offsets < until)])
+
+    def place(self, owner: Any, starts: Any, first: int, base: int) -> int:
+        """As `load`, for records at known places of a mapped segment that begins at physical offset `base`."""
+        self.owner, self.bytes = owner, np.frombuffer(owner, np.uint8)
+        table = self._frame(starts.astype(np.int64))
+        self._scan(table)
+        at = table[:, START]
+        wrong = self._field(at + 20, 8) != first + np.arange(len(at))
+        wrong |= self._field(at + 28, 8) != base + at
+        if wrong.any():
+            i = int(np.flatnonzero(wrong)[0])
+            raise Corrupt("commit log", base + int(at[i]), f"not the record of offset {first + i}")
+        self.last = first + len(at) - 1
+        return self._keep(table)
+
+    def _keep(self, table: Any) -> int:
         if self.tags:
             table = table[[text in self.tags for text in self._texts(table, TAGS)]]
         if self.keys:

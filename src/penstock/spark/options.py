@@ -56,6 +56,7 @@ class SourceOptions:
     fetch_timeout_ms: int
     fetch_retries: int
     fetch_bytes: int
+    store: str | None
     pushdown: str
 
 
@@ -123,6 +124,9 @@ OPTIONS = (
     Option("fetchTimeoutMs", "count", "120000", "how long one request may take"),
     Option("fetchRetries", "whole", "3", "how often a failed request is tried again, on a new connection"),
     Option("fetchBytes", "bytes", "1m", "stored bytes per fetch, at most 4 MiB; 1 MiB stays in the processor's cache"),
+    Option("store", "text", "",
+           "the broker's data folder, where it is on this machine or a shared disk and readable: its segments are then"
+           " read directly, and the broker is only asked for offsets. Whatever does not match is fetched as usual"),
     Option("pushdown", "word auto true false", "auto",
            "answer filters at the store; `auto` does when `spark.sql.python.filterPushdown.enabled` is on", "batch"),
 )  # fmt: skip
