@@ -2,7 +2,8 @@
 
     python bench/spark.py [--rows-100 N] [--rows-1k N] [--rounds N] [--skip-archive]
 
-source   against an empty source of the same schema, which gives the same batch again and again: what Spark itself costs
+source   against an empty source of the same schema, which gives the same batch again and again: what Spark itself costs;
+         once from the broker over TCP, once from the broker's own files on the same machine (option `store`)
 archive  against `df.write.parquet` of the same columns with the same compression
 
 A query costs about half a CPU-second before its first row (Spark starts Python to plan it), so the runs are long.
@@ -210,7 +211,7 @@ def main() -> None:
 
     found: dict[str, Any] = {"machine": machine(), "decoder": "compiled" if batches.COMPILED else "numpy", "pairs": {}}
     print(f"{found['machine']}, decoder {found['decoder']}, {QUEUES} queues, broker level os on the same machine")
-    with broker() as registry, tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, broker(Path(folder) / "store") as registry:
         spark = session("bench", master="local[2, 2]")
         spark.dataSource.register(EmptySource)
         numbers = itertools.count()
@@ -223,12 +224,15 @@ def main() -> None:
             # One frame, planned again by each action: what a query costs.
             full = spark.read.format("penstock").option("registry", registry).load(topic)
             floor = spark.read.format(EmptySource.name()).options(rows=rows, batch=str(batch)).load()
-            works = {
-                "empty": lambda floor=floor: floor.write.format("noop").mode("append").save(),
-                "source": lambda full=full: full.write.format("noop").mode("append").save(),
-            }
-            found["pairs"][f"source {name}"] = compared("empty", "source", spark, rows, given.rounds, works)
-            tell(f"source {name}", found["pairs"][f"source {name}"], "empty", "source")
+            local = spark.read.format("penstock").options(registry=registry, store=f"{folder}/store").load(topic)
+            for way, frame in (("tcp", full), ("files", local)):
+                works = {
+                    "empty": lambda floor=floor: floor.write.format("noop").mode("append").save(),
+                    "source": lambda frame=frame: frame.write.format("noop").mode("append").save(),
+                }
+                pair = compared("empty", "source", spark, rows, given.rounds, works)
+                found["pairs"][f"source {way} {name}"] = pair
+                tell(f"source {way} {name}", pair, "empty", "source")
             if given.skip_archive:
                 continue
             topic = f"bench-archive-{size}"
@@ -255,7 +259,7 @@ def main() -> None:
 
 def tell(name: str, pair: dict[str, Any], floor: str, thing: str) -> None:
     print(
-        f"{name:<14} {pair['rows']:>9,} rows  {floor} {pair[f'{floor}_rows_per_cpu_s'] / 1e6:5.2f}"
+        f"{name:<18} {pair['rows']:>9,} rows  {floor} {pair[f'{floor}_rows_per_cpu_s'] / 1e6:5.2f}"
         f"  {thing} {pair[f'{thing}_rows_per_cpu_s'] / 1e6:5.2f} M rows/cpu-s"
         f"  ratio {pair['ratio']:.2f} ({pair['ratio_min']:.2f} to {pair['ratio_max']:.2f})"
         f"  wall {pair[f'{thing}_rows_per_s'] / 1e6:.2f} M rows/s",

@@ -120,12 +120,12 @@ def run(files: list[Path], out: Path, events: int, show: TextIO | None = None) -
 
 
 @contextmanager
-def broker() -> Iterator[str]:
-    """`penstock up` on free ports with a data folder of its own; gives the name server's address."""
+def broker(folder: Path | None = None) -> Iterator[str]:
+    """`penstock up` on free ports, its data in `folder` or a temporary one; gives the name server's address."""
     _say("starting registry and broker")
     with tempfile.TemporaryDirectory(prefix="penstock-demo-") as data:
         log_path = Path(data) / "broker.log"
-        command = [sys.executable, "-m", "penstock.cli", "up", "--data", f"{data}/store"]
+        command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(folder or Path(data) / "store")]
         command += ["--registry-port", "0", "--remoting-port", "0", "--host", "127.0.0.1"]
         command += ["--set", "mapped_file_size_commit_log=268435456"]
         with open(log_path, "wb") as log, subprocess.Popen(
