@@ -450,3 +450,17 @@ def test_a_segment_prepared_and_never_used(tmp_path: Path, clean: bool) -> None:
     assert store.open().clean
     assert len(bodies(store)) == 200
     store.close()
+
+
+def test_entries_that_lead_nowhere_are_passed_over(tmp_path: Path) -> None:
+    store = filled(tmp_path, 10)
+    queue = store.queue(b"T", 0)
+    good = queue.entry(4)
+    assert good is not None
+    nowhere = [(1 << 60, -1), (good[0] + 1, good[1]), (-5, 100), (good[0], 0), (store.end_position, 100), (0, 1 << 30)]
+    for physical, size in nowhere:
+        queue.put_at(1, physical, size, 0)
+        assert [offset for offset, _ in contents(store, queue)] == [0, 2, 3, 4]
+        assert store.store_time(queue, 1) == -1
+        assert store.offset_by_time(queue, store.clock.now_ms()) == 4
+    store.close()

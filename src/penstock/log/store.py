@@ -402,7 +402,7 @@ class LogStore:
                 end = segment.size
             physical = be64(base, at)
             size = be32(base, at + 8)
-            if size == 2147483647:
+            if size == 2147483647 or size <= 0:
                 fillers += 1
             elif codes is None or codes.match(be64(base, at + 12)):
                 if result.count > 0 and result.bytes_ + size > max_bytes:
@@ -461,7 +461,7 @@ class LogStore:
         if offset < queue.min_offset:
             return -1
         entry = queue.entry(offset)
-        if entry is None or entry[1] == 0x7FFFFFFF or self.log.size_at(entry[0]) != entry[1]:
+        if entry is None or entry[1] <= 0 or self.log.size_at(entry[0]) != entry[1]:
             return -1
         return self._store_time_at(entry[0])
 
