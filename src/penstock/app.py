@@ -329,6 +329,7 @@ class Server:
 def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
     """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers."""
     os.umask(0o077)
+    _raise_descriptor_limit()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     if os.name == "posix" and os.geteuid() == 0:
         log.warning("running as root; a user of its own is safer")
@@ -346,6 +347,15 @@ def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
             log.info("stopping")
 
     runner()(main())
+
+
+def _raise_descriptor_limit() -> None:
+    """As many open files as the system lets us have: each connection and each mapped file is one."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def runner() -> Any:

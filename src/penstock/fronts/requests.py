@@ -133,7 +133,7 @@ class Requests:
         elif fields.get("durable"):
             offset = queue.durable_end(self.broker.store.flushed_position)
         else:
-            offset = queue.max_offset
+            offset = queue.visible_end()
         return request.reply(ext={"offset": str(offset)})
 
     def min_offset(self, session: Any, request: RemotingCommand) -> Answer:
@@ -382,8 +382,8 @@ class Requests:
         name = read_fields(request.code, request.ext)["topic"]
         store, table = self.broker.store, fastjson.Pairs()
         for queue_id, queue in enumerate(self._topic(name).queues):
-            last = store.store_time(queue, queue.max_offset - 1) if queue.max_offset > queue.min_offset else 0
-            figures = {"lastUpdateTimestamp": last, "maxOffset": queue.max_offset, "minOffset": queue.min_offset}
+            last = store.store_time(queue, queue.visible_end() - 1) if queue.visible_end() > queue.min_offset else 0
+            figures = {"lastUpdateTimestamp": last, "maxOffset": queue.visible_end(), "minOffset": queue.min_offset}
             table.append((self._queue_key(name, queue_id), figures))
         return request.reply(body=fastjson.dumps({"offsetTable": table}))
 
@@ -401,7 +401,7 @@ class Requests:
             for queue_id, queue in enumerate(topic.queues[: topic.read_queues]):
                 at = broker.offsets.get(group, name, queue_id) or 0
                 last = broker.store.store_time(queue, at - 1) if at > queue.min_offset else 0
-                figures = {"brokerOffset": queue.max_offset, "consumerOffset": at, "lastTimestamp": max(0, last)}
+                figures = {"brokerOffset": queue.visible_end(), "consumerOffset": at, "lastTimestamp": max(0, last)}
                 table.append((self._queue_key(name, queue_id), figures))
             rates = broker.stats.rates("GROUP_GET_NUMS", f"{name}@{group}")
             rate += rates[0].per_second if rates else 0.0
@@ -474,17 +474,17 @@ class Requests:
         fields = read_fields(request.code, request.ext)
         store, name, spans = self.broker.store, fields["topic"], []
         for queue_id, queue in enumerate(self._topic(name).queues):
-            if queue.max_offset == queue.min_offset:
+            if queue.visible_end() == queue.min_offset:
                 continue
             at = self.broker.offsets.get(fields["group"], name, queue_id) or 0
-            newest = store.store_time(queue, queue.max_offset - 1)
+            newest = store.store_time(queue, queue.visible_end() - 1)
             read = (
                 store.store_time(queue, at - 1) if at > queue.min_offset else store.store_time(queue, queue.min_offset)
             )
             spans.append(
                 {
                     "consumeTimeStamp": read,
-                    "delayTime": 0 if at >= queue.max_offset else max(0, self.broker.now_ms - read),
+                    "delayTime": 0 if at >= queue.visible_end() else max(0, self.broker.now_ms - read),
                     "maxTimeStamp": newest,
                     "messageQueue": self._queue_key(name, queue_id),
                     "minTimeStamp": store.store_time(queue, queue.min_offset),
@@ -542,9 +542,9 @@ class Requests:
         for queue_id, queue in enumerate(topic.queues):
             old = broker.offsets.get(group, name, queue_id)
             if old is None:
-                old = queue.max_offset if not fields["isForce"] else 0
+                old = queue.visible_end() if not fields["isForce"] else 0
             at = (
-                queue.max_offset
+                queue.visible_end()
                 if fields["timestamp"] == -1
                 else broker.store.offset_by_time(queue, fields["timestamp"])
             )
