@@ -100,7 +100,11 @@ def kills(rounds: int, tell: Tell, *, level: str = "os", seed: int = 0, load_s: 
             load.join()
             did = chance.choice(DAMAGES)(folder, chance)
             victim.start()
-            present = check(victim.address, recorder)
+            try:
+                present = check(victim.address, recorder)
+            except AssertionError:
+                tell(f"kill {number + 1}/{rounds} FAILED after {did}")
+                raise
             victim.end(signal.SIGKILL if chance.random() < 0.7 else signal.SIGTERM)
             tell(f"kill {number + 1}/{rounds}: {len(recorder.acked):,} acknowledged, {present:,} there; then {did}")
         victim.start()
