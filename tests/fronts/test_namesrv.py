@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock.clock import FakeClock
 from penstock.fronts.namesrv import NameServer
+from penstock.registry.registration import is_local_host
 from penstock.wire.codes import HEADERS, RequestCode
 from penstock.wire.remoting import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 
@@ -268,3 +269,19 @@ def test_addresses_behind_others_can_be_allowed(tmp_path: Path) -> None:
 def test_any_request_gets_an_answer(names: NameServer, code: int, data: st.DataObject, body: bytes) -> None:
     ext = {f.name: data.draw(st.text(max_size=8) | st.just("1")) for f in HEADERS[code]}
     assert isinstance(ask(names, code, ext, body).code, int)
+
+
+def test_a_broker_of_this_machine_may_register_any_of_its_addresses(tmp_path: Path) -> None:
+    names = NameServer(tmp_path, is_local=lambda host: host == "192.168.1.5")
+    assert ask(names, 103, broker_ext(brokerAddr="192.168.1.5:10911"), plain_body()).code == 0
+    assert ask(names, 103, broker_ext(brokerAddr="192.168.1.6:10911"), plain_body()).code == 1
+    far = Peer("192.168.1.9:50000")
+    assert ask(names, 103, broker_ext(brokerAddr="192.168.1.5:10911"), plain_body(), far).code == 1
+    assert ask(names, 103, broker_ext(brokerAddr="192.168.1.9:10911"), plain_body(), far).code == 0
+
+
+def test_local_hosts() -> None:
+    assert is_local_host("127.0.0.1")
+    assert is_local_host("localhost")
+    for other in ("192.0.2.1", "example.invalid", "", "[2001:db8::1]"):
+        assert not is_local_host(other)

@@ -18,7 +18,7 @@ from penstock.clock import Clock
 from penstock.disk.files import Files
 from penstock.disk.tables import load, save
 from penstock.errors import Refused, StoreError
-from penstock.registry.registration import check_address, read_registration, read_version
+from penstock.registry.registration import check_address, is_local_host, read_registration, read_version
 from penstock.registry.routes import SYS_UNIT, SYS_UNIT_SUB, RouteTables
 from penstock.wire.codes import ORDER_NAMESPACE, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import dumps
@@ -55,8 +55,9 @@ class Asked(NamedTuple):
 class NameServer:
     """The name server role of a registry.
 
-    `folder` holds ``kvConfig.json``. A broker must register the address it connects from, unless `foreign_addresses`
-    says that it may lie behind another one. With `order_message_enable`, routes carry the order topics' configuration.
+    `folder` holds ``kvConfig.json``. A broker must register the address it connects from (over loopback: any address
+    of this machine), unless `foreign_addresses` says that brokers may lie behind other ones. With
+    `order_message_enable`, routes carry the order topics' configuration.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class NameServer:
         files: Files | None = None,
         clock: Clock | None = None,
         foreign_addresses: bool = False,
+        is_local: Callable[[str], bool] = is_local_host,
         order_message_enable: bool = False,
     ) -> None:
         self.routes = RouteTables()
@@ -73,6 +75,7 @@ class NameServer:
         self._clock = clock or Clock()
         self._path = folder / "kvConfig.json"
         self._foreign_addresses = foreign_addresses
+        self._is_local = is_local
         self._order_message_enable = order_message_enable
         self._kv: dict[str, dict[str, str]] = _read_kv(load(self._files, self._path))
         self._table: dict[int, Callable[[Asked], RemotingCommand]] = {
@@ -138,8 +141,9 @@ class NameServer:
         """Routes are only as good as the addresses in them: nobody may register somebody else's."""
         here = peer.remote.rpartition(":")[0]
         host = address.rpartition(":")[0]
-        if here and host != here and not self._foreign_addresses and not (host == "localhost" and _loopback(here)):
-            raise Refused(f"a broker that connects from {here} cannot register another address")
+        if not here or host == here or self._foreign_addresses or (_loopback(here) and self._is_local(host)):
+            return
+        raise Refused(f"a broker that connects from {here} cannot register another machine's address")
 
     def _unregister(self, ask: Asked) -> RemotingCommand:
         self.routes.unregister(ask.fields["brokerName"], ask.fields["brokerAddr"], ask.fields["brokerId"], ask.peer)

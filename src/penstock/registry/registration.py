@@ -7,6 +7,7 @@ compressed:  int32 n, DataVersion JSON | int32 topics, each int32 n, "topic read
 from __future__ import annotations
 
 import re
+import socket
 from typing import Any
 
 from isal import isal_zlib
@@ -55,6 +56,20 @@ def check_address(address: str) -> None:
     match = _ADDRESS.fullmatch(address)
     if match is None or int(match[1]) > 65_535:
         raise Refused("a broker's address is host:port")
+
+
+def is_local_host(host: str) -> bool:
+    """Whether an address, without its port, is one of this machine's: only those can be bound."""
+    host = host.strip("[]")
+    if host == "localhost":
+        return True
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            socket.inet_pton(probe.family, host)  # a name would be looked up, which may take its time
+            probe.bind((host, 0))
+        except OSError:
+            return False
+    return True
 
 
 def read_version(body: bytes) -> Version:
