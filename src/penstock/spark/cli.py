@@ -28,6 +28,7 @@ def spark() -> None:
     "--compression", type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]), default="zstd", show_default=True
 )
 @click.option("--group", default="", help="Show the archived offsets as this consumer group's.")
+@click.option("--store", default="", help="The broker's data folder, where it is on this machine: read directly.")
 @click.option("--master", help="Spark master (default: all cores of this machine).")
 @click.option("--allow-loss", is_flag=True, help="Go on, with a warning, where retention was faster.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written.")
@@ -39,6 +40,7 @@ def archive(
     columns: str | None,
     compression: str,
     group: str,
+    store: str,
     master: str | None,
     allow_loss: bool,
     dry_run: bool,
@@ -63,6 +65,7 @@ def archive(
             compression=compression,
             fail_on_data_loss=not allow_loss,
             group=group,
+            store=store,
             dry_run=dry_run,
             progress=say,
         )

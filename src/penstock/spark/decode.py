@@ -87,7 +87,7 @@ class Decoder:
         return done
 
     def place(self, owner: Any, starts: Any, first: int, base: int) -> int:
-        """As `load`, for records at known places of a mapped segment that begins at physical offset `base`.
+        """As `load`, for records at known places of a piece of a segment that begins at physical offset `base`.
 
         `starts` are the positions (32-bit, changed by this) of the queue offsets from `first` on. `Corrupt` when one
         of them is not where that record begins.

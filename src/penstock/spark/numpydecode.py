@@ -52,7 +52,7 @@ class Decoder:
         return self._keep(table[(offsets >= first) & (offsets < until)])
 
     def place(self, owner: Any, starts: Any, first: int, base: int) -> int:
-        """As `load`, for records at known places of a mapped segment that begins at physical offset `base`."""
+        """As `load`, for records at known places of a piece of a segment that begins at physical offset `base`."""
         self.owner, self.bytes = owner, np.frombuffer(owner, np.uint8)
         table = self._frame(starts.astype(np.int64))
         self._scan(table)

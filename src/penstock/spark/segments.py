@@ -2,13 +2,13 @@
 
 The broker says which offsets are durable; where they stand is in the consume queue (20 bytes per message: physical
 offset 8, size 4, tags code 8; files named by the byte position of their first entry), and the records are in the commit
-log's segments, named by their first byte. A segment stays readable while it is mapped, also when retention deletes it.
+log's segments, named by their first byte. They are read in windows that fit a core's cache: decoding touches each record
+twice, and out of a mapping both times would wait for memory. An open segment stays readable when retention deletes it.
 Anything that is not as expected ends the reading early, and what is left is fetched from the broker.
 """
 
 from __future__ import annotations
 
-import mmap
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ from penstock.client.reader import MessageQueue
 
 ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 ENTRIES_AT_ONCE = 65_536
-SEGMENTS_MAX = 8  # mapped at a time
+WINDOW_BYTES = 1 << 20
+OPEN_MAX = 8  # segments
 
 
 class Segments:
@@ -29,24 +30,40 @@ class Segments:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._mapped: dict[int, mmap.mmap] = {}
+        self._open: dict[int, tuple[int, int]] = {}  # first byte: descriptor, size
 
-    def runs(self, queue: MessageQueue, start: int, end: int) -> Iterator[tuple[mmap.mmap, Any, int, int]]:
-        """(segment, positions in it, first queue offset, segment's first byte) of offsets from `start` on.
+    def runs(self, queue: MessageQueue, start: int, end: int) -> Iterator[tuple[bytes, Any, int, int]]:
+        """(window, positions in it, first queue offset, window's first byte) of offsets from `start` on.
 
         Ends before `end` where a file is missing or an entry is none.
         """
         at = start
         while at < end:
             entries = self._entries(queue, at, min(end - at, ENTRIES_AT_ONCE))
-            physical = entries["physical"].astype(np.int64)
-            if not len(entries) or entries["size"][0] < 91 or self._segment(int(physical[0])) is None:
+            first = entries["physical"].astype(np.int64)
+            last = first + entries["size"]
+            good = entries["size"] >= 91
+            whole = len(entries) if good.all() else int(np.argmin(good))
+            if not whole:
                 return
-            base, segment = self._segment(int(physical[0])) or (0, None)
-            inside = (physical >= base) & (physical < base + len(segment or b"")) & (entries["size"] >= 91)
-            count = len(entries) if inside.all() else int(np.argmin(inside))
-            yield segment, (physical[:count] - base).astype(np.int32), at, base  # type: ignore[misc]
-            at += count
+            done = 0
+            while done < whole:
+                found = self._segment(int(first[done]))
+                if found is None:
+                    return
+                base, descriptor, size = found
+                window = min(int(first[done]) + WINDOW_BYTES, base + size)
+                # Entries ascend; one record at least, and none beyond the window or the segment.
+                count = max(int(np.searchsorted(last[done:whole], window, "right")), 1)
+                begin, stop = int(first[done]), int(last[done + count - 1])
+                data = os.pread(descriptor, stop - begin, begin - base)
+                if len(data) < stop - begin:
+                    return
+                yield data, (first[done : done + count] - begin).astype(np.int32), at + done, begin
+                done += count
+            if whole < len(entries):
+                return
+            at += whole
 
     def _entries(self, queue: MessageQueue, first: int, most: int) -> Any:
         folder = self.folder / "consumequeue" / queue.topic / str(queue.queue_id)
@@ -54,29 +71,34 @@ class Segments:
         if found is None:
             return np.empty(0, ENTRY)
         begin, path = found
-        with open(path, "rb") as file:
-            raw = os.pread(file.fileno(), most * ENTRY.itemsize, first * ENTRY.itemsize - begin)
+        try:
+            with open(path, "rb") as file:
+                raw = os.pread(file.fileno(), most * ENTRY.itemsize, first * ENTRY.itemsize - begin)
+        except OSError:
+            return np.empty(0, ENTRY)
         return np.frombuffer(raw[: len(raw) - len(raw) % ENTRY.itemsize], ENTRY)
 
-    def _segment(self, physical: int) -> tuple[int, mmap.mmap] | None:
-        for base, mapped in self._mapped.items():
-            if base <= physical < base + len(mapped):
-                return base, mapped
+    def _segment(self, physical: int) -> tuple[int, int, int] | None:
+        """(first byte, descriptor, size) of the segment with this byte."""
+        for base, (descriptor, size) in self._open.items():
+            if base <= physical < base + size:
+                return base, descriptor, size
         found = _file_of(self.folder / "commitlog", physical)
         if found is None:
             return None
         base, path = found
         try:
-            with open(path, "rb") as file:
-                mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError):  # gone, empty, or no room in a limited address space
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:  # retention was faster
             return None
-        if not base <= physical < base + len(mapped) or len(mapped) >= 1 << 31:
+        size = os.fstat(descriptor).st_size
+        if physical >= base + size:
+            os.close(descriptor)
             return None
-        while len(self._mapped) >= SEGMENTS_MAX:
-            del self._mapped[next(iter(self._mapped))]
-        self._mapped[base] = mapped
-        return base, mapped
+        while len(self._open) >= OPEN_MAX:
+            os.close(self._open.pop(next(iter(self._open)))[0])
+        self._open[base] = descriptor, size
+        return base, descriptor, size
 
 
 def _file_of(folder: Path, position: int) -> tuple[int, Path] | None:

@@ -176,22 +176,22 @@ def _from_files(
 
     assert options.store is not None
     files = _files.setdefault((os.getpid(), options.store), Segments(options.store))
-    for segment, starts, first, base in files.runs(wanted.queue, wanted.start, wanted.end):
-        if first == wanted.start and not _same_store(options, cluster, wanted, segment, int(starts[0])):
+    for window, starts, first, base in files.runs(wanted.queue, wanted.start, wanted.end):
+        if first == wanted.start and not _same_store(options, cluster, wanted, window, int(starts[0])):
             return
         count = len(starts)
         try:
-            rows = make.decoder.place(segment, starts, first, base)
+            rows = make.decoder.place(window, starts, first, base)
         except Corrupt as error:  # damage in the files is the broker's to judge: it may have set the record aside
             log.warning("reading on through the broker: %s", error)
             return
         yield count, make.cut(rows)
 
 
-def _same_store(options: SourceOptions, cluster: LogReader, wanted: Range, segment: Any, at: int) -> bool:
+def _same_store(options: SourceOptions, cluster: LogReader, wanted: Range, window: bytes, at: int) -> bool:
     """Whether the first record is, byte for byte, what the broker gives for that offset."""
     got = _patiently(options, lambda: cluster.fetch(wanted.queue, wanted.start, max_count=1, max_bytes=1))
-    same = got.status == _FOUND and segment[at : at + len(got.records)] == got.records
+    same = got.status == _FOUND and window[at : at + len(got.records)] == got.records
     if not same:
         log.warning(
             "%s is not the data folder of broker %s: its messages are fetched", options.store, wanted.queue.broker

@@ -78,13 +78,15 @@ def run(
     compression: str = "zstd",
     fail_on_data_loss: bool = True,
     group: str = "",
+    store: str | Path = "",
     dry_run: bool = False,
     file_records: int = FILE_RECORDS,
     progress: Progress | None = None,
 ) -> Result:
     """Archive what the topic holds beyond the last run, up to its durable end now, into Parquet files under `to`.
 
-    `group`, when given, gets the archived positions as committed offsets, for operators to see.
+    `group`, when given, gets the archived positions as committed offsets, for operators to see. `store` is the
+    broker's data folder, where the tasks can read it themselves.
     Raises `DataLoss` when offsets are gone, `Locked` when another run is at it, NoRoute for an unknown topic.
     """
     began = time.monotonic()
@@ -96,6 +98,7 @@ def run(
             "columns": ",".join(columns),
             "failOnDataLoss": str(fail_on_data_loss).lower(),
             "groupIdPrefix": "penstock-archive",
+            **({"store": str(store)} if store else {}),
         }
     )
     if dry_run:
