@@ -19,6 +19,7 @@ log = logging.getLogger("penstock.client")
 HOLD_MS = 15_000
 TIMEOUT_S = 30.0
 ERROR_WAIT_S = 1.0
+FORGOTTEN_WAIT_S = 0.1
 SPAN_MAX = 2_000  # offsets between the oldest unsettled message and the next pull, beyond a full window
 BYTES_MAX = 1 << 20
 COUNT_MAX = 256
@@ -60,9 +61,12 @@ class Puller:
             try:
                 await self._once(assigned)
             except BrokerRefused as error:
-                log.warning("group %s pulls %s: %s", self._group, assigned.queue, error)
                 if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
-                    await self._cluster.send_heartbeats()  # the broker forgot us, or never knew
+                    log.info("group %s pulls %s: %s", self._group, assigned.queue, error)
+                    await self._cluster.send_heartbeats()  # the broker forgot us, or heard an older member since
+                    await asyncio.sleep(FORGOTTEN_WAIT_S)
+                    continue
+                log.warning("group %s pulls %s: %s", self._group, assigned.queue, error)
                 await asyncio.sleep(ERROR_WAIT_S)
             except (ClientError, WireError) as error:
                 log.warning("group %s pulls %s: %s", self._group, assigned.queue, error)
