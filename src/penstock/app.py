@@ -47,6 +47,7 @@ class Process:
         self.broker: Broker | None = None
         self.front: BrokerFront | None = None
         self.name_server: NameServer | None = None
+        self.neighbour: Neighbour | None = None
         self._flush_seen: tuple[int, bool] = (0, True)
         self._jobs_due_ms = 0
 
@@ -75,6 +76,8 @@ class Process:
         if broker.store.arrived or broker.holds.count:
             front.pump()
         broker.save_tables()
+        if self.neighbour is not None and self.neighbour.changed:
+            self.neighbour.tick(self.mono_ms)
         front.seal()
 
     def take_jobs(self) -> list[Any]:
@@ -95,6 +98,8 @@ class Process:
                 due.append(held)
         if self.name_server is not None:
             due.append(self.name_server.tick(self.mono_ms))
+        if self.neighbour is not None:
+            due.append(self.neighbour.tick(self.mono_ms))
         return min(due)
 
     def next_due_ms(self) -> int | None:
@@ -112,32 +117,93 @@ class Process:
         self.name_server.connection_lost(session)
 
 
+class Registration:
+    """What a broker says of itself to a registry, and what it takes from the answer."""
+
+    def __init__(self, broker: Broker, address: str) -> None:
+        self.broker = broker
+        self.address = address
+
+    def _names(self) -> dict[str, str]:
+        config = self.broker.config
+        return {
+            "brokerAddr": self.address,
+            "brokerId": str(config.broker_id),
+            "brokerName": config.broker_name,
+            "clusterName": config.cluster_name,
+        }
+
+    def request(self) -> RemotingCommand:
+        """Here I am, with these topics."""
+        body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()})
+        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.address}
+        return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
+
+    def goodbye(self) -> RemotingCommand:
+        """I am leaving."""
+        return RemotingCommand(RequestCode.UNREGISTER_BROKER, self._names(), language=LanguageCode.JAVA)
+
+    def take(self, reply: RemotingCommand) -> None:
+        """Order topics are kept at the registry; it tells which they are (rocketmq.md §9.7)."""
+        if reply.body:
+            table = fastjson.loads(reply.body).get("table") or {}
+            for topic in self.broker.topics.by_name.values():
+                topic.order = topic.name.decode() in table
+
+
+class Neighbour:
+    """Keeps a broker registered with the registry of its own process: a new topic is known there before its sender is
+    answered."""
+
+    remote = ""  # as a peer: this process
+
+    def __init__(self, registration: Registration, name_server: NameServer) -> None:
+        self.registration = registration
+        self.name_server = name_server
+        self.changed = True
+        self._due_ms = 0
+        registration.broker.topics.changed.append(self._mark)
+
+    def _mark(self) -> None:
+        self.changed = True
+
+    def tick(self, mono_ms: int) -> int:
+        """Register if there is news or it is time; when it is time again."""
+        if self.changed or mono_ms >= self._due_ms:
+            self.changed = False
+            broker = self.registration.broker
+            self._due_ms = mono_ms + broker.config.register_broker_period_ms
+            reply = self.name_server.handle(self, self.registration.request(), mono_ms)
+            if reply is not None and reply.code:
+                log.error("the registry of this process refused the broker remark=%s", reply.remark)
+            elif reply is not None:
+                self.registration.take(reply)
+        return self._due_ms
+
+
 class Registrar:
     """Keeps one broker registered with one registry: every period, at once when its topics change, and anew when the
     connection was lost."""
 
-    def __init__(self, net: Net, broker: Broker, address: str, registry: str) -> None:
+    def __init__(self, net: Net, registration: Registration, registry: str) -> None:
         self.net = net
-        self.broker = broker
-        self.address = address
+        self.registration = registration
         self.host, _, port = registry.rpartition(":")
         self.port = int(port)
         self.registry = registry
         self.changed = asyncio.Event()
-        self.registered = asyncio.Event()
         self._connection: Connection | None = None
         self._complained = False
-        broker.topics.changed.append(self.changed.set)
+        registration.broker.topics.changed.append(self.changed.set)
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             self.changed.clear()
             try:
-                await self._register()
+                self.registration.take(await self._ask(self.registration.request()))
                 self._complained = False
-                self.registered.set()
-                pause = self.broker.config.register_broker_period_ms / 1000
+                pause = self.registration.broker.config.register_broker_period_ms / 1000
             except (OSError, TimeoutError) as error:
                 if not self._complained:
                     log.warning("registry not reached registry=%s error=%s", self.registry, error)
@@ -150,7 +216,7 @@ class Registrar:
             except TimeoutError:
                 continue
 
-    async def _ask(self, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+    async def _ask(self, command: RemotingCommand) -> RemotingCommand:
         connection = self._connection
         if connection is None or connection.session.closed:
             connection = self._connection = await self.net.connect(
@@ -162,7 +228,6 @@ class Registrar:
             if not answer.done():
                 answer.set_result(reply)
 
-        command = RemotingCommand(code, ext, body, language=LanguageCode.JAVA)
         connection.session.call(command, done, self.net.role.mono_ms + REGISTER_TIMEOUT_MS)
         async with asyncio.timeout(REGISTER_TIMEOUT_MS / 1000):
             reply = await answer
@@ -172,30 +237,11 @@ class Registrar:
             raise ConnectionRefusedError(f"refused with code {reply.code}: {reply.remark}")
         return reply
 
-    def _names(self) -> dict[str, str]:
-        config = self.broker.config
-        return {
-            "brokerAddr": self.address,
-            "brokerId": str(config.broker_id),
-            "brokerName": config.broker_name,
-            "clusterName": config.cluster_name,
-        }
-
-    async def _register(self) -> None:
-        body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()})
-        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.address}
-        reply = await self._ask(RequestCode.REGISTER_BROKER, ext, body)
-        if reply.body:
-            # Order topics are kept at the registry; it tells us which they are (rocketmq.md §9.7).
-            table = fastjson.loads(reply.body).get("table") or {}
-            for topic in self.broker.topics.by_name.values():
-                topic.order = topic.name.decode() in table
-
     async def leave(self) -> None:
         """Say goodbye, if the registry is there to hear it."""
         try:
             async with asyncio.timeout(1.0):
-                await self._ask(RequestCode.UNREGISTER_BROKER, self._names())
+                await self._ask(self.registration.goodbye())
         except (OSError, TimeoutError) as error:
             log.info("not unregistered registry=%s error=%s", self.registry, error)
 
@@ -272,14 +318,14 @@ class Server:
         process = Process(self._clock)
         net = Net(process)
         stack.push_async_callback(net.close)
-        registries: list[str] = []
         registry, config = self._registry_config, self._broker_config
         if registry is not None:
             listener = bind(registry.host, registry.registry_port, registry.insecure, "--registry-port")
             stack.callback(listener.close)
-            process.name_server = NameServer(Path(registry.data) / "namesrv", files=self._files)
+            process.name_server = NameServer(
+                Path(registry.data) / "namesrv", files=self._files, foreign_addresses=registry.foreign_addresses
+            )
             self.addresses["registry"] = _address(listener)
-            registries.append(self.addresses["registry"])
             await net.listen(listener, lambda remote, wake: RemotingSession(process, remote, wake))
         if config is not None:
             listener = bind(config.host, config.remoting_port, config.insecure, "--remoting-port")
@@ -298,13 +344,14 @@ class Server:
             self.addresses["remoting"] = address
             await net.listen(listener, front.session)
             await self._listen_vip(net, stack, config, front)
-            registries += [name for name in re.split("[;,]", config.registry) if name.strip()]
-            for name in dict.fromkeys(registries):
-                registrar = Registrar(net, broker, address, name.strip())
+            registration = Registration(broker, address)
+            if process.name_server is not None:
+                process.neighbour = Neighbour(registration, process.name_server)
+                process.neighbour.tick(process.mono_ms)
+            for name in dict.fromkeys(part.strip() for part in re.split("[;,]", config.registry) if part.strip()):
+                registrar = Registrar(net, registration, name)
                 task = asyncio.create_task(registrar.run())
                 stack.push_async_callback(self._stop_registrar, registrar, task)
-                if registry is not None and name == registries[0]:
-                    await registrar.registered.wait()  # our own: a route is there before anyone can ask for it
         net.start()
 
     async def _listen_vip(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, front: BrokerFront) -> None:

@@ -72,6 +72,7 @@ class RegistryConfig:
     data: str = _about("folder of kvConfig.json", "penstock-data")
     host: str = _about("address the listener binds to", "127.0.0.1")
     insecure: bool = _about("allow a bind address that other machines reach, without authentication", False)
+    foreign_addresses: bool = _about("let brokers register addresses they do not connect from (behind NAT)", False)
     registry_port: int = _about("port of the name server; 0: any free one", 9876)
 
 

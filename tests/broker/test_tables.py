@@ -124,7 +124,10 @@ def test_clients_come_and_go() -> None:
     assert clients.consumer_heard("g", member("1", here), {}, subs)
     assert not clients.consumer_heard("g", member("1", here), {}, subs)
     assert clients.consumer_heard("g", member("2", there), {}, subs)
-    assert clients.consumer_heard("g", member("2", there), {}, {"T": Subscription("T", "A", codes=[65], tags=["A"])})
+    newer = {"T": Subscription("T", "A", version=2, codes=[65], tags=["A"])}
+    assert clients.consumer_heard("g", member("2", there), {}, newer)
+    assert not clients.consumer_heard("g", member("1", here), {}, {"T": Subscription("T", version=1)})
+    assert clients.consumers["g"].subscriptions["T"].expression == "A"
     assert clients.consumer_heard("g", member("1", there), {}, {"T": Subscription("T")})  # a reconnected client
     assert [group.name for group in clients.leave("2", "", "g")] == ["g"]
     clients.producer_heard("p", member("3", there))

@@ -40,8 +40,10 @@ from penstock.log import status
 from penstock.log.draft import Draft
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.store import LogStore
+from penstock.message import ReceivedMessage
 from penstock.schedule import Schedule
 from penstock.wire import record
+from penstock.wire.codes import SYS_BORN_IPV6, SYS_STORE_IPV6
 
 OFFSETS_EVERY_MS = 5_000
 DELAYS_LOOKED_AT_MAX = 10_000
@@ -385,6 +387,33 @@ class Broker:
         topic.put_bytes += draft.size
         return Placed(draft.physical, queue_id, draft.queue_offset)
 
+    def put_again(
+        self,
+        topic: LogTopic,
+        queue_id: int,
+        message: ReceivedMessage,
+        properties: dict[str, str],
+        *,
+        prepared: int = 0,
+        given_back: int = 0,
+        sys_flag: int = 0,
+        half: bool = False,
+    ) -> Placed:
+        """Store a message that was stored before in another place, with other properties; body and birth stay."""
+        return self.put(
+            topic,
+            queue_id,
+            message.body,
+            properties,
+            born_host=record.pack_host(message.born_host),
+            born_ms=message.born_ms,
+            flag=message.flag,
+            sys_flag=message.sys_flag & ~(SYS_BORN_IPV6 | SYS_STORE_IPV6) | sys_flag,  # the record's own hosts say so
+            reconsume_times=message.reconsume_times + given_back,
+            prepared=prepared,
+            half=half,
+        )
+
     def delay_level(self, text: str) -> int:
         """The level a DELAY property names, the highest when it is beyond; 0: none. Refused (13) when no number."""
         try:
@@ -424,18 +453,7 @@ class Broker:
         try:
             topic = self.topic_to_write(name)
             queue_id = _digits(queue_text) % topic.queue_count
-            self.put(
-                topic,
-                queue_id,
-                message.body,
-                properties,
-                born_host=record.pack_host(message.born_host),
-                born_ms=message.born_ms,
-                flag=message.flag,
-                sys_flag=message.sys_flag & ~0x30,
-                reconsume_times=message.reconsume_times,
-                prepared=schedule_id,
-            )
+            self.put_again(topic, queue_id, message, properties, prepared=schedule_id)
         except Refused as refused:
             return refused.remoting not in (2, 14)  # try again when the disk has room; a bad name never gets better
         return True
@@ -475,17 +493,7 @@ class Broker:
             properties["DELAY"] = str(level or 3 + message.reconsume_times)
         properties.setdefault("ORIGIN_MESSAGE_ID", origin_id or message.offset_msg_id)
         group.sent_back += 1
-        return self.put(
-            topic,
-            queue_id,
-            message.body,
-            properties,
-            born_host=record.pack_host(message.born_host),
-            born_ms=message.born_ms,
-            flag=message.flag,
-            sys_flag=message.sys_flag & ~0x30,
-            reconsume_times=message.reconsume_times + 1,
-        )
+        return self.put_again(topic, queue_id, message, properties, given_back=1)
 
     def retry_topic_of(self, group_name: str) -> LogTopic:
         """`%RETRY%group`, made if need be."""

@@ -88,7 +88,13 @@ class ClientTable:
         online.consume_type = str(about.get("consumeType") or online.consume_type)
         online.message_model = str(about.get("messageModel") or online.message_model)
         online.consume_from = str(about.get("consumeFromWhere") or online.consume_from)
-        before = {topic: (s.expression, s.kind) for topic, s in online.subscriptions.items()}
+        # Members that started at different times tell versions of their own: the greatest one stands.
+        old = online.subscriptions
+        subscriptions = {
+            topic: old[topic] if topic in old and old[topic].version > told.version else told
+            for topic, told in subscriptions.items()
+        }
+        before = {topic: (s.expression, s.kind) for topic, s in old.items()}
         if before != {topic: (s.expression, s.kind) for topic, s in subscriptions.items()}:
             changed = True
             online.revision += 1

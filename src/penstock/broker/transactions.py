@@ -101,18 +101,7 @@ class Transactions:
         if what == COMMIT:
             topic = broker.topic_to_write(half.properties.get("REAL_TOPIC", "").encode())
             queue_id = int(half.properties.get("REAL_QID", "0")) % topic.queue_count
-            broker.put(
-                topic,
-                queue_id,
-                half.body,
-                dict(half.properties),
-                born_host=record.pack_host(half.born_host),
-                born_ms=half.born_ms,
-                flag=half.flag,
-                sys_flag=half.sys_flag & ~0x3C | COMMIT,
-                reconsume_times=half.reconsume_times,
-                prepared=physical,
-            )
+            broker.put_again(topic, queue_id, half, dict(half.properties), prepared=physical, sys_flag=COMMIT)
         self._write_op(offset)
 
     def _write_op(self, offset: int) -> None:
@@ -155,15 +144,8 @@ class Transactions:
             return
         half.checks += 1
         if half.checks > self.broker.config.transaction_check_max:
-            self.broker.put(
-                self.broker.topics.by_name[GIVEN_UP_TOPIC],
-                0,
-                message.body,
-                dict(message.properties),
-                born_host=record.pack_host(message.born_host),
-                born_ms=message.born_ms,
-                half=True,
-            )
+            topic = self.broker.topics.by_name[GIVEN_UP_TOPIC]
+            self.broker.put_again(topic, 0, message, dict(message.properties), half=True)
             self._write_op(offset)
             return
         uniq_key = message.properties.get("UNIQ_KEY", "")
