@@ -464,3 +464,99 @@ def test_entries_that_lead_nowhere_are_passed_over(tmp_path: Path) -> None:
         assert store.store_time(queue, 1) == -1
         assert store.offset_by_time(queue, store.clock.now_ms()) == 4
     store.close()
+
+
+def all_found(store: LogStore, count: int = 200) -> None:
+    assert everything(store) == [(n % 2, n // 2, b"m%d" % n) for n in [*range(0, count, 2), *range(1, count, 2)]]
+    for n in range(count):
+        assert len(store.query(b"T", b"k%d" % n, 9, 0, 1 << 50)) == 1, n
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("how", ["removed", "header", "begin"])
+@pytest.mark.parametrize("which", range(4))
+def test_any_index_file_damaged(tmp_path: Path, which: int, how: str, clean: bool) -> None:
+    store = filled(tmp_path)
+    for n in range(200, 220):
+        put(store, b"m%d" % n, queue_id=n % 2, properties=b"TAGS\x01t\x02KEYS\x01k%d" % n)
+    store.close(clean=clean)
+    files = sorted((tmp_path / "index").iterdir())
+    assert len(files) == 4
+    path = files[which]
+    if how == "removed":
+        path.unlink()
+    else:
+        data = path.read_bytes()
+        path.write_bytes(b"\xff" * 40 + data[40:] if how == "header" else data[:16] + b"\xff" * 8 + data[24:])
+    report = store.open()
+    all_found(store, 220)
+    assert how == "begin" or "index" in report.rebuilt
+    store.close(clean=False)
+    assert store.open().rebuilt == []
+    all_found(store, 220)
+    store.close()
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+@pytest.mark.parametrize("noise", [b"\xff" * 20, bytes(range(20)), bytes(20), b"\0" * 8 + b"\x7f" + b"\xff" * 11])
+@pytest.mark.parametrize("entry", [0, 1, 49, 50, 74, 98, 99, 100, 101, 119])
+def test_any_queue_entry_overwritten(tmp_path: Path, entry: int, noise: bytes, checkpoint: bool) -> None:
+    store = filled(tmp_path)
+    store.close(clean=False)
+    at = entry * 20
+    path = tmp_path / "consumequeue" / "T" / "1" / f"{at // 400 * 400:020d}"
+    data = bytearray(path.read_bytes() if path.exists() else bytes(400))
+    data[at % 400 : at % 400 + 20] = noise
+    path.write_bytes(data)
+    if not checkpoint:
+        (tmp_path / "checkpoint").unlink()
+    report = store.open()
+    assert report.damage == []
+    all_found(store)
+    assert put(store, b"next", queue_id=1).queue_offset == 100
+    assert contents(store, store.queue(b"T", 1))[-1] == (100, b"next")
+    store.close()
+    assert store.open().clean
+    store.close()
+
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("clean", [True, False])
+def test_any_queue_file_removed(tmp_path: Path, number: int, clean: bool) -> None:
+    store = filled(tmp_path)
+    store.close(clean=clean)
+    (tmp_path / "consumequeue" / "T" / "1" / f"{number * 400:020d}").unlink()
+    store.open()
+    all_found(store)
+    store.close()
+
+
+@pytest.mark.parametrize("how", [(-1, -1), (5, 100), (0, 1 << 20)])
+def test_an_entry_a_reader_stumbles_over_is_mended_by_the_next_start(tmp_path: Path, how: tuple[int, int]) -> None:
+    store = filled(tmp_path)
+    store.queue(b"T", 1).put_at(20, how[0], how[1], 0)
+    assert len(everything(store)) == 199
+    work(store)
+    assert len((tmp_path / "damage.jsonl").read_bytes().splitlines()) == 1
+    store.close()
+    report = store.open()
+    assert report.rebuilt == ["consumequeue/T/1"]
+    all_found(store)
+    store.close()
+    assert store.open().clean
+    store.close()
+
+
+def test_a_damaged_record_does_not_make_the_next_start_slow(tmp_path: Path) -> None:
+    store = filled(tmp_path)
+    store.close()
+    path = tmp_path / "commitlog" / "00000000000000000000"
+    data = bytearray(path.read_bytes())
+    at = data.index(b"m77")
+    data[at] ^= 1
+    path.write_bytes(data)
+    store.open()
+    assert len(everything(store)) == 199
+    store.close()
+    assert store.open().clean
+    store.close()

@@ -6,6 +6,7 @@ checkpoint   RocketMQ's 4096 bytes: three store times (8 each) of the last flush
              | index file (8) | its count (8) | last store time (8) | queue entries (8) | CRC-32 (4)
 store.json   format version, store id, epoch, file sizes
 offsets.json queue offsets reserved durably, ahead of those handed out; where each queue ended at the last stop
+suspects.json  queues of which a reader has met a damaged entry: the next start derives them again
 live0 live1  "PLIV" | state (4) | generation (8) | log end (8) | log end after the append at work (8)
              On the disk they say RESERVED while the broker runs, and only in memory where the log ends: a killed
              process leaves the memory to the kernel, a power cut the disk.
@@ -26,6 +27,7 @@ from penstock.disk.files import Files
 from penstock.errors import Corrupt, Locked, StoreError
 
 SIZE = 4096
+BLAMED = "suspects.json"
 _SLOTS = (1024, 2048)
 _SLOT = struct.Struct(">4sIqqqqqqqqq")
 _TIMES = struct.Struct(">qqq")

@@ -62,6 +62,9 @@ cdef class ConsumeQueue:
     cpdef long long durable_end(self, long long flushed)
     @cython.locals(segment=Segment, at=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong, probe=cython.longlong)
     cpdef long long first_at_or_after(self, long long physical)
+    @cython.locals(segment=Segment, at=cython.longlong, used=cython.longlong, before=cython.longlong, physical=cython.longlong,
+                   size=cython.longlong, ended=cython.bint)
+    cpdef bint survey(self, long long limit)
     @cython.locals(segment=Segment, begin=cython.longlong, at=cython.longlong, first=cython.longlong)
     cpdef list cut(self, long long physical)
     cpdef void fill_to(self, long long offset)

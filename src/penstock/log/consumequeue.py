@@ -10,13 +10,14 @@ Physical offsets grow with the offset, so everything is found by halving. All of
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import cython
 
-from penstock.disk.files import Files, wipe
+from penstock.disk.files import Files, last_byte, wipe
 from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
 
@@ -180,6 +181,12 @@ class ConsumeQueue:
             if segment is None:
                 return  # below the first file: deleted with its messages
             at = offset * ENTRY_SIZE - segment.first
+            if (
+                be64(segment.base, at) == physical
+                and be32(segment.base, at + 8) == size
+                and be64(segment.base, at + 12) == code
+            ):
+                return
             put64(segment.base, at, physical)
             put32(segment.base, at + 8, size)
             put64(segment.base, at + 12, code)
@@ -300,13 +307,52 @@ class ConsumeQueue:
         self._durable = 0
         return odd
 
+    def survey(self, limit: int) -> bool:
+        """Look at every entry instead of halving, and let max_offset be behind the last one of a record below limit.
+
+        False when an entry there cannot be one: of an impossible size, out of order, or behind a hole. What stands
+        behind them is `cut`'s to remove.
+        """
+        self.max_offset = self.file.first // ENTRY_SIZE
+        self._at = self._limit = 0
+        before = -1
+        ended = False
+        for n in range(len(self.file.segments)):
+            segment: Any = self.file.at(self.file.first + n * self.file.size)
+            used = last_byte(self._files, segment.path, segment.map, 0, segment.size)
+            segment.map.madvise(mmap.MADV_WILLNEED, 0, used)
+            at = 0
+            while at < used:
+                physical = be64(segment.base, at)
+                size = be32(segment.base, at + 8)
+                if size == 2147483647 and physical == 0 and be64(segment.base, at + 12) == 0:
+                    if not ended:
+                        self.max_offset += 1
+                elif size == 0 and physical == 0 and be64(segment.base, at + 12) == 0:
+                    ended = True
+                elif size <= 90 or physical <= before or (physical < limit and physical + size > limit):
+                    if not ended:
+                        return False
+                elif physical >= limit:
+                    ended = True
+                elif ended:
+                    return False
+                else:
+                    before = physical
+                    self.max_offset += 1
+                at += 20
+            if used <= segment.size - 20:
+                ended = True
+        return True
+
     def cut(self, physical: int) -> list[Segment]:
         """Keep the entries of records that begin before physical, with zeros behind them; returns files that fell away.
+        Those below max_offset must be in order (`survey`).
 
         Later entries must not stay: they would pass for good ones when the log has grown over those positions again.
         """
         first = self.file.first // ENTRY_SIZE
-        self.max_offset = self._search(first, self.file.end // ENTRY_SIZE, physical, False)
+        self.max_offset = self._search(first, self.max_offset, physical, False)
         self._at = self._limit = 0
         self._durable = 0
         gone = self.file.drop_from(

@@ -16,8 +16,9 @@ cdef class IndexFile:
     cpdef create(self, long long begin_ms, long long begin_physical)
     @cython.locals(slot=cython.longlong, previous=cython.longlong, at=cython.longlong, begin=cython.longlong, seconds=cython.longlong)
     cdef void put(self, long long hash_, long long physical, long long store_ms) noexcept
-    @cython.locals(n=cython.longlong, slot=cython.longlong, previous=cython.longlong, at=cython.longlong, hash_=cython.longlong, used=cython.longlong)
-    cpdef cut(self, long long count)
+    @cython.locals(n=cython.longlong, slot=cython.longlong, previous=cython.longlong, at=cython.longlong, hash_=cython.longlong, used=cython.longlong,
+                   before=cython.longlong)
+    cpdef bint cut(self, long long count)
     @cython.locals(n=cython.longlong, at=cython.longlong, when=cython.longlong, begin=cython.longlong, previous=cython.longlong)
     cpdef list find(self, long long hash_, long long begin_ms, long long end_ms, long long limit)
 

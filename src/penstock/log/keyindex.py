@@ -89,9 +89,24 @@ class IndexFile:
     def end_ms(self) -> int:
         return be64(self.base, 8)
 
+    def begin_physical(self) -> int:
+        """The physical offset of the first record in it."""
+        return be64(self.base, 16)
+
     def end_physical(self) -> int:
         """The physical offset of the last record in it."""
         return be64(self.base, 24)
+
+    def holds(self) -> bool:
+        """Whether the header says what the first and the last entry say."""
+        if self.count <= 1:
+            return True
+        first = 40 + self.slots * 4 + 20
+        last = 40 + self.slots * 4 + (self.count - 1) * 20
+        if be64(self.base, first + 4) != be64(self.base, 16) or be64(self.base, last + 4) != be64(self.base, 24):
+            return False
+        begin = be64(self.base, 0)
+        return begin >= 0 and begin + be32(self.base, last + 12) * 1000 <= be64(self.base, 8)
 
     def put(self, hash_: int, physical: int, store_ms: int) -> None:
         """One more entry; there is room."""
@@ -124,13 +139,20 @@ class IndexFile:
         put32(self.base, 36, self.count)
         self.dirty = True
 
-    def cut(self, count: int) -> None:
-        """Keep the entries below count and link them anew: what a power cut left of the slots cannot be trusted."""
+    def cut(self, count: int) -> bool:
+        """Keep the entries below count and link them anew: what a power cut left of the slots cannot be trusted.
+
+        False when they are not in the order of the log.
+        """
         zero(self.base, HEADER_SIZE, self.slots * 4)
         used = 0
+        before = 0
         whole = self.count
         for n in range(1, count):
             at = 40 + self.slots * 4 + n * 20
+            if be64(self.base, at + 4) < before:
+                return False
+            before = be64(self.base, at + 4)
             hash_ = be32(self.base, at) & 0x7FFFFFFF
             slot = 40 + hash_ % self.slots * 4
             previous = be32(self.base, slot)
@@ -141,11 +163,12 @@ class IndexFile:
         self.count = count
         put32(self.base, 32, used)
         put32(self.base, 36, count)
-        if 1 < count < whole:
+        if count > 1 and (count < whole or before != be64(self.base, 24)):
             at = 40 + self.slots * 4 + (count - 1) * 20
-            put64(self.base, 24, be64(self.base, at + 4))
+            put64(self.base, 24, before)
             put64(self.base, 8, be64(self.base, 0) + be32(self.base, at + 12) * 1000 + 999)
         self.dirty = True
+        return True
 
     def find(self, hash_: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Physical offsets under this hash with a store time in begin … end, newest first, at most limit."""
@@ -226,6 +249,14 @@ class KeyIndex:
         newest = self._newest()
         return (int(newest.path.name), newest.count) if newest is not None else (0, 0)
 
+    def holds(self) -> bool:
+        """Whether every file's header fits its entries."""
+        return all(index_file.holds() for index_file in self.index_files)
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """The physical offsets of the first and the last record in each file, the oldest file first."""
+        return [(one.begin_physical(), one.end_physical()) for one in self.index_files if one.count > 1]
+
     def cut(self, name: int, count: int) -> list[Path] | None:
         """Go back to a former `state`; returns files that fell away, None when that state is not to be had any more."""
         kept = [index_file for index_file in self.index_files if int(index_file.path.name) <= name]
@@ -234,8 +265,8 @@ class KeyIndex:
             return None
         gone = [index_file.path for index_file in self.index_files[len(kept) :]]
         self.index_files = kept
-        if last is not None:
-            last.cut(count)
+        if last is not None and not last.cut(count):
+            return None
         self._spare = None
         self._settle()
         return gone

@@ -6,6 +6,8 @@
                    bad below it                      damage: note it, go on at the next record that stands at its own
                    place
     no checkpoint  (or RocketMQ's) from the first segment; there a bad record is damage if a good one follows
+    queues, index  not after a clean stop: every entry of a queue is looked at, and whether the index files join up;
+                   what cannot be right is derived again from the first segment on
 
 Nothing that may hold a record is deleted: it moves to ``lost+found/``. Run twice, it ends in the same state.
 """
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 _MAGIC = b"\xda\xa3\x20\xa7"
 _CHUNK = 1 << 20
+_JOINT = 100
+"""After a clean stop so many records are looked at where two index files meet: mostly the first of them has a key."""
 
 
 @dataclass
@@ -70,6 +74,8 @@ class _Recoverer:
         self.upkeep = store.upkeep
         self.report = Recovery()
         self.rebuild = False
+        self.odd_index = False
+        self.blamed: set[tuple[bytes, int]] = set()
 
     def run(self) -> Recovery:
         started = time.perf_counter()
@@ -81,6 +87,7 @@ class _Recoverer:
         known = self.upkeep.checkpoint.load()
         aborted = self._abort_marker()
         self._load(identity)
+        self.blamed = set(_flat(tables.load(files, self.folder / marks.BLAMED)))
         report.clean = known is not None and known.clean and aborted is None and self._agrees(known)
         if report.clean:
             assert known is not None
@@ -100,6 +107,9 @@ class _Recoverer:
             self._flush_all()
         store.entry_count = sum(queue.max_offset for by_id in store.queues.values() for queue in by_id.values())
         self.upkeep.checkpoint.write(self.upkeep.state())
+        if self.blamed:
+            files.unlink(self.folder / (marks.BLAMED + ".bak"))
+            files.unlink(self.folder / marks.BLAMED)
         self._write_abort()
         self.upkeep.begin(log.end)
         files.sync_folder(self.folder)
@@ -167,6 +177,7 @@ class _Recoverer:
             store.index = KeyIndex(self.folder / "index", identity.slots, identity.entries, files, store.clock)
             for path in store.index.load():
                 self._aside(path, "not an index file that can be read")
+                self.odd_index = True
         self._load_queues(identity.queue_file_size)
 
     def _mend_segments(self, file: SegmentedFile) -> None:
@@ -241,9 +252,37 @@ class _Recoverer:
             return False  # segments behind the end, prepared by somebody
         if store.log.check(known.durable) >= 0:
             return False  # somebody has appended since: RocketMQ, on our folder
-        if store.index is not None and store.index.state() != (known.index_file, known.index_count):
+        if store.index is not None:
+            if self.odd_index or store.index.state() != (known.index_file, known.index_count):
+                return False
+            if not store.index.holds() or not self._index_joins(_JOINT):
+                return False
+        if self.blamed:
             return False
+        ends = self._ends()
+        queues = [queue for by_id in store.queues.values() for queue in by_id.values()]
+        for queue in queues:
+            if queue.max_offset != ends.get((queue.topic, queue.queue_id), 0) or self._headless(queue):
+                return False
         return not self._bad_queues(known.durable)
+
+    def _index_joins(self, most: int = 1 << 60) -> bool:
+        """Whether no record with a key stands before the first index file or between two of them, looking at no more
+        than so many records in each place.
+        """
+        store = self.store
+        assert store.index is not None
+        position = store.log.file.first
+        for first, last in store.index.ranges():
+            while position < first:
+                position = store.next_indexed(position, first, most)
+                if 0 <= position < first:
+                    return False
+                if position < 0:
+                    following = self._resync(-1 - position)
+                    position = first if following < 0 else following
+            position = max(position, last + max(0, store.log.check(last)))
+        return True
 
     def _ends(self) -> dict[tuple[bytes, int], int]:
         """Where each queue ended at the last clean stop."""
@@ -329,9 +368,10 @@ class _Recoverer:
         start = file.first
         if known is not None and file.first <= known.derived <= file.end:
             start = known.derived
-        start = self._prepare_index(known, start)
+        store.index_from = max(self._prepare_index(known, start), file.first) if store.index is not None else 0
         start = self._prepare_queues(start, known)
-        store.index_from = max(start, file.first) if store.index is not None else 0
+        if store.index is not None:
+            start = min(start, store.index_from)
         report.start = start
         end = self._scan(self._behind(start), durable)
         self._cut_tail(end)
@@ -355,10 +395,14 @@ class _Recoverer:
         if store.index is None:
             return start
         gone = None
-        if known is not None:
+        if known is not None and not self.odd_index:
             gone = store.index.cut(known.index_file, known.index_count)
+            if gone is not None and not (store.index.holds() and self._index_joins()):
+                for path in gone:
+                    self.files.unlink(path)
+                gone = None
         if gone is None:
-            had = bool(store.index.index_files) or (known is not None and known.index_file > 0)
+            had = bool(store.index.index_files) or self.odd_index or (known is not None and known.index_file > 0)
             for path in store.index.forget():
                 self._aside(path, "an index that does not fit the log")
             if had:
@@ -369,35 +413,38 @@ class _Recoverer:
         return start
 
     def _prepare_queues(self, start: int, known: marks.Checkpoint | None) -> int:
-        """Cut the queues back to the records below start; the whole log is dispatched again when one of them cannot
-        be right.
+        """Cut the queues back to the records below start; those that cannot be right are emptied. Returns from where
+        the log is to be dispatched: for the sake of emptied ones from its first segment.
         """
         store = self.store
-        for by_id in store.queues.values():
-            for queue in by_id.values():
+        first = store.log.file.first
+        queues = [queue for by_id in store.queues.values() for queue in by_id.values()]
+        bad = []
+        for queue in queues:
+            if (queue.topic, queue.queue_id) in self.blamed or not queue.survey(start) or self._headless(queue):
+                bad.append(queue)
+            else:
                 self._cut_queue(queue, start)
-        bad = self._bad_queues(start) if start > store.log.file.first else []
-        if known is not None and start == known.derived:
-            entries = sum(queue.max_offset for by_id in store.queues.values() for queue in by_id.values())
-            self.rebuild = self.rebuild or entries != known.entries
-        if self.rebuild or bad or start == store.log.file.first:
-            first = store.log.file.first
-            for queue in [q for by_id in store.queues.values() for q in by_id.values()]:
-                if queue in bad or self.rebuild:
-                    self.report.rebuilt.append(f"consumequeue/{queue.topic.decode()}/{queue.queue_id}")
-                if queue in bad or self.rebuild:
-                    folder = queue.file.folder
-                    queue.close()
-                    queue.seek(0)
-                    if folder.is_dir():
-                        self._aside(folder, "entries that do not fit the log")
-                else:
-                    self._cut_queue(queue, first)
-            if store.index is not None and start > first:
-                for path in store.index.forget():
-                    self._aside(path, "rebuilt with the queues")
-            return first
-        return start
+        if start > first:
+            bad += [queue for queue in self._bad_queues(start) if queue not in bad]
+        if known is not None and start == known.derived and not bad:
+            queues = [queue for by_id in store.queues.values() for queue in by_id.values()]
+            self.rebuild = self.rebuild or sum(queue.max_offset for queue in queues) != known.entries
+        for queue in queues if self.rebuild else bad:
+            self.report.rebuilt.append(f"consumequeue/{queue.topic.decode()}/{queue.queue_id}")
+            folder = queue.file.folder
+            queue.close()
+            queue.seek(0)
+            if folder.is_dir():
+                self._aside(folder, "entries that do not fit the log")
+        return first if bad or self.rebuild else start
+
+    def _headless(self, queue: Any) -> bool:
+        """Whether the first file of the queue may be missing: those that retention takes end below the log."""
+        if queue.file.first == 0 or not queue.max_offset * ENTRY_SIZE > queue.file.first:
+            return False
+        entry = queue.entry(queue.file.first // ENTRY_SIZE)
+        return entry is not None and entry[1] != FILLER_SIZE and entry[0] > self.store.log.file.first
 
     def _cut_queue(self, queue: Any, start: int) -> None:
         for segment in queue.cut(start):

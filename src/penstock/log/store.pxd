@@ -85,3 +85,5 @@ cdef class LogStore:
     cpdef void set_live(self, object page)
     @cython.locals(d=Draft, segment=Segment, size=cython.longlong)
     cpdef long long replay(self, long long position)
+    @cython.locals(d=Draft, segment=Segment, size=cython.longlong)
+    cpdef long long next_indexed(self, long long position, long long end, long long most)

@@ -404,6 +404,8 @@ class LogStore:
             size = be32(base, at + 8)
             if size == 2147483647 or size <= 0:
                 fillers += 1
+                if size <= 0:
+                    self.suspects[physical] = (queue.topic, queue.queue_id, offset)
             elif codes is None or codes.match(be64(base, at + 12)):
                 if result.count > 0 and result.bytes_ + size > max_bytes:
                     break
@@ -412,6 +414,7 @@ class LogStore:
                 elif physical >= self.trusted_from:
                     if self.log.size_at(physical) != size:
                         fillers += 1
+                        self.suspects[physical] = (queue.topic, queue.queue_id, offset)
                     else:
                         result.add(physical, size)
                 elif self.log.check(physical) != size:  # written by a former run: the disk may have changed it
@@ -646,6 +649,29 @@ class LogStore:
             if self.index is not None and self.index.room(2 + d.keys_len // 2):
                 raise DiskFull("no room for the key index")
             self._dispatch(d)
+
+    def next_indexed(self, position: int, end: int, most: int) -> int:
+        """Where the first record in position … end stands that has a key; end when none has, or none of the first
+        `most`; -1 - p for a bad record at p.
+        """
+        d = self._element
+        d.tail_len = 0
+        while position < end and most > 0:
+            segment = self.log.file.at(position)
+            if segment is None:
+                return end
+            size = self.log.check(position)
+            if size < 0:
+                return -1 - position
+            if size == 0:
+                position = segment.first + segment.size
+                continue
+            d.load(segment.base, position - segment.first)
+            if d.sys_flag & 12 != 12 and d.uniq_len + d.keys_len > 0:
+                return position
+            position += size
+            most -= 1
+        return end
 
     def close(self, clean: bool = True) -> None:
         """Flush and note that all is well; without `clean` leave everything as a killed process would."""

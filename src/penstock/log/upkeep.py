@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.disk import tables
 from penstock.errors import DiskFull, StoreError
 from penstock.log import status
-from penstock.log.checkpoint import Checkpoint, CheckpointFile, FolderLock, LivePages
+from penstock.log.checkpoint import BLAMED, Checkpoint, CheckpointFile, FolderLock, LivePages
 from penstock.log.durability import Durability, Job, Preparer, run_now
 from penstock.log.retention import Retention
 
@@ -51,6 +51,8 @@ class Upkeep:
         self._marked_end = 0
         self._retry_ms: dict[str, int] = {}
         self._reported: set[int] = set()
+        self.blamed: dict[tuple[bytes, int], int] = {}
+        self._ends: dict[str, dict[str, int]] = {}
 
     # ---- opening and closing
 
@@ -271,13 +273,12 @@ class Upkeep:
         reserved: dict[str, dict[str, int]] = {}
         for (topic, queue_id), offset in self.explicit.items():
             reserved.setdefault(topic.decode(), {})[str(queue_id)] = offset
-        table: dict[str, Any] = {"reserved": reserved}
         if ends:
-            table["ends"] = {
+            self._ends = {
                 topic.decode(): {str(n): queue.max_offset for n, queue in by_id.items() if queue.max_offset}
                 for topic, by_id in store.queues.items()
             }
-        return json.dumps(table).encode()
+        return json.dumps({"reserved": reserved, "ends": self._ends}).encode()
 
     def write_offsets(self, *, ends: bool) -> None:
         """Write `offsets.json` now: with `ends` where each queue ends, and nothing reserved beyond."""
@@ -305,7 +306,10 @@ class Upkeep:
         if not store.suspects:
             return
         found, store.suspects = store.suspects, {}
+        blamed = dict(self.blamed)
         for physical, (topic, queue_id, offset) in found.items():
+            if self._entry_is_wrong(store.queue(topic, queue_id), offset):
+                blamed[topic, queue_id] = offset
             if physical in self._reported:
                 continue
             self._reported.add(physical)
@@ -319,6 +323,32 @@ class Upkeep:
                     "queueOffset": offset,
                 }
             )
+
+        if blamed.keys() != self.blamed.keys():
+            self.blamed = blamed
+            table: dict[str, dict[str, int]] = {}
+            for (topic, queue_id), offset in blamed.items():
+                table.setdefault(topic.decode(), {})[str(queue_id)] = offset
+            try:
+                tables.replace(self.files, self.folder / BLAMED, json.dumps(table).encode())
+            except StoreError:
+                self.blamed = {}  # tried again with the next reader who comes across it
+
+    def _entry_is_wrong(self, queue: ConsumeQueue, offset: int) -> bool:
+        """Whether it is the queue that is damaged there, and not the record."""
+        log = self.store.log
+        entry = queue.entry(offset)
+        if entry is None:
+            return False
+        physical, size, _ = entry
+        if physical < 0 or size <= 90:
+            return True
+        if physical < log.file.first:
+            return False
+        actual = log.size_at(physical)
+        if actual > 0:
+            return actual != size
+        return physical + size != log.end and log.size_at(physical + size) < 0  # no record ends there
 
     def write_damage(self, entry: dict[str, Any]) -> None:
         """One line in `damage.jsonl`; a second report of the same position is left out."""
