@@ -71,7 +71,9 @@ def test_every_request_code_is_listed() -> None:
         assert f"{int(code)} {code.name}" in page
 
 
-@pytest.mark.parametrize("page", sorted(str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")]))
+@pytest.mark.parametrize(
+    "page", sorted(str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+)
 def test_links(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
         if not target.startswith("http"):
