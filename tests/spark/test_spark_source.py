@@ -30,6 +30,7 @@ def log(monkeypatch: pytest.MonkeyPatch) -> Log:
     made.put(A1, 4)
     monkeypatch.setattr(source, "connection", lambda options: made)
     source._files.clear()
+    monkeypatch.setattr(source, "FLUSH_WAIT_S", 0)
     monkeypatch.setattr(source.time, "sleep", lambda seconds: None)
     return made
 
@@ -58,6 +59,13 @@ def test_a_batch_is_all_that_is_durable_at_load(log: Log) -> None:
     loaded = Source({"subscribe": "t"})
     log.durable[A0] = 9
     assert read(loaded.reader(TWO)) == [(0, list(range(7))), (1, [0, 1, 2, 3])]
+
+
+def test_a_batch_waits_for_what_is_being_flushed(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    log.durable[A0] = 7
+    monkeypatch.setattr(source, "FLUSH_WAIT_S", 60)
+    monkeypatch.setattr(source.time, "sleep", lambda seconds: log.durable.clear())
+    assert read(reader())[0] == (0, list(range(10)))
 
 
 def test_a_projection_has_the_columns_asked_for_in_their_order(log: Log) -> None:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+FLUSH_WAIT_S = 2.0
 _FOUND, _NONE_MATCHED = 0, 20
 _SAMPLE_RECORDS, _SAMPLE_BYTES = 32, 64 << 10
 
@@ -91,10 +92,24 @@ class Source:
 
 def _batch_range(options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
     cluster = connection(options)
-    known = planning.bounds(cluster, planning.find_queues(cluster, options))
+    known = _settled(cluster, planning.find_queues(cluster, options))
     begin = planning.starts(cluster, options, known, stream=False)
     end = planning.ends(cluster, options, known)
     return {queue: (begin[queue], end[queue]) for queue in known}
+
+
+def _settled(cluster: LogReader, queues: list[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+    """The bounds of the queues, once what is visible now is durable: who has just published will find it in the table.
+
+    A broker flushes within a second or so; one that does not is not waited for longer than FLUSH_WAIT_S.
+    """
+    visible = {queue: cluster.offsets(queue, durable=False)[1] for queue in queues}
+    deadline = time.monotonic() + FLUSH_WAIT_S
+    while True:
+        known = planning.bounds(cluster, queues)
+        if all(known[queue][1] >= end for queue, end in visible.items()) or time.monotonic() >= deadline:
+            return known
+        time.sleep(0.05)
 
 
 def _asked_by_pushdown() -> bool:
