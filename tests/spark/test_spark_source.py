@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import struct
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,6 +80,19 @@ def test_a_projection_has_the_columns_asked_for_in_their_order(log: Log) -> None
         Source({"subscribe": "t"}).reader(StructType([StructField("offset", StringType())]))
     with pytest.raises(ConfigError, match="did you mean offset"):
         Source({"subscribe": "t"}).reader(StructType([StructField("ofset", LongType())]))
+
+
+def test_an_engine_that_prunes_columns_gets_only_those(log: Log) -> None:
+    made = reader()
+    made.pruneColumns(StructType([StructField("offset", LongType())]))
+    assert next(made.read(made.partitions()[0])).schema.names == ["offset"]
+
+
+def test_the_entry_module_needs_nothing_but_pyspark() -> None:
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['penstock', 'pyarrow', 'numpy', 'msgspec']))"
+    found = "import pyspark_penstock; assert pyspark_penstock.DefaultSource.name() == 'penstock'"
+    root = str(Path(source.__file__).parents[2])
+    subprocess.run([sys.executable, "-c", f"{blocked}; {found}"], check=True, env={**os.environ, "PYTHONPATH": root})
 
 
 def test_no_partition_reads_nothing(log: Log) -> None:

@@ -293,6 +293,10 @@ class Reader(DataSourceReader):
         self.tags = options.tags
         self.nothing = False
 
+    def pruneColumns(self, schema: StructType) -> None:
+        """Some engines say which columns a query uses; Spark 4.3 does not ask."""
+        self.wanted = schema
+
     def partitions(self) -> Sequence[InputPartition]:
         ranges = [Range(queue, begin, end) for queue, (begin, end) in sorted(self.loaded.items()) if begin < end]
         if self.nothing:
