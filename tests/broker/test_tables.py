@@ -79,6 +79,18 @@ def test_a_session_that_holds_a_deleted_topic_sees_it() -> None:
     assert again.by_name[b"Gone"].queues[0].min_offset == 7
 
 
+def test_topics_of_the_store_that_the_file_does_not_know() -> None:
+    topics = table()
+    topics.create(b"Deleted", 1, 1)
+    topics.delete(b"Deleted", 0)
+    queue = SimpleNamespace(min_offset=0, max_offset=7)
+    topics.take_up({b"Lost": {0: queue, 3: queue}, b"Deleted": {0: queue}})  # type: ignore[dict-item]
+    lost = topics.get(b"Lost")
+    assert lost is not None
+    assert lost.queue_count == 4
+    assert topics.get(b"Deleted") is None
+
+
 def test_groups() -> None:
     groups = GroupTable()
     assert groups.find("g", 5).retry_max == 16

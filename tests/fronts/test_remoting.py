@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from fronts.raw_peer import RawPeer, json_frame, raw_frame
+from penstock.disk.files import Files
+from penstock.errors import DiskFull, StoreError
 from penstock.testing import Broker
 from penstock.wire import record, remoting
 from penstock.wire.record import iter_records
@@ -491,4 +493,60 @@ def test_a_topic_made_anew_goes_on_behind_the_old_offsets(tmp_path: Path) -> Non
         assert (moved.code, moved.ext["nextBeginOffset"]) == (21, "3")
         assert [m.body for m in iter_records(peer.pull("Anew", 0, 3).body)] == [b"new"]
         assert peer.ask(329).code == 0
+        peer.close()
+
+
+# -- a disk that fails -------------------------------------------------------------------------------------------
+
+
+class FailingDisk(Files):
+    """Flushes fail, or there is no room, when told so."""
+
+    flush_fails = full = False
+
+    def datasync(self, fd: int) -> None:
+        if self.flush_fails:
+            raise StoreError("flush: input/output error")
+        super().datasync(fd)
+
+    def allocate(self, fd: int, at: int, length: int) -> None:
+        if self.full:
+            raise DiskFull("no space left on device")
+        super().allocate(fd, at, length)
+
+
+@pytest.mark.parametrize("level", ["os", "disk"])
+def test_no_success_after_a_failed_flush(level: str) -> None:
+    disk = FailingDisk()
+    with Broker(files=disk, level=level) as broker:
+        peer = RawPeer(broker.remoting)
+        assert peer.send("Flush", b"before").code == 0
+        disk.flush_fails = True
+        codes = [peer.send("Flush", b"x").code]
+        ends = time.monotonic() + 3
+        while codes[-1] == 0 and time.monotonic() < ends:  # level os is told by the flush that runs by itself
+            codes.append(peer.send("Flush", b"x").code)
+        assert codes[-1] == 14
+        assert level == "os" or codes == [14]
+        disk.flush_fails = False  # a flush that works again proves nothing
+        assert [peer.send("Flush", b"y").code for _ in range(3)] == [14] * 3
+        pulled = peer.pull("Flush", 0, 0)
+        assert pulled.code == 0  # what was there is still read
+        peer.close()
+
+
+def test_a_full_disk_refuses_and_recovers() -> None:
+    disk = FailingDisk()
+    with Broker(files=disk, mapped_file_size_commit_log=1 << 20) as broker:
+        peer = RawPeer(broker.remoting)
+        body = b"x" * 100_000
+        assert peer.send("Full", body).code == 0
+        disk.full = True
+        codes = [peer.send("Full", body).code for _ in range(40)]
+        assert codes[-1] == 14
+        stored = codes.count(0)
+        assert codes == [0] * stored + [14] * (40 - stored)
+        assert len(list(iter_records(peer.pull("Full", 0, 0, maxBytes=4 << 20, maxMsgNums=100).body))) == stored + 1
+        disk.full = False
+        assert peer.send("Full", body).ext["queueOffset"] == str(stored + 1)
         peer.close()

@@ -157,8 +157,9 @@ class Broker:
         self.topics.load(load(self.files, config / "topics.json") or {})
         self.groups.load(load(self.files, config / "subscriptionGroup.json") or {})
         self.offsets.load(load(self.files, config / "consumerOffset.json") or {})
-        self._clamp_offsets()
         self._system_topics()
+        self.topics.take_up(self.store.queues)
+        self._clamp_offsets()
         self.topics.changed.append(self._topics_changed)
         self._topics_dirty = True
         self.save_tables()

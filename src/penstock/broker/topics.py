@@ -8,7 +8,7 @@ stands there as one more field, which RocketMQ ignores.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Refused
@@ -202,6 +202,19 @@ class TopicTable:
         self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
         for call in self.changed:
             call()
+
+    def take_up(self, queues: Mapping[bytes, Mapping[int, ConsumeQueue]]) -> None:
+        """Make the topics that the store has messages of and topics.json does not know: it is older than they are.
+
+        A topic whose queues end where they ended when it was deleted stays deleted.
+        """
+        for name, by_id in queues.items():
+            if name in self.by_name or not by_id:
+                continue
+            floors = self._floors.get(name, {})
+            if any(queue.max_offset > floors.get(queue_id, 0) for queue_id, queue in by_id.items()):
+                count = max(by_id) + 1
+                self.create(name, count, count, announce=False)
 
     # -- topics.json ---------------------------------------------------------------------------------------------
 
