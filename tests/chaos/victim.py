@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -114,8 +115,7 @@ class Load:
 
     def _produce(self, queue_id: int, chance: random.Random) -> None:
         recorder = self.recorder
-        try:
-            peer = RawPeer(self.victim.address)
+        with contextlib.suppress(OSError, EOFError), RawPeer(self.victim.address) as peer:
             while True:
                 number = chance.randrange(1 << 60)
                 body = b"%d/%d/" % (queue_id, number) + chance.randbytes(chance.choice((10, 100, 1000, 5000)))
@@ -130,13 +130,10 @@ class Load:
                         assert key not in recorder.acked, f"offset {key} was given out twice"
                         recorder.acked[key] = body
                         recorder.acked_at[key] = time.monotonic()
-        except (OSError, EOFError):
-            return
 
     def _read(self) -> None:
         recorder = self.recorder
-        try:
-            peer = RawPeer(self.victim.address)
+        with contextlib.suppress(OSError, EOFError, KeyError), RawPeer(self.victim.address) as peer:
             at = {
                 queue_id: max((o for q, o in recorder.durable if q == queue_id), default=-1) + 1
                 for queue_id in range(QUEUES)
@@ -153,26 +150,23 @@ class Load:
                     at[queue_id] = int(answer.ext["nextBeginOffset"])
                     end = peer.ask(30, {"topic": TOPIC, "queueId": queue_id})
                     recorder.seen_end[queue_id] = max(recorder.seen_end.get(queue_id, 0), int(end.ext["offset"]))
-        except (OSError, EOFError, KeyError):
-            return
 
 
 def contents(address: str) -> Iterator[tuple[int, int, bytes, str]]:
     """Everything in the topic: (queue, offset, body, message id), by the protocol."""
-    peer = RawPeer(address)
-    for queue_id in range(QUEUES):
-        offset = 0
-        while True:
-            answer = peer.pull(TOPIC, queue_id, offset, maxBytes=1 << 20, maxMsgNums=4096)
-            if answer.code in (17, 19):
-                break
-            for message in iter_records(answer.body, check=True) if answer.code == 0 else ():
-                yield queue_id, message.queue_offset, message.body, message.offset_msg_id
-            next_offset = int(answer.ext["nextBeginOffset"])
-            if next_offset <= offset and answer.code != 0:
-                raise AssertionError(f"queue {queue_id} does not go on behind {offset}: {answer}")
-            offset = next_offset
-    peer.close()
+    with RawPeer(address) as peer:
+        for queue_id in range(QUEUES):
+            offset = 0
+            while True:
+                answer = peer.pull(TOPIC, queue_id, offset, maxBytes=1 << 20, maxMsgNums=4096)
+                if answer.code in (17, 19):
+                    break
+                for message in iter_records(answer.body, check=True) if answer.code == 0 else ():
+                    yield queue_id, message.queue_offset, message.body, message.offset_msg_id
+                next_offset = int(answer.ext["nextBeginOffset"])
+                if next_offset <= offset and answer.code != 0:
+                    raise AssertionError(f"queue {queue_id} does not go on behind {offset}: {answer}")
+                offset = next_offset
 
 
 def check(address: str, recorder: Recorder, acked_before: float | None = None) -> int:
@@ -196,17 +190,16 @@ def check(address: str, recorder: Recorder, acked_before: float | None = None) -
     assert not lost, f"{len(lost)} acknowledged messages are lost, the first at {min(lost)}"
     for key, body in recorder.durable.items():
         assert found.get(key) == body, f"what a durable reader saw at {key} is different or gone"
-    peer = RawPeer(address)
-    for queue_id, end in recorder.seen_end.items():
-        now = int(peer.ask(30, {"topic": TOPIC, "queueId": queue_id}).ext["offset"])
-        assert now >= end, f"queue {queue_id}: the end went back from {end} to {now}"
-    for key in random.Random(0).sample(sorted(recorder.acked), min(20, len(recorder.acked))):
-        if key in found:
-            number = found[key].split(b"/")[1].decode()
-            span = {"topic": TOPIC, "maxNum": 8, "beginTimestamp": 0, "endTimestamp": 1 << 60}
-            by_key = peer.ask(12, span | {"key": f"k{number}"})
-            got = [m.body for m in iter_records(by_key.body)]
-            assert got == [found[key]], f"{key} is found {len(got)} times by its key (code {by_key.code})"
-    peer.close()
+    with RawPeer(address) as peer:
+        for queue_id, end in recorder.seen_end.items():
+            now = int(peer.ask(30, {"topic": TOPIC, "queueId": queue_id}).ext["offset"])
+            assert now >= end, f"queue {queue_id}: the end went back from {end} to {now}"
+        for key in random.Random(0).sample(sorted(recorder.acked), min(20, len(recorder.acked))):
+            if key in found:
+                number = found[key].split(b"/")[1].decode()
+                span = {"topic": TOPIC, "maxNum": 8, "beginTimestamp": 0, "endTimestamp": 1 << 60}
+                by_key = peer.ask(12, span | {"key": f"k{number}"})
+                got = [m.body for m in iter_records(by_key.body)]
+                assert got == [found[key]], f"{key} is found {len(got)} times by its key (code {by_key.code})"
     recorder.acked = {key: body for key, body in recorder.acked.items() if key in found}
     return len(found)

@@ -74,6 +74,12 @@ class RawPeer:
     def close(self) -> None:
         self.socket.close()
 
+    def __enter__(self) -> RawPeer:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
 
 def raw_frame(header: bytes, body: bytes = b"", kind: int = 0) -> bytes:
     return struct.pack(">II", 4 + len(header) + len(body), kind << 24 | len(header)) + header + body
