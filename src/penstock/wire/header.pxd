@@ -3,6 +3,7 @@ cimport cython
 @cython.final
 cdef class HeaderScan:
     cdef public long long code, flag, opaque, version, bad
+    cdef long long last
     cdef unsigned char *base
     cdef unsigned char *names
     cdef unsigned char *lengths

@@ -42,6 +42,7 @@ class HeaderScan:
         self.names = address(_BLOB)
         self.lengths = address(_LENGTHS)
         self.base = self.names
+        self.last = 922337203685477579  # as a literal in the loop it would be a Python object
         self.bad = -1
         if not cython.compiled:
             self.kind = [0] * SLOTS
@@ -66,7 +67,7 @@ class HeaderScan:
         value = 0
         while p < end:
             digit = self.base[p] - 48
-            if digit < 0 or digit > 9 or value > 922337203685477579:  # the next digit might not fit 63 bits
+            if digit < 0 or digit > 9 or value > self.last:  # the next digit might not fit 63 bits
                 self.bad = slot
                 return default
             value = value * 10 + digit
