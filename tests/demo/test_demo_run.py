@@ -24,7 +24,7 @@ def test_a_file_becomes_a_table_and_a_chart(tmp_path: Path) -> None:
         timeout=180,
     )
     assert done.returncode == 0, done.stderr
-    (folder,) = (tmp_path / "out").iterdir()
+    (folder,) = (path for path in (tmp_path / "out").iterdir() if path.is_dir())
     told = json.loads((folder / "summary.json").read_text())["topics"][0]
     assert told["published"] == told["consumed"] == told["archived"] == told["rows"] == 600
     assert (folder / "chart.png").stat().st_size > 10_000

@@ -387,6 +387,9 @@ def _tell(report: Report, show: TextIO) -> None:
 
 
 def _new_folder(out: Path) -> Path:
+    if not out.exists():
+        out.mkdir(parents=True)
+        (out / ".gitignore").write_text("*\n")  # output, wherever it is put
     stamp = time.strftime("%Y%m%d-%H%M%S")
     for name in (stamp, *(f"{stamp}-{n}" for n in range(2, 100))):
         folder = out.absolute() / name
