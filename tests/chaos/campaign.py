@@ -88,9 +88,9 @@ DAMAGES = [_tail, _index, _queue, _checkpoint, _settings, lambda folder, chance:
 def kills(rounds: int, tell: Tell, *, level: str = "os", seed: int = 0, load_s: float = 0.6) -> None:
     """kill -9 under load, damage, start, check; at the end a clean stop and the offline check."""
     chance = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as name:
+    with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as name, contextlib.ExitStack() as stack:
         folder = Path(name) / "data"
-        victim, recorder = Victim(folder, Path(name) / "log", level), Recorder()
+        victim, recorder = stack.enter_context(Victim(folder, Path(name) / "log", level)), Recorder()
         for number in range(rounds):
             victim.start()
             load = Load(victim, recorder, seed * 10_000 + number)
@@ -163,8 +163,12 @@ def _cut(mountpoint: Path) -> None:
 def power_cuts(rounds: int, tell: Tell, *, level: str, seed: int = 0) -> None:
     """Cut, remount, start, check: at `disk` everything answered, at `os` what was answered a second before."""
     chance = random.Random(seed)
-    with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as name, _image(Path(name), 700) as (image, at):
-        victim, recorder = Victim(at / "data", Path(name) / "log", level), Recorder()
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-chaos-") as name,
+        _image(Path(name), 700) as (image, at),
+        contextlib.ExitStack() as stack,
+    ):
+        victim, recorder = stack.enter_context(Victim(at / "data", Path(name) / "log", level)), Recorder()
         for number in range(rounds):
             victim.start()
             load = Load(victim, recorder, seed * 10_000 + number)

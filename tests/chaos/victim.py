@@ -69,6 +69,14 @@ class Victim:
         assert self.process.stdout is not None
         self.process.stdout.close()
 
+    def __enter__(self) -> Victim:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing of it outlives the campaign, however that ended."""
+        if self.process is not None and self.process.poll() is None:
+            self.end()
+
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
