@@ -68,6 +68,7 @@ class Process:
         broker, front = self.broker, self.front
         if broker is None or front is None:
             return
+        front.seal()  # before a flush is looked at: if that one failed, these answers fail with it
         if front.waits_for_flush:
             flush = (broker.store.flushed_position, broker.store.healthy)
             if flush != self._flush_seen:
@@ -78,7 +79,6 @@ class Process:
         broker.save_tables()
         if self.neighbour is not None and self.neighbour.changed:
             self.neighbour.tick(self.mono_ms)
-        front.seal()
 
     def take_jobs(self) -> list[Any]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""

@@ -299,9 +299,12 @@ class Net:
     # -- the end -------------------------------------------------------------------------------------------------
 
     async def close(self) -> None:
-        """Stop listening, send what is there, wait for the jobs, close every connection."""
+        """Stop listening and reading, send what is there, wait for the jobs, close every connection."""
         for server in self._servers:
             server.close()
+        for connection in self.connections:  # under load there would always be one more turn to wait for
+            if connection.transport is not None and not connection.transport.is_closing():
+                connection.transport.pause_reading()
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.sleep(0)
