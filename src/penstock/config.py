@@ -35,12 +35,29 @@ class BrokerConfig:
     host: str = _about("address the listeners bind to", "127.0.0.1")
     insecure: bool = _about("allow a bind address that other machines reach, without authentication", False)
     advertise: str = _about("address told to clients; empty: the bind address", "")
-    remoting_port: int = _about("port of the RocketMQ protocol; 0: any free one", 10911)
+    remoting_port: int = _about("port of the RocketMQ protocol; 0: any free one, -1: none", 10911)
+    nsq_port: int = _about("port of the NSQ protocol; 0: any free one, -1: none", 4150)
+    http_port: int = _about("port of HTTP; 0: any free one, -1: none", 4151)
+    https_port: int = _about("port of HTTPS, open when there is a certificate; 0: any free one, -1: none", 4152)
+    nsq_host: str = _about("address of the NSQ listener, or the path of a Unix socket; empty: host", "")
+    http_host: str = _about("address of the HTTP listener, or the path of a Unix socket; empty: host", "")
+    https_host: str = _about("address of the HTTPS listener; empty: host", "")
+    allowed_hosts: str = _about(
+        "names besides this machine's own that HTTP is asked under; separated by ;, * for any", ""
+    )
+    admin_token: str = _about("bearer token for PUT /config, /debug and /penstock; empty: these are refused", "")
+    open_config: bool = _about("let anybody change settings by PUT /config, as nsqd does", False)
+    broadcast_address: str = _about("address told to nsqlookupd; empty: the host name", "")
+    broadcast_tcp_port: int = _about("NSQ port told to nsqlookupd; 0: the real one", 0)
+    broadcast_http_port: int = _about("HTTP port told to nsqlookupd; 0: the real one", 0)
+    lookupd_tcp_address: str = _about("nsqlookupd to register with, host:port separated by ; or ,", "")
+    topology_region: str = _about("region told to nsqlookupd", "")
+    topology_zone: str = _about("zone told to nsqlookupd", "")
     registry: str = _about("registries to register with, host:port separated by ; or ,", "")
     cluster_name: str = _about("cluster this broker belongs to", "DefaultCluster")
     broker_name: str = _about("name of this broker within its cluster", "broker-a")
     broker_id: int = _about("0: master", 0)
-    level: str = _about("durability of new topics: os or disk", "os")
+    level: str = _about("durability of new topics: memory (queue topics only), os or disk", "os")
     auto_create_topic_enable: bool = _about("make an unknown topic when a producer first names it", True)
     default_topic_queue_nums: int = _about("queues of the template for new topics", 8)
     auto_create_subscription_group: bool = _about("make an unknown consumer group on first use", True)
@@ -62,6 +79,48 @@ class BrokerConfig:
     transaction_timeout_ms: int = _about("age at which a half message is checked", 6_000)
     transaction_check_interval_ms: int = _about("how often half messages are looked at", 60_000)
     transaction_check_max: int = _about("checks before a half message is given up", 15)
+    queue_segment_bytes: int = _about("size of a queue topic's segment in bytes", 64 << 20)
+    channel_window: int = _about("messages a channel may run past the first unfinished one", 10_000)
+    max_attempts: int = _about("deliveries after which a channel gives a message up; 0: never", 0)
+    mem_queue_size: int = _about("messages kept in memory by a topic or channel of level memory", 10_000)
+    max_bytes_per_file: int = _about("size of a diskqueue file in bytes", 104_857_600)
+    sync_every: int = _about("messages after which a diskqueue is flushed", 2_500)
+    sync_timeout_ms: int = _about("time after which a diskqueue is flushed", 2_000)
+    msg_timeout_ms: int = _about("time a consumer has for a message", 60_000)
+    max_msg_timeout_ms: int = _about("longest time a consumer may ask for, or touch a message to", 900_000)
+    max_msg_size: int = _about("largest message an NSQ client may publish in bytes", 1_048_576)
+    max_body_size: int = _about("largest body of an NSQ command or HTTP request in bytes", 5_242_880)
+    max_req_timeout_ms: int = _about("longest delay of a requeue or deferred publish", 3_600_000)
+    max_heartbeat_interval_ms: int = _about("longest time between heartbeats a client may ask for", 60_000)
+    max_rdy_count: int = _about("largest ready count", 2_500)
+    output_buffer_timeout_ms: int = _about("longest wait of a message in an output buffer", 250)
+    min_output_buffer_timeout_ms: int = _about("shortest such wait a client may ask for", 25)
+    max_output_buffer_timeout_ms: int = _about("longest such wait a client may ask for", 30_000)
+    max_output_buffer_size: int = _about("largest output buffer a client may ask for in bytes", 65_536)
+    max_channel_consumers: int = _about("consumers a channel may have; 0: any number", 0)
+    deflate: bool = _about("let NSQ clients ask for deflate", True)
+    max_deflate_level: int = _about("highest deflate level, 1 to 9", 6)
+    snappy: bool = _about("let NSQ clients ask for snappy", True)
+    tls_cert: str = _about("file of the certificate for NSQ and HTTPS", "")
+    tls_key: str = _about("file of its key", "")
+    tls_root_ca_file: str = _about("file of the authorities that client certificates are checked against", "")
+    tls_client_auth_policy: str = _about("client certificates: empty, require or require-verify", "")
+    tls_required: str = _about("true: NSQ and HTTP only over TLS; tcp-https: NSQ only; false", "false")
+    tls_min_version: str = _about("oldest TLS: tls1.0, tls1.1, tls1.2 or tls1.3", "tls1.2")
+    auth_http_address: str = _about("auth servers, host:port or URL separated by ; or ,", "")
+    auth_http_request_method: str = _about("how auth servers are asked: get or post", "post")
+    http_client_connect_timeout_ms: int = _about("time to connect to an auth server or nsqlookupd", 2_000)
+    http_client_request_timeout_ms: int = _about("time for its answer", 5_000)
+    e2e_processing_latency_percentile: str = _about("quantiles of publish-to-finish times to keep, as 0.99;0.5", "")
+    e2e_processing_latency_window_time_ms: int = _about("time these quantiles look back", 600_000)
+    statsd_address: str = _about("host:port (UDP) that statistics are pushed to; empty: nowhere", "")
+    statsd_prefix: str = _about("first part of statsd names; %s is the broadcast address and HTTP port", "nsq.%s")
+    statsd_interval_ms: int = _about("time between pushes", 60_000)
+    statsd_mem_stats: bool = _about("push memory figures too", True)
+    statsd_udp_packet_size: int = _about("largest statsd packet in bytes", 508)
+    statsd_exclude_ephemeral: bool = _about("leave ephemeral topics and channels out of statsd", False)
+    node_id: int = _about("part of message ids, 0 to 1023; -1: from the host name", -1)
+    log_level: str = _about("debug, info, warn, error or fatal", "info")
     topic: tuple[Mapping[str, Any], ...] = _about("rules for new topics: name pattern, level, queues", ())
 
 
@@ -70,13 +129,29 @@ class RegistryConfig:
     """A registry."""
 
     data: str = _about("folder of kvConfig.json", "penstock-data")
-    host: str = _about("address the listener binds to", "127.0.0.1")
+    host: str = _about("address the listeners bind to", "127.0.0.1")
     insecure: bool = _about("allow a bind address that other machines reach, without authentication", False)
     foreign_addresses: bool = _about("let brokers register addresses they do not connect from (behind NAT)", False)
-    registry_port: int = _about("port of the name server; 0: any free one", 9876)
+    registry_port: int = _about("port of the name server; 0: any free one, -1: none", 9876)
+    lookup_port: int = _about("port of nsqlookupd's TCP protocol; 0: any free one, -1: none", 4160)
+    lookup_http_port: int = _about("port of nsqlookupd's HTTP; 0: any free one, -1: none", 4161)
+    lookup_host: str = _about("address of the first; empty: host", "")
+    lookup_http_host: str = _about("address of the second; empty: host", "")
+    allowed_hosts: str = _about(
+        "names besides this machine's own that HTTP is asked under; separated by ;, * for any", ""
+    )
+    broadcast_address: str = _about("address this registry calls itself; empty: the host name", "")
+    inactive_producer_timeout_ms: int = _about("time after which a silent nsqd is left out", 300_000)
+    tombstone_lifetime_ms: int = _about("time a tombstoned producer is left out", 45_000)
+    log_level: str = _about("debug, info, warn, error or fatal", "info")
 
 
 C = TypeVar("C", BrokerConfig, RegistryConfig)
+
+
+def parts(text: str) -> list[str]:
+    """The members of a setting that is a list: separated by ; or ,, each once."""
+    return list(dict.fromkeys(part.strip() for part in re.split("[;,]", text) if part.strip()))
 
 
 def load(
@@ -134,6 +209,8 @@ def _fit(name: str, kind: type, value: Any) -> Any:
     if kind is bool and text.lower() in _TRUTHS:
         return _TRUTHS[text.lower()]
     if kind is int:
+        if text == "-1":
+            return -1
         match = _SIZE.fullmatch(text)
         if match:
             return int(match[1]) * _SIZES[(match[2] or "").lower()[:1]]
