@@ -52,6 +52,13 @@ class Files:
         except OSError as error:
             raise _failed(error, "a longer file") from error
 
+    def cut(self, fd: int, size: int) -> None:
+        """Let the file end at `size`, which must not lie beyond its end. Never for a file that is mapped."""
+        try:
+            os.ftruncate(fd, size)
+        except OSError as error:
+            raise _failed(error, "a shorter file") from error
+
     def allocate(self, fd: int, at: int, length: int) -> None:
         """Take room on the disk for these bytes, growing the file if need be; they read as zeros."""
         try:
