@@ -131,7 +131,7 @@ class Requests:
         if queue is None:
             offset = 0
         elif fields.get("durable"):
-            offset = queue.durable_end(self.broker.store.flushed_position)
+            offset = min(queue.durable_end(self.broker.store.flushed_position), queue.visible_end())
         else:
             offset = queue.visible_end()
         return request.reply(ext={"offset": str(offset)})

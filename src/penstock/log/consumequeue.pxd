@@ -24,6 +24,7 @@ cdef class ConsumeQueue:
     cdef public long long dirty_from
     cdef public long long reserved
     cdef public long long reserve_at
+    cdef public long long hidden_from
     cdef public bint fresh
     cdef public bint watched
     cdef public bint arrived
@@ -44,6 +45,7 @@ cdef class ConsumeQueue:
     cpdef int room(self)
     cdef bint ready(self)
     cpdef int room_for(self, long long count)
+    @cython.locals(end=cython.longlong)
     cpdef long long visible_end(self)
     @cython.locals(segment=Segment, found=Segment, byte=cython.longlong)
     cpdef int _turn(self)

@@ -67,6 +67,7 @@ class ConsumeQueue:
         self.dirty_from = _NEVER
         self.reserved = 0
         self.reserve_at = _NEVER
+        self.hidden_from = _NEVER
         self.fresh = False
         self.watched = False
         self.arrived = False
@@ -114,9 +115,10 @@ class ConsumeQueue:
 
     def visible_end(self) -> int:
         """Readers see the offsets below: those whose number is reserved durably, so that it never means anything
-        else.
+        else, and that are not part of a batch which is still being appended.
         """
-        return self.max_offset if self.max_offset < self.reserved else self.reserved
+        end = self.max_offset if self.max_offset < self.reserved else self.reserved
+        return end if end < self.hidden_from else self.hidden_from
 
     def reserve(self, end: int) -> None:
         """Offsets below end are reserved durably; ask for more when half of those left are used."""

@@ -42,6 +42,7 @@ cdef class LogStore:
     cdef long long _now_ms
     cdef bint _in_turn
     cdef long long _looked_ms
+    cdef long long _batch_keys
     cdef Draft _element
 
     cpdef list take_jobs(self, long long mono_ms)
@@ -52,9 +53,11 @@ cdef class LogStore:
     cpdef ConsumeQueue queue(self, bytes topic, int queue_id)
     @cython.locals(size=cython.longlong, status=cython.int, queue=ConsumeQueue)
     cpdef int append(self, Draft d)
-    @cython.locals(e=Draft, queue=ConsumeQueue, p=cython.longlong, count=cython.longlong, total=cython.longlong, keys=cython.longlong,
-                   size=cython.longlong, status=cython.int)
+    @cython.locals(e=Draft, queue=ConsumeQueue, p=cython.longlong, count=cython.longlong, total=cython.longlong, status=cython.int)
     cdef long long append_batch(self, Draft d, unsigned char *b, long long pos, long long end)
+    @cython.locals(e=Draft, p=cython.longlong, count=cython.longlong, total=cython.longlong, keys=cython.longlong, size=cython.longlong,
+                   status=cython.int)
+    cdef long long _weigh(self, Draft d, unsigned char *b, long long pos, long long end)
     cdef void _announce(self, long long size) noexcept
     @cython.locals(e=Draft)
     cdef void _take_over(self, Draft d)

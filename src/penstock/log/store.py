@@ -110,6 +110,7 @@ class LogStore:
         self._now_ms = 0
         self._in_turn = False
         self._looked_ms = -1
+        self._batch_keys = 0
         self._element = Draft()
 
     # ---- writing
@@ -187,27 +188,13 @@ class LogStore:
             return -self.refusal
         queue = d.queue
         e = self._element
-        self._take_over(d)
-        p = pos
-        count = 0
-        total = 0
-        keys = 0
-        while p < end:
-            status = self._next_element(b, p, end)
-            if status != 0:
-                return -status
-            size = self.log.record_size(e)
-            if size < 0:
-                return -3
-            total += size
-            keys += 2 + e.keys_len // 2
-            count += 1
-            p += be32(b, p)
-        if count == 0:
-            return -4
+        count = self._weigh(d, b, pos, end)
+        if count < 0:
+            return count
+        total = d.size
         status = queue.room_for(count)
         if status == 0 and d.indexed and self.index is not None:
-            status = self.index.room(keys)
+            status = self.index.room(self._batch_keys)
         if status == 0:
             status = self.log.room(total, count)
         if status != 0:
@@ -229,6 +216,33 @@ class LogStore:
         d.store_ms = e.store_ms
         put64(self._live, 16, self.log.end)
         return count
+
+    def _weigh(self, d: Draft, b: Any, pos: int, end: int) -> int:
+        """How many messages b[pos:end] holds, or minus a status; the draft's size is what they take in the log."""
+        e = self._element
+        self._take_over(d)
+        p = pos
+        count = 0
+        total = 0
+        keys = 0
+        while p < end:
+            status = self._next_element(b, p, end)
+            if status != 0:
+                return -status
+            size = self.log.record_size(e)
+            if size < 0:
+                return -3
+            total += size
+            keys += 2 + e.keys_len // 2
+            count += 1
+            p += be32(b, p)
+        d.size = total
+        self._batch_keys = keys
+        return count if count > 0 else -4
+
+    def weigh_batch(self, d: Draft, body: bytes) -> int:
+        """What append_batch_bytes would answer if there is room; nothing is appended, the draft's size is set."""
+        return self._weigh(d, address(body), 0, len(body))
 
     def _announce(self, size: int) -> None:
         """Say in the live page from where to where the log goes now: a process killed midway has lost nothing."""
