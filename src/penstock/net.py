@@ -150,6 +150,8 @@ class Connection(asyncio.BufferedProtocol):
         data = self.session.take()
         if data and self.transport is not None and not self.transport.is_closing():
             self.transport.write(data)
+        if self.transport is not None and getattr(self.session, "ended", False):
+            self.transport.close()  # after what was written
 
     def pause_writing(self) -> None:
         # The peer does not read its answers: take no more of its requests until it does.
@@ -202,9 +204,15 @@ class Net:
 
     async def listen(self, listener: socket.socket, make: Callable[[str, Callable[[], None]], Any]) -> None:
         """Accept connections on a bound socket."""
-        self._servers.append(
-            await self.loop.create_server(lambda: Connection(self, make), sock=listener, backlog=BACKLOG)
-        )
+        await self.serve(listener, lambda: Connection(self, make))
+
+    async def serve(self, listener: socket.socket, protocol: Callable[[], Any], tls: Any = None) -> None:
+        """The same for connections of another kind: they have what `Connection` has of `flush`, `expired` and `close`,
+        and put themselves into `connections`."""
+        create: Any = self.loop.create_server
+        if listener.family == socket.AF_UNIX:
+            create = self.loop.create_unix_server
+        self._servers.append(await create(protocol, sock=listener, backlog=BACKLOG, ssl=tls))
 
     async def connect(self, host: str, port: int, make: Callable[[str, Callable[[], None]], Any]) -> Connection:
         """Open a connection of our own. OSError when nobody listens there."""

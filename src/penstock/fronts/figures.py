@@ -1,0 +1,337 @@
+"""What a broker counts, as nsqd's `/stats` shows it (JSON and text), as statsd lines and as Prometheus text.
+
+Large brokers have many topics: the functions over topics are generators, a piece per topic, so that the caller can
+let others have the loop between pieces.
+"""
+
+from __future__ import annotations
+
+import gc
+import resource
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from penstock import __version__
+from penstock.config import parts
+from penstock.fronts.site import NSQ_VERSION
+
+PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+EPHEMERAL = (b"#ephemeral", b"#tmp")
+
+
+def version_line(name: str) -> str:
+    """What `-version` prints, in nsqd's shape."""
+    return f"{name} v{NSQ_VERSION} (built w/{PYTHON})"
+
+
+def percentiles(text: str) -> list[float]:
+    """The setting `e2e_processing_latency_percentile` as numbers."""
+    return [float(part) for part in parts(text)]
+
+
+def memory() -> dict[str, int]:
+    """nsqd's fields, as far as Python has them."""
+    page = resource.getpagesize()
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            resident = int(file.read().split()[1]) * page
+    except OSError:
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return {
+        "heap_objects": sys.getallocatedblocks(),
+        "heap_idle_bytes": 0,
+        "heap_in_use_bytes": resident,
+        "heap_released_bytes": 0,
+        "gc_pause_usec_100": 0,
+        "gc_pause_usec_99": 0,
+        "gc_pause_usec_95": 0,
+        "next_gc_bytes": 0,
+        "gc_total_runs": sum(generation["collections"] for generation in gc.get_stats()),
+    }
+
+
+def latency(of: Iterable[Any], quantiles: list[float]) -> dict[str, Any]:
+    """End-to-end times of a channel, or of all the channels of a topic."""
+    held = [channel.latency for channel in of if channel.latency is not None]
+    if not held or not quantiles:
+        return {"count": 0, "percentiles": None}
+    values = held[0].quantiles(quantiles, tuple(held[1:]))
+    return {
+        "count": sum(one.count for one in held),
+        "percentiles": [{"quantile": q, "value": v} for q, v in zip(quantiles, values, strict=True)],
+    }
+
+
+def channel_stats(channel: Any, quantiles: list[float], clients: bool, now_s: int) -> dict[str, Any]:
+    """One channel."""
+    return {
+        "channel_name": channel.name.decode(),
+        "depth": channel.depth(),
+        "backend_depth": channel.backend_depth(),
+        "in_flight_count": channel.in_flight_count,
+        "deferred_count": channel.deferred_count,
+        "message_count": channel.message_count,
+        "requeue_count": channel.requeue_count,
+        "timeout_count": channel.timeout_count,
+        "client_count": len(channel.consumers),
+        "clients": [consumer.describe(now_s) for consumer in channel.consumers] if clients else None,
+        "paused": bool(channel.paused),
+        "e2e_processing_latency": latency([channel], quantiles),
+    }
+
+
+def topic_stats(
+    topics: Iterable[Any], channel: bytes, quantiles: list[float], clients: bool, now_s: int
+) -> Iterator[dict[str, Any]]:
+    """Topics with their channels, or with one of them; topics that do not have that one are left out."""
+    for topic in topics:
+        channels = sorted(topic.channels.values(), key=lambda one: one.name)
+        if channel:
+            channels = [one for one in channels if one.name == channel]
+            if not channels:
+                continue
+        yield {
+            "topic_name": topic.name.decode(),
+            "channels": [channel_stats(one, quantiles, clients, now_s) for one in channels],
+            "depth": topic.depth(),
+            "backend_depth": topic.backend_depth(),
+            "message_count": topic.message_count,
+            "message_bytes": topic.message_bytes,
+            "paused": bool(topic.paused),
+            "e2e_processing_latency": latency(topic.channels.values(), quantiles),
+        }
+
+
+# -- /stats as text
+
+
+def duration(seconds: int) -> str:
+    """As Go prints one: 1h2m3s."""
+    hours, rest = divmod(seconds, 3600)
+    minutes, seconds = divmod(rest, 60)
+    return f"{hours}h{minutes}m{seconds}s" if hours else f"{minutes}m{seconds}s" if minutes else f"{seconds}s"
+
+
+def _nanoseconds(value: float) -> str:
+    for limit, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if value > limit:
+            return f"{value / limit:.1f}{unit}"
+    return f"{value:.1f}ns"
+
+
+def _latencies(found: Mapping[str, Any]) -> str:
+    return ", ".join(_nanoseconds(one["value"]) for one in found["percentiles"] or ())
+
+
+def _client(client: Mapping[str, Any], now_s: int) -> str:
+    port = client["remote_address"].rpartition(":")[2]
+    name = f"{client['hostname']}:{port} {client['user_agent']}"
+    connected = duration(max(0, now_s - client["connect_ts"]))
+    counts = client.get("pub_counts")
+    if counts:
+        total = sum(one["count"] for one in counts)
+        topics = ",".join(f"{one['topic']}={one['count']}" for one in counts)
+        return f"[{client['version']} {name:<21}] msgs: {total:<8} topics: {topics} connected: {connected}"
+    return (
+        f"[{client['version']} {name:<21}] state: {client['state']} inflt: {client['in_flight_count']:<4} "
+        f"rdy: {client['ready_count']:<4} fin: {client['finish_count']:<8} re-q: {client['requeue_count']:<8} "
+        f"msgs: {client['message_count']:<8} connected: {connected}"
+    )
+
+
+def stats_text(
+    topics: list[dict[str, Any]],
+    producers: list[dict[str, Any]] | None,
+    mem: Mapping[str, int] | None,
+    health: str,
+    started_ms: int,
+    now_ms: int,
+) -> bytes:
+    """The page that people read."""
+    now_s = now_ms // 1000
+    start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_ms // 1000))
+    up = f"{duration((now_ms - started_ms) // 1000)[:-1]}.{(now_ms - started_ms) % 1000:03}s"
+    lines = [version_line("nsqd"), f"start_time {start}", f"uptime {up}", "", f"Health: {health}"]
+    if mem is not None:
+        lines += ["", "Memory:", *(f"   {name:<25}\t{value}" for name, value in mem.items())]
+    lines += ["", "Topics:" if topics else "Topics: None"]
+    for number, topic in enumerate(topics):
+        lines += [""] if number else []
+        lines.append(
+            f"{'*P ' if topic['paused'] else '   '}[{topic['topic_name']:<15}] depth: {topic['depth']:<5} "
+            f"be-depth: {topic['backend_depth']:<5} msgs: {topic['message_count']:<8} "
+            f"e2e%: {_latencies(topic['e2e_processing_latency'])}"
+        )
+        for one in topic["channels"]:
+            lines.append(
+                f"{'   *P ' if one['paused'] else '      '}[{one['channel_name']:<25}] depth: {one['depth']:<5} "
+                f"be-depth: {one['backend_depth']:<5} inflt: {one['in_flight_count']:<4} "
+                f"def: {one['deferred_count']:<4} re-q: {one['requeue_count']:<5} timeout: {one['timeout_count']:<5} "
+                f"msgs: {one['message_count']:<8} e2e%: {_latencies(one['e2e_processing_latency'])}"
+            )
+            lines += [f"        {_client(client, now_s)}" for client in one["clients"] or ()]
+    lines += ["", "Producers:" if producers else "Producers: None"]
+    lines += [f"   {_client(client, now_s)}" for client in producers or ()]
+    return ("\n".join(lines) + "\n").encode("utf-8", "replace")
+
+
+# -- statsd
+
+
+def statsd_prefix(prefix: str, broadcast_address: str, http_port: int) -> str:
+    """The first part of every name: `nsq.host_name_4151.`"""
+    host = f"{broadcast_address}:{http_port}".replace(".", "_").replace(":", "_")
+    found = prefix.replace("%s", host)
+    return found if not found or found.endswith(".") else found + "."
+
+
+def statsd_lines(
+    topics: Iterable[dict[str, Any]], before: Mapping[str, int], exclude_ephemeral: bool
+) -> Iterator[tuple[str, int, bool]]:
+    """(name, value, whether it is a counter); a counter's value is what was added since `before`."""
+
+    def left_out(name: str) -> bool:
+        return exclude_ephemeral and name.encode().endswith(EPHEMERAL)
+
+    for topic in topics:
+        name = topic["topic_name"]
+        if left_out(name):
+            continue
+        yield from _statsd(f"topic.{name}", topic, ("message_count", "message_bytes"), ("depth", "backend_depth"))
+        for channel in topic["channels"]:
+            if left_out(channel["channel_name"]):
+                continue
+            yield from _statsd(
+                f"topic.{name}.channel.{channel['channel_name']}",
+                {**channel, "clients": channel["client_count"]},
+                ("message_count", "requeue_count", "timeout_count"),
+                ("depth", "backend_depth", "in_flight_count", "deferred_count", "clients"),
+            )
+
+
+def _statsd(
+    prefix: str, found: Mapping[str, Any], counters: tuple[str, ...], gauges: tuple[str, ...]
+) -> Iterator[tuple[str, int, bool]]:
+    for name in counters:
+        yield f"{prefix}.{name}", found[name], True
+    for name in gauges:
+        yield f"{prefix}.{name}", found[name], False
+    for one in found["e2e_processing_latency"]["percentiles"] or ():
+        yield f"{prefix}.e2e_processing_latency_{one['quantile'] * 100:.0f}", one["value"], False
+
+
+def statsd_packets(
+    prefix: str, lines: Iterable[tuple[str, int, bool]], before: dict[str, int], bytes_max: int
+) -> list[bytes]:
+    """Lines as packets of at most so many bytes. `before` is brought up to date."""
+    packets: list[bytes] = []
+    packet = b""
+    for name, value, counter in lines:
+        told = value
+        if counter:
+            told = value - before.get(name, 0)
+            before[name] = value
+        line = f"{prefix}{name}:{told}|{'c' if counter else 'g'}\n".encode()
+        if packet and len(packet) + len(line) > bytes_max:
+            packets.append(packet)
+            packet = b""
+        packet += line
+    return [*packets, packet] if packet else packets
+
+
+# -- Prometheus
+
+# name: type, meaning
+FAMILIES = {
+    "info": ("gauge", "version of this broker"),
+    "start_time_seconds": ("gauge", "when it started"),
+    "healthy": ("gauge", "1 while the disk takes what is written"),
+    "messages_in_total": ("counter", "messages published"),
+    "throughput_in_bytes_total": ("counter", "bytes published"),
+    "messages_out_total": ("counter", "messages given to a group"),
+    "throughput_out_bytes_total": ("counter", "bytes given to a group"),
+    "topic_messages": ("gauge", "messages of a topic that no channel has taken over"),
+    "channel_messages_total": ("counter", "messages a channel has been given"),
+    "consumer_lag_messages": ("gauge", "messages not finished: ready, in flight and deferred"),
+    "consumer_ready_messages": ("gauge", "messages that wait for a consumer"),
+    "consumer_inflight_messages": ("gauge", "messages delivered and not finished"),
+    "consumer_deferred_messages": ("gauge", "messages that wait for their time"),
+    "requeued_messages_total": ("counter", "messages given back"),
+    "timed_out_messages_total": ("counter", "messages whose consumer took too long"),
+    "consumers": ("gauge", "consumers connected"),
+    "processing_latency_seconds": ("summary", "publish to finish"),
+    "delayed_messages": ("gauge", "messages in the schedule"),
+    "storage_size_bytes": ("gauge", "commit log written since its beginning"),
+    "storage_flush_behind_bytes": ("gauge", "written and not flushed"),
+    "rejected_total": ("counter", "requests that should not have been sent"),
+    "process_resident_memory_bytes": ("gauge", "memory of this process"),
+}
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def sample(family: str, value: float | int, **labels: str) -> tuple[str, str]:
+    """(family, line)."""
+    inside = ",".join(f'{name}="{_label(text)}"' for name, text in labels.items())
+    return family.removesuffix(
+        "_count"
+    ), f"penstock_{family}{{{inside}}} {value}" if inside else f"penstock_{family} {value}"
+
+
+def topic_samples(topics: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """The samples of topics and channels."""
+    for topic in topics:
+        name = topic["topic_name"]
+        yield sample("messages_in_total", topic["message_count"], topic=name)
+        yield sample("throughput_in_bytes_total", topic["message_bytes"], topic=name)
+        yield sample("topic_messages", topic["depth"], topic=name)
+        for one in topic["channels"]:
+            labels = {"topic": name, "channel": one["channel_name"]}
+            ready, flying, deferred = one["depth"], one["in_flight_count"], one["deferred_count"]
+            yield sample("channel_messages_total", one["message_count"], **labels)
+            yield sample("consumer_lag_messages", ready + flying + deferred, **labels)
+            yield sample("consumer_ready_messages", ready, **labels)
+            yield sample("consumer_inflight_messages", flying, **labels)
+            yield sample("consumer_deferred_messages", deferred, **labels)
+            yield sample("requeued_messages_total", one["requeue_count"], **labels)
+            yield sample("timed_out_messages_total", one["timeout_count"], **labels)
+            yield sample("consumers", one["client_count"], **labels)
+            found = one["e2e_processing_latency"]
+            for at in found["percentiles"] or ():
+                yield sample("processing_latency_seconds", at["value"] / 1e9, **labels, quantile=f"{at['quantile']:g}")
+            if found["percentiles"]:
+                yield sample("processing_latency_seconds_count", found["count"], **labels)
+
+
+def broker_samples(broker: Any, rejected: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    """The samples of the broker as a whole, and of its log topics."""
+    queueing, store = broker.queueing, broker.store
+    yield sample("info", 1, version=__version__, nsq_version=NSQ_VERSION, python=PYTHON)
+    yield sample("start_time_seconds", broker.started_ms / 1000)
+    yield sample("healthy", int(bool(queueing.healthy and store.healthy)))
+    yield sample("delayed_messages", len(broker.schedule))
+    yield sample("storage_size_bytes", store.end_position)
+    yield sample("storage_flush_behind_bytes", store.end_position - store.flushed_position)
+    for reason, count in sorted(rejected.items()):
+        yield sample("rejected_total", count, protocol="http", reason=reason)
+    yield sample("process_resident_memory_bytes", memory()["heap_in_use_bytes"])
+    for group in broker.groups.by_name.values():
+        for topic, (count, size) in group.get_counts.items():
+            yield sample("messages_out_total", count, topic=topic.decode(), group=group.name)
+            yield sample("throughput_out_bytes_total", size, topic=topic.decode(), group=group.name)
+
+
+def metrics_text(samples: Iterable[tuple[str, str]]) -> bytes:
+    """Samples in the text format, one family after the other."""
+    families: dict[str, list[str]] = {}
+    for family, line in samples:
+        families.setdefault(family, []).append(line)
+    found = []
+    for family, lines in families.items():
+        kind, about = FAMILIES[family]
+        found += [f"# HELP penstock_{family} {about}", f"# TYPE penstock_{family} {kind}", *lines]
+    return ("\n".join(found) + "\n").encode()

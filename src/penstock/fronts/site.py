@@ -1,0 +1,242 @@
+"""What the HTTP fronts share: an ASGI application over a table of routes, with nsqd's manners.
+
+    guard (Host, Origin) ─▶ route ─▶ handler(request) ─▶ Answer
+
+A handler returns an `Answer`, or raises Refused with nsqd's code as its message and the status as its `http`.
+Parameters come from the query string only. A page in somebody's browser may not ask: it has an Origin, or, when it
+reached us by a name that it made point here, a Host that is not ours.
+"""
+
+from __future__ import annotations
+
+import inspect
+import ipaddress
+import logging
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+from urllib.parse import unquote_plus
+
+import msgspec
+
+from penstock.errors import Refused
+
+log = logging.getLogger("penstock.http")
+
+NSQ_VERSION = "1.3.0"  # of nsqd, whose answers these are: tools read it as a semantic version
+HOSTS_MAX = 256
+V1 = (b"x-nsq-content-type", b"nsq; version=1.0")
+TEXT = (b"content-type", b"text/plain; charset=utf-8")
+JSON = (b"content-type", b"application/json; charset=utf-8")
+
+dumps = msgspec.json.Encoder().encode
+
+_NAME = re.compile(rb"[.a-zA-Z0-9_-]+(?:#ephemeral|#tmp)?")
+_BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
+
+
+class Answer(NamedTuple):
+    """A whole answer."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = (TEXT, V1)
+
+
+class Request(NamedTuple):
+    """A request without its body, which `body` fetches: `await request.body(limit)`, Refused 413 when there is more."""
+
+    method: str
+    path: str
+    raw_query: bytes
+    query: dict[str, str]
+    headers: Iterable[tuple[bytes, bytes]]
+    remote: str
+    body: Callable[[int], Awaitable[bytes | None]]
+
+    def header(self, name: bytes) -> bytes:
+        """The value of a header (lower case), or nothing."""
+        return next((value for key, value in self.headers if key == name), b"")
+
+
+Handler = Callable[[Request], Answer | Awaitable[Answer]]
+
+OK = Answer(200, b"OK")
+DONE = Answer(200)
+
+
+def json_answer(value: Any) -> Answer:
+    """Data."""
+    return Answer(200, dumps(value), (JSON, V1))
+
+
+def error(status: int, code: str, *headers: tuple[bytes, bytes]) -> Answer:
+    """`{"message":"CODE"}`."""
+    return Answer(status, b'{"message":"%s"}' % code.encode(), (JSON, V1, *headers))
+
+
+def refuse(status: int, code: str) -> Refused:
+    """To be raised: the handler stops here, and the client is told this."""
+    return Refused(code, http=status)
+
+
+def parse_query(raw: bytes) -> dict[str, str]:
+    """The first value of every parameter. Refused (INVALID_REQUEST) for what is no query string."""
+    text = raw.decode("latin-1")
+    if ";" in text or _BAD_ESCAPE.search(text):
+        raise refuse(400, "INVALID_REQUEST")
+    found: dict[str, str] = {}
+    for pair in text.split("&"):
+        if pair:
+            name, _, value = pair.partition("=")
+            if "%" in pair or "+" in pair:
+                name, value = unquote_plus(name), unquote_plus(value)
+            found.setdefault(name, value)
+    return found
+
+
+def valid_name(name: str) -> bool:
+    """Whether a topic or channel may have this name."""
+    raw = name.encode("utf-8", "replace")
+    return 1 <= len(raw) <= 64 and _NAME.fullmatch(raw) is not None
+
+
+def topic_and_channel(query: Mapping[str, str]) -> tuple[bytes, bytes]:
+    """What the channel routes are asked for."""
+    names = []
+    for what in ("topic", "channel"):
+        if what not in query:
+            raise refuse(400, f"MISSING_ARG_{what.upper()}")
+        if not valid_name(query[what]):
+            raise refuse(400, f"INVALID_ARG_{what.upper()}")
+        names.append(query[what].encode())
+    return names[0], names[1]
+
+
+class Site:
+    """An ASGI application. `routes` is path → method → handler; a path that ends in `/:name` takes one more word.
+
+    `begin` is called before anything else happens for a request: the turn of the loop begins, the clock is read.
+    """
+
+    def __init__(self, allowed_hosts: Iterable[str] = (), begin: Callable[[], None] = lambda: None) -> None:
+        self.begin = begin
+        self.routes: dict[str, dict[str, Handler]] = {}
+        self.rejected: dict[str, int] = {}  # reason → how often
+        self._hosts = {name.lower() for name in (*allowed_hosts, "localhost", socket.gethostname()) if name}
+        self._any_host = "*" in self._hosts
+        self._good_hosts: set[bytes] = set()
+
+    # -- who may ask
+
+    def guard(self, headers: Iterable[tuple[bytes, bytes]]) -> Answer | None:
+        """The refusal of a request that no program of ours or of a peer's sends, or None."""
+        host: bytes | None = None
+        for name, value in headers:
+            if name == b"origin":
+                return self.reject(403, "ORIGIN_NOT_ALLOWED")
+            if name == b"host":
+                host = value
+        if host is None or self._any_host or host in self._good_hosts:
+            return None
+        if not self._is_ours(host):
+            return self.reject(403, "HOST_NOT_ALLOWED")
+        if len(self._good_hosts) < HOSTS_MAX:
+            self._good_hosts.add(host)
+        return None
+
+    def _is_ours(self, host: bytes) -> bool:
+        """An address is no name that somebody could make point here."""
+        name = host.decode("latin-1").lower()
+        name = name.partition("]")[0].lstrip("[") if name.startswith("[") else name.partition(":")[0]
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return name.rstrip(".") in self._hosts or name == ""
+        return True
+
+    def reject(self, status: int, code: str) -> Answer:
+        """An answer to something that should not have been sent; counted."""
+        self.rejected[code] = self.rejected.get(code, 0) + 1
+        return error(status, code)
+
+    # -- finding the handler
+
+    def find(self, method: str, path: str) -> tuple[Handler | None, Answer]:
+        """The handler of a route, or the answer when there is none."""
+        methods = self.routes.get(path)
+        if methods is None:
+            head, slash, word = path.rpartition("/")
+            methods = self.routes.get(f"{head}/:name") if slash and word else None
+        if methods is not None:
+            handler = methods.get(method)
+            if handler is not None:
+                return handler, DONE
+            allow = (b"allow", ", ".join(sorted({*methods, "OPTIONS"})).encode())
+            if method == "OPTIONS":
+                return None, Answer(200, b"", (allow,))
+            return None, error(405, "METHOD_NOT_ALLOWED", allow)
+        if len(path) > 1 and path.endswith("/") and method in self.routes.get(path[:-1], {}):
+            return None, Answer(301 if method == "GET" else 307, b"", ((b"location", path[:-1].encode()),))
+        return None, error(404, "NOT_FOUND")
+
+    # -- ASGI
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """One request."""
+        self.begin()
+        answer = await self._answer(scope, receive)
+        body = b"" if scope["method"] == "HEAD" else answer.body
+        headers = [*answer.headers, (b"content-length", b"%d" % len(answer.body))]
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Any, receive: Any) -> Answer:
+        refusal = self.guard(scope["headers"])
+        if refusal is not None:
+            return refusal
+        method, path = scope["method"], scope["path"]
+        handler, answer = self.find(method, path)
+        if handler is None:
+            if 300 <= answer.status < 400 and scope["query_string"]:
+                location = answer.headers[0][1] + b"?" + scope["query_string"]
+                answer = answer._replace(headers=((b"location", location),))
+            return answer
+        client = scope.get("client")
+        remote = f"{client[0]}:{client[1]}" if client else "local"
+        try:
+            query = parse_query(scope["query_string"])
+            request = Request(
+                method, path, scope["query_string"], query, scope["headers"], remote, _body_reader(receive)
+            )
+            given = handler(request)
+            answer = await given if inspect.isawaitable(given) else given
+        except Refused as refused:
+            answer = error(refused.http, str(refused))
+        except Exception:
+            log.exception("request failed method=%s path=%s", method, ascii(path)[:200])
+            answer = error(500, "INTERNAL_ERROR")
+        if method != "GET" and path not in ("/pub", "/mpub"):
+            log.info("admin peer=%s method=%s path=%s query=%s status=%d",
+                     remote, method, ascii(path)[:200], ascii(scope["query_string"])[:200], answer.status)  # fmt: skip
+        return answer
+
+
+def _body_reader(receive: Any) -> Callable[[int], Awaitable[bytes | None]]:
+    async def body(limit: int) -> bytes | None:
+        """The body; None when it is longer than `limit`."""
+        pieces, size, more = [], 0, True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise refuse(400, "INVALID_REQUEST")
+            piece = message.get("body", b"")
+            size += len(piece)
+            if size > limit:
+                return None
+            pieces.append(piece)
+            more = message.get("more_body", False)
+        return b"".join(pieces)
+
+    return body

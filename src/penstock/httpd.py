@@ -1,0 +1,378 @@
+"""HTTP listeners: uvicorn's httptools protocol on sockets of ours, in the broker's own loop, within limits.
+
+    bytes ─▶ httptools ─▶ /pub, /mpub ─▶ NsqHttp.publish                ┐ answers wait in `Wire`
+                      └─▶ anything else ─▶ uvicorn's cycle ─▶ ASGI app   ┘ until the turn ends: one write per connection
+
+uvicorn parses and frames; it has no server of its own here, no signals, no log. What it does not do is done here: a
+head, a URL or a body that is too long or too slow, two lengths for one body, addresses that are not paths. Publishing
+goes round ASGI, in its place in the order of the connection's requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from typing import Any
+
+import httptools
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from penstock.fronts.http import EXITING, PUBLISH_PATHS, NsqHttp
+from penstock.fronts.site import OK, Answer, Site
+from penstock.net import Net
+
+log = logging.getLogger("penstock.http")
+
+HEAD_BYTES_MAX = 16 << 10
+HEADERS_MAX = 100
+URL_BYTES_MAX = 8 << 10
+HEAD_MS_MAX = 10_000
+BODY_MS_MIN = 30_000  # a body may take this long, and longer
+BODY_BYTES_PER_S_MIN = 1 << 10  # when it comes at least this fast
+UNREAD_BYTES_MAX = 16 << 20  # of a body that was refused
+KEEP_ALIVE_S = 120
+STOP_S = 1.0
+
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_PUBLISH_PATHS = tuple(path.encode() for path in PUBLISH_PATHS)
+
+
+class Httpd:
+    """The HTTP listeners of one application."""
+
+    def __init__(self, net: Net, site: Site, refusal: Answer | None = None) -> None:
+        self.net = net
+        self.site = site
+        self.publisher = site if isinstance(site, NsqHttp) else None
+        self.refusal = refusal  # the answer to every request, if there is one
+        self.config = uvicorn.Config(
+            site, interface="asgi3", http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None,
+            access_log=False, proxy_headers=False, server_header=False, date_header=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
+        )  # fmt: skip
+        self.config.load()
+        self.state = ServerState()
+
+    async def listen(self, listener: socket.socket, tls: Any = None) -> None:
+        """Accept connections on a bound socket."""
+        await self.net.serve(listener, lambda: HttpConnection(self), tls)
+
+    async def close(self) -> None:
+        """Answer what was asked, then close; nothing is waited for longer than `STOP_S`."""
+        for connection in list(self.state.connections):
+            connection.shutdown()
+        tasks = [task for task in self.state.tasks if not task.done()]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=STOP_S)
+            for task in late:
+                task.cancel()
+
+
+class Wire:
+    """A transport whose writes go out together when the turn of the loop ends."""
+
+    def __init__(self, transport: Any, connection: HttpConnection, net: Net) -> None:
+        self._transport = transport
+        self._connection = connection
+        self._net = net
+        self._parts: list[bytes] = []
+        self._closing = False
+
+    def write(self, data: bytes) -> None:
+        self._parts.append(data)
+        if not self._connection.dirty:
+            self._connection.dirty = True
+            self._net.mark(self._connection)  # type: ignore[arg-type]
+
+    def flush(self) -> None:
+        parts, self._parts = self._parts, []
+        if parts and not self._transport.is_closing():
+            self._transport.write(b"".join(parts))
+        if self._closing:
+            self._transport.close()
+
+    def close(self) -> None:
+        self._closing = True
+        if not self._parts:
+            self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._closing or bool(self._transport.is_closing())
+
+    def abort(self) -> None:
+        self._transport.abort()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+
+class _Nobody:
+    """Stands for the event of a request that no task waits for."""
+
+    def set(self) -> None: ...
+    def clear(self) -> None: ...
+
+
+class Direct:
+    """A request that is answered without ASGI; uvicorn sees a cycle like its own and keeps the order."""
+
+    message_event = _Nobody()
+
+    def __init__(self, path: str, query: bytes, keep_alive: bool) -> None:
+        self.path = path
+        self.query = query
+        self.keep_alive = keep_alive
+        self.pieces: list[bytes] = []
+        self.size = 0
+        self.more_body = True
+        self.disconnected = False
+        self.response_complete = False
+
+
+class HttpConnection(HttpToolsProtocol):
+    """One connection. It lives among `net.connections` like any other: swept, flushed and closed with them."""
+
+    def __init__(self, httpd: Httpd) -> None:
+        super().__init__(httpd.config, httpd.state, {}, httpd.net.loop)
+        self._httpd = httpd
+        self._net = httpd.net
+        self.dirty = False
+        self.remote = "local"
+        self._refused: Answer | None = None  # set inside the parser, which stops then
+        self._done = False  # nothing more is read
+        self._in_head = True
+        self._head_bytes = 0
+        self._since_ms = 0  # when the head or body that is being read began; 0: none is
+        self._body_bytes = 0
+        self._length = 0
+
+    # -- life
+
+    def connection_made(self, transport: Any) -> None:
+        net = self._net
+        net.role.update_time()
+        self._since_ms = net.role.mono_ms
+        wire: Any = Wire(transport, self, net)
+        super().connection_made(wire)
+        if self.client:
+            self.remote = f"{self.client[0]}:{self.client[1]}"
+        net.connections.add(self)  # type: ignore[arg-type]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._net.connections.discard(self)  # type: ignore[arg-type]
+        self._done = True
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def flush(self) -> None:
+        """The turn ends: write."""
+        self.dirty = False
+        self.transport.flush()  # type: ignore[attr-defined]
+
+    def close(self) -> None:
+        """At once."""
+        self.transport.abort()
+
+    def expired(self, mono_ms: int) -> str | None:
+        """Too slow: told so and closed. One that said nothing at all gets no answer."""
+        if self._done or not self._since_ms:
+            return None
+        taken_ms = mono_ms - self._since_ms
+        if self._in_head:
+            if taken_ms <= HEAD_MS_MAX:
+                return None
+            if not self._head_bytes:
+                return "it asked nothing"
+        elif taken_ms <= BODY_MS_MIN or self._body_bytes * 1000 >= taken_ms * BODY_BYTES_PER_S_MIN:
+            return None
+        self._refuse_all(self._httpd.site.reject(408, "REQUEST_TIMEOUT"))
+        return None
+
+    # -- reading
+
+    def data_received(self, data: bytes) -> None:
+        net = self._net
+        if not net.in_turn:
+            net.begin_turn()
+        if self._done:
+            return
+        self._unset_keepalive_if_required()
+        if self._in_head:
+            if not self._since_ms:
+                self._since_ms = net.role.mono_ms
+            self._head_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            return  # it wants to speak something else; what it asked is answered all the same
+        except httptools.HttpParserError:
+            self._refuse_all(self._refused or self._httpd.site.reject(400, "BAD_REQUEST"))
+            return
+        if self._in_head and self._head_bytes > HEAD_BYTES_MAX + URL_BYTES_MAX:
+            self._refuse_all(self._httpd.site.reject(431, "HEADERS_TOO_LARGE"))
+
+    def _stop(self, status: int, code: str) -> None:
+        """Refuse from inside the parser."""
+        self._refused = self._httpd.site.reject(status, code)
+        raise ValueError(code)
+
+    def _refuse_all(self, answer: Answer) -> None:
+        """The last answer on this connection."""
+        self._done = True
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True  # what it was about to be told can no longer be told apart from this
+            self.cycle.message_event.set()
+        self.transport.write(_render(answer, keep_alive=False))
+        self.transport.close()
+
+    # -- the parser calls these
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._length = -1
+        self._header_bytes = 0
+        self._in_head = True
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        if len(self.url) > URL_BYTES_MAX:
+            self._stop(414, "URI_TOO_LONG")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._header_bytes += len(name) + len(value) + 4
+        if len(self.headers) > HEADERS_MAX or self._header_bytes > HEAD_BYTES_MAX:
+            self._stop(431, "HEADERS_TOO_LARGE")
+
+    def on_headers_complete(self) -> None:
+        self._check_head()
+        self._in_head = False
+        self._body_bytes = 0
+        self._since_ms = self._net.role.mono_ms
+        httpd = self._httpd
+        url = self.url
+        path, _, query = url.partition(b"?")
+        if httpd.refusal is not None:
+            self._begin("", b"")
+            self._answer(self.cycle, httpd.refusal)  # type: ignore[arg-type]
+        elif (
+            httpd.publisher is not None
+            and path in _PUBLISH_PATHS
+            and (self.cycle is None or self.cycle.response_complete)
+            and self.parser.get_method() == b"POST"
+        ):
+            direct = self._begin(path.decode(), query)
+            refusal = httpd.site.guard(self.headers)
+            if refusal is None and self._length > httpd.publisher.body_max(direct.path):
+                refusal = httpd.publisher.too_big(direct.path)
+            if refusal is not None:
+                self._answer(direct, refusal)
+            elif self.expect_100_continue:
+                self.transport.write(_CONTINUE)
+        else:
+            super().on_headers_complete()
+
+    def _begin(self, path: str, query: bytes) -> Direct:
+        direct = Direct(path, query, self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())
+        self.cycle = direct  # type: ignore[assignment]
+        return direct
+
+    def _check_head(self) -> None:
+        """What no client of ours sends, and what proxies and servers are made to disagree about."""
+        path = self.url.partition(b"?")[0]
+        if path[:1] != b"/" or b"/../" in path + b"/" or b"%00" in path or b"%2e%2e" in path.lower():
+            self._stop(400, "BAD_PATH")
+        hosts = lengths = 0
+        chunked = False
+        for name, value in self.headers:
+            if name == b"host":
+                hosts += 1
+            elif name == b"content-length":
+                lengths += 1
+                self._length = int(value)
+            elif name == b"transfer-encoding":
+                chunked = True
+        if lengths > 1 or (lengths and chunked):
+            self._stop(400, "AMBIGUOUS_LENGTH")
+        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+            self._stop(400, "ONE_HOST_REQUIRED")
+
+    def on_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+        cycle: Any = self.cycle
+        if cycle.response_complete:
+            if self._body_bytes > UNREAD_BYTES_MAX:
+                self._stop(413, "BODY_TOO_BIG")
+        elif type(cycle) is Direct:
+            publisher = self._httpd.publisher
+            assert publisher is not None
+            cycle.size += len(body)
+            if cycle.size > publisher.body_max(cycle.path):
+                self._answer(cycle, publisher.too_big(cycle.path))
+            else:
+                cycle.pieces.append(body)
+        else:
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._in_head = True
+        self._since_ms = self._head_bytes = 0
+        cycle: Any = self.cycle
+        if type(cycle) is not Direct:
+            super().on_message_complete()
+            return
+        cycle.more_body = False
+        if cycle.response_complete:
+            self._next(cycle)
+            return
+        assert self._httpd.publisher is not None
+        outcome = self._httpd.publisher.publish(cycle.path, cycle.query, b"".join(cycle.pieces))
+        cycle.pieces.clear()
+        if isinstance(outcome, Answer):
+            self._answer(cycle, outcome)
+        else:
+            outcome.then(lambda flushed: self._answer(cycle, OK if flushed else EXITING))
+
+    # -- answering without ASGI
+
+    def _answer(self, direct: Direct, answer: Answer) -> None:
+        if direct.disconnected or direct.response_complete:
+            return
+        direct.response_complete = True
+        self.transport.write(_render(answer, direct.keep_alive))
+        if not direct.more_body:
+            self._next(direct)
+
+    def _next(self, direct: Direct) -> None:
+        """A request is read and answered: go on with the one that waits behind it, or wait for one."""
+        if direct.keep_alive:
+            self.on_response_complete()
+        else:
+            self._done = True
+            self.transport.close()
+
+
+def _bytes(answer: Answer, keep_alive: bool) -> bytes:
+    lines = [STATUS_LINE[answer.status]]
+    lines += [b"%s: %s\r\n" % header for header in answer.headers]
+    lines.append(b"content-length: %d\r\n" % len(answer.body))
+    if not keep_alive:
+        lines.append(b"connection: close\r\n")
+    return b"".join([*lines, b"\r\n", answer.body])
+
+
+_OK_KEPT = _bytes(OK, True)
+
+
+def _render(answer: Answer, keep_alive: bool) -> bytes:
+    return _OK_KEPT if answer is OK and keep_alive else _bytes(answer, keep_alive)

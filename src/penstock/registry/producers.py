@@ -1,0 +1,163 @@
+"""nsqlookupd's tables: which nsqd has which topics and channels, and who is tombstoned.
+
+Everything here is told by the nsqds and forgotten with their connection, except the names: a topic or channel that was
+once there stays listed until somebody deletes it, so that consumers find it when its producers come back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.errors import Refused
+
+TOPICS_MAX = 100_000
+CHANNELS_MAX = 10_000  # of one topic
+EPHEMERAL = ("#ephemeral", "#tmp")
+
+
+@dataclass(eq=False)
+class Producer:
+    """One nsqd, for as long as its connection lives."""
+
+    remote: str
+    hostname: str
+    broadcast_address: str
+    tcp_port: int
+    http_port: int
+    version: str
+    topology_zone: str = ""
+    topology_region: str = ""
+    seen_ms: int = 0
+    topics: dict[str, set[str]] = field(default_factory=dict)  # topic → its channels there
+    tombstones: dict[str, int] = field(default_factory=dict)  # topic → since when
+
+    def peer_info(self) -> dict[str, Any]:
+        """As `/lookup` shows it."""
+        return {
+            "remote_address": self.remote,
+            "hostname": self.hostname,
+            "broadcast_address": self.broadcast_address,
+            "tcp_port": self.tcp_port,
+            "http_port": self.http_port,
+            "version": self.version,
+            "topology_zone": self.topology_zone,
+            "topology_region": self.topology_region,
+        }
+
+
+class ProducerTables:
+    """Topics, channels and producers of one nsqlookupd. Times are steady milliseconds."""
+
+    def __init__(self, inactive_producer_timeout_ms: int = 300_000, tombstone_lifetime_ms: int = 45_000) -> None:
+        self.inactive_ms = inactive_producer_timeout_ms
+        self.tombstone_ms = tombstone_lifetime_ms
+        self.producers: dict[Producer, None] = {}
+        self.topics: dict[str, dict[Producer, None]] = {}
+        self.channels: dict[str, dict[str, dict[Producer, None]]] = {}  # topic → channel → producers
+
+    # -- told by nsqd
+
+    def identify(self, producer: Producer, now_ms: int) -> None:
+        """An nsqd says who it is."""
+        producer.seen_ms = now_ms
+        self.producers[producer] = None
+
+    def register(self, producer: Producer, topic: str, channel: str = "") -> None:
+        """It has this topic, or this channel of it."""
+        self.create(topic, channel)
+        self.topics[topic][producer] = None
+        held = producer.topics.setdefault(topic, set())
+        if channel:
+            self.channels[topic][channel][producer] = None
+            held.add(channel)
+
+    def unregister(self, producer: Producer, topic: str, channel: str = "") -> None:
+        """It has it no longer. Ephemeral names go with their last producer, others stay."""
+        if channel:
+            self._leave_channel(producer, topic, channel, forget=True)
+            producer.topics.get(topic, set()).discard(channel)
+            return
+        for held in producer.topics.pop(topic, set()):
+            self._leave_channel(producer, topic, held, forget=False)
+        producer.tombstones.pop(topic, None)
+        on = self.topics.get(topic)
+        if on is not None:
+            on.pop(producer, None)
+            if not on and topic.endswith(EPHEMERAL):
+                self.delete_topic(topic)
+
+    def _leave_channel(self, producer: Producer, topic: str, channel: str, forget: bool) -> None:
+        on = self.channels.get(topic, {}).get(channel)
+        if on is not None:
+            on.pop(producer, None)
+            if forget and not on and channel.endswith(EPHEMERAL):
+                del self.channels[topic][channel]
+
+    def lost(self, producer: Producer) -> None:
+        """Its connection is gone: it leaves every list; the names stay."""
+        for topic, channels in producer.topics.items():
+            self.topics.get(topic, {}).pop(producer, None)
+            for channel in channels:
+                self.channels.get(topic, {}).get(channel, {}).pop(producer, None)
+        producer.topics.clear()
+        self.producers.pop(producer, None)
+
+    # -- asked by clients
+
+    def active(self, producer: Producer, now_ms: int) -> bool:
+        """Whether it was heard of lately."""
+        return now_ms - producer.seen_ms <= self.inactive_ms
+
+    def tombstoned(self, producer: Producer, topic: str, now_ms: int) -> bool:
+        """Whether it is to be left out for this topic."""
+        since = producer.tombstones.get(topic)
+        return since is not None and now_ms - since < self.tombstone_ms
+
+    def lookup(self, topic: str, now_ms: int) -> list[Producer] | None:
+        """The producers of a topic that consumers should connect to; None when nobody ever had it."""
+        on = self.topics.get(topic)
+        if on is None:
+            return None
+        return [p for p in on if self.active(p, now_ms) and not self.tombstoned(p, topic, now_ms)]
+
+    def channels_of(self, topic: str) -> list[str]:
+        """The channels of a topic."""
+        return sorted(self.channels.get(topic, {}))
+
+    # -- changed by tools
+
+    def create(self, topic: str, channel: str = "") -> None:
+        """A name that is listed from now on. Refused when there are too many."""
+        if topic not in self.topics:
+            if len(self.topics) >= TOPICS_MAX:
+                raise Refused("too many topics", http=503)
+            self.topics[topic] = {}
+        if channel:
+            channels = self.channels.setdefault(topic, {})
+            if channel not in channels:
+                if len(channels) >= CHANNELS_MAX:
+                    raise Refused("too many channels", http=503)
+                channels[channel] = {}
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget a topic, its channels and who has it."""
+        for producer in self.topics.pop(topic, {}):
+            producer.topics.pop(topic, None)
+            producer.tombstones.pop(topic, None)
+        self.channels.pop(topic, None)
+
+    def delete_channel(self, topic: str, channel: str) -> bool:
+        """Forget a channel; False when there is none."""
+        on = self.channels.get(topic, {}).pop(channel, None)
+        if on is None:
+            return False
+        for producer in on:
+            producer.topics.get(topic, set()).discard(channel)
+        return True
+
+    def tombstone(self, topic: str, node: str, now_ms: int) -> None:
+        """Leave a node (`broadcast address:http port`) out of look-ups of a topic for a while."""
+        for producer in self.topics.get(topic, {}):
+            if f"{producer.broadcast_address}:{producer.http_port}" == node:
+                producer.tombstones[topic] = now_ms
