@@ -83,7 +83,9 @@ class Process:
     def take_jobs(self) -> list[Any]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
         broker = self.broker
-        if broker is None or (self.mono_ms < self._jobs_due_ms and not broker.store.durability.wanted):
+        if broker is None or (
+            self.mono_ms < self._jobs_due_ms and not broker.store.durability.wanted and not broker.staging.wants_job
+        ):
             return []
         self._jobs_due_ms = self.mono_ms + JOBS_EVERY_MS
         return broker.take_jobs()

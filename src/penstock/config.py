@@ -121,6 +121,8 @@ class BrokerConfig:
     statsd_exclude_ephemeral: bool = _about("leave ephemeral topics and channels out of statsd", False)
     node_id: int = _about("part of message ids, 0 to 1023; -1: from the host name", -1)
     log_level: str = _about("debug, info, warn, error or fatal", "info")
+    stage_max_bytes: int = _about("bytes of staged rows at which no more are taken", 64 << 30)
+    stage_ttl_ms: int = _about("age at which staged rows that nobody published are dropped", 86_400_000)
     topic: tuple[Mapping[str, Any], ...] = _about("rules for new topics: name pattern, level, queues", ())
 
 

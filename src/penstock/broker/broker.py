@@ -16,6 +16,8 @@ from typing import Any
 
 from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
 from penstock.broker.groups import GroupTable, OffsetTable
+from penstock.broker.sinks import SINK_TOPIC
+from penstock.broker.staging import Staging
 from penstock.broker.stats import Stats
 from penstock.broker.topics import (
     DEAD_PREFIX,
@@ -135,6 +137,8 @@ class Broker:
         self.schedule = Schedule(self.folder / "schedule", delivered=self._delivered())
         self.store.attach(self.schedule)
         self.transactions = Transactions(self)
+        self.staging = Staging(self)
+        self.store.attach(self.staging.sinks)
         self.groups = GroupTable(auto_create=config.auto_create_subscription_group)
         self.offsets = OffsetTable()
         self.clients = ClientTable()
@@ -165,6 +169,7 @@ class Broker:
         self.save_tables()
         self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
         self.transactions.load()
+        self.staging.open()
         return recovery
 
     def close(self, clean: bool = True) -> None:
@@ -174,6 +179,7 @@ class Broker:
             self.save_tables()
             for write in self._offset_saves():
                 write()
+        self.staging.close()
         self.store.close(clean)
 
     def _topics_changed(self) -> None:
@@ -200,6 +206,8 @@ class Broker:
         for name, queues, perm in wanted:
             if self.topics.get(name) is None:
                 make(name, queues, queues, perm, announce=False)
+        if self.topics.get(SINK_TOPIC) is None:
+            make(SINK_TOPIC, 1, 1, 4, announce=False, level=LEVEL_DISK)
 
     def is_system_topic(self, name: str) -> bool:
         """Hidden in lists of topics, not to be deleted."""
@@ -236,6 +244,7 @@ class Broker:
             self.store.tick(self.now_ms, mono_ms),
             self.stats.tick(mono_ms),
             self.transactions.tick(mono_ms),
+            self.staging.tick(mono_ms),
             self._deliver_due(),
         ]
         if mono_ms >= self._clients_due_ms:
@@ -281,6 +290,7 @@ class Broker:
     def take_jobs(self) -> list[Any]:
         """Blocking work for the worker threads: the store's, and offsets every 5 s."""
         jobs: list[Any] = self.store.take_jobs(self.mono_ms)
+        jobs += self.staging.take_jobs(self.mono_ms)
         if self.mono_ms >= self._offsets_due_ms:
             self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
             saves = self._offset_saves()

@@ -34,7 +34,8 @@ DEAD_PREFIX = b"%DLQ%"
 _NAME = re.compile(rb"[%|a-zA-Z0-9_-]+")
 # Closed to senders (rocketmq.md §9.1).
 PROTECTED = frozenset(
-    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, b"TRANS_CHECK_MAX_TIME_TOPIC", b"SELF_TEST_TOPIC", b"OFFSET_MOVED_EVENT")
+    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, b"TRANS_CHECK_MAX_TIME_TOPIC", b"SELF_TEST_TOPIC", b"OFFSET_MOVED_EVENT",
+     b"rmq_sys_penstock_sinks")
 )  # fmt: skip
 
 

@@ -120,6 +120,12 @@ class RequestCode(IntEnum):
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
     LITE_PULL_MESSAGE = 361
+    # Ours, where RocketMQ has none: staged writes (docs/protocol.md).
+    STAGE_OPEN = 77_001
+    STAGE_APPEND = 77_002
+    STAGE_SEAL = 77_003
+    STAGE_PUBLISH = 77_004
+    STAGE_DROP = 77_005
 
 
 class ResponseCode(IntEnum):
@@ -162,6 +168,11 @@ class ResponseCode(IntEnum):
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
     FLOW_CONTROL = 215
+    STAGE_STALE = 77_001
+    STAGE_LOST = 77_002
+    STAGE_GAP = 77_003
+    STAGE_FULL = 77_004
+    STAGE_OTHER_QUERY = 77_005
 
 
 # permissions of a topic
@@ -330,6 +341,11 @@ _HEADERS: dict[RequestCode, str] = {
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: "globalWhiteAddrs:s! aclFileFullPath:s",
     RequestCode.GET_TOPIC_CONFIG: "topic:s!",
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "group:s!",
+    RequestCode.STAGE_OPEN: "sink:s! query:s! run:s! coordinator:s token:s batch:l reset:b once:b",
+    RequestCode.STAGE_APPEND: "token:s! number:l!",
+    RequestCode.STAGE_SEAL: "token:s! rows:l! bytes:l! sums:l! level:s",
+    RequestCode.STAGE_PUBLISH: "sink:s! query:s! run:s! coordinator:s! batch:l! reset:b once:b",
+    RequestCode.STAGE_DROP: "sink:s! run:s!",
 }
 
 

@@ -1,0 +1,154 @@
+"""What a broker knows of each sink: the last batch it published, and which run may go on. An output of dispatch.
+
+    run     a driver that was not known began to write to the sink; whoever wrote before it is stale
+    begin   a batch is published: the records behind this one, up to `done`, are its rows
+    done    all rows of the batch are there
+
+Each is a record of RMQ_SYS topic `rmq_sys_penstock_sinks`, a JSON object as its body: live and at the start the table
+is made of these records alone, on top of a snapshot (`config/sinks.json`) that retention cannot take away. `begin`, rows
+and `done` are appended in one turn, so that nothing stands between them; a `begin` without `done` at the end of the log
+is a publish that a crash has cut short, and `broker.staging` appends what is missing from the staged files, which are
+kept until `done` is on the disk.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.disk.files import Files
+from penstock.disk.tables import load, replace
+from penstock.log.durability import Job
+from penstock.wire.record import decode_record
+
+SINK_TOPIC = b"rmq_sys_penstock_sinks"
+SINKS_MAX = 10_000
+STALE_RUNS_MAX = 32
+SNAPSHOT_MS = 5_000
+SNAPSHOT_BYTES = 64 << 20  # the most that an unclean start has to read again for the sinks' sake
+
+
+@dataclass
+class Sink:
+    """One sink at this broker. `last` is the batch published last, -1 for none; `answer` is what its publisher was told."""
+
+    query: str
+    run: str
+    coordinator: str
+    last: int = -1
+    answer: dict[str, Any] = field(default_factory=dict)
+    once: bool = False  # a job that nobody can name again: the first to be forgotten
+    stale: list[str] = field(default_factory=list)
+    at_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A publish whose rows are being appended: where its `begin` record stands, and how large that is."""
+
+    physical: int
+    size: int
+    about: dict[str, Any]
+
+
+class Sinks:
+    """The table, as a subscriber of the store."""
+
+    topics = frozenset((SINK_TOPIC,))
+
+    def __init__(self, path: Path, files: Files) -> None:
+        self.path = path
+        self.files = files
+        self.by_name: dict[str, Sink] = {}
+        self.begun: Begun | None = None
+        self.position = -1
+        self._changed_at = -1  # physical offset behind the newest change
+        self._saved_ms = 0
+        self._running = False
+        table = load(files, path)
+        if table is not None:
+            self._take(table)
+
+    def _take(self, table: dict[str, Any]) -> None:
+        for name, about in (table.get("sinks") or {}).items():
+            try:
+                self.by_name[name] = Sink(**about)
+            except TypeError:
+                continue  # of a later version, or damaged: the log may know it
+        position = table.get("position")
+        self.position = position if isinstance(position, int) else -1
+
+    # -- what the log tells
+
+    def add(self, physical: int, record: bytes, tags_code: int, store_ms: int) -> None:
+        """A record of the topic."""
+        message = decode_record(record, decompress=False)
+        try:
+            about: dict[str, Any] = json.loads(message.body if message is not None else b"{}")
+            kind, name = about["k"], about["sink"]
+        except (ValueError, KeyError, TypeError):
+            return
+        self._changed_at = physical + len(record)
+        if kind == "run":
+            self._run(name, about)
+        elif kind == "begin":
+            self.begun = Begun(physical, len(record), about)
+        elif kind == "done":
+            self._done(name, about)
+        sink = self.by_name.get(name)
+        if sink is not None:
+            sink.at_ms = store_ms
+        if len(self.by_name) > SINKS_MAX:
+            oldest = min(self.by_name, key=lambda n: (not self.by_name[n].once, self.by_name[n].at_ms))
+            del self.by_name[oldest]
+
+    def _run(self, name: str, about: dict[str, Any]) -> None:
+        sink = self.by_name.get(name)
+        if sink is None or about.get("reset"):
+            sink = self.by_name[name] = Sink(about["query"], about["run"], about["coordinator"])
+        elif sink.run != about["run"]:
+            sink.stale = [*sink.stale, sink.run][-STALE_RUNS_MAX:]
+            sink.run = about["run"]
+        sink.once = bool(about.get("once"))
+
+    def _done(self, name: str, about: dict[str, Any]) -> None:
+        begun, self.begun = self.begun, None
+        sink = self.by_name.get(name)
+        if sink is not None and begun is not None:
+            sink.last = begun.about["batch"]
+            sink.answer = {"rows": begun.about["rows"], "brokers": begun.about.get("brokers") or {}}
+
+    def done(self, prepared: int, physical: int) -> None:
+        """Nothing here is waited for."""
+
+    def cut(self, end: int) -> None:
+        """A snapshot holds only what was flushed: there is nothing to forget."""
+        self.position = min(self.position, end)
+
+    # -- the snapshot
+
+    def take_job(self, flushed: int, end: int, mono_ms: int) -> Job | None:
+        """Write the table down when all of it is on the disk and it is time."""
+        if self._running or not self.by_name or self.begun is not None or self.position >= flushed:
+            return None
+        if self._changed_at > flushed:
+            return None
+        due = mono_ms - self._saved_ms >= SNAPSHOT_MS and self._changed_at > self.position
+        if not due and flushed - self.position < SNAPSHOT_BYTES and mono_ms < 1 << 62:
+            return None
+        self._running = True
+        sinks = {name: asdict(sink) for name, sink in self.by_name.items()}
+        data = json.dumps({"position": flushed, "sinks": sinks}).encode()
+
+        def finish(error: BaseException | None, now_ms: int) -> None:
+            self._running = False
+            self._saved_ms = now_ms
+            if error is None:
+                self.position = flushed  # a full disk keeps the old file, and later is early enough
+
+        return Job("sinks", lambda: replace(self.files, self.path, data), finish)
+
+    def close(self) -> None:
+        """The table is in the log."""

@@ -1,0 +1,389 @@
+"""Staged writes with plain blocking sockets: rows go to the brokers now and are shown to readers all at once, later.
+
+A task stages under a random token (`Stager`); the driver of the job publishes the tokens it was told of, once for each
+(sink, batch) (`StageClient.publish`). A batch over several brokers is decided at one of them, the sink's coordinator: its
+PUBLISH holds the tokens of all, and whoever comes later with the same batch finishes that decision instead of its own.
+Which broker that is was said by the first run of the sink, and every broker that has rows of it knows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TypeVar
+from zlib import crc32
+
+from penstock.client.reader import Line, LogReader
+from penstock.client.routes import MessageQueue, split_address
+from penstock.client.sending import QUEUES_PER_NEW_TOPIC
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
+from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
+from penstock.wire.fastjson import loads
+from penstock.wire.remoting import RemotingCommand, encode
+
+__all__ = ["Published", "Sealed", "SinkRun", "StageClient", "StagedLost", "Stager"]
+
+T = TypeVar("T")
+_PAUSE_S, _PAUSE_MAX_S = 0.05, 2.0
+# A broker that is restarting or has a full disk may do it a moment later.
+_PASSING = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT)
+
+
+class StagedLost(ClientError):
+    """Rows that were staged are not there any more: the task, or the batch, must be done again."""
+
+
+@dataclass(frozen=True)
+class SinkRun:
+    """Who writes: `sink` is what batches are counted for, `query` what it belongs to, `run` this start of it.
+
+    `reset` gives a sink that belongs to another query to this one. `once`: nobody will come again under this name.
+    """
+
+    sink: str
+    query: str
+    run: str
+    reset: bool = False
+    once: bool = False
+
+    def ext(self) -> dict[str, str]:
+        """The fields that all calls carry."""
+        flags = {name: "true" for name in ("reset", "once") if getattr(self, name)}
+        return {"sink": self.sink, "query": self.query, "run": self.run, **flags}
+
+
+@dataclass(frozen=True)
+class Sealed:
+    """What one attempt of one task has staged: rows by broker, under one token."""
+
+    token: str
+    rows: int
+    bytes: int
+    brokers: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Published:
+    """A batch is visible. `already`: an earlier attempt had published (or decided) it, and its rows count."""
+
+    already: bool
+    rows: dict[str, int] = field(default_factory=dict)
+
+
+class StageClient(LogReader):
+    """The driver's side, and what tasks need to know of the cluster.
+
+    Every call is tried again for `patience_s` seconds while a broker is away; then it raises what went wrong.
+    """
+
+    def __init__(self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 30.0, patience_s: float = 120.0) -> None:
+        super().__init__(registry, timeout_s=timeout_s)
+        self.patience_s = patience_s
+        self._masters: dict[str, str] = {}
+        self._deciders: dict[tuple[str, str], str] = {}
+
+    # -- the cluster
+
+    def patiently(self, ask: Callable[[], T]) -> T:
+        """What `ask` returns, asked again after errors that pass, until the patience ends."""
+        deadline, pause = time.monotonic() + self.patience_s, _PAUSE_S
+        while True:
+            try:
+                return ask()
+            except ClientError as error:
+                if not _passing(error) or time.monotonic() + pause > deadline:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, _PAUSE_MAX_S)
+
+    def masters(self, *, fresh: bool = False) -> dict[str, str]:
+        """The brokers that take writes: name to address."""
+        if fresh or not self._masters:
+            value = loads(self._ask_registry(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO)).body)
+            try:
+                self._masters = {
+                    str(name): str(data["brokerAddrs"]["0"])
+                    for name, data in value["brokerAddrTable"].items()
+                    if "0" in data["brokerAddrs"]
+                }
+            except (AttributeError, KeyError, TypeError) as error:
+                raise WireError(f"not a cluster: {error!r}") from error
+        if not self._masters:
+            raise NoRoute("no broker is registered")
+        return self._masters
+
+    def queues_to_write(self, topic: str) -> list[MessageQueue]:
+        """The message queues that take messages of a topic; of a topic that does not exist those it will have."""
+        try:
+            route = self._route(topic)
+        except NoRoute:
+            route = self._route(DEFAULT_TOPIC).as_template_for(topic, QUEUES_PER_NEW_TOPIC)
+        found = route.publish_queues()
+        if not found:
+            raise NoRoute(f"no broker takes messages for topic {topic!r}")
+        return found
+
+    def address(self, broker: str, *, fresh: bool = False) -> tuple[str, int]:
+        """Where a broker listens. NoRoute while it is away."""
+        known = self.masters(fresh=fresh).get(broker) or self.masters(fresh=True).get(broker)
+        if known is None:
+            raise NoRoute(f"broker {broker!r} is away")
+        return split_address(known, 10911)
+
+    def ask_broker(self, broker: str, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        """The answer of a broker, with patience. Staged calls may all be repeated."""
+        fresh = False
+
+        def once() -> RemotingCommand:
+            nonlocal fresh
+            address = self.address(broker, fresh=fresh)
+            fresh = True
+            answer = self._call(address, RemotingCommand(code, dict(ext), body))
+            if answer.code != ResponseCode.SUCCESS:
+                raise BrokerRefused(answer.code, answer.remark or "")
+            return answer
+
+        return self.patiently(once)
+
+    # -- the sink
+
+    def coordinator(self, run: SinkRun) -> str:
+        """The broker that decides for the sink: the one any broker knows of, else one chosen by the sink's name."""
+        known = self._deciders.get((run.sink, run.run))
+        if known is None:
+            names = sorted(self.patiently(lambda: self.masters(fresh=True)))
+            known = next((known for known in (self.state(run, name)[1] for name in names) if known), "")
+            known = known or names[crc32(run.sink.encode()) % len(names)]
+            self._deciders[run.sink, run.run] = known
+        return known
+
+    def state(self, run: SinkRun, broker: str) -> tuple[int, str]:
+        """What a broker knows of the sink: (batch published last or -1, its coordinator or empty). BrokerRefused when
+        this run may not write."""
+        answer = self.ask_broker(broker, RequestCode.STAGE_OPEN, run.ext())
+        return int(answer.ext["batch"]), answer.ext["coordinator"]
+
+    def publish(self, run: SinkRun, batch: int, sealed: Iterable[Sealed]) -> Published:
+        """Let readers see the rows of these tokens, in this order; of a batch that was decided before, those of then."""
+        parts = list(sealed)
+        coordinator = self.coordinator(run)
+        tokens: dict[str, list[str]] = {}
+        for part in parts:
+            for broker in part.brokers:
+                tokens.setdefault(broker, []).append(part.token)
+        alone = set(tokens) <= {coordinator}
+        ext = {**run.ext(), "coordinator": coordinator, "batch": str(batch)}
+        body = {"tokens": tokens.get(coordinator, [])} | ({} if alone else {"brokers": tokens})
+        answer = self.ask_broker(coordinator, RequestCode.STAGE_PUBLISH, ext, json.dumps(body).encode())
+        told = json.loads(answer.body or b"{}")
+        already = answer.ext.get("already") == "true"
+        rows = {coordinator: int(told.get("rows", 0))}
+        decided: dict[str, list[str]] = told.get("brokers") or {}
+        for broker in sorted(set(decided) - {coordinator}):
+            part_body = json.dumps({"tokens": decided[broker]}).encode()
+            part_told = self.ask_broker(broker, RequestCode.STAGE_PUBLISH, ext, part_body)
+            rows[broker] = int(json.loads(part_told.body or b"{}").get("rows", 0))
+        if already:
+            self.drop(run, [part for part in parts if not _in(part, decided)])
+        return Published(already, rows)
+
+    def drop(self, run: SinkRun, sealed: Iterable[Sealed]) -> None:
+        """Forget staged rows; best effort, the brokers clean up by rule."""
+        tokens: dict[str, list[str]] = {}
+        for part in sealed:
+            for broker in part.brokers:
+                tokens.setdefault(broker, []).append(part.token)
+        for broker, named in tokens.items():
+            try:
+                command = RemotingCommand(
+                    RequestCode.STAGE_DROP, {"sink": run.sink, "run": run.run}, json.dumps({"tokens": named}).encode()
+                )
+                self._call(self.address(broker), command)
+            except (ClientError, WireError):
+                continue
+
+
+def _in(part: Sealed, decided: dict[str, list[str]]) -> bool:
+    return any(part.token in decided.get(broker, ()) for broker in part.brokers)
+
+
+def _passing(error: ClientError) -> bool:
+    if isinstance(error, BrokerRefused):
+        return error.code in _PASSING
+    return isinstance(error, ConnectionLost | TimedOut | NoRoute)
+
+
+class _Pipe(Line):
+    """A connection on which requests may go out before the last one is answered; answers come in order."""
+
+    def post(self, command: RemotingCommand) -> None:
+        command.opaque = next(self._opaques) & 0x7FFFFFFF
+        try:
+            self._socket.sendall(encode(command))
+        except OSError as error:
+            raise ConnectionLost(f"connection broke: {error}") from error
+
+    def answer(self, timeout_s: float) -> RemotingCommand:
+        try:
+            while True:
+                answer = self._receive(time.monotonic() + timeout_s)
+                if answer.response:
+                    return answer
+        except TimeoutError as error:
+            raise TimedOut(f"no answer within {timeout_s:g} s") from error
+        except OSError as error:
+            raise ConnectionLost(f"connection broke: {error}") from error
+
+
+@dataclass
+class _At:
+    """One broker's part of a token."""
+
+    broker: str
+    pipe: _Pipe | None = None
+    number: int = 0
+    rows: int = 0
+    size: int = 0
+    sums: int = 0
+    unanswered: deque[tuple[int, bytes]] = field(default_factory=deque)
+    posted: int = 0
+    over: bool = False  # the batch is published there already
+
+
+class Stager:
+    """One attempt of one task. Chunks are sent ahead, `inflight` of them; after a lost connection the rest goes again."""
+
+    def __init__(
+        self, client: StageClient, run: SinkRun, batch: int, *, inflight: int = 8, level: str = "disk"
+    ) -> None:
+        self.client = client
+        self.run = run
+        self.batch = batch
+        self.token = uuid.uuid4().hex
+        self.coordinator = client.coordinator(run)
+        self._inflight = max(1, inflight)
+        self._level = level
+        self._parts: dict[str, _At] = {}
+
+    def over(self) -> bool:
+        """Whether the batch was published, or decided, before: then nothing needs to be staged."""
+        return self.client.state(self.run, self.coordinator)[0] >= self.batch
+
+    def add(self, broker: str, chunk: bytes, rows: int) -> None:
+        """Stage a chunk of pieces (see `broker.staging`) at a broker."""
+        part = self._parts.get(broker)
+        if part is None:
+            part = self._parts[broker] = _At(broker)
+        if part.over:
+            return
+        part.number += 1
+        part.rows += rows
+        part.size += len(chunk)
+        part.sums = crc32(crc32(chunk).to_bytes(4, "big"), part.sums)
+        part.unanswered.append((part.number, chunk))
+        self._settle(part, self._inflight)
+
+    def _settle(self, part: _At, most: int) -> None:
+        """Send what is to be sent and take answers until at most so many chunks are unanswered."""
+
+        def work() -> None:
+            try:
+                if part.pipe is None:
+                    self._open(part)
+                assert part.pipe is not None
+                for number, chunk in list(part.unanswered):
+                    if number > part.posted:
+                        part.pipe.post(self._append(number, chunk))
+                        part.posted = number
+                while len(part.unanswered) > most:
+                    self._taken(part, part.pipe.answer(self.client._timeout_s))
+            except (ConnectionLost, TimedOut, BrokerRefused):
+                self._forget(part)
+                raise
+
+        if not part.over:
+            self.client.patiently(work)
+
+    def _append(self, number: int, chunk: bytes) -> RemotingCommand:
+        return RemotingCommand(RequestCode.STAGE_APPEND, {"token": self.token, "number": str(number)}, chunk)
+
+    def _taken(self, part: _At, answer: RemotingCommand) -> None:
+        if answer.code != ResponseCode.SUCCESS:
+            raise _refused(answer)
+        number = int(answer.ext["number"])
+        while part.unanswered and part.unanswered[0][0] <= number:
+            part.unanswered.popleft()
+
+    def _forget(self, part: _At) -> None:
+        if part.pipe is not None:
+            part.pipe.close()
+            part.pipe = None
+
+    def _open(self, part: _At) -> None:
+        """Connect, and find out which chunks the broker has."""
+        part.pipe = _Pipe(self.client.address(part.broker), self.client._timeout_s)
+        ext = {
+            **self.run.ext(), "token": self.token, "batch": str(self.batch), "coordinator": self.coordinator,
+        }  # fmt: skip
+        answer = part.pipe.call(RemotingCommand(RequestCode.STAGE_OPEN, ext), self.client._timeout_s)
+        if answer.code != ResponseCode.SUCCESS:
+            raise _refused(answer)
+        if answer.ext["coordinator"] != self.coordinator:
+            raise StagedLost(f"brokers came or went: {answer.ext['coordinator']} decides for {self.run.sink}")
+        has = int(answer.ext["number"])
+        if has < 0:
+            part.over = True
+            part.unanswered.clear()
+            return
+        while part.unanswered and part.unanswered[0][0] <= has:
+            part.unanswered.popleft()
+        if part.number > has and (not part.unanswered or part.unanswered[0][0] != has + 1):
+            raise StagedLost(f"broker {part.broker} has {has} chunks of {self.token}, it had acknowledged more")
+        part.posted = has
+
+    def seal(self) -> Sealed:
+        """No more rows come: all of them are on the brokers' disks when this returns."""
+        for part in self._parts.values():
+            self._settle(part, 0)
+        for part in self._parts.values():
+            if not part.over:
+                self.client.patiently(lambda part=part: self._seal(part))  # type: ignore[misc]
+            self._forget(part)
+        parts = [part for part in self._parts.values() if not part.over]
+        return Sealed(
+            self.token, sum(part.rows for part in parts), sum(part.size for part in parts),
+            tuple(part.broker for part in parts),
+        )  # fmt: skip
+
+    def _seal(self, part: _At) -> None:
+        ext = {
+            "token": self.token, "rows": str(part.rows), "bytes": str(part.size), "sums": str(part.sums),
+            "level": self._level,
+        }  # fmt: skip
+        try:
+            if part.pipe is None:
+                self._open(part)
+                if part.over:
+                    return
+            assert part.pipe is not None
+            answer = part.pipe.call(RemotingCommand(RequestCode.STAGE_SEAL, ext), self.client._timeout_s)
+            if answer.code != ResponseCode.SUCCESS:
+                raise _refused(answer)
+        except (ConnectionLost, TimedOut, BrokerRefused):
+            self._forget(part)
+            raise
+
+    def close(self) -> None:
+        """Let go of the connections; what is not sealed expires at the brokers."""
+        for part in self._parts.values():
+            self._forget(part)
+
+
+def _refused(answer: RemotingCommand) -> ClientError:
+    if answer.code == ResponseCode.STAGE_LOST:
+        return StagedLost(answer.remark or "")
+    return BrokerRefused(answer.code, answer.remark or "")

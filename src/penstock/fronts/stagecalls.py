@@ -1,0 +1,128 @@
+"""OPEN, APPEND, SEAL, PUBLISH and DROP: the five calls of staged writes, byte by byte in docs/protocol.md."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from penstock.broker.broker import Broker
+from penstock.broker.sinks import SINK_TOPIC
+from penstock.broker.staging import Wanted
+from penstock.errors import Refused, StoreError
+from penstock.wire import record
+from penstock.wire.codes import RequestCode, read_fields
+from penstock.wire.remoting import RemotingCommand
+
+Answer = RemotingCommand | None
+
+
+class StageCalls:
+    """The part of the requests' table that stages and publishes."""
+
+    broker: Broker
+
+    def stage_open(self, session: Any, request: RemotingCommand) -> Answer:
+        """Without a token: what is known of the sink. With one: begin, or go on after a lost connection."""
+        fields = read_fields(request.code, request.ext)
+        staging = self.broker.staging
+        sink, query, run = fields["sink"], fields["query"], fields["run"]
+        if not fields["token"]:
+            known = staging.ask(sink, query, run, bool(fields["reset"]))
+            last, coordinator = (-1, "") if known is None else (known.last, known.coordinator)
+            return request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator})
+        number, known = staging.open_token(
+            sink, query, run, fields["coordinator"] or "", fields["token"], -1 if fields["batch"] is None else fields["batch"],
+            record.pack_host(session.remote), reset=bool(fields["reset"]), once=bool(fields["once"]),
+        )  # fmt: skip
+        ext = {"number": str(number), "batch": str(known.last), "coordinator": known.coordinator}
+        return request.reply(ext=ext)
+
+    def stage_append(self, session: Any, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        number = self.broker.staging.append(fields["token"], fields["number"], request.body)
+        return request.reply(ext={"number": str(number)})
+
+    def stage_seal(self, session: Any, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+
+        def answer(error: BaseException | None) -> None:
+            session.push(request.reply() if error is None else _failed(request, error))
+
+        wait = fields["level"] != "os"
+        self.broker.staging.seal(
+            fields["token"], fields["rows"], fields["bytes"], fields["sums"], answer if wait else None
+        )
+        return None if wait else request.reply()
+
+    def stage_publish(self, session: Any, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        wanted = _wanted(fields, request.body)
+        staging = self.broker.staging
+
+        def publish(error: BaseException | None) -> None:
+            try:
+                if error is not None:
+                    raise error
+                now, sink = staging.publish(wanted)
+            except (Refused, StoreError) as refused:
+                session.push(_failed(request, refused))
+                return
+            ext = {"batch": str(sink.last), "already": str(not now).lower()}
+            answer = sink.answer if wanted.batch == sink.last else {}
+            reply = request.reply(ext=ext, body=json.dumps(answer).encode())
+            store = self.broker.store
+            if store.healthy and store.flushed_position >= store.end_position:
+                session.push(reply)  # no flush will come that it could wait for
+            else:
+                session.answer_when_stored(self.broker.topics.by_name[SINK_TOPIC], reply)
+
+        staging.when_flushed(staging.ready(wanted) or [], publish)
+        return None
+
+    def stage_drop(self, session: Any, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        tokens = _tokens(_object(request.body).get("tokens", []))
+        count = self.broker.staging.drop(fields["sink"], fields["run"], list(tokens))
+        return request.reply(ext={"count": str(count)})
+
+
+def _failed(request: RemotingCommand, error: BaseException) -> RemotingCommand:
+    code = error.remoting if isinstance(error, Refused) else 14
+    return request.reply(code, remark=str(error))
+
+
+def _wanted(fields: dict[str, Any], body: bytes) -> Wanted:
+    value = _object(body)
+    brokers = value.get("brokers") or {}
+    if not isinstance(brokers, dict) or fields["batch"] < 0:
+        raise Refused("a publish names a batch from 0 on, and tokens by broker")
+    return Wanted(
+        fields["sink"], fields["query"], fields["run"], fields["batch"], fields["coordinator"],
+        _tokens(value.get("tokens", [])), {str(name): list(_tokens(tokens)) for name, tokens in brokers.items()},
+        bool(fields["reset"]), bool(fields["once"]),
+    )  # fmt: skip
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body or b"{}")
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise Refused("the body is no JSON object")
+    return value
+
+
+def _tokens(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(token, str) for token in value):
+        raise Refused("tokens are a list of texts")
+    return tuple(value)
+
+
+STAGE_TABLE = {
+    RequestCode.STAGE_OPEN: "stage_open",
+    RequestCode.STAGE_APPEND: "stage_append",
+    RequestCode.STAGE_SEAL: "stage_seal",
+    RequestCode.STAGE_PUBLISH: "stage_publish",
+    RequestCode.STAGE_DROP: "stage_drop",
+}
