@@ -13,6 +13,7 @@ COMPILED = [
     "penstock.log.store",
     "penstock.net",
     "penstock.spark.decode",
+    "penstock.spark.encode",
     "penstock.wire.header",
     "penstock.wire.outbox",
 ]

@@ -5,6 +5,7 @@ Spark imports this module in every session that looks a format up, so nothing bu
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -12,7 +13,8 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from penstock.spark.source import Reader, StreamReader
+    from penstock.spark.sink import BatchWriter, StreamWriter
+    from penstock.spark.source import Reader, Source, StreamReader
 
 
 class DefaultSource(DataSource):
@@ -20,13 +22,25 @@ class DefaultSource(DataSource):
 
     >>> spark.read.format("penstock").load("orders")                                      # doctest: +SKIP
     >>> spark.readStream.format("penstock").option("subscribe", "orders").load()          # doctest: +SKIP
+    >>> df.write.format("penstock").mode("append").save("orders")                         # doctest: +SKIP
     """
 
     def __init__(self, options: dict[str, str]) -> None:
-        from penstock.spark.source import Source
+        from penstock.spark import sinkoptions
 
         super().__init__(options)
-        self.source = Source(options)
+        self._source: Source | None = None
+        if not (sinkoptions.for_writing(options) or _asked_by("write_into_data_source.py")):
+            self._source = self.source  # now: one DataFrame is one range
+
+    @property
+    def source(self) -> Source:
+        """The reading side."""
+        from penstock.spark.source import Source
+
+        if self._source is None:
+            self._source = Source(self.options)
+        return self._source
 
     @classmethod
     def name(cls) -> str:
@@ -40,3 +54,26 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> StreamReader:
         return self.source.stream_reader(schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
+        from penstock.spark import sink
+
+        return sink.batch_writer(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
+        from penstock.spark import sink
+
+        return sink.stream_writer(self.options, schema, overwrite)
+
+
+def _asked_by(worker: str) -> bool:
+    """Whether it is this one of Spark's worker modules that makes the object."""
+    try:
+        frame = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_filename.endswith(worker):
+                return True
+            frame = frame.f_back  # type: ignore[assignment]
+    except (AttributeError, ValueError):
+        pass
+    return False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -134,22 +134,30 @@ OPTIONS = (
 # What Spark itself may add.
 IGNORED = frozenset({"checkpointlocation", "serialization.format", "versionasof", "timestampasof"})
 
-_NAMES = {spelling.lower(): option for option in OPTIONS for spelling in (option.name, *option.aliases)}
-
 
 def parse(given: Mapping[str, str]) -> SourceOptions:
     """The options, checked. `ConfigError` for an unknown name (naming the nearest), a bad value or a clash."""
+    values, seen = read(OPTIONS, given)
+    options = SourceOptions(**values)
+    _check(options, seen)
+    return options
+
+
+def read(known: Sequence[Option], given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+    """The value of every known option by its field, and how those that were given were spelled."""
+    names = {spelling.lower(): option for option in known for spelling in (option.name, *option.aliases)}
     values: dict[str, Any] = {}
-    for option in OPTIONS:
+    for option in known:
         default = "" if option.kind == "positions" else option.default
-        values[option.field] = _PARSERS[option.kind.split()[0]](default, option) if default else _NOTHING[option.kind]
+        kind = option.kind.split()[0]
+        values[option.field] = _PARSERS[kind](default, option) if default else _NOTHING[kind]
     seen: dict[str, str] = {}
     for name, text in given.items():
-        found = _NAMES.get(name.lower())
+        found = names.get(name.lower())
         if found is None:
             if name.lower() in IGNORED:
                 continue
-            raise unknown(name)
+            raise unknown(name, known)
         if found.name in seen:
             raise ConfigError(f"{name} and {seen[found.name]} are the same option: give one of them")
         seen[found.name] = name
@@ -157,32 +165,26 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
             values[found.field] = _PARSERS[found.kind.split()[0]](str(text), found)
         except ValueError as error:
             raise ConfigError(f"option {found.name} = {text!r}: {error}", found.meaning) from None
-    options = SourceOptions(**values)
-    _check(options, seen)
-    return options
+    return values, seen
 
 
-def unknown(name: str) -> ConfigError:
+def unknown(name: str, known: Sequence[Option] = OPTIONS) -> ConfigError:
     """The error for a name no option has, naming the nearest."""
-    near = get_close_matches(name.lower(), _NAMES, 1, 0.6)
-    hint = f"did you mean {_spelling(near[0])}?" if near else f"options: {', '.join(o.name for o in OPTIONS)}"
+    spellings = {spelling.lower(): spelling for option in known for spelling in (option.name, *option.aliases)}
+    near = get_close_matches(name.lower(), spellings, 1, 0.6)
+    hint = f"did you mean {spellings[near[0]]}?" if near else f"options: {', '.join(o.name for o in known)}"
     return ConfigError(f"unknown option {name!r}: {hint}", hint)
 
 
-def table() -> str:
+def table(known: Sequence[Option] = OPTIONS) -> str:
     """The options as a Markdown table, for the documentation."""
     lines = ["| option | default | counts in | meaning |", "|---|---|---|---|"]
-    for option in OPTIONS:
+    for option in known:
         names = ", ".join(f"`{name}`" for name in (option.name, *option.aliases))
         default = f"`{option.default}`" if option.default else "–"
         meaning = option.meaning.replace("|", "\\|")
         lines.append(f"| {names} | {default} | {option.reads} | {meaning} |")
     return "\n".join(lines) + "\n"
-
-
-def _spelling(lower: str) -> str:
-    option = _NAMES[lower]
-    return next(name for name in (option.name, *option.aliases) if name.lower() == lower)
 
 
 def _check(options: SourceOptions, seen: dict[str, str]) -> None:

@@ -1,0 +1,75 @@
+"""The encode kernel: columns of an Arrow batch to messages as a batch send carries them, without a Python object a row.
+
+    int32 size | int32 magic 0 | int32 CRC 0 | int32 flag 0 | int32 body size, body | int16 properties size, properties
+
+`heads` writes everything but the properties and notes where these begin; `texts` is then called once for each property,
+and each row's place moves on behind what it wrote. `rows` says which rows, in their order in the output.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cython
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, copy, java_hash, put8, put16, put32
+else:
+    from penstock.octets import address, copy, java_hash, put8, put16, put32
+
+HEAD = 22  # bytes of a message beside its body and properties
+
+
+def heads(out: Any, at: Any, rows: Any, data: Any, offsets: Any, sizes: Any) -> int:
+    """Write the messages into `out`, leaving room for properties of `sizes` bytes; `at[n]` is where those of the n-th
+    row begin. Returns the end."""
+    o = address(out)
+    d = address(data)
+    p = 0
+    for n in range(len(rows)):
+        row = rows[n]
+        start = offsets[row]
+        body = offsets[row + 1] - start
+        size = sizes[row]
+        put32(o, p, 22 + body + size)
+        put32(o, p + 4, 0)
+        put32(o, p + 8, 0)
+        put32(o, p + 12, 0)
+        put32(o, p + 16, body)
+        copy(o, p + 20, d, start, body)
+        put16(o, p + 20 + body, size)
+        at[n] = p + 22 + body
+        p += 22 + body + size
+    return p
+
+
+def texts(out: Any, at: Any, begun: Any, rows: Any, prefix: bytes, data: Any, offsets: Any, valid: Any) -> None:
+    """Write `prefix` and the text of each row that is valid; a separator before it where `begun` says so."""
+    o = address(out)
+    d = address(data)
+    x = address(prefix)
+    lead = len(prefix)
+    for n in range(len(rows)):
+        row = rows[n]
+        if valid[row]:
+            p = at[n]
+            if begun[n]:
+                put8(o, p, 2)
+                p += 1
+            start = offsets[row]
+            size = offsets[row + 1] - start
+            copy(o, p, x, 0, lead)
+            copy(o, p + lead, d, start, size)
+            at[n] = p + lead + size
+            begun[n] = 1
+
+
+def spread(out: Any, count: int, data: Any, offsets: Any, valid: Any) -> None:
+    """For each valid row that has no number yet (it is negative): Java's hash of its text, made one of 0 … count - 1."""
+    d = address(data)
+    for row in range(len(out)):
+        if valid[row] and out[row] < 0:
+            h = java_hash(d, offsets[row], offsets[row + 1] - offsets[row], 0)
+            if h < 0:
+                h = -h
+            out[row] = h % count
