@@ -1,0 +1,487 @@
+"""DiskQueue: the Backend of a queue topic or channel, in go-diskqueue's files (`queuefiles`): nsqd can go on with ours,
+and we with nsqd's.
+
+`put_many` writes the sums, then the records, each with one call; what was put survives the end of the process. `take`
+hands out; `done` and `finish` let the read position move, which goes no further than what is finished or kept
+elsewhere, and a file that is used up is deleted. `sync` flushes and writes the meta file: every `sync_every`
+operations, and `sync_timeout_ms` after the first one that is not flushed (`tick`).
+
+Opening believes the meta file as far as the files bear it out. What lies behind its write position is checked record by
+record, a torn end is cut off, and writing goes on in a new file. Without a meta file to believe, reading starts at the
+oldest file: a message may come twice, none is skipped. A damaged record costs itself where there are sums, else the
+rest of its file; the bytes are kept in ``<data file>.bad``. Nothing but damage makes such a file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from zlib import crc32
+
+from penstock.disk import queuefiles
+from penstock.disk.files import Files
+from penstock.disk.queuefiles import LENGTH, START_MAX, SUMS_HEAD, Paths, Place, RecordFile, Sums
+from penstock.errors import Closed, StoreError
+
+log = logging.getLogger("penstock.disk")
+
+
+class DiskQueue:
+    """One queue, first in, first out. Nothing is on the disk before the first message.
+
+    A payload has `payload_bytes_min` bytes or more; `payload_bytes_max` is believed of records without a sum. `present` are
+    the numbers of the queue's files where the caller knows them (`queues_in`), else the folder is looked through.
+    StoreError when the disk cannot be read or repaired.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        name: str,
+        files: Files,
+        *,
+        max_bytes_per_file: int = 100 << 20,
+        sync_every: int = 2500,
+        sync_timeout_ms: int = 2000,
+        payload_bytes_min: int = 26,
+        payload_bytes_max: int = (1 << 20) + 26,
+        present: Sequence[int] | None = None,
+    ) -> None:
+        self.name = name
+        self.files = files
+        self.paths = Paths(folder, name)
+        self.max_bytes_per_file = min(max_bytes_per_file, START_MAX)
+        self.sync_every = sync_every
+        self.sync_timeout_ms = sync_timeout_ms
+        self.sizes = payload_bytes_min, payload_bytes_max
+        self.depth = 0  # what was not taken yet; never 0 while there is something
+        self.damaged = 0  # times that something was set aside while reading
+        self.failed: StoreError | None = None
+        self._closed = False
+        self._operations = 0  # since the last sync
+        self._due_ms: int | None = None
+        self._read: Place = (0, 0)  # everything before is done
+        self._next: Place = (0, 0)  # what is handed out next
+        # The places behind what was handed out and is not done, oldest first; `_first` is the number of the oldest.
+        self._out: deque[Place] = deque()
+        self._first = 0
+        self._finished: set[int] = set()
+        self._write: Place = (0, 0)
+        self._data_fd = self._sums_fd = -1  # open together, or not at all
+        self._write_sums: Sums | None = None
+        self._spoiled = False  # the write file could not be cut back: it ends here
+        self._ends: dict[int, int] = {}  # where the other files end, in their order
+        self._reader: tuple[int, RecordFile, Sums | None] | None = None
+        self._doubtful: Place | None = None  # the meta file's position, until a record was found there
+        numbers = queuefiles.queues_in(files, folder).get(name, []) if present is None else present
+        if numbers or self.paths.meta.is_file():
+            self._open(sorted(numbers))
+
+    # -- opening ------------------------------------------------------------------------------------------------------
+
+    def _open(self, numbers: list[int]) -> None:
+        sizes = {number: queuefiles.file_size(self.files, self.paths.data(number)) for number in numbers}
+        meta = queuefiles.read_meta(self.files, self.paths.meta)
+        trusted = meta is not None and queuefiles.plausible(meta, sizes)
+        oldest = (numbers[0], 0) if numbers else (0, 0)
+        read = vouched = oldest
+        if meta is not None and trusted:
+            self.depth, read, vouched = meta
+            if read[0] not in sizes:  # used up
+                read = oldest if numbers else vouched
+        elif numbers:
+            log.warning("queue %s: no meta file to go by, so reading starts at the oldest file", self.name)
+        self._read = self._next = read
+        self._doubtful = read
+        self._ends, self._write = sizes, vouched
+        if trusted and sizes.get(vouched[0], 0) == vouched[1] and (not numbers or numbers[-1] <= vouched[0]):
+            sizes.pop(vouched[0], None)
+            self._settle()
+        else:
+            self._recover(vouched, trusted)
+
+    def _recover(self, vouched: Place, trusted: bool) -> None:
+        """Check and flush what nobody vouched for, and write on in a new file."""
+        for number in self._ends:
+            if number >= vouched[0]:
+                start = vouched[1] if number == vouched[0] else 0
+                count, end = queuefiles.repair(self.files, self.paths, number, start, self.sizes, trusted=trusted)
+                self.depth += count
+                self._ends[number] = end
+        self._write = (max([*self._ends, vouched[0]]) + 1, 0)
+        self._operations = 1
+        self._settle()
+        try:
+            self._write_meta()
+        except StoreError as error:  # a full disk: another start would find the same, and the next sync tries again
+            log.warning("queue %s: %s", self.name, error)
+
+    # -- writing ------------------------------------------------------------------------------------------------------
+
+    def put(self, payload: bytes) -> None:
+        """One message in; see put_many."""
+        self.put_many((payload,))
+
+    def put_many(self, payloads: Sequence[bytes]) -> None:
+        """All of them in or, with StoreError or DiskFull, none: now, and after a crash."""
+        self._alive()
+        if self._operations >= self.sync_every:
+            self.sync()
+        records, total, last = [], 0, len(payloads) - 1
+        for payload in payloads:
+            if len(payload) < self.sizes[0]:
+                raise ValueError(f"a payload of {len(payload)} bytes; {self.sizes[0]} is the least")
+            records.append(LENGTH.pack(len(payload)) + payload)
+            total += len(payload) + 4
+        if not records:
+            return
+        self._make_room(total)
+        number, at = self._write
+        entries = []
+        for n, record in enumerate(records):
+            entries.append((at << 1 | (n < last)) << 32 | crc32(record))
+            at += len(record)
+        self._append(b"".join(records), entries)
+        self._write = number, at
+        self.depth += len(records)
+        self._operations += len(records)
+
+    def _append(self, data: bytes, entries: list[int]) -> None:
+        assert self._write_sums is not None
+        sums_at = len(SUMS_HEAD) + 8 * len(self._write_sums)
+        try:
+            self.files.write(self._sums_fd, sums_at, queuefiles.entries_encode(entries))
+            self.files.write(self._data_fd, self._write[1], data)
+        except StoreError:
+            try:
+                self.files.cut(self._data_fd, self._write[1])
+                self.files.cut(self._sums_fd, sums_at)
+            except StoreError:
+                self._spoiled = True
+            raise
+        self._write_sums.entries.extend(entries)
+
+    def _make_room(self, total: int) -> None:
+        """Let the write file be open with room for so many bytes; a new one, if need be."""
+        number, at = self._write
+        if at and (self._spoiled or at + total > self.max_bytes_per_file or (self._data_fd < 0 and not self._reopen())):
+            self._roll()
+        elif self._data_fd < 0:
+            self._create(number)
+            if not self.paths.meta.is_file():
+                self._write_meta(flush=False)
+
+    def _create(self, number: int) -> None:
+        """Make a data file and its sums; after a failure neither is there."""
+        made: list[int] = []
+        paths = self.paths.sums(number), self.paths.data(number)
+        try:
+            for path, head in zip(paths, (SUMS_HEAD, b""), strict=True):
+                made.append(self.files.open(path, create=True))
+                self.files.cut(made[-1], 0)
+                self.files.write(made[-1], 0, head)
+        except StoreError:
+            for fd, path in zip(made, paths, strict=False):
+                self.files.close(fd)
+                queuefiles.try_unlink(self.files, path)
+            raise
+        self._sums_fd, self._data_fd = made
+        self._write_with(Sums(), number)
+
+    def _reopen(self) -> bool:
+        """Open the write file again; False when its sums do not reach to its end: nsqd has written there."""
+        number, end = self._write
+        sums = queuefiles.load_sums(self.files, self.paths.sums(number))
+        if sums is None or not len(sums):
+            return False
+        file = RecordFile(self.files, self.paths.data(number))
+        try:
+            start = sums.start(len(sums) - 1)
+            last = file.record(start, end)
+            if last is None or start + len(last) != end or file.size() != end:
+                return False
+        finally:
+            file.close()
+        data = self.files.open(self.paths.data(number))
+        try:
+            self._sums_fd = self.files.open(self.paths.sums(number))
+        except StoreError:
+            self.files.close(data)
+            raise
+        self._data_fd = data
+        self._write_with(sums, number)
+        return True
+
+    def _write_with(self, sums: Sums, number: int) -> None:
+        self._write_sums = sums
+        if self._reader is not None and self._reader[0] == number:
+            self._close_reader()  # the next one sees these grow
+
+    def _roll(self) -> None:
+        """Go on in a new file. The old one is flushed first, so that the meta file can vouch for it."""
+        self._flush()
+        self._let_go()
+        number, at = self._write
+        self._create(number + 1)
+        self._write = number + 1, 0
+        try:
+            self._write_meta()
+        except StoreError:
+            self._write = number, at
+            self._let_go()
+            for path in (self.paths.data(number + 1), self.paths.sums(number + 1)):
+                queuefiles.try_unlink(self.files, path)
+            raise
+        self._ends[number] = at
+        self._spoiled = False
+        self._operations = 0
+        self._settle()
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    def take(self, limit: int) -> list[bytes]:
+        """The next payloads in order, at most `limit`; they stay in the queue until they are done. StoreError when the
+        disk cannot be read: what was handed out before stands, and the next call tries again.
+        """
+        if self._closed:
+            raise Closed(f"the queue {self.name} is closed")
+        taken: list[bytes] = []
+        while len(taken) < limit and self._next != self._write:
+            number, at = self._next
+            if at >= self._end(number):
+                self._next = (self._following(number), 0)
+            else:
+                self._take_one(number, at, taken)
+        self.depth -= len(taken)
+        self._settle()
+        return taken
+
+    def _take_one(self, number: int, at: int, taken: list[bytes]) -> None:
+        """Take the record at this place and go behind it, or over what is no record."""
+        file, sums = self._file(number)
+        end = self._end(number)
+        n = sums.find(at) if sums is not None else 0
+        if sums is None or n == len(sums):
+            record = file.record(at, end)
+            holds = record is not None and self.sizes[0] <= len(record) - 4 <= self.sizes[1]
+            following = end
+        elif sums.start(n) != at:
+            self._next = (number, min(end, self._start_around(file, sums, n, at)))
+            return
+        else:
+            following = min(end, sums.start(n + 1)) if n + 1 < len(sums) else end
+            record = file.record(at, following)
+            holds = record is not None and sums.holds(n, record)
+        if record is not None and holds:
+            self._next = (number, at + len(record))
+            self._out.append(self._next)
+            taken.append(record[4:])
+            return
+        if (number, at) == self._doubtful and sums is None and at and not self._is_start(file, at):
+            self._next = (number, 0)
+            self._doubtful = None
+            return
+        queuefiles.set_aside(self.files, self.paths.data(number), at, following, "no record as it was written")
+        self.damaged += 1
+        self.depth -= 1
+        self._next = (number, following)
+
+    @staticmethod
+    def _start_around(file: RecordFile, sums: Sums, n: int, at: int) -> int:
+        """Where to read when no record starts at `at`: the one it lies in, or the next one."""
+        if n:
+            before = file.record(sums.start(n - 1), sums.start(n))
+            if before is not None and sums.start(n - 1) + len(before) > at:
+                return sums.start(n - 1)
+        return sums.start(n)
+
+    @staticmethod
+    def _is_start(file: RecordFile, at: int) -> bool:
+        """Whether a record of a file without sums starts at `at`."""
+        place = 0
+        while place < at:
+            record = file.record(place, at)
+            if record is None:
+                return False
+            place += len(record)
+        return True
+
+    def _file(self, number: int) -> tuple[RecordFile, Sums | None]:
+        if self._reader is None or self._reader[0] != number:
+            self._close_reader()
+            if number == self._write[0] and self._write_sums is not None:
+                sums: Sums | None = self._write_sums
+            else:
+                sums = queuefiles.load_sums(self.files, self.paths.sums(number))
+            self._reader = number, RecordFile(self.files, self.paths.data(number)), sums
+        return self._reader[1:]
+
+    def _end(self, number: int) -> int:
+        return self._write[1] if number == self._write[0] else self._ends.get(number, 0)
+
+    def _following(self, number: int) -> int:
+        return next((n for n in self._ends if n > number), self._write[0])
+
+    @property
+    def taken(self) -> int:
+        """How many were handed out since the queue was opened: the number of the next one, for `finish`."""
+        return self._first + len(self._out)
+
+    def done(self, count: int) -> None:
+        """The oldest `count` of what was handed out are finished, or kept elsewhere."""
+        self._finished.update(range(self._first, self._first + count))
+        self._operations += count
+        self._advance()
+
+    def finish(self, number: int) -> None:
+        """The message with this number is finished, or kept elsewhere; in any order."""
+        if self._first <= number < self.taken:
+            self._finished.add(number)
+            self._operations += 1
+            self._advance()
+
+    def _advance(self) -> None:
+        read, out, finished = self._read, self._out, self._finished
+        while out and self._first in finished:
+            finished.discard(self._first)
+            self._first += 1
+            read = out.popleft()
+        if not out:
+            finished.clear()
+        self._move_to(read)
+        self._settle()
+
+    def _settle(self) -> None:
+        """Go over the ends of files, delete what is used up, and let the depth be true where it is known."""
+        number, at = self._next
+        while number != self._write[0] and at >= self._ends.get(number, 0):
+            number, at = self._following(number), 0
+            self._next = number, at
+        if not self._out:
+            self._move_to(self._next)
+        self.depth = 0 if self._next == self._write else max(1, self.depth)
+
+    def _move_to(self, read: Place) -> None:
+        """Let the read position be there, and delete the files before it. A failure to delete one only means messages
+        twice after the next start.
+        """
+        if read == self._read:
+            return
+        self._read = read
+        self._operations = max(1, self._operations)
+        for number in [n for n in self._ends if n < read[0]]:
+            del self._ends[number]
+            if self._reader is not None and self._reader[0] == number:
+                self._close_reader()
+            queuefiles.try_unlink(self.files, self.paths.data(number))
+            queuefiles.try_unlink(self.files, self.paths.sums(number))
+
+    # -- flushing and closing -----------------------------------------------------------------------------------------
+
+    def tick(self, mono_ms: int) -> int | None:
+        """Flush when it is time; returns when to be asked again, None when nothing waits. StoreError: see sync."""
+        if self._closed or self.failed is not None:
+            return None
+        if self._due_ms is None:
+            if not self._operations:
+                return None
+            self._due_ms = mono_ms + self.sync_timeout_ms
+        if mono_ms >= self._due_ms or self._operations >= self.sync_every:
+            self._due_ms = mono_ms + self.sync_timeout_ms
+            if self._operations:
+                self.sync()
+            else:  # nothing happened since the last one
+                self._due_ms = None
+                self._let_go()
+                self._close_reader()
+        return self._due_ms
+
+    def sync(self) -> None:
+        """Flush what was put, then write the meta file. StoreError: a flush that failed is final, nothing more is taken
+        in until the queue is opened anew; DiskFull while writing the meta file is not.
+        """
+        self._alive()
+        if self._operations:
+            self._flush()
+            self._write_meta()
+            self._operations = 0
+
+    def _flush(self) -> None:
+        if self._data_fd < 0:
+            return
+        try:
+            self.files.datasync(self._sums_fd)
+            self.files.datasync(self._data_fd)
+        except StoreError as error:
+            self.failed = error
+            raise
+
+    def _write_meta(self, *, flush: bool = True) -> None:
+        """The depth counts from the read position on: what is in hand is in the queue."""
+        depth = self.depth + len(self._out)
+        queuefiles.write_meta(self.files, self.paths.meta, depth, self._read, self._write, flush=flush)
+
+    def _let_go(self) -> None:
+        """Hold no descriptor for writing: there may be many queues."""
+        if self._data_fd >= 0:
+            self.files.close(self._data_fd)
+            self.files.close(self._sums_fd)
+        self._data_fd = self._sums_fd = -1
+        self._write_sums = None
+
+    def _close_reader(self) -> None:
+        if self._reader is not None:
+            self._reader[1].close()
+        self._reader = None
+
+    def empty(self) -> None:
+        """Drop everything, what is in hand included. After a StoreError some of it may come again with the next start."""
+        self._alive()
+        self._let_go()
+        self._close_reader()
+        used = self.paths.meta.is_file()
+        numbers = [*self._ends, self._write[0]]
+        self._first += len(self._out)
+        self._out.clear()
+        self._finished.clear()
+        self._ends.clear()
+        self._write = (self._write[0] + used, 0)
+        self._read = self._next = self._write
+        self._spoiled = False
+        self.depth = 0
+        self._operations = int(used)
+        for number in numbers:
+            self.files.unlink(self.paths.data(number))
+            self.files.unlink(self.paths.sums(number))
+        self.sync()
+
+    def delete(self) -> None:
+        """Close, and leave no file but what was set aside. StoreError when something cannot be deleted."""
+        self._let_go()
+        self._close_reader()
+        self._closed = True
+        self.depth = 0
+        for number in [*self._ends, self._write[0]]:
+            self.files.unlink(self.paths.data(number))
+            self.files.unlink(self.paths.sums(number))
+        self.files.unlink(self.paths.meta)
+
+    def close(self) -> None:
+        """Flush, and let go of the files. What is in hand is in the queue again when it is opened."""
+        if self._closed:
+            return
+        try:
+            if self.failed is None:
+                self.sync()
+        finally:
+            self._let_go()
+            self._close_reader()
+            self._closed = True
+
+    def _alive(self) -> None:
+        if self._closed:
+            raise Closed(f"the queue {self.name} is closed")
+        if self.failed is not None:
+            raise StoreError(f"the queue {self.name} takes nothing in after a failed flush: {self.failed}")

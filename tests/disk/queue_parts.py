@@ -1,0 +1,41 @@
+"""What the tests of the disk queue share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from penstock.disk.diskqueue import DiskQueue
+from penstock.disk.files import Files
+
+VECTORS = Path(__file__).parents[1] / "vectors" / "diskqueue"
+
+
+def message(n: int) -> bytes:
+    """Message n of the vectors, as their README has it."""
+    return (n + 1).to_bytes(8) + b"\0\1" + b"%016x" % n + bytes([97 + n % 26]) * (n % 40)
+
+
+def messages(*bounds: int) -> list[bytes]:
+    return [message(n) for n in range(*bounds)]
+
+
+def make(folder: Path, name: str = "t", files: Files | None = None, **more: Any) -> DiskQueue:
+    return DiskQueue(folder, name, files or Files(), **{"max_bytes_per_file": 400, **more})
+
+
+def drain(queue: DiskQueue, limit: int = 7) -> list[bytes]:
+    """Everything there is, left in hand."""
+    found: list[bytes] = []
+    while queue.depth:
+        taken = queue.take(limit)
+        assert taken or not queue.depth
+        found += taken
+        assert len(found) < 10_000
+    assert queue.take(limit) == []
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of the folder that go-diskqueue knows."""
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix == ".dat"}
