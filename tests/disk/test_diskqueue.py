@@ -16,7 +16,7 @@ from disk.queue_parts import VECTORS, contents, drain, make, message, messages
 from penstock.disk import queuefiles
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.files import Files
-from penstock.disk.queuefiles import queue_name, queues_in
+from penstock.disk.queuefiles import queues_in
 from penstock.errors import Closed, DiskFull, StoreError
 
 # -- the library's files -----------------------------------------------------------------------------------------------
@@ -174,13 +174,6 @@ def test_delete_leaves_nothing(tmp_path: Path) -> None:
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
-
-
-def test_names() -> None:
-    assert queue_name(b"a.b-C_9") == "a.b-C_9"
-    assert queue_name(b"t", b"c.d") == "t:c.d"
-    assert queue_name(b"../x", b"c#tmp") == "%2E.%2Fx:c%23tmp"
-    assert queue_name("é:".encode()) == "%C3%A9%3A"
 
 
 def test_queues_are_told_apart(tmp_path: Path) -> None:
@@ -608,7 +601,7 @@ def live(folder: Path, files: Files) -> tuple[list[bytes], set[bytes]]:
     accepted: list[bytes] = []
     finished: set[bytes] = set()
     queue: DiskQueue | None = None
-    for n in range(0, 60, 2):
+    for n in range(0, 36, 2):
         try:
             queue = queue or make(folder, files=files, max_bytes_per_file=300, sync_every=9)
             queue.put_many(messages(n, n + 2))
@@ -640,4 +633,4 @@ def test_any_call_may_fail(tmp_path: Path, error: type[StoreError]) -> None:
         assert found == [m for m in accepted if m in there], (n, files.failed)
         assert set(accepted) - there <= finished, (n, files.failed)
         assert not list(folder.glob("*.bad")), (n, files.failed)
-    assert n > 100
+    assert n > 60

@@ -37,16 +37,6 @@ _META = re.compile(rb"(-?\d{1,18})\n(\d{1,18}),(\d{1,18})\n(\d{1,18}),(\d{1,18})
 _NAME = re.compile(r"(.+)\.diskqueue\.(?:(\d{6,13})|meta)\.dat", re.DOTALL)
 
 
-def queue_name(topic: bytes, channel: bytes = b"") -> str:
-    """The name of a topic's or channel's queue in the data folder: nsqd's, with what is not safe in a file name as %XX."""
-    return f"{_safe(topic)}:{_safe(channel)}" if channel else _safe(topic)
-
-
-def _safe(name: bytes) -> str:
-    kept = re.sub(rb"[^A-Za-z0-9_.-]", lambda m: b"%%%02X" % m[0][0], name)
-    return re.sub(rb"^\.", b"%2E", kept).decode()
-
-
 def queues_in(files: Files, folder: Path) -> dict[str, list[int]]:
     """The queues that have files in the folder, each with the numbers of its data files."""
     found: dict[str, list[int]] = {}

@@ -1,0 +1,110 @@
+"""nsqd's data folder, by anybody's hand: the table of topics and channels (`nsqd.dat`), and the messages in its disk queues.
+
+A message in a disk queue is NSQ's message data:   timestamp in ns (8) | attempts (2) | id (16) | body
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from penstock.disk import queuefiles, tables
+from penstock.disk.files import Files
+from penstock.errors import Corrupt
+
+log = logging.getLogger("penstock.disk")
+
+HEAD_BYTES = 26
+_NAME = re.compile(r"(?=.{1,64}$)[.a-zA-Z0-9_-]+(#ephemeral|#tmp)?", re.ASCII)
+
+
+class ChannelEntry(NamedTuple):
+    """A channel of nsqd.dat; `more` are the fields that nsqd does not know."""
+
+    name: str
+    paused: bool = False
+    more: dict[str, Any] = {}
+
+
+class TopicEntry(NamedTuple):
+    """A topic of nsqd.dat."""
+
+    name: str
+    paused: bool = False
+    channels: tuple[ChannelEntry, ...] = ()
+    more: dict[str, Any] = {}
+
+
+class StoredMessage(NamedTuple):
+    """A message in a disk queue."""
+
+    timestamp_ns: int
+    attempts: int
+    id: bytes
+    body: bytes
+
+
+def read_nsqd_dat(files: Files, folder: Path) -> list[TopicEntry]:
+    """The topics and channels; none when the file is not there. What has no valid name is left out. Corrupt when the file
+    and its backup hold something else.
+    """
+    path = folder / "nsqd.dat"
+    table = tables.load(files, path)
+    if table is None:
+        if path.is_file():
+            raise Corrupt(path, 0, "this is not nsqd's table of topics and channels")
+        return []
+    found = []
+    for entry in _entries(table, "topics", path):
+        channels = tuple(ChannelEntry(*_common(part)) for part in _entries(entry, "channels", path) if _valid(part))
+        if _valid(entry):
+            name, paused, more = _common(entry)
+            more.pop("channels", None)
+            found.append(TopicEntry(name, paused, channels, more))
+    return found
+
+
+def write_nsqd_dat(files: Files, folder: Path, topics: list[TopicEntry], version: str) -> None:
+    """Replace the table durably. StoreError leaves the former one."""
+    table = [
+        {
+            **topic.more,
+            "name": topic.name,
+            "paused": topic.paused,
+            "channels": [{**more, "name": name, "paused": paused} for name, paused, more in topic.channels] or None,
+        }
+        for topic in topics
+    ]
+    tables.save(files, folder / "nsqd.dat", {"topics": table, "version": version})
+
+
+def messages(files: Files, folder: Path, topic: str, channel: str = "") -> Iterator[StoredMessage]:
+    """What waits on disk in a topic or one of its channels, oldest first; the files stay as they are."""
+    for data in queuefiles.records(files, folder, f"{topic}:{channel}" if channel else topic):
+        if len(data) >= HEAD_BYTES:
+            yield StoredMessage(
+                int.from_bytes(data[:8], signed=True), int.from_bytes(data[8:10]), data[10:26], data[26:]
+            )
+
+
+def _entries(table: dict[str, Any], field: str, path: Path) -> list[dict[str, Any]]:
+    found = table.get(field) or []
+    if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
+        raise Corrupt(path, 0, f'"{field}" is not a list of objects')
+    return found
+
+
+def _valid(entry: dict[str, Any]) -> bool:
+    name = entry.get("name")
+    if isinstance(name, str) and _NAME.fullmatch(name):
+        return True
+    log.warning("nsqd.dat: left out what has the invalid name %s", ascii(name))
+    return False
+
+
+def _common(entry: dict[str, Any]) -> tuple[str, bool, dict[str, Any]]:
+    more = {key: value for key, value in entry.items() if key not in ("name", "paused")}
+    return entry["name"], entry.get("paused") is True, more
