@@ -16,7 +16,11 @@ class Clock:
 
     def monotonic_ms(self) -> int:
         """For timeouts and delays: it never jumps, and it goes on while the machine sleeps."""
-        return time.clock_gettime_ns(_STEADY) // 1_000_000
+        return self.monotonic_ns() // 1_000_000
+
+    def monotonic_ns(self) -> int:
+        """The same, finer."""
+        return time.clock_gettime_ns(_STEADY)
 
 
 class FakeClock(Clock):
@@ -31,6 +35,9 @@ class FakeClock(Clock):
 
     def monotonic_ms(self) -> int:
         return self._monotonic_ms
+
+    def monotonic_ns(self) -> int:
+        return self._monotonic_ms * 1_000_000
 
     def advance(self, ms: int) -> None:
         """Both clocks go on, as time does."""

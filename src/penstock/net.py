@@ -47,7 +47,7 @@ class Connection(asyncio.BufferedProtocol):
     """One socket and its session."""
 
     __slots__ = (
-        "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_net",
+        "_ending", "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_net",
         "dirty", "heard_ms", "make", "remote", "session", "transport",
     )  # fmt: skip
 
@@ -59,6 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._frame_ms = 0
         self._full_ms = 0
+        self._ending = False
         self.dirty = False
         self.transport: Any = None
 
@@ -117,7 +118,12 @@ class Connection(asyncio.BufferedProtocol):
             used = self.session.feed(owner, total)
         except WireError as error:
             net.rejected(self.remote, error)
-            self.close()
+            data = self.session.take()
+            if data and self.transport is not None:  # a last word
+                self.transport.write(data)
+                self._end(self.transport)
+            else:
+                self.close()
             return
         rest = total - used
         if rest:
@@ -136,6 +142,15 @@ class Connection(asyncio.BufferedProtocol):
             self._large = None
         self.wake()
 
+    def eof_received(self) -> bool:
+        """The peer sends nothing more: what its session still answers is written before the end."""
+        eof = getattr(self.session, "eof", None)
+        if eof is not None:
+            self._net.begin()
+            eof()
+            self.flush()
+        return False
+
     # -- writing -------------------------------------------------------------------------------------------------
 
     def wake(self) -> None:
@@ -147,22 +162,44 @@ class Connection(asyncio.BufferedProtocol):
     def flush(self) -> None:
         """Write what the session has, in one call."""
         self.dirty = False
-        data = self.session.take()
-        if data and self.transport is not None and not self.transport.is_closing():
-            self.transport.write(data)
-        if self.transport is not None and getattr(self.session, "ended", False):
-            self.transport.close()  # after what was written
+        session = self.session
+        data = session.take()
+        transport = self.transport
+        if transport is None or transport.is_closing():
+            return
+        if data:
+            transport.write(data)
+        if getattr(session, "closing", False) and not self._ending:
+            self._end(transport)
+
+    def _end(self, transport: Any) -> None:
+        """The session has said its last word. The peer may be in the middle of a sentence: it is heard out, or the word
+        would be lost with the reset that unread bytes cause; the next sweep closes for good.
+        """
+        self._ending = True
+        try:
+            transport.write_eof()
+        except (OSError, RuntimeError, NotImplementedError):
+            transport.close()
 
     def pause_writing(self) -> None:
         # The peer does not read its answers: take no more of its requests until it does.
         self._full_ms = self._net.role.mono_ms
-        if self.transport is not None:
+        self._congested(True)
+        if self.transport is not None and not self._ending:
             self.transport.pause_reading()
 
     def resume_writing(self) -> None:
         self._full_ms = 0
         if self.transport is not None:
             self.transport.resume_reading()
+            self._congested(False)
+
+    def _congested(self, full: bool) -> None:
+        congested = getattr(self.session, "congested", None)
+        if congested is not None:
+            self._net.begin()
+            congested(full)
 
     def close(self) -> None:
         if self.transport is not None:
@@ -170,11 +207,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def expired(self, mono_ms: int) -> str | None:
         """Why this connection should be closed now, or None."""
+        if self._ending:
+            return "ended"
         if self._full_ms and mono_ms - self._full_ms > SLOW_READER_MS:
             return "it does not read its answers"
         if self._frame_ms and mono_ms - self._frame_ms > FRAME_MS_MAX:
             return "half a frame and then silence"
-        if mono_ms - self.heard_ms > IDLE_MS:
+        if not getattr(self.session, "beats", False) and mono_ms - self.heard_ms > IDLE_MS:
             return "idle"
         return None
 
@@ -235,6 +274,11 @@ class Net:
         self.in_turn = True
         self.role.update_time()
         self.loop.call_soon(self._end_turn)
+
+    def begin(self) -> None:
+        """Something is about to happen that no read began."""
+        if not self.in_turn:
+            self.begin_turn()
 
     def mark(self, connection: Connection) -> None:
         self._dirty.append(connection)

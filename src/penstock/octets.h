@@ -61,6 +61,23 @@ static inline int64_t find2(const unsigned char *b, int64_t p, int64_t end, int 
     return -1;
 }
 
+/* Sixteen lower-case hexadecimal digits of v at p. */
+static inline void put_hex16(unsigned char *b, int64_t p, int64_t v) {
+    uint64_t x = (uint64_t)v; int at;
+    for (at = 15; at >= 0; at--) { b[p + at] = (unsigned char)"0123456789abcdef"[x & 15]; x >>= 4; }
+}
+/* The number that sixteen lower-case hexadecimal digits at p spell, or -1. */
+static inline int64_t hex16(const unsigned char *b, int64_t p) {
+    uint64_t x = 0; int at;
+    for (at = 0; at < 16; at++) {
+        unsigned char c = b[p + at];
+        if (c >= '0' && c <= '9') x = x << 4 | (uint64_t)(c - '0');
+        else if (c >= 'a' && c <= 'f') x = x << 4 | (uint64_t)(c - 'a' + 10);
+        else return -1;
+    }
+    return x >> 63 ? -1 : (int64_t)x;
+}
+
 /* CRC-32 (the zlib polynomial), resumable: crc is the sum so far, 0 at the start. */
 static uint32_t penstock_crc_table[8][256];
 static int penstock_crc_ready;

@@ -98,9 +98,23 @@ def find2(b: Any, p: int, end: int, c: int, d: int) -> int:
     return max(one, two) if one < 0 or two < 0 else min(one, two)
 
 
+def put_hex16(b: Any, p: int, v: int) -> None:
+    """Write v as sixteen lower-case hexadecimal digits at p."""
+    b[p : p + 16] = b"%016x" % v
+
+
+def hex16(b: Any, p: int) -> int:
+    """The number that sixteen lower-case hexadecimal digits at p spell; -1 when they are none, or it has 64 bits."""
+    text = bytes(b[p : p + 16])
+    if len(text) != 16 or text.strip(b"0123456789abcdef"):
+        return -1
+    value = int(text, 16)
+    return -1 if value >> 63 else value
+
+
 def crc32(b: Any, p: int, n: int, crc: int) -> int:
     """CRC-32 (zlib's polynomial) of n bytes at p, going on from crc (0 at the start)."""
-    return int(isal_zlib.crc32(bytes(b[p : p + n]), crc))
+    return int(isal_zlib.crc32(bytes(b[p : p + n]), crc & 0xFFFFFFFF))
 
 
 def java_hash(b: Any, p: int, n: int, h: int) -> int:

@@ -18,11 +18,14 @@ from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
 from penstock.broker.groups import GroupTable, OffsetTable
 from penstock.broker.sinks import SINK_TOPIC
 from penstock.broker.staging import Staging
+from penstock.broker.queueing import DONE_TOPIC, TOPIC_PROPERTY, Queueing
+from penstock.broker.queuetopics import LEVEL_NAMES
 from penstock.broker.stats import Stats
 from penstock.broker.topics import (
     DEAD_PREFIX,
     HALF_TOPIC,
     LEVEL_DISK,
+    LEVEL_OS,
     OP_TOPIC,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
@@ -106,8 +109,9 @@ class Broker:
         self._slewed_ms = self.clock.monotonic_ms()
         self.mono_ms = 0
         self.now_ms = 0
+        self.now_ns = 0
         self.update_time()
-        self.store_host = record.pack_host(f"{config.advertise or config.host}:{config.remoting_port}")
+        self.store_host = record.pack_host(f"{config.advertise or config.host}:{max(0, config.remoting_port)}")
         self.store = LogStore(
             self.folder,
             StoreOptions(
@@ -129,7 +133,7 @@ class Broker:
         )
         self.topics = TopicTable(
             self.store.queue,
-            level={"os": 0, "disk": 1}[config.level],
+            level=LEVEL_DISK if config.level == "disk" else LEVEL_OS,
             auto_create=config.auto_create_topic_enable,
             default_queues=config.default_topic_queue_nums,
             rules=_rules(config.topic),
@@ -137,6 +141,8 @@ class Broker:
         self.schedule = Schedule(self.folder / "schedule", delivered=self._delivered())
         self.store.attach(self.schedule)
         self.transactions = Transactions(self)
+        self.queueing = Queueing(self)
+        self.topics.taken = self.queueing.holds
         self.staging = Staging(self)
         self.store.attach(self.staging.sinks)
         self.groups = GroupTable(auto_create=config.auto_create_subscription_group)
@@ -169,6 +175,7 @@ class Broker:
         self.save_tables()
         self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
         self.transactions.load()
+        self.queueing.open()
         self.staging.open()
         return recovery
 
@@ -180,6 +187,7 @@ class Broker:
             for write in self._offset_saves():
                 write()
         self.staging.close()
+        self.queueing.close(clean)
         self.store.close(clean)
 
     def _topics_changed(self) -> None:
@@ -202,6 +210,7 @@ class Broker:
             (HALF_TOPIC, 1, 6),
             (OP_TOPIC, 1, 6),
             (b"TRANS_CHECK_MAX_TIME_TOPIC", 1, 6),
+            (DONE_TOPIC, 1, 6),
         ]
         for name, queues, perm in wanted:
             if self.topics.get(name) is None:
@@ -230,12 +239,14 @@ class Broker:
 
     def update_time(self) -> None:
         """Read the clock: once per turn of the loop."""
-        self.mono_ms = mono_ms = self.clock.monotonic_ms()
+        mono_ns = self.clock.monotonic_ns()
+        self.mono_ms = mono_ms = mono_ns // 1_000_000
         if mono_ms - self._slewed_ms >= 1000:
             wrong = self.clock.now_ms() - self.mono_ms - self._anchor_ms
             self._anchor_ms += max(-1, min(1, wrong))
             self._slewed_ms = self.mono_ms
         self.now_ms = mono_ms + self._anchor_ms
+        self.now_ns = mono_ns + self._anchor_ms * 1_000_000
 
     def tick(self) -> int:
         """Do what is due; when to be asked again (monotonic ms)."""
@@ -244,6 +255,7 @@ class Broker:
             self.store.tick(self.now_ms, mono_ms),
             self.stats.tick(mono_ms),
             self.transactions.tick(mono_ms),
+            self.queueing.tick(),
             self.staging.tick(mono_ms),
             self._deliver_due(),
         ]
@@ -273,7 +285,8 @@ class Broker:
         """The earliest moment that the last turn may have added."""
         stored = self.store.durability.due_ms()
         held = self.holds.next_ms()
-        return min((ms for ms in (stored, held, self._due_ms) if ms is not None), default=None)
+        queued = self.queueing.next_due_ms()
+        return min((ms for ms in (stored, held, queued, self._due_ms) if ms is not None), default=None)
 
     # -- tables --------------------------------------------------------------------------------------------------
 
@@ -289,7 +302,7 @@ class Broker:
 
     def take_jobs(self) -> list[Any]:
         """Blocking work for the worker threads: the store's, and offsets every 5 s."""
-        jobs: list[Any] = self.store.take_jobs(self.mono_ms)
+        jobs: list[Any] = [*self.store.take_jobs(self.mono_ms), *self.queueing.take_jobs()]
         jobs += self.staging.take_jobs(self.mono_ms)
         if self.mono_ms >= self._offsets_due_ms:
             self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
@@ -398,6 +411,25 @@ class Broker:
         topic.put_bytes += draft.size
         return Placed(draft.physical, queue_id, draft.queue_offset)
 
+    def put_batch(self, topic: LogTopic, queue_id: int, bodies: list[bytes]) -> None:
+        """Store messages without properties, all or none. Refused when they cannot be stored."""
+        if len(bodies) == 1:
+            self.put(topic, queue_id, bodies[0], {}, born_host=self.store_host, born_ms=self.now_ms)
+            return
+        draft = self._draft
+        draft.set_born(self.store_host)
+        draft.queue = topic.queues[queue_id]
+        draft.flag = draft.sys_flag = draft.reconsume_times = draft.prepared = 0
+        draft.born_ms = self.now_ms
+        draft.indexed = False
+        batch = record.encode_batch([record.BatchItem(body) for body in bodies])
+        answer = self.store.append_batch_bytes(draft, batch)
+        if answer < 0:
+            code, text = APPEND_REFUSALS[-answer]
+            raise Refused(text, remoting=code, nsq="E_MPUB_FAILED", http=500)
+        topic.put_count += len(bodies)
+        topic.put_bytes += draft.size
+
     def put_again(
         self,
         topic: LogTopic,
@@ -454,6 +486,8 @@ class Broker:
         message = record.decode_record(data, 0, decompress=False)
         if message is None:
             return True
+        if TOPIC_PROPERTY in message.properties:
+            return self.queueing.deliver(message, schedule_id)
         properties = dict(message.properties)
         name = properties.pop("REAL_TOPIC", "").encode()
         queue_text = properties.pop("REAL_QID", "0")
@@ -559,7 +593,9 @@ def _rules(rules: Iterable[Any]) -> list[tuple[re.Pattern[str], dict[str, Any]]]
         unknown = set(rule) - {"name", "kind", "level", "queues"}
         if unknown or "name" not in rule:
             raise ConfigError(f"[[topic]] has {sorted(unknown) or 'no name'}", "It takes name, kind, level and queues.")
-        if rule.get("level", "os") not in ("os", "disk") or rule.get("kind", "log") != "log":
-            raise ConfigError(f"[[topic]] {rule['name']}: level is os or disk, kind is log")
+        if rule.get("level", "os") not in LEVEL_NAMES or rule.get("kind", "log") not in ("log", "queue"):
+            raise ConfigError(f"[[topic]] {rule['name']}: level is os, disk or memory, kind is queue or log")
+        if rule.get("level") == "memory" and rule.get("kind") == "log":
+            raise ConfigError(f"[[topic]] {rule['name']}: a log topic's level is os or disk")
         found.append((re.compile(fnmatch.translate(rule["name"])), dict(rule)))
     return found

@@ -122,6 +122,7 @@ class TopicTable:
         self._floors: dict[bytes, dict[int, int]] = {}  # where deleted topics ended
         self.version = {"counter": 0, "timestamp": 0}
         self.changed: list[Callable[[], None]] = []
+        self.taken: Callable[[bytes], bool] = lambda name: False  # whether it is a queue topic's name
 
     def get(self, name: bytes) -> LogTopic | None:
         return self.by_name.get(name)
@@ -148,9 +149,16 @@ class TopicTable:
         if topic is None:
             if len(self.by_name) >= TOPICS_MAX:
                 raise Refused(f"no more than {TOPICS_MAX} topics", remoting=14)
-            rule = self._rule(name)
+            rule = self.rule(name)
+            if self.taken(name) or rule.get("kind") == "queue":
+                raise Refused(
+                    f"topic[{name.decode()}] is a queue topic of the NSQ side",
+                    nsq="E_BAD_TOPIC",
+                    http=409,
+                    hint="Use an NSQ client, or another name.",
+                )
             if level is None:
-                level = LEVELS[rule["level"]] if "level" in rule else self._level
+                level = LEVELS.get(rule.get("level", ""), self._level)
             if "queues" in rule:
                 read_queues = write_queues = rule["queues"]
             topic = LogTopic(name, read_queues, write_queues, perm, level)
@@ -195,7 +203,8 @@ class TopicTable:
             self._announce(now_ms)
         return topic
 
-    def _rule(self, name: bytes) -> dict[str, Any]:
+    def rule(self, name: bytes) -> dict[str, Any]:
+        """The first `[[topic]]` rule whose pattern fits, or an empty one."""
         text = name.decode("utf-8", "replace")
         return next((rule for pattern, rule in self._rules if pattern.fullmatch(text)), {})
 

@@ -3,7 +3,7 @@ cimport cython
 @cython.final
 cdef class Outbox:
     cdef unsigned char *base
-    cdef readonly long long size
+    cdef public long long size
     cdef long long capacity
     cdef object owner
     cdef unsigned char *_none(self) noexcept

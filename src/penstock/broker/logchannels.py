@@ -1,0 +1,163 @@
+"""LogChannels: a log topic as NSQ sees it. A channel is a group that acknowledges message by message, with a cursor in
+each message queue; a group of the same name shows its committed offsets, and can be reset by time like any other.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.broker.queuetopics import LEVEL_DISK, Topic
+from penstock.broker.topics import LogTopic
+from penstock.delivery.channel import Channel
+from penstock.delivery.cursor import CursorSource, Lane
+from penstock.disk.cursorfile import CursorFile
+from penstock.disk.readyqueue import ReadyQueue
+from penstock.errors import Refused
+from penstock.log.stream import LogStream
+
+
+class LogChannels(Topic):
+    """The NSQ face of one log topic."""
+
+    kind = "log"
+
+    def __init__(self, stored: LogTopic, keeper: Any) -> None:
+        Topic.__init__(self, stored.name, stored.level, keeper)
+        self.stored = stored
+        self._batch: list[bytes] = []
+        self._turn = 0
+        self.again: dict[bytes, ReadyQueue] = {}  # a channel's deferred messages when they come again
+        for queue in stored.queues:
+            queue.watched = True
+
+    def ready(self, size: int, count: int) -> int:
+        self._batch = []
+        return 0
+
+    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+        self.put_bytes(now_ns, bytes(body[at : at + length]), bool(more))
+        return 0
+
+    def put_bytes(self, now_ns: int, body: bytes, more: bool) -> None:
+        self._batch.append(body)
+        self.message_count += 1
+        self.message_bytes += len(body)
+
+    def placed(self) -> int:
+        """Append the batch to one message queue, all or nothing. Refused when it cannot be stored."""
+        batch, self._batch = self._batch, []
+        if not self.stored.open:
+            raise Refused(f"topic {self.name.decode()} was deleted", nsq="E_PUB_FAILED", http=503)
+        self._turn += 1
+        queue_id = self._turn % max(1, self.stored.write_queues)
+        self.keeper.broker.put_batch(self.stored, queue_id, batch)
+        self.mark()
+        return 0
+
+    def depth(self) -> int:
+        if not self.channels:
+            return sum(queue.visible_end() - queue.min_offset for queue in self.stored.queues)
+        return 0
+
+    def rewatch(self) -> bool:
+        """Hear of the next message, too; whether there are some that may not be read yet."""
+        lagging = False
+        for queue in self.stored.queues:
+            queue.watched = True
+        for channel in self.channels.values():
+            for lane in channel.source.lanes[: len(self.stored.queues)]:
+                lagging = lagging or lane.stream.end() < lane.stream.queue.max_offset
+        return lagging
+
+    # -- channels ------------------------------------------------------------------------------------------------
+
+    def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
+        source = CursorSource(self.keeper.window(self), None if ephemeral else self._committed_by(name))
+        group = self.keeper.broker.offsets.table.get((self.name.decode(), name.decode()), {})
+        for number, queue in enumerate(self.stored.queues):
+            stream = LogStream(self.keeper.broker.store, queue, self.level == LEVEL_DISK)
+            begin = queue.visible_end() if self.channels else queue.min_offset
+            begin = group.get(number, begin)
+            file = CursorFile(self.keeper.cursor_path(self.name, name, f".{number}"), self.keeper.files)
+            if ephemeral:
+                file.remove()
+            file.open(begin)
+            if not ephemeral and group.get(number, file.committed) != file.committed:
+                file.restart(group[number])  # an admin tool moved the group meanwhile
+            file.settle(queue.max_offset)
+            source.add(Lane(stream, file, number))
+            queue.watched = True
+        channel = self.keeper.new_channel(name, self.name, source)
+        if not ephemeral and self.keeper.has_stream(self.name, name):
+            self._add_again(channel)
+        return channel
+
+    def _add_again(self, channel: Channel) -> ReadyQueue:
+        """The lane of messages that were deferred for this channel alone."""
+        file = CursorFile(self.keeper.cursor_path(self.name, channel.name, ".again"), self.keeper.files)
+        file.open(0)
+        stream = self.again[channel.name] = self.keeper.stream(self.name, channel.name, file.committed)
+        file.settle(stream.total)
+        channel.source.add(Lane(stream, file, len(channel.source.lanes)))
+        return stream
+
+    def streams(self) -> list[ReadyQueue]:
+        return list(self.again.values())
+
+    def trim(self) -> int:
+        for name, stream in self.again.items():
+            if len(stream.segments) > 1:
+                stream.drop_below(self.channels[name].source.lanes[-1].file.committed)
+        return 0
+
+    def _committed_by(self, name: bytes) -> Any:
+        offsets = self.keeper.broker.offsets
+        topic, group = self.name.decode(), name.decode()
+        queues = len(self.stored.queues)
+
+        def commit(lane: Lane) -> None:
+            if lane.number < queues:
+                offsets.commit(group, topic, lane.number, lane.file.committed)
+
+        return commit
+
+    def reset(self, name: bytes, offsets: dict[int, int]) -> bool:
+        """Set a channel to other places, as the admin tools do with a group; False when there is no such channel."""
+        channel = self.channels.get(name)
+        if channel is None:
+            return False
+        for number, offset in offsets.items():
+            if number < len(channel.source.lanes):
+                channel.forget_hand(number)
+                channel.source.restart(number, offset)
+        self.mark()
+        return True
+
+    def _drop_channel(self, channel: Channel) -> None:
+        channel.forget_hand()
+        for lane in channel.source.lanes:
+            lane.file.remove()
+        stream = self.again.pop(channel.name, None)
+        if stream is not None:
+            stream.drop_all()
+
+    def empty(self) -> None:
+        """A log keeps what it has; channels without a place of their own begin at the end."""
+        raise Refused("a log topic is not emptied: its messages go by retention", nsq="E_INVALID", http=400)
+
+    def redeliver(self, now_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
+        for name in self.channels if owed is None else owed:
+            stream = self.again.get(name) or self._add_again(self.channels[name])
+            answer = stream.ready(len(body) + 19, 1)
+            if answer:
+                return answer
+            stream.append_bytes(message_id, attempts, body)
+            stream.show_all()
+        self.mark()
+        return 0
+
+    def remove(self) -> None:
+        for name in list(self.channels):
+            self.delete_channel(name)
+        self.keeper.broker.topics.delete(self.name, self.keeper.broker.now_ms)
+        self.open = False

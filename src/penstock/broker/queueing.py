@@ -1,0 +1,823 @@
+"""Queueing: the NSQ side of a broker. Its topics and channels of both kinds, their timers, flushes and deferred messages.
+
+A deferred message is appended to the commit log under the timer topic (that append is what is acknowledged) and kept
+by the schedule like any delayed one; when it is due it goes into the ready queue of its topic, to the channels it is
+owed to. A channel is owed those that were appended since it began or was last emptied. Level `memory` defers in memory.
+
+The table of topics and channels is nsqd's own `nsqd.dat`, with fields of ours that nsqd does not read.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.logchannels import LogChannels
+from penstock.broker.queuetopics import (
+    LEVEL_DISK,
+    LEVEL_MEMORY,
+    LEVEL_NAMES,
+    LEVEL_OS,
+    MemoryTopic,
+    QueueTopic,
+    Topic,
+    shown,
+    valid_nsq_name,
+)
+from penstock.broker.topics import TIMER_TOPIC
+from penstock.delivery.channel import Channel, Consumer
+from penstock.delivery.latency import Latency
+from penstock.delivery.source import MemorySource, Source
+from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
+from penstock.disk.diskqueue import DiskQueue
+from penstock.disk.readyqueue import FULL, Pool, ReadyQueue
+from penstock.disk.tables import load, save
+from penstock.errors import Refused, StoreError
+from penstock.log.durability import Job
+from penstock.message import ReceivedMessage
+from penstock.wire import record
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+log = logging.getLogger("penstock.queueing")
+
+FLUSH_INTERVAL_MS = 500
+FLUSH_WINDOW_MS = 1_000
+TOPICS_MAX = 10_000
+CHANNEL_PROPERTY = "PENSTOCK_CHANNEL"
+TOPIC_PROPERTY = "PENSTOCK_QUEUE"
+ATTEMPTS_PROPERTY = "PENSTOCK_ATTEMPTS"
+ID_PROPERTY = "PENSTOCK_ID"
+DONE_TOPIC = b"rmq_sys_penstock_done"  # records here say which entries of the schedule are over
+DEAD_SUFFIX = b".dead"
+NSQD_VERSION = "1.3.0"
+_LEVELS = {name: number for number, name in enumerate(LEVEL_NAMES)}
+_ESCAPED = re.compile(rb"[^a-zA-Z0-9_.-]|^\.")
+
+
+def file_name(name: bytes) -> str:
+    """A topic's or channel's name as part of a file name: letters, digits, `_`, `-`, inner dots; all else as %XX."""
+    return _ESCAPED.sub(lambda m: b"%%%02X" % m[0][0], name).decode()
+
+
+class Ticket:
+    """An answer that waits for a flush."""
+
+    def __init__(self, number: int, queueing: Queueing) -> None:
+        self.number = number
+        self._queueing = queueing
+
+    def then(self, call: Callable[[bool], None]) -> None:
+        """`call(True)` once it is flushed, `call(False)` when the flush failed."""
+        self._queueing.wait(self.number, call)
+
+
+class Queueing:
+    """See the module. `open` after the broker's store and tables; every method on the loop's thread."""
+
+    def __init__(self, broker: Broker) -> None:
+        config = broker.config
+        self.broker = broker
+        self.files = broker.files
+        self.folder = Path(config.data)
+        self.queues = self.folder / "queues"
+        self.pool = Pool(self.queues, self.files)
+        self.mem_queue_size = config.mem_queue_size
+        self.topics: dict[bytes, Topic] = {}
+        self.default_level = _LEVELS[config.level]
+        self.started_ms = broker.now_ms
+        self.healthy = True
+        self.error = ""
+        self.producers: set[Any] = set()
+        self.announce: list[Callable[[], None]] = []
+        self.fresh_topic: list[Callable[[Topic], None]] = []
+        self.marked_topics: list[Topic] = []
+        self.marked_channels: list[Channel] = []
+        self._timers: list[tuple[int, int, Channel]] = []
+        self._timer_number = 0
+        self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
+        self._log_flushed = self._log_reserved = 0
+        self._dat_dirty = False
+        self._backends: dict[bytes, DiskQueue] = {}
+        self._since: dict[tuple[bytes, bytes], int] = {}  # (topic, channel): deferred records from here on are its own
+        self._dirty: dict[Topic, None] = {}
+        self._dirty_since = -1
+        self._flush_running = False
+        self.flush_wanted = False
+        self._flush_started = 0  # number of the last flush that was begun
+        self.flush_done = 0  # every flush up to this number succeeded
+        self._flush_log: tuple[int, int] | None = None  # a flush that still waits for the log: (number, position)
+        self._waiting: list[tuple[int, Callable[[bool], None]]] = []
+        self._quantiles = [
+            float(part) for part in re.split("[;,]", config.e2e_processing_latency_percentile) if part.strip()
+        ]
+        self._latency_ms = config.e2e_processing_latency_window_time_ms
+
+    @property
+    def mono_ms(self) -> int:
+        return self.broker.mono_ms
+
+    @property
+    def percentiles(self) -> list[float]:
+        """The quantiles of end-to-end times that are kept."""
+        return self._quantiles
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Take up the topics and channels of `nsqd.dat`, ours or nsqd's own."""
+        self.pool.sweep()
+        table = load(self.files, self.folder / "nsqd.dat") or {}
+        for entry in table.get("topics") or ():
+            self._load(entry)
+        self._count_deferred()
+        self._dat_dirty = bool(self.topics)
+        self.save_tables()
+
+    def _load(self, entry: dict[str, Any]) -> None:
+        name = str(entry.get("name", "")).encode()
+        if not valid_nsq_name(name):
+            log.warning("skipping invalid topic name in nsqd.dat name=%s", ascii(shown(name)))
+            return
+        ours = "level" in entry
+        if entry.get("kind") == "log":
+            topic: Topic | None = self._log_face(name)
+            if topic is None:
+                return
+        else:
+            topic = self._make(name, _LEVELS.get(entry.get("level", ""), self._level_of(name)), entry)
+            self.topics[name] = topic
+        paused = entry.get("paused") is True
+        for part in entry.get("channels") or ():
+            channel_name = str(part.get("name", "")).encode()
+            if not valid_nsq_name(channel_name):
+                log.warning("skipping invalid channel name in nsqd.dat name=%s", ascii(shown(channel_name)))
+                continue
+            if isinstance(topic, QueueTopic):
+                channel = topic.load_channel(channel_name, topic._first())
+                topic.channels[channel_name] = channel
+            else:
+                channel = topic.channel(channel_name)
+            channel.paused = part.get("paused") is True
+            self._since[name, channel_name] = int(part.get("since", 0))
+            self._restore_attempts(channel, part.get("attempts") or {})
+        topic.paused = paused
+        if isinstance(topic, QueueTopic):
+            if paused:
+                topic.stream.visible = min(topic.stream.total, int(entry.get("visible", topic.stream.total)))
+            if not ours:
+                self._import(topic)
+        topic.mark()
+
+    @staticmethod
+    def _restore_attempts(channel: Channel, attempts: dict[str, int]) -> None:
+        source: Any = channel.source
+        if attempts and hasattr(source, "remembered"):
+            source.remembered = {int(key): int(value) for key, value in attempts.items()}
+
+    def close(self, clean: bool) -> None:
+        """A clean stop writes out what is only in memory; everything is let go of."""
+        if clean and self.healthy:
+            self._dat_dirty = bool(self.topics)
+            self.save_tables()
+            self._write_memory()
+            job = self._flush_job()
+            job.run()
+        for topic in self.topics.values():
+            for stream in topic.streams():
+                stream.close(clean and self.healthy)
+        for backend in self._backends.values():
+            backend.close()
+        self.pool.shrink()
+        self.pool.remove(self.pool.take_gone())
+
+    def _write_memory(self) -> None:
+        for topic in self.topics.values():
+            if not isinstance(topic, MemoryTopic) or topic.ephemeral:
+                continue
+            for channel in topic.channels.values():
+                source = channel.source
+                if isinstance(source, MemorySource) and not channel.ephemeral:
+                    source.save((place, attempts) for _, place, _, attempts in channel.in_hand())
+            for data, _ in topic.pending:
+                topic.source.put([data])
+            topic.source.save(())
+
+    # -- topics --------------------------------------------------------------------------------------------------
+
+    def holds(self, name: bytes) -> bool:
+        """Whether a topic of kind `queue` has this name."""
+        topic = self.topics.get(name)
+        return topic is not None and topic.kind == "queue"
+
+    def find(self, name: bytes) -> Topic | None:
+        """The topic of that name, if NSQ knows it: a log topic is known as soon as it exists."""
+        topic = self.topics.get(name)
+        if topic is None and name in self.broker.topics.by_name:
+            topic = self._log_face(name)
+        return topic
+
+    def all(self) -> list[Topic]:
+        """Every topic that NSQ sees, by name. Log topics of other protocols appear once an NSQ client named them."""
+        found = [self.topics[name] for name in sorted(self.topics)]
+        for topic in found:
+            topic.refresh()
+        return found
+
+    def topic(self, name: bytes) -> Topic:
+        """The topic of that name, made when it is new. Refused E_BAD_TOPIC."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        if not valid_nsq_name(name):
+            raise Refused(f'topic name "{shown(name)}" is not valid', nsq="E_BAD_TOPIC", http=400)
+        rule = self.broker.topics.rule(name)
+        if name in self.broker.topics.by_name or rule.get("kind") == "log":
+            face = self._log_face(name)
+            if face is not None:
+                return face
+        if len(self.topics) >= TOPICS_MAX:
+            raise Refused(f"no more than {TOPICS_MAX} topics", nsq="E_BAD_TOPIC", http=503)
+        topic = self._make(name, self._level_of(name), {})
+        self.topics[name] = topic
+        self.changed(not topic.ephemeral)
+        for call in self.fresh_topic:
+            call(topic)
+        return topic
+
+    def _level_of(self, name: bytes) -> int:
+        rule = self.broker.topics.rule(name)
+        return _LEVELS[rule["level"]] if "level" in rule else self.default_level
+
+    def _make(self, name: bytes, level: int, entry: dict[str, Any]) -> Topic:
+        if level == LEVEL_MEMORY or name.endswith((b"#ephemeral", b"#tmp")):
+            backend = None if name.endswith((b"#ephemeral", b"#tmp")) else self.backend(name)
+            return MemoryTopic(name, self, MemorySource(self.mem_queue_size, backend))
+        stream = ReadyQueue(
+            self.queues / file_name(name),
+            file_name(name),
+            self.broker.config.queue_segment_bytes,
+            self.pool,
+            self.files,
+        )
+        ordinal = max([int(entry.get("floor", 0)), *self._committed(name)], default=0)
+        stream.open(ordinal)
+        topic = QueueTopic(name, level, self, stream)
+        topic.floor = int(entry.get("floor", 0))
+        return topic
+
+    def _committed(self, name: bytes) -> Iterator[int]:
+        """Where the channels of a topic stand: no new message may get an ordinal below."""
+        folder = self.queues / file_name(name)
+        for file in self.files.names(folder):
+            if file.endswith(".cursor"):
+                cursor = CursorFile(folder / file, self.files)
+                cursor.open(0)
+                yield cursor.committed
+
+    def _log_face(self, name: bytes) -> Topic | None:
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        try:
+            stored = self.broker.topics.get(name) or self.broker.topic_to_write(name)
+        except Refused:
+            return None
+        topic = LogChannels(stored, self)
+        self.topics[name] = topic
+        self.changed(True)
+        return topic
+
+    def delete(self, topic: Topic) -> None:
+        """Delete a topic with all its channels and messages."""
+        if self.topics.pop(topic.name, None) is None:
+            return
+        topic.remove()
+        self._dirty.pop(topic, None)
+        self.changed(not topic.ephemeral)
+
+    def changed(self, stored: bool, *, announce: bool = True) -> None:
+        """A topic or channel came, went, or was paused."""
+        if stored:
+            self._dat_dirty = True
+        if announce:
+            for call in self.announce:
+                call()
+
+    def save_tables(self) -> None:
+        """`nsqd.dat`, when it changed; before the answers of this turn are sent."""
+        if not self._dat_dirty:
+            return
+        self._dat_dirty = False
+        topics = []
+        for topic in self.topics.values():
+            if topic.ephemeral:
+                continue
+            entry: dict[str, Any] = {"name": topic.name.decode(), "paused": topic.paused, "channels": None}
+            entry["level"] = LEVEL_NAMES[topic.level]
+            if topic.kind == "log":
+                entry["kind"] = "log"
+            if isinstance(topic, QueueTopic):
+                entry["floor"] = topic.floor
+                if topic.paused:
+                    entry["visible"] = topic.stream.visible
+            channels = [
+                {
+                    "name": channel.name.decode(),
+                    "paused": bool(channel.paused),
+                    "since": self._since.get((topic.name, channel.name), 0),
+                }
+                for channel in topic.channels.values()
+                if not channel.ephemeral
+            ]
+            entry["channels"] = channels or None
+            topics.append(entry)
+        try:
+            save(self.files, self.folder / "nsqd.dat", {"topics": topics, "version": NSQD_VERSION})
+        except StoreError as error:
+            self._dat_dirty = True
+            log.error("nsqd.dat not written error=%s", error)
+
+    # -- what topics ask for -------------------------------------------------------------------------------------
+
+    def new_channel(self, name: bytes, topic: bytes, source: Source) -> Channel:
+        """A channel with this broker's limits."""
+        config = self.broker.config
+        self._since.setdefault((topic, name), self.broker.store.end_position if self._has_channels(topic) else 0)
+        return Channel(
+            name,
+            topic,
+            source,
+            ephemeral=name.endswith((b"#ephemeral", b"#tmp")),
+            msg_timeout_max_ms=config.max_msg_timeout_ms,
+            attempts_max=config.max_attempts,
+            latency=Latency(self._latency_ms) if self._quantiles else None,
+            owner=self,
+        )
+
+    def _has_channels(self, name: bytes) -> bool:
+        topic = self.topics.get(name)
+        return topic is not None and bool(topic.channels)
+
+    def cursor_path(self, topic: bytes, channel: bytes, lane: str = "") -> Path:
+        """Where a channel's place in a stream is kept."""
+        return self.queues / file_name(topic) / f"{file_name(channel)}{lane}.cursor"
+
+    def has_stream(self, topic: bytes, channel: bytes) -> bool:
+        """Whether a channel of a log topic has a ready queue of its own."""
+        return (self.queues / file_name(topic) / f"{file_name(channel)}.again").is_dir()
+
+    def stream(self, topic: bytes, channel: bytes, ordinal: int) -> ReadyQueue:
+        """The ready queue of a channel of a log topic, opened."""
+        folder = self.queues / file_name(topic) / f"{file_name(channel)}.again"
+        stream = ReadyQueue(folder, file_name(channel), self.broker.config.queue_segment_bytes, self.pool, self.files)
+        stream.open(ordinal)
+        return stream
+
+    def window(self, topic: Topic) -> int:
+        """How far a channel may run past its first unfinished message."""
+        return WINDOW_MAX if topic.kind == "queue" else self.broker.config.channel_window
+
+    def backend(self, name: bytes) -> DiskQueue:
+        """The diskqueue of a topic (`t`) or channel (`t:c`), opened."""
+        found = self._backends.get(name)
+        if found is None:
+            config = self.broker.config
+            found = self._backends[name] = DiskQueue(
+                self.folder,
+                name.decode(),
+                self.files,
+                max_bytes_per_file=config.max_bytes_per_file,
+                sync_every=config.sync_every,
+                sync_timeout_ms=config.sync_timeout_ms,
+                payload_bytes_max=config.max_msg_size + 26,
+            )
+        return found
+
+    # -- publishing ----------------------------------------------------------------------------------------------
+
+    def refusal(self, answer: int) -> Refused:
+        """Why a publish cannot be stored."""
+        if answer == FULL:
+            return Refused("the disk is full: nothing is stored until there is room", nsq="E_PUB_FAILED", http=503)
+        return Refused("the disk failed: restart the broker", nsq="E_PUB_FAILED", http=503)
+
+    def now_ns(self) -> int:
+        """The time for ids and timestamps: the broker's own, in ns."""
+        return self.broker.now_ns
+
+    def publish(self, topic: Topic, bodies: Sequence[bytes], defer_ms: int = 0) -> Ticket | None:
+        """Store messages, all or none; a ticket where the answer must wait for a flush. Refused E_PUB_FAILED."""
+        if not self.healthy and topic.level != LEVEL_MEMORY:
+            raise self.refusal(2)
+        now_ns = self.now_ns()
+        if defer_ms > 0:
+            for body in bodies:
+                self.defer_publish(topic, body, defer_ms)
+            return self.ticket(topic)
+        answer = topic.ready(sum(map(len, bodies)), len(bodies))
+        if answer:
+            raise self.refusal(answer)
+        last = len(bodies) - 1
+        try:
+            for number, body in enumerate(bodies):
+                self._put(topic, now_ns, body, number < last)
+            topic.placed()
+        except StoreError as error:
+            raise Refused(str(error), nsq="E_PUB_FAILED", http=503) from error
+        return self.ticket(topic)
+
+    @staticmethod
+    def _put(topic: Any, now_ns: int, body: bytes, more: bool) -> None:
+        topic.put_bytes(now_ns, body, more)
+
+    def ticket(self, topic: Topic) -> Ticket | None:
+        """What the answer to a publish must wait for."""
+        if topic.level == LEVEL_DISK or self.blocked():
+            return Ticket(self.want_flush(topic), self)
+        return None
+
+    def blocked(self) -> bool:
+        """Whether something acknowledged has been unflushed for longer than level `os` allows."""
+        return 0 <= self._dirty_since < self.mono_ms - FLUSH_WINDOW_MS
+
+    def defer_publish(self, topic: Topic, body: bytes, defer_ms: int) -> None:
+        """DPUB: the message reaches its channels after `defer_ms`. Refused when it cannot be stored."""
+        now_ns = self.now_ns()
+        if isinstance(topic, MemoryTopic):
+            topic.defer(now_ns, body, defer_ms)
+            return
+        topic.message_count += 1
+        topic.message_bytes += len(body)
+        if isinstance(topic, LogChannels):
+            due = {"TIMER_DELIVER_MS": str(self.broker.now_ms + defer_ms)}
+            store_host, now_ms = self.broker.store_host, self.broker.now_ms
+            self.broker.put(topic.stored, 0, body, due, born_host=store_host, born_ms=now_ms)
+            return
+        self._append_deferred(topic.name, b"", body, now_ns, 0, defer_ms)
+        for channel in topic.channels.values():
+            channel.deferred_elsewhere += 1
+
+    def _append_deferred(
+        self, topic: bytes, channel: bytes, body: bytes, message_id: int, attempts: int, delay_ms: int
+    ) -> None:
+        broker = self.broker
+        timer = broker.topics.by_name[TIMER_TOPIC]
+        properties = {
+            TOPIC_PROPERTY: topic.decode(),
+            CHANNEL_PROPERTY: channel.decode(),
+            ID_PROPERTY: str(message_id),
+            ATTEMPTS_PROPERTY: str(attempts),
+            "TIMER_DELIVER_MS": str(broker.now_ms + delay_ms),
+        }
+        broker.put(timer, 0, body, properties, born_host=broker.store_host, born_ms=broker.now_ms)
+
+    # -- deferred messages ---------------------------------------------------------------------------------------
+
+    def defer(self, channel: Channel, slot: int, delay_ms: int) -> bool:
+        """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""
+        if isinstance(channel.source, MemorySource):
+            return False
+        slots, source = channel.slots, channel.source
+        if not source.show(slots.lane[slot], slots.place[slot]):
+            return False
+        try:
+            self._append_deferred(
+                channel.topic_name, channel.name, self._body(source), slots.id[slot], slots.attempts[slot], delay_ms
+            )
+        except Refused:
+            return False
+        return True
+
+    @staticmethod
+    def _body(source: Any) -> bytes:
+        body: bytes = source.body()
+        return body
+
+    def deliver(self, message: ReceivedMessage, schedule_id: int) -> bool:
+        """A deferred message is due: to its topic, for the channels it is owed to. False: try again."""
+        properties = message.properties
+        topic = self.topics.get(properties[TOPIC_PROPERTY].encode())
+        if topic is not None:
+            owed = self._owed(topic, properties, schedule_id - 1)
+            if owed is None or owed:
+                message_id = int(properties.get(ID_PROPERTY, "0"))
+                attempts = int(properties.get(ATTEMPTS_PROPERTY, "0"))
+                if topic.redeliver(self.now_ns(), message_id, attempts, message.body, owed):
+                    return False
+            for name in topic.channels if owed is None else owed:
+                channel = topic.channels.get(name)
+                if channel is not None and channel.deferred_elsewhere > 0:
+                    channel.deferred_elsewhere -= 1
+        return self.over(schedule_id)
+
+    def _owed(self, topic: Topic, properties: dict[str, str], physical: int) -> set[bytes] | None:
+        """The channels a deferred message is meant for; None: all there are."""
+        name = properties.get(CHANNEL_PROPERTY, "").encode()
+        if name:
+            return {name} if name in topic.channels and physical >= self._since.get((topic.name, name), 0) else set()
+        owed = {name for name in topic.channels if physical >= self._since.get((topic.name, name), 0)}
+        return None if len(owed) == len(topic.channels) else owed
+
+    def over(self, schedule_id: int) -> bool:
+        """Tell the log that an entry of the schedule is delivered or cancelled. False when it cannot be told now."""
+        broker = self.broker
+        topic = broker.topics.by_name[DONE_TOPIC]
+        try:
+            broker.put(topic, 0, b"", {}, born_host=broker.store_host, born_ms=broker.now_ms, prepared=schedule_id)
+        except Refused:
+            return False
+        return True
+
+    def forget_deferred(self, topic: Topic, channel: Channel) -> None:
+        """The channel was emptied: what was deferred for it so far is not its own any more."""
+        self._since[topic.name, channel.name] = self.broker.store.end_position
+        channel.deferred_elsewhere = 0
+        self._dat_dirty = True
+
+    def _count_deferred(self) -> None:
+        """After a start: how many deferred messages each channel waits for."""
+        for _, topic, properties, physical in self.deferred():
+            owed = self._owed(topic, properties, physical)
+            for name in topic.channels if owed is None else owed:
+                topic.channels[name].deferred_elsewhere += 1
+
+    def deferred(self) -> Iterator[tuple[int, Topic, dict[str, str], int]]:
+        """(due ms, topic, properties, physical offset) of every deferred message of a queue topic in the schedule."""
+        for due in self.broker.schedule.entries():
+            message = record.decode_record(due.record, 0, decompress=False)
+            topic = None if message is None else self.topics.get(message.properties.get(TOPIC_PROPERTY, "").encode())
+            if message is not None and topic is not None:
+                yield due.due_ms, topic, message.properties, due.id - 1
+
+    # -- dead letters --------------------------------------------------------------------------------------------
+
+    def bury(self, channel: Channel, slot: int, why: str) -> bool:
+        """Store a message with the dead letters of its channel; False when it cannot be now."""
+        slots, source = channel.slots, channel.source
+        if not source.show(slots.lane[slot], slots.place[slot]):
+            return True  # damaged: there is nothing to keep
+        try:
+            dead = self.topic(dead_letter_name(channel.topic_name, channel.name))
+            if dead.name == channel.topic_name:
+                return False
+            self.publish(dead, [self._body(source)])
+        except Refused as refused:
+            log.warning("dead letter not stored topic=%s error=%s", shown(channel.topic_name), refused)
+            return False
+        return True
+
+    # -- turns ---------------------------------------------------------------------------------------------------
+
+    def mark_channel(self, channel: Channel) -> None:
+        """Look at a channel when the turn ends."""
+        if not channel.marked:
+            channel.marked = True
+            self.marked_channels.append(channel)
+
+    def due(self, channel: Channel) -> None:
+        """The channel's next moment may be earlier than known."""
+        due_ms = channel.due_ms()
+        if due_ms and (not channel.timer_ms or due_ms < channel.timer_ms):
+            channel.timer_ms = due_ms
+            self._timer_number += 1
+            heapq.heappush(self._timers, (due_ms, self._timer_number, channel))
+
+    def arrived(self, queues: list[Any]) -> None:
+        """These message queues of log topics have something new."""
+        for queue in queues:
+            topic = self.topics.get(queue.topic)
+            if topic is not None:
+                topic.mark()
+
+    def end_turn(self) -> None:
+        """Hand out messages, note what must be flushed."""
+        mono_ms = self.mono_ms
+        if self._lagging and (self._log_flushed, self._log_reserved) != self._log_state():
+            self._log_flushed, self._log_reserved = self._log_state()
+            for topic in self._lagging:
+                topic.mark()
+            self._lagging = []
+        while self.marked_topics or self.marked_channels:
+            topics, self.marked_topics = self.marked_topics, []
+            for topic in topics:
+                topic.marked = False
+                for channel in topic.channels.values():
+                    channel.pump(mono_ms)
+                if isinstance(topic, LogChannels) and topic.rewatch():
+                    self._lagging.append(topic)
+                if topic.level != LEVEL_MEMORY:
+                    self._note_dirty(topic)
+            channels, self.marked_channels = self.marked_channels, []
+            for channel in channels:
+                if channel.marked:
+                    channel.pump(mono_ms)
+                topic = self.topics.get(channel.topic_name)  # type: ignore[assignment]
+                if topic is not None and topic.level != LEVEL_MEMORY:
+                    self._note_dirty(topic)
+        if self._flush_log is not None:
+            self._flush_finished()
+        if self._dat_dirty:
+            self.save_tables()
+
+    def _log_state(self) -> tuple[int, int]:
+        store = self.broker.store
+        return store.flushed_position, sum(queue.reserved for topic in self._lagging for queue in topic.stored.queues)
+
+    def _note_dirty(self, topic: Topic) -> None:
+        if not topic.dirty:
+            topic.dirty = True
+            self._dirty[topic] = None
+            if self._dirty_since < 0:
+                self._dirty_since = self.mono_ms
+        topic.trim()
+
+    def tick(self) -> int:
+        """What is due now; when something will be again."""
+        mono_ms = self.mono_ms
+        timers = self._timers
+        while timers and timers[0][0] <= mono_ms:
+            due_ms, _, channel = heapq.heappop(timers)
+            if channel.timer_ms != due_ms or channel.removed:
+                continue
+            channel.timer_ms = 0
+            if channel.tick(mono_ms):
+                self.mark_channel(channel)
+            self.due(channel)
+        next_ms = timers[0][0] if timers else mono_ms + 60_000
+        for backend in self._backends.values():
+            due = backend.tick(mono_ms)
+            if due is not None:
+                next_ms = min(next_ms, due)
+        flush_ms = self.flush_due_ms()
+        return next_ms if flush_ms is None else min(next_ms, max(mono_ms, flush_ms))
+
+    def next_due_ms(self) -> int | None:
+        """The earliest moment this turn may have added."""
+        flush_ms = self.flush_due_ms()
+        timer_ms = self._timers[0][0] if self._timers else None
+        return min((ms for ms in (flush_ms, timer_ms) if ms is not None), default=None)
+
+    # -- flushing ------------------------------------------------------------------------------------------------
+
+    def want_flush(self, topic: Topic) -> int:
+        """Somebody waits: flush as soon as can be. The number of the flush that covers everything so far."""
+        self.flush_wanted = True
+        self._note_dirty(topic)
+        self.broker.store.want_flush()
+        return self._flush_started + 1
+
+    def wait(self, number: int, call: Callable[[bool], None]) -> None:
+        """`call` when flush `number` is done, or has failed."""
+        if not self.healthy:
+            call(False)
+        elif number <= self.flush_done:
+            call(True)
+        else:
+            self._waiting.append((number, call))
+
+    def flush_due_ms(self) -> int | None:
+        """When the next flush must begin, or None."""
+        if self._flush_running or not self.healthy or self._flush_log is not None:
+            return None
+        if self.flush_wanted:
+            return 0
+        return None if self._dirty_since < 0 else self._dirty_since + FLUSH_INTERVAL_MS
+
+    def take_jobs(self) -> list[Job]:
+        """The flush that is due, and files to be removed."""
+        jobs = []
+        due_ms = self.flush_due_ms()
+        if due_ms is not None and due_ms <= self.mono_ms:
+            jobs.append(self._flush_job())
+        gone = self.pool.take_gone()
+        if gone:
+            jobs.append(Job("clean", lambda: self.pool.remove(gone)))
+        return jobs
+
+    def _flush_job(self) -> Job:
+        segments: list[Any] = []
+        cursors: list[CursorFile] = []
+        folders: set[Path] = set()
+        totals: list[tuple[Topic, int]] = []
+        for topic in self._dirty:
+            topic.dirty = False
+            for stream in topic.streams():
+                if stream.unflushed and not (topic.level == LEVEL_OS and topic.idle()):
+                    segments += stream.take_flush()
+                    totals.append((topic, stream.total))
+                    if stream.renamed:
+                        stream.renamed = False
+                        folders |= {stream.folder, stream.folder.parent, self.queues, self.folder}
+            for channel in topic.channels.values():
+                for lane in channel.source.lanes:
+                    file = lane.file
+                    if file.dirty:
+                        file.dirty = False
+                        cursors.append(file)
+                        if not file.named:
+                            file.named = True
+                            folders |= {file.path.parent, self.queues, self.folder}
+        self._dirty = {}
+        self._dirty_since = -1
+        self.flush_wanted = False
+        self._flush_running = True
+        self._flush_started += 1
+        number, position = self._flush_started, self.broker.store.end_position
+        files = self.files
+
+        def run() -> None:
+            for segment in segments:
+                segment.datasync()
+            for cursor in cursors:
+                if cursor.path.exists():
+                    cursor.datasync()
+            for folder in sorted(folders, reverse=True):
+                files.sync_folder(folder)
+
+        def finish(error: BaseException | None, mono_ms: int) -> None:
+            self._flush_running = False
+            if error is not None:
+                self.fail(error)
+                return
+            for topic, total in totals:
+                topic.flushed(total)
+            self._flush_log = (number, position)
+            self._flush_finished()
+
+        return Job("flush", run, finish)
+
+    def _flush_finished(self) -> None:
+        """The queue files are durable; so must be what was deferred through the log meanwhile."""
+        assert self._flush_log is not None
+        number, position = self._flush_log
+        store = self.broker.store
+        if not store.healthy:
+            self.fail(StoreError("the flush of the log failed"))
+            return
+        if self._waiting and store.flushed_position < position:
+            store.want_flush()
+            return
+        self._flush_log = None
+        self.flush_done = number
+        ready = [call for wanted, call in self._waiting if wanted <= number]
+        self._waiting = [(wanted, call) for wanted, call in self._waiting if wanted > number]
+        for call in ready:
+            call(True)
+
+    def fail(self, error: BaseException) -> None:
+        """A flush failed: nothing is acknowledged any more (rule W5)."""
+        self.healthy = False
+        self.error = str(error)
+        self._flush_log = None
+        log.error("flush failed, no publish is accepted until a restart error=%s", error)
+        waiting, self._waiting = self._waiting, []
+        for _, call in waiting:
+            call(False)
+
+    # -- taking over an nsqd folder ------------------------------------------------------------------------------
+
+    def _import(self, topic: QueueTopic) -> None:
+        """Messages in nsqd's diskqueue files move into the ready queue, each for the channel it waited in."""
+        sources = [(topic.name, None), *((topic.name + b":" + name, {name}) for name in topic.channels)]
+        moved = 0
+        for name, owed in sources:
+            if not any(file.startswith(name.decode() + ".diskqueue.") for file in self.files.names(self.folder)):
+                continue
+            backend = self.backend(name)
+            while True:
+                payloads = backend.take(1000)
+                if not payloads:
+                    break
+                for data in payloads:
+                    if len(data) < 27:
+                        continue
+                    stamp = max(1, int.from_bytes(data[:8], signed=True), topic.stream.last_id + 1)
+                    topic.stream.last_id = stamp
+                    answer = topic.redeliver(stamp, stamp, int.from_bytes(data[8:10]), data[26:], owed)
+                    if answer:
+                        raise self.refusal(answer)
+                    moved += 1
+                for segment in topic.stream.take_flush():
+                    segment.datasync()
+                for channel in topic.channels.values():
+                    channel.source.lanes[0].file.datasync()
+                backend.done(len(payloads))
+            self._backends.pop(name).delete()
+        if moved:
+            log.info("messages taken over from nsqd's files topic=%s count=%d", shown(topic.name), moved)
+
+
+def dead_letter_name(topic: bytes, channel: bytes) -> bytes:
+    """The dead-letter topic of a channel, at most 64 characters."""
+    topic, channel = topic.partition(b"#")[0], channel.partition(b"#")[0]
+    name = topic + b"." + channel
+    return name[: 64 - len(DEAD_SUFFIX)] + DEAD_SUFFIX
+
+
+__all__ = ["LEVEL_OS", "Consumer", "Queueing", "Ticket", "dead_letter_name", "file_name"]

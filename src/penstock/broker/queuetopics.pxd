@@ -1,0 +1,41 @@
+cimport cython
+
+from penstock.delivery.channel cimport Channel
+from penstock.disk.readyqueue cimport ReadyQueue
+
+
+cdef class Topic:
+    cdef public bytes name
+    cdef public object keeper
+    cdef public long long level, message_count, message_bytes
+    cdef public bint ephemeral, paused, open, marked, dirty
+    cdef public dict channels
+
+    cpdef int ready(self, long long size, long long count) except -1
+    cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
+    cpdef put_bytes(self, long long now_ns, bytes body, long long more)
+    cpdef int placed(self) except -1
+    cpdef int mark(self) except -1
+    cpdef int trim(self) except -1
+
+
+cdef class QueueTopic(Topic):
+    cdef public ReadyQueue stream
+    cdef public long long floor
+
+    cpdef int ready(self, long long size, long long count) except -1
+    cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
+    cpdef int placed(self) except -1
+    cdef void _show(self) noexcept
+    @cython.locals(stream=ReadyQueue)
+    cpdef int trim(self) except -1
+
+
+cdef class MemoryTopic(Topic):
+    cdef public object source
+    cdef public list pending, _batch
+    cdef public object _last_id
+
+    cpdef int ready(self, long long size, long long count) except -1
+    cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
+    cpdef int placed(self) except -1

@@ -1,0 +1,442 @@
+"""Topics as NSQ sees them: publish, channels, pause, empty. `QueueTopic` keeps its messages in a ready queue, one copy
+for all channels; `MemoryTopic` (level `memory`, and everything ephemeral) hands each channel a copy of its own.
+
+Publishing is three steps, so that MPUB is all or nothing: `ready` (is there room for all of it), `put` for each
+message, `placed` (readers may see them). Between the first and the last nothing can fail.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import cython
+
+from penstock.delivery.channel import Channel
+from penstock.delivery.source import MemorySource
+from penstock.disk.cursorfile import CursorFile
+from penstock.errors import Refused
+from penstock.wire.nsq import message_data
+
+if cython.compiled:
+    from cython.cimports.penstock.delivery.cursor import CursorSource, Lane
+    from cython.cimports.penstock.disk.readyqueue import ReadyQueue
+else:
+    from penstock.delivery.cursor import CursorSource, Lane
+    from penstock.disk.readyqueue import ReadyQueue
+
+LEVEL_OS, LEVEL_DISK, LEVEL_MEMORY = 0, 1, 2
+LEVEL_NAMES = ("os", "disk", "memory")
+CHANNELS_MAX = 1_000
+EPHEMERAL = (b"#ephemeral", b"#tmp")
+
+_NAME = re.compile(rb"[.a-zA-Z0-9_-]+(#ephemeral|#tmp)?")
+
+
+def valid_nsq_name(name: bytes) -> bool:
+    """Topic and channel names of NSQ, and LMQ's `#tmp` beside `#ephemeral`."""
+    return 0 < len(name) <= 64 and _NAME.fullmatch(name) is not None
+
+
+def shown(name: bytes) -> str:
+    """A name from the network in a message for people and peers."""
+    return name.decode("utf-8", "replace")
+
+
+class Topic:
+    """What every kind has in common. `keeper` is the broker's `Queueing`."""
+
+    kind = "queue"
+
+    def __init__(self, name: bytes, level: int, keeper: Any) -> None:
+        self.name = name
+        self.level = level
+        self.keeper = keeper
+        self.ephemeral = name.endswith(EPHEMERAL)
+        self.paused = False
+        self.open = True
+        self.marked = False
+        self.dirty = False
+        self.channels: dict[bytes, Channel] = {}
+        self.message_count = 0
+        self.message_bytes = 0
+
+    def ready(self, size: int, count: int) -> int:
+        """Room for `count` messages whose bodies have `size` bytes together: 0, FULL (1) or BROKEN (2)."""
+        raise NotImplementedError
+
+    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+        """One message; `more`: its batch goes on. Returns 0."""
+        raise NotImplementedError
+
+    def put_bytes(self, now_ns: int, body: bytes, more: bool) -> None:
+        """`put` for a whole object."""
+        self.put(now_ns, body, 0, len(body), more)
+
+    def placed(self) -> int:
+        """The batch is whole. Returns 0."""
+        raise NotImplementedError
+
+    def mark(self) -> int:
+        """The channels have something to look at when the turn ends."""
+        if not self.marked:
+            self.marked = True
+            self.keeper.marked_topics.append(self)
+        return 0
+
+    def depth(self) -> int:
+        """Messages that no channel has: there is none, or the topic is paused."""
+        raise NotImplementedError
+
+    def backend_depth(self) -> int:
+        """How many of those lie on disk only."""
+        return 0
+
+    def streams(self) -> list[ReadyQueue]:
+        """The ready queues of this topic, which must be flushed."""
+        return []
+
+    def trim(self) -> int:
+        """Let go of segments that every channel has finished. Returns 0."""
+        return 0
+
+    def idle(self) -> bool:
+        """Nothing is owed to anybody: no flush of messages is needed."""
+        return False
+
+    def flushed(self, total: int) -> None:
+        """Everything of the ready queue below this ordinal is durable."""
+
+    def refresh(self) -> None:
+        """Bring figures up to date that are not kept message by message."""
+
+    # -- channels ------------------------------------------------------------------------------------------------
+
+    def channel(self, name: bytes) -> Channel:
+        """The channel of that name, made when it is new. Refused E_BAD_CHANNEL."""
+        channel = self.channels.get(name)
+        if channel is None:
+            if not valid_nsq_name(name):
+                raise Refused(f'channel name "{shown(name)}" is not valid', nsq="E_BAD_CHANNEL", http=400)
+            if len(self.channels) >= CHANNELS_MAX:
+                raise Refused(f"no more than {CHANNELS_MAX} channels of a topic", nsq="E_BAD_CHANNEL", http=400)
+            channel = self._make_channel(name, name.endswith(EPHEMERAL))
+            self.channels[name] = channel
+            self._took_channel(channel)
+            self.keeper.changed(not channel.ephemeral)
+        return channel
+
+    def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
+        raise NotImplementedError
+
+    def _took_channel(self, channel: Channel) -> None:
+        """The channel is in the table now."""
+        self.mark()
+
+    def delete_channel(self, name: bytes) -> bool:
+        """Drop a channel and all it holds, end its consumers' connections; False when there was none."""
+        channel = self.channels.pop(name, None)
+        if channel is None:
+            return False
+        channel.removed = True
+        self._drop_channel(channel)
+        for consumer in list(channel.consumers):
+            consumer.close()
+        self.keeper.changed(not channel.ephemeral)
+        if self.ephemeral and not self.channels:
+            self.keeper.delete(self)
+        return True
+
+    def _drop_channel(self, channel: Channel) -> None:
+        raise NotImplementedError
+
+    def pause(self) -> None:
+        """Channels get nothing more; publishing goes on."""
+        if not self.paused:
+            self.paused = True
+            self._paused()
+            self.keeper.changed(True, announce=False)
+
+    def unpause(self) -> None:
+        """Channels get what came meanwhile."""
+        if self.paused:
+            self.paused = False
+            self._paused()
+            self.mark()
+            self.keeper.changed(True, announce=False)
+
+    def _paused(self) -> None:
+        """`paused` was changed."""
+
+    def empty(self) -> None:
+        """Drop what no channel has yet."""
+        raise NotImplementedError
+
+    def empty_channel(self, channel: Channel) -> None:
+        """Drop all that a channel holds: queue, in flight, deferred."""
+        channel.empty()
+        self.keeper.forget_deferred(self, channel)
+        self.mark()
+
+    def pause_channel(self, channel: Channel, paused: bool) -> None:
+        """Stop or resume a channel's deliveries."""
+        if channel.paused != paused:
+            channel.paused = paused
+            self.mark()
+            self.keeper.changed(not channel.ephemeral, announce=False)
+
+    def redeliver(self, now_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
+        """A deferred message is due: put it where these channels (None: all) find it. 0, FULL or BROKEN."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """The topic is deleted: drop files and everything."""
+        raise NotImplementedError
+
+
+class QueueTopic(Topic):
+    """Level `os` or `disk`: a ready queue and a cursor for each channel."""
+
+    def __init__(self, name: bytes, level: int, keeper: Any, stream: ReadyQueue) -> None:
+        Topic.__init__(self, name, level, keeper)
+        self.stream = stream
+        self.floor = 0  # what lies below is owed to nobody
+
+    def ready(self, size: int, count: int) -> int:
+        return self.stream.ready(size + 19 * count, count)
+
+    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+        self.stream.append(now_ns, 0, 0, body, at, length, more)
+        self.message_count += 1
+        self.message_bytes += length
+        return 0
+
+    def placed(self) -> int:
+        self._show()
+        if not self.marked:
+            self.mark()
+        return 0
+
+    def _show(self) -> None:
+        if self.level == LEVEL_OS and not self.paused:
+            self.stream.visible = self.stream.total
+
+    def flushed(self, total: int) -> None:
+        """Everything below is durable: readers of a `disk` topic may see it."""
+        if self.level == LEVEL_DISK and not self.paused and total > self.stream.visible:
+            self.stream.visible = total
+            self.mark()
+
+    def depth(self) -> int:
+        if not self.channels:
+            return self.stream.total - self._first() if self.stream.segments else 0
+        return self.stream.total - self.stream.visible
+
+    def _first(self) -> int:
+        return max(self.floor, self.stream.begin())
+
+    def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
+        begin = self.stream.visible if self.channels else self._first()
+        return self.load_channel(name, begin)
+
+    def load_channel(self, name: bytes, begin: int) -> Channel:
+        """A channel that goes on where its file says, or begins at `begin`."""
+        file = CursorFile(self.keeper.cursor_path(self.name, name), self.keeper.files)
+        if name.endswith(EPHEMERAL):
+            file.remove()
+        file.open(begin)
+        file.settle(self.stream.total)
+        source = CursorSource(self.keeper.window(self))
+        source.add(Lane(self.stream, file, 0))
+        channel: Channel = self.keeper.new_channel(name, self.name, source)
+        channel.origin = source.lanes[0].head
+        return channel
+
+    def refresh(self) -> None:
+        for channel in self.channels.values():
+            channel.message_count = max(0, self.stream.visible - channel.origin)
+
+    def _drop_channel(self, channel: Channel) -> None:
+        channel.forget_hand()
+        for lane in channel.source.lanes:
+            lane.file.remove()
+        if not self.channels:
+            self.floor = self.stream.total
+            self.stream.visible = self.stream.total
+        self.trim()
+
+    def streams(self) -> list[ReadyQueue]:
+        return [self.stream]
+
+    def cursors(self) -> list[CursorFile]:
+        """The cursor files of the channels."""
+        return [channel.source.lanes[0].file for channel in self.channels.values()]
+
+    def trim(self) -> int:
+        """Let go of segments that every channel has finished."""
+        stream = self.stream
+        if len(stream.segments) > 1 or (stream.segments and not self.channels):
+            floor = self.floor
+            if self.channels:
+                floor = min([file.committed for file in self.cursors()])
+            if self.paused and floor > stream.visible:
+                floor = stream.visible
+            stream.drop_below(floor)
+        return 0
+
+    def idle(self) -> bool:
+        """Nothing is owed to anybody: no flush of messages is needed."""
+        if not self.channels:
+            return self.floor >= self.stream.total
+        return all(file.committed >= self.stream.total for file in self.cursors())
+
+    def _paused(self) -> None:
+        if not self.paused and self.level == LEVEL_OS:
+            self.stream.visible = self.stream.total
+        elif not self.paused:
+            self.keeper.want_flush(self)
+
+    def empty(self) -> None:
+        stream = self.stream
+        if not self.channels:
+            self.floor = stream.total
+            stream.drop_all()
+        elif self.paused and stream.total > stream.visible:
+            for channel in self.channels.values():
+                for ordinal in range(stream.visible, stream.total):
+                    channel.source.finish_ahead(0, ordinal)
+            stream.visible = stream.total
+        self.keeper.changed(True, announce=False)
+
+    def redeliver(self, now_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
+        stream = self.stream
+        answer = stream.ready(len(body) + 19, 1)
+        if answer:
+            return answer
+        place = stream.total
+        stream.append_bytes(message_id, attempts, body)
+        for channel in self.channels.values():
+            channel.origin += 1  # it was counted when it was published
+        if owed is not None:
+            for name, channel in self.channels.items():
+                if name not in owed:
+                    channel.source.finish_ahead(0, place)
+        self._show()
+        if self.level == LEVEL_DISK:
+            self.keeper.want_flush(self)
+        self.mark()
+        return 0
+
+    def remove(self) -> None:
+        for name in list(self.channels):
+            self.delete_channel(name)
+        self.stream.drop_all()
+        self.open = False
+
+
+class MemoryTopic(Topic):
+    """Level `memory`, and ephemeral: a queue of its own while there is no channel or it is paused, copies otherwise."""
+
+    def __init__(self, name: bytes, keeper: Any, source: MemorySource) -> None:
+        Topic.__init__(self, name, LEVEL_MEMORY, keeper)
+        self.source = source
+        self.pending: list[tuple[bytes, int]] = []  # deferred (message data, delay ms) until there is a channel
+        self._batch: list[bytes] = []
+        self._last_id = 0
+
+    def ready(self, size: int, count: int) -> int:
+        self._batch = []
+        return 0
+
+    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+        if cython.compiled:
+            data: bytes = body[at : at + length]
+        else:
+            data = bytes(body[at : at + length])
+        self._batch.append(message_data(now_ns, 0, self.new_id(now_ns), data))
+        self.message_count += 1
+        self.message_bytes += length
+        return 0
+
+    def new_id(self, now_ns: int) -> int:
+        """A message id that this topic never had: the time, or the next one."""
+        self._last_id = max(now_ns, self._last_id + 1)
+        return self._last_id
+
+    def placed(self) -> int:
+        """StoreError when the disk part of a queue cannot take it."""
+        batch, self._batch = self._batch, []
+        if self.paused or not self.channels:
+            self.source.put(batch)
+        else:
+            for channel in self.channels.values():
+                channel.source.put(batch)
+                channel.message_count += len(batch)
+        self.mark()
+        return 0
+
+    def defer(self, now_ns: int, body: bytes, delay_ms: int) -> None:
+        """DPUB: every channel waits with it in memory."""
+        data = message_data(now_ns, 0, self.new_id(now_ns), body)
+        self.message_count += 1
+        self.message_bytes += len(body)
+        if self.paused or not self.channels:
+            self.pending.append((data, delay_ms))
+            return
+        self._hold(data, delay_ms)
+
+    def _hold(self, data: bytes, delay_ms: int) -> None:
+        for channel in self.channels.values():
+            channel.message_count += 1
+            channel.hold(channel.source.hold(data), int(data[10:26], 16), self.keeper.mono_ms + delay_ms)
+
+    def depth(self) -> int:
+        return self.source.depth() + len(self.pending)
+
+    def backend_depth(self) -> int:
+        return self.source.backend_depth()
+
+    def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
+        backend = None if ephemeral or self.ephemeral else self.keeper.backend(self.name + b":" + name)
+        return self.keeper.new_channel(name, self.name, MemorySource(self.keeper.mem_queue_size, backend))
+
+    def _took_channel(self, channel: Channel) -> None:
+        self.hand_over()
+        self.mark()
+
+    def _paused(self) -> None:
+        self.hand_over()
+
+    def hand_over(self) -> None:
+        """What the topic kept goes to its channels."""
+        if self.paused or not self.channels:
+            return
+        while self.source.take():
+            place = self.source.place
+            data = self.source.held[place]
+            for channel in self.channels.values():
+                channel.source.put([data])
+                channel.message_count += 1
+            self.source.done(0, place)
+        for data, delay_ms in self.pending:
+            self._hold(data, delay_ms)
+        self.pending.clear()
+
+    def _drop_channel(self, channel: Channel) -> None:
+        channel.forget_hand()
+        channel.source.empty()
+        if channel.source.backend is not None:
+            channel.source.backend.delete()
+
+    def empty(self) -> None:
+        self.source.empty()
+        self.pending.clear()
+
+    def remove(self) -> None:
+        for name in list(self.channels):
+            self.delete_channel(name)
+        self.empty()
+        if self.source.backend is not None:
+            self.source.backend.delete()
+        self.open = False

@@ -1,0 +1,49 @@
+cimport cython
+
+from penstock.delivery.slots cimport Slots
+from penstock.delivery.source cimport Source
+from penstock.wire.outbox cimport Outbox
+
+
+cdef class Consumer:
+    cdef public Outbox out
+    cdef public long long number, ready_count, in_flight, msg_timeout_ms, sample_rate
+    cdef public long long message_count, finish_count, requeue_count, behind
+
+
+cdef class Channel:
+    cdef public bytes name, topic_name
+    cdef public Source source
+    cdef public bint ephemeral, paused, marked, removed
+    cdef public long long in_hand_max, msg_timeout_max_ms, attempts_max
+    cdef public object latency, owner, waiting
+    cdef public Slots slots
+    cdef public list consumers
+    cdef public dict by_number
+    cdef public long long timer_ms, taken, origin, in_flight_count, waiting_count, deferred_in_memory, deferred_elsewhere
+    cdef public long long message_count, requeue_count, timeout_count, finish_count, buried_count
+    cdef long long _turn, _number
+
+    cpdef long long depth(self) except -1
+    @cython.locals(consumer=Consumer, count=cython.longlong, given=cython.longlong, idle=cython.longlong, share=cython.longlong, room=cython.longlong, got=cython.longlong)
+    cpdef long long pump(self, long long mono_ms) except -1
+    @cython.locals(slots=Slots, source=Source, out=Outbox, got=cython.longlong, slot=cython.longlong, attempts=cython.longlong, before=cython.longlong, dry=cython.bint)
+    cdef long long _give(self, Consumer consumer, long long room, long long mono_ms) except -2
+    @cython.locals(slot=cython.longlong, after=cython.longlong)
+    cdef long long _again(self) except -2
+    cdef _finished(self, long long slot)
+    @cython.locals(slot=cython.longlong)
+    cdef long long _owned(self, Consumer consumer, long long message_id) noexcept
+    @cython.locals(slots=Slots, slot=cython.longlong)
+    cpdef int finish(self, Consumer consumer, long long message_id, long long now_ns, long long mono_ms) except -1
+    @cython.locals(slot=cython.longlong)
+    cpdef int requeue(self, Consumer consumer, long long message_id, long long delay_ms, long long mono_ms) except -1
+    @cython.locals(slot=cython.longlong, due=cython.longlong, limit=cython.longlong)
+    cpdef int touch(self, Consumer consumer, long long message_id, long long mono_ms) except -1
+    @cython.locals(slot=cython.longlong)
+    cpdef int reject(self, Consumer consumer, long long message_id) except -1
+    cdef _land(self, long long slot)
+    cdef _wait(self, long long slot)
+    @cython.locals(slots=Slots, slot=cython.longlong, count=cython.longlong, consumer=Consumer)
+    cpdef long long tick(self, long long mono_ms) except -1
+    cpdef long long due_ms(self) except -1

@@ -1,0 +1,417 @@
+"""Channel: a named group of consumers that share one copy of a topic. The same code for every source of messages.
+
+    source ──take──▶ in flight ──FIN──▶ done          a message in hand has a slot (delivery.slots)
+                      │   ▲
+      REQ, timeout    ▼   │ pump
+                     waiting ◀── deferred             deferred here: sources in memory; others go to the schedule
+
+A message that comes again goes behind those that wait, but at most `BEHIND_MAX` of them: so a message that is always
+given back does not keep the others from being read, and a long queue does not keep it from coming again.
+Consumers take turns; each gets a few messages before the next one, so that a turn of the loop ends in few writes.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+import random
+from collections import deque
+from typing import Any
+
+import cython
+
+from penstock.delivery.latency import Latency
+from penstock.wire.outbox import Outbox
+
+if cython.compiled:
+    from cython.cimports.penstock.delivery.slots import Slots
+    from cython.cimports.penstock.delivery.source import Source
+    from cython.cimports.penstock.wire.nsq import put_message
+else:
+    from penstock.delivery.slots import Slots
+    from penstock.delivery.source import Source
+    from penstock.wire.nsq import put_message
+
+IN_HAND_MAX = 100_000
+BEHIND_MAX = 1_024
+SHARE_MIN, SHARE_MAX = 4, 256
+OUT_MAX = 8 << 20  # bytes a consumer has not read yet: then it gets no more
+
+DONE, NOT_IN_FLIGHT, NOT_OWNER = 0, 1, 2
+_IN_FLIGHT, _WAITING, _DEFERRED = 1, 2, 3
+
+
+class Consumer:
+    """One subscriber, as a channel sees it. Sessions are made of this."""
+
+    def __init__(self) -> None:
+        self.out = Outbox()
+        self.number = -1
+        self.ready_count = 0
+        self.in_flight = 0
+        self.msg_timeout_ms = 60_000
+        self.sample_rate = 0
+        self.message_count = 0
+        self.finish_count = 0
+        self.requeue_count = 0
+        self.behind = 0  # bytes written that the peer has not taken
+
+    def wake(self) -> None:
+        """There is something in `out`."""
+
+    def close(self) -> None:
+        """The channel is deleted: end the connection."""
+
+
+class Channel:
+    """See the module. Times are monotonic ms, except where `ns` says wall time."""
+
+    def __init__(
+        self,
+        name: bytes,
+        topic_name: bytes,
+        source: Source,
+        *,
+        ephemeral: bool = False,
+        in_hand_max: int = IN_HAND_MAX,
+        msg_timeout_max_ms: int = 900_000,
+        attempts_max: int = 0,
+        latency: Latency | None = None,
+        owner: Any = None,
+    ) -> None:
+        self.name = name
+        self.topic_name = topic_name
+        self.source = source
+        self.ephemeral = ephemeral
+        self.in_hand_max = in_hand_max
+        self.msg_timeout_max_ms = msg_timeout_max_ms
+        self.attempts_max = attempts_max
+        self.latency = latency
+        self.owner = owner  # who is told: `due(channel)`, `bury(channel, slot)`
+        self.slots = Slots()
+        self.waiting: deque[tuple[int, int]] = deque()  # (slot, may be given when so many were taken)
+        self.consumers: list[Consumer] = []
+        self.by_number: dict[int, Consumer] = {}
+        self.paused = False
+        self.marked = False  # its owner will pump it in this turn
+        self.removed = False
+        self.timer_ms = 0  # when the owner looks at it next; 0: not at all
+        self.taken = 0
+        self.origin = 0  # the keeper's: where counting messages begins
+        self.in_flight_count = 0
+        self.waiting_count = 0
+        self.deferred_in_memory = 0
+        self.deferred_elsewhere = 0
+        self.message_count = 0
+        self.requeue_count = 0
+        self.timeout_count = 0
+        self.finish_count = 0
+        self.buried_count = 0
+        self._turn = 0
+        self._number = 0
+
+    # -- figures -------------------------------------------------------------------------------------------------
+
+    @property
+    def deferred_count(self) -> int:
+        """Messages whose time has not come."""
+        return self.deferred_in_memory + self.deferred_elsewhere
+
+    def depth(self) -> int:
+        """Messages that could be delivered and are not in flight."""
+        return self.source.depth() + self.waiting_count
+
+    def backend_depth(self) -> int:
+        """How many of those lie on disk only."""
+        return self.source.backend_depth()
+
+    # -- consumers -----------------------------------------------------------------------------------------------
+
+    def add(self, consumer: Consumer) -> None:
+        """A subscriber comes."""
+        self._number += 1
+        consumer.number = self._number
+        self.consumers.append(consumer)
+        self.by_number[consumer.number] = consumer
+
+    def remove(self, consumer: Consumer) -> None:
+        """A subscriber leaves; what it has in flight stays so until its deadline."""
+        if self.by_number.pop(consumer.number, None) is not None:
+            self.consumers.remove(consumer)
+            self._turn = 0
+
+    # -- delivery ------------------------------------------------------------------------------------------------
+
+    def pump(self, mono_ms: int) -> int:
+        """Hand out what can be; returns how many messages that was."""
+        self.marked = False
+        count = len(self.consumers)
+        if self.paused or count == 0:
+            return 0
+        given = 0
+        idle = 0
+        share = 0
+        while idle < count:
+            if self._turn >= count:
+                self._turn = 0
+            consumer = self.consumers[self._turn]
+            self._turn += 1
+            room = consumer.ready_count - consumer.in_flight
+            if room <= 0 or consumer.behind + consumer.out.size > OUT_MAX:
+                idle += 1
+                continue
+            if share == 0:
+                share = (self.source.depth() + self.waiting_count) // count + 1
+                share = max(SHARE_MIN, min(SHARE_MAX, share))
+            if room > share:
+                room = share
+            got = self._give(consumer, room, mono_ms)
+            if got < 0:
+                break
+            if got == 0:
+                idle += 1
+            else:
+                idle = 0
+                given += got
+        return given
+
+    def _give(self, consumer: Consumer, room: int, mono_ms: int) -> int:
+        """Up to `room` messages to one consumer; how many, or -1 when the channel has nothing more to give."""
+        slots, source, out = self.slots, self.source, consumer.out
+        got = 0
+        dry = False
+        before = out.size
+        while got < room:
+            slot = -1
+            if self.waiting_count > 0:
+                slot = self._again()
+            if slot < 0:
+                if self.in_flight_count + self.waiting_count >= self.in_hand_max or not source.take():
+                    dry = True
+                    break
+                self.taken += 1
+                slot = slots.add(source.message_id, source.place, source.lane, source.attempts, 1)
+                if slot < 0:  # an id that is in hand already: a copy of the same message, as a crash may leave
+                    source.done(source.lane, source.place)
+                    continue
+            if consumer.sample_rate > 0 and random.randrange(100) >= consumer.sample_rate:
+                self._finished(slot)
+                continue
+            attempts = slots.attempts[slot] + 1
+            if self.attempts_max > 0 and attempts > self.attempts_max and self._bury(slot):
+                continue
+            if attempts > 65535:
+                attempts = 0
+            slots.attempts[slot] = attempts
+            slots.state[slot] = 1
+            slots.owner[slot] = consumer.number
+            slots.since[slot] = mono_ms
+            slots.time(slot, mono_ms + consumer.msg_timeout_ms)
+            put_message(out, source.stamp_ns, attempts, source.message_id, source.base, source.at, source.length)
+            self.in_flight_count += 1
+            consumer.in_flight += 1
+            consumer.message_count += 1
+            got += 1
+            if out.size > OUT_MAX:
+                break
+        if out.size != before:
+            consumer.wake()
+            if self.timer_ms == 0 or slots.due[slots.first()] < self.timer_ms:
+                self.owner.due(self)
+        if got == 0 and dry:
+            return -1
+        return got
+
+    def _again(self) -> int:
+        """The next message that comes again, if it is its turn, shown in the source; else -1."""
+        while self.waiting:
+            slot, after = self.waiting[0]
+            if self.taken < after and self.source.depth() > 0 and not self.source.full():
+                return -1
+            self.waiting.popleft()
+            self.waiting_count -= 1
+            if self.source.show(self.slots.lane[slot], self.slots.place[slot]):
+                return slot
+            self._finished_waiting(slot)  # damaged since: nothing can be delivered
+        return -1
+
+    def _finished_waiting(self, slot: int) -> None:
+        self.source.done(self.slots.lane[slot], self.slots.place[slot])
+        self.slots.drop(slot)
+
+    def _finished(self, slot: int) -> None:
+        """Take a message out of hand for good."""
+        self.source.done(self.slots.lane[slot], self.slots.place[slot])
+        self.slots.drop(slot)
+
+    def _bury(self, slot: int) -> bool:
+        """Too many attempts: to the dead letters. False when they cannot take it now: it is delivered once more."""
+        if not self.owner.bury(self, slot, "attempts"):
+            return False
+        self.buried_count += 1
+        self._finished(slot)
+        return True
+
+    # -- what consumers say --------------------------------------------------------------------------------------
+
+    def _owned(self, consumer: Consumer, message_id: int) -> int:
+        """The slot of a message in flight to this consumer; -1: not in flight, -2: to another."""
+        slot = self.slots.find(message_id)
+        if slot < 0 or self.slots.state[slot] != 1:
+            return -1
+        if self.slots.owner[slot] != consumer.number:
+            return -2
+        return slot
+
+    def finish(self, consumer: Consumer, message_id: int, now_ns: int, mono_ms: int) -> int:
+        """FIN: DONE, NOT_IN_FLIGHT or NOT_OWNER."""
+        slots = self.slots
+        slot = self._owned(consumer, message_id)
+        if slot < 0:
+            return -slot
+        if self.latency is not None and self.source.show(slots.lane[slot], slots.place[slot]):
+            self.latency.add(now_ns - self.source.stamp_ns, mono_ms)
+        self.source.done(slots.lane[slot], slots.place[slot])
+        slots.drop(slot)
+        self.in_flight_count -= 1
+        self.finish_count += 1
+        consumer.in_flight -= 1
+        consumer.finish_count += 1
+        return 0
+
+    def requeue(self, consumer: Consumer, message_id: int, delay_ms: int, mono_ms: int) -> int:
+        """REQ: again at once, behind the others, or after a delay. DONE, NOT_IN_FLIGHT or NOT_OWNER."""
+        slot = self._owned(consumer, message_id)
+        if slot < 0:
+            return -slot
+        self.requeue_count += 1
+        consumer.requeue_count += 1
+        consumer.in_flight -= 1
+        self._land(slot)
+        if delay_ms > 0:
+            if self.owner.defer(self, slot, delay_ms):  # the schedule has it: this place in the stream is done
+                self.deferred_elsewhere += 1
+                self._finished(slot)
+            else:
+                self._hold(slot, mono_ms + delay_ms)
+        else:
+            self._wait(slot)
+        return 0
+
+    def touch(self, consumer: Consumer, message_id: int, mono_ms: int) -> int:
+        """TOUCH: a full timeout from now, at most `msg_timeout_max_ms` after delivery."""
+        slot = self._owned(consumer, message_id)
+        if slot < 0:
+            return -slot
+        due = mono_ms + consumer.msg_timeout_ms
+        limit = self.slots.since[slot] + self.msg_timeout_max_ms
+        self.slots.time(slot, due if due < limit else limit)
+        return 0
+
+    def reject(self, consumer: Consumer, message_id: int) -> int:
+        """To the dead letters at once. DONE, NOT_IN_FLIGHT, NOT_OWNER; StoreError-like refusals are the owner's."""
+        slot = self._owned(consumer, message_id)
+        if slot < 0:
+            return -slot
+        if not self.owner.bury(self, slot, "rejected"):
+            return NOT_IN_FLIGHT
+        self.buried_count += 1
+        self.in_flight_count -= 1
+        consumer.in_flight -= 1
+        self._finished(slot)
+        return DONE
+
+    def _land(self, slot: int) -> None:
+        """No longer in flight."""
+        self.in_flight_count -= 1
+        self.slots.untime(slot)
+        self.slots.owner[slot] = -1
+
+    def _wait(self, slot: int) -> None:
+        """Will be given again, behind at most BEHIND_MAX others."""
+        self.slots.state[slot] = _WAITING
+        self.waiting.append((slot, self.taken + min(BEHIND_MAX, self.source.depth())))
+        self.waiting_count += 1
+
+    def _hold(self, slot: int, due_ms: int) -> None:
+        """Deferred in memory."""
+        self.slots.state[slot] = _DEFERRED
+        self.slots.time(slot, due_ms)
+        self.deferred_in_memory += 1
+        self.owner.due(self)
+
+    def hold(self, place: int, message_id: int, due_ms: int) -> None:
+        """A deferred message of a memory source, held there already."""
+        slot = self.slots.add(message_id, place, 0, 0, _DEFERRED)
+        if slot >= 0:
+            self._hold(slot, due_ms)
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def tick(self, mono_ms: int) -> int:
+        """What is due by now goes back to the queue; how many messages that was. The next moment: `due_ms`."""
+        slots = self.slots
+        count = 0
+        while slots.timed > 0:
+            slot = slots.first()
+            if slots.due[slot] > mono_ms:
+                break
+            if slots.state[slot] == 1:
+                self.timeout_count += 1
+                consumer = self.by_number.get(slots.owner[slot])
+                if consumer is not None:
+                    consumer.in_flight -= 1
+                self._land(slot)
+            else:
+                slots.untime(slot)
+                self.deferred_in_memory -= 1
+            self._wait(slot)
+            count += 1
+        return count
+
+    def due_ms(self) -> int:
+        """When `tick` has something to do; 0: never."""
+        if self.slots.timed == 0:
+            return 0
+        return self.slots.due[self.slots.first()]
+
+    # -- all at once ---------------------------------------------------------------------------------------------
+
+    def forget_hand(self, lane: int = -1) -> None:
+        """Drop what is in hand (of one lane): a later FIN says it is not in flight."""
+        for slot in range(self.slots.capacity):
+            if self.slots.state[slot] and (lane < 0 or self.slots.lane[slot] == lane):
+                state = self.slots.state[slot]
+                if state == _IN_FLIGHT:
+                    self.in_flight_count -= 1
+                    consumer = self.by_number.get(self.slots.owner[slot])
+                    if consumer is not None:
+                        consumer.in_flight -= 1
+                elif state == _DEFERRED:
+                    self.deferred_in_memory -= 1
+                self.slots.drop(slot)
+        kept = [pair for pair in self.waiting if self.slots.state[pair[0]] == _WAITING]
+        self.waiting = deque(kept)
+        self.waiting_count = len(kept)
+
+    def empty(self) -> None:
+        """Drop everything: queue, in flight, deferred."""
+        self.forget_hand()
+        self.source.empty()
+
+    def in_hand(self) -> list[tuple[int, int, int, int]]:
+        """(lane, place, id, attempts) of every message in hand."""
+        slots = self.slots
+        return [
+            (slots.lane[slot], slots.place[slot], slots.id[slot], slots.attempts[slot])
+            for slot in range(slots.capacity)
+            if slots.state[slot]
+        ]
+
+    def check(self) -> None:
+        """Assert that the counts agree: for tests."""
+        self.slots.check()
+        states = [self.slots.state[slot] for slot in range(self.slots.capacity)]
+        assert states.count(_IN_FLIGHT) == self.in_flight_count
+        assert states.count(_WAITING) == self.waiting_count == len(self.waiting)
+        assert states.count(_DEFERRED) == self.deferred_in_memory
+        assert all(consumer.in_flight >= 0 for consumer in self.consumers)

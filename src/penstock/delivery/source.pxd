@@ -1,0 +1,24 @@
+cdef class Source:
+    cdef unsigned char *base
+    cdef public long long at, length, stamp_ns, message_id, attempts, place, lane
+
+    cpdef bytes body(self)
+    cpdef int take(self) except -1
+    cpdef int show(self, long long lane, long long place) except -1
+    cpdef int done(self, long long lane, long long place) except -1
+    cpdef long long depth(self) except -1
+    cpdef int full(self) except -1
+    cpdef long long backend_depth(self) except -1
+
+
+cdef class MemorySource(Source):
+    cdef public long long limit, dropped, _number, _unconfirmed
+    cdef public object backend, queue
+    cdef public dict held
+    cdef bytes _last
+
+    cpdef int take(self) except -1
+    cpdef int show(self, long long lane, long long place) except -1
+    cpdef int done(self, long long lane, long long place) except -1
+    cpdef long long depth(self) except -1
+    cpdef long long backend_depth(self) except -1

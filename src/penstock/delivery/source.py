@@ -1,0 +1,191 @@
+"""Source: where a channel's messages come from. `MemorySource` is one: a memory queue, and behind it a Backend on disk.
+
+A channel names a message by (lane, place). `take` and `show` show one in the attributes beside them, without making
+an object of it: the body is `length` bytes at `at` of `base`, valid until the source is used again.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import cython
+
+from penstock.wire.nsq import HEAD_BYTES
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address
+else:
+    from penstock.octets import address
+
+
+class Backend(Protocol):
+    """The disk part of a memory queue: go-diskqueue's files."""
+
+    depth: int
+
+    def put_many(self, payloads: list[bytes]) -> None: ...
+    def take(self, limit: int) -> list[bytes]: ...
+    def done(self, count: int) -> None: ...
+    def empty(self) -> None: ...
+
+
+class Source:
+    """What a channel asks. Times and limits are the channel's business."""
+
+    def __init__(self) -> None:
+        self.base: Any = cython.NULL
+        self.at = 0
+        self.length = 0
+        self.stamp_ns = 0
+        self.message_id = 0
+        self.attempts = 0
+        self.place = 0
+        self.lane = 0
+
+    def body(self) -> bytes:
+        """The body of the message that is shown."""
+        if cython.compiled:
+            data: bytes = self.base[self.at : self.at + self.length]
+        else:
+            data = bytes(self.base[self.at : self.at + self.length])
+        return data
+
+    def take(self) -> int:
+        """The next message that was not taken yet, oldest first: 1 when there was one, else 0."""
+        raise NotImplementedError
+
+    def show(self, lane: int, place: int) -> int:
+        """A message taken before: 1, or 0 when it is gone."""
+        raise NotImplementedError
+
+    def done(self, lane: int, place: int) -> int:
+        """Never again on this channel. Returns 0."""
+        raise NotImplementedError
+
+    def depth(self) -> int:
+        """How many have not been taken."""
+        raise NotImplementedError
+
+    def full(self) -> int:
+        """1 when nothing more is taken until something in hand is done."""
+        return 0
+
+    def backend_depth(self) -> int:
+        """How many of them lie on disk only."""
+        return 0
+
+    def empty(self) -> None:
+        """Drop everything, taken or not."""
+        raise NotImplementedError
+
+
+class MemorySource(Source):
+    """A deque of at most `limit` messages, each as NSQ's message data; what is more goes to the backend.
+
+    Without a backend (ephemeral) the overflow is dropped and counted. First in, first out across both.
+    """
+
+    def __init__(self, limit: int, backend: Backend | None) -> None:
+        Source.__init__(self)
+        self.limit = limit
+        self.backend = backend
+        self.queue: deque[bytes] = deque()
+        self.held: dict[int, bytes] = {}
+        self.dropped = 0
+        self._number = 0
+        self._last: bytes = b""
+        self._unconfirmed = 0  # at the head of the queue: still the backend's, too
+
+    def put(self, payloads: Iterable[bytes]) -> None:
+        """Take messages in, all or none. StoreError when the backend cannot."""
+        payloads = list(payloads)
+        room = self.limit - len(self.queue)
+        if self.backend is None:
+            self.queue.extend(payloads[: max(0, room)])
+            self.dropped += max(0, len(payloads) - max(0, room))
+        elif self.backend.depth or len(payloads) > room:
+            # Order holds because once something lies on disk, everything that follows goes there until it is read.
+            ahead = 0 if self.backend.depth else max(0, room)
+            self.backend.put_many(payloads[ahead:])
+            self.queue.extend(payloads[:ahead])
+        else:
+            self.queue.extend(payloads)
+
+    def take(self) -> int:
+        if not self.queue and not self._refill():
+            return 0
+        payload = self.queue.popleft()
+        self._number += 1
+        self.place = self._number
+        self.held[self._number] = payload
+        self._view(payload)
+        return 1
+
+    def _refill(self) -> bool:
+        if self.backend is None or not self.backend.depth:
+            return False
+        taken = self.backend.take(max(1, min(self.limit, 256)))
+        self.queue.extend(taken)
+        self.backend.done(
+            len(taken)
+        )  # level `memory`: what is in the memory queue or in flight is lost with the process
+        return bool(taken)
+
+    def _view(self, payload: bytes) -> None:
+        self._last = payload
+        self.base = address(payload)
+        self.at = HEAD_BYTES
+        self.length = len(payload) - HEAD_BYTES
+        self.stamp_ns = int.from_bytes(payload[:8], signed=True)
+        self.attempts = int.from_bytes(payload[8:10])
+        try:
+            self.message_id = int(payload[10:26], 16)
+        except ValueError:  # another library's id
+            self.message_id = int.from_bytes(payload[18:26])
+        self.message_id &= (1 << 63) - 1
+
+    def show(self, lane: int, place: int) -> int:
+        payload = self.held.get(place)
+        if payload is None:
+            return 0
+        self._view(payload)
+        return 1
+
+    def done(self, lane: int, place: int) -> int:
+        self.held.pop(place, None)
+        return 0
+
+    def depth(self) -> int:
+        return len(self.queue) + self.backend_depth()
+
+    def backend_depth(self) -> int:
+        return 0 if self.backend is None else self.backend.depth
+
+    def empty(self) -> None:
+        self.queue.clear()
+        self.held.clear()
+        if self.backend is not None:
+            self.backend.empty()
+
+    def hold(self, payload: bytes) -> int:
+        """Keep a message that is not in the queue (deferred); its place."""
+        self._number += 1
+        self.held[self._number] = payload
+        return self._number
+
+    def save(self, in_hand: Iterable[tuple[int, int]]) -> None:
+        """A clean stop: what is in memory goes to the backend; `in_hand` are (place, attempts) of what was taken."""
+        if self.backend is None:
+            return
+        payloads = list(self.queue)
+        for place, attempts in in_hand:
+            payload = self.held.get(place)
+            if payload is not None:
+                payloads.append(payload[:8] + (attempts & 0xFFFF).to_bytes(2) + payload[10:])
+        self.queue.clear()
+        self.held.clear()
+        if payloads:
+            self.backend.put_many(payloads)

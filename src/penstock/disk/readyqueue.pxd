@@ -1,0 +1,57 @@
+cimport cython
+
+from penstock.disk.stream cimport Stream
+
+
+@cython.final
+cdef class ReadySegment:
+    cdef public object path, files, map, sums_map
+    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated
+    cdef public set damaged
+    cdef public int fd, sums_fd
+    cdef public bint named
+    cdef unsigned char *base
+    cdef unsigned char *sums
+
+    @cython.locals(need=cython.longlong, step=cython.longlong, target=cython.longlong)
+    cpdef int room(self, long long length, long long records) except -1
+    cpdef long long start(self, long long n) noexcept
+    cpdef long long message_id(self, long long n) noexcept
+    @cython.locals(length=cython.longlong)
+    cpdef long long holds(self, long long n, long long at, long long limit) noexcept
+    @cython.locals(n=cython.longlong, at=cython.longlong, whole=cython.longlong, whole_end=cython.longlong, length=cython.longlong, most=cython.longlong, ahead=cython.longlong)
+    cpdef _scan(self, long long limit)
+    @cython.locals(start=cython.longlong, empty=cython.longlong)
+    cdef long long _next_good(self, long long n, long long at, long long limit, long long most) noexcept
+    @cython.locals(crc=cython.longlong)
+    cpdef seal(self, long long at, long long length, long long more)
+
+
+cdef class ReadyQueue(Stream):
+    cdef public object folder, files, pool
+    cdef public str name
+    cdef public long long segment_bytes, last_id, total, visible, _number, _batch, _fresh_first
+    cdef public list segments
+    cdef public ReadySegment last
+    cdef ReadySegment _seen
+    cdef public bint unflushed, renamed
+
+    @cython.locals(segment=ReadySegment)
+    cpdef int ready(self, long long length, long long records) except -1
+    @cython.locals(segment=ReadySegment)
+    cpdef int _roll(self, long long length) except -1
+    @cython.locals(segment=ReadySegment, end=cython.longlong, crc=cython.longlong, base=cython.p_uchar)
+    cdef void append(self, long long now_ns, long long attempts, long long message_id, const unsigned char *body, long long at, long long length, long long more) noexcept
+    cpdef void show_all(self) noexcept
+    cpdef long long begin(self) except -1
+    cpdef long long end(self) except -1
+    @cython.locals(segment=ReadySegment)
+    cdef ReadySegment _segment(self, long long ordinal)
+    @cython.locals(segment=ReadySegment)
+    cpdef long long next(self, long long ordinal) except -1
+    @cython.locals(segment=ReadySegment, last=ReadySegment, found=cython.longlong, begin=cython.longlong, end=cython.longlong)
+    cpdef long long count(self, long long ordinal) except -1
+    @cython.locals(segment=ReadySegment, n=cython.longlong, at=cython.longlong, length=cython.longlong)
+    cpdef int find(self, long long ordinal) except -1
+    @cython.locals(segment=ReadySegment, gone=cython.longlong)
+    cpdef int drop_below(self, long long ordinal) except -1

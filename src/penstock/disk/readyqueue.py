@@ -1,0 +1,562 @@
+"""ReadyQueue: a queue topic's messages, one copy for all its channels, in mapped segments of gmq's record layout.
+
+    <name>_<n>.queue   'v' (1) | length (4) | id (8) | attempts (2) | delay, always 0 (4) | body     length counts from id on
+    <name>_<n>.sums    "PRDY" | version (4) | first ordinal (8) | segment size (8) | count when closed cleanly, or -1 (8)
+                       then for each record, at 32 + n × 8:   start | "more follows" in bit 31 (4) | CRC-32 (4)
+
+A record's ordinal is its number in the queue; its id, which is also its timestamp in ns, rises from record to record of
+one broker. The sum begins with the ordinal, so that what stood in a segment that is used again is never taken for a
+message. The records of one MPUB all but the last say "more follows": of a batch that was cut off nothing is found.
+Positions are found by going through the sums (rule R11), not from memory.
+
+Files have their full length from the start and take room on the disk in steps, ahead of use: a mapped hole on a full
+disk would end the process. A segment that every channel has finished goes to the pool, whose pages are warm, or away.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import cython
+
+from penstock.disk.files import Files
+from penstock.disk.stream import Stream
+from penstock.errors import DiskFull, StoreError
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, be16, be64, copy, crc32, put8, put16, put32, put64, ube32
+else:
+    from penstock.octets import address, be16, be64, copy, crc32, put8, put16, put32, put64, ube32
+
+log = logging.getLogger("penstock.disk")
+
+MAGIC = 0x50524459
+VERSION = 1
+SUMS_HEAD = 32
+RECORD_HEAD = 19  # 'v', length, id, attempts, delay
+SMALLEST = 20
+STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
+POOL_MAX = 2
+FULL, BROKEN = 1, 2  # what an append may answer besides 0
+
+
+class ReadySegment:
+    """One file of messages and its sums."""
+
+    def __init__(self, path: Path, size: int, files: Files) -> None:
+        self.path = path
+        self.size = size
+        self.files = files
+        self.first = 0
+        self.count = 0
+        self.end = 0  # behind the last record
+        self.allocated = 0
+        self.sums_size = SUMS_HEAD + (size // SMALLEST + 1) * 8
+        self.sums_allocated = 0
+        self.damaged: set[int] = set()
+        self.fd = self.sums_fd = -1
+        self.map: Any = None
+        self.sums_map: Any = None
+        self.base: Any = cython.NULL
+        self.sums: Any = cython.NULL
+        self.named = False  # its name in the folder is durable
+
+    @property
+    def sums_path(self) -> Path:
+        return self.path.with_suffix(".sums")
+
+    def create(self, first: int) -> None:
+        """Make both files. StoreError, DiskFull."""
+        try:
+            self._map(create=True)
+            self.begin(first)
+        except BaseException:
+            self.close()
+            self.files.unlink(self.path)
+            self.files.unlink(self.sums_path)
+            raise
+
+    def _map(self, create: bool) -> None:
+        files = self.files
+        self.fd = files.open(self.path, create=create)
+        self.sums_fd = files.open(self.sums_path, create=True)
+        files.grow(self.fd, self.size)
+        files.grow(self.sums_fd, self.sums_size)
+        self.map = files.map(self.fd, self.size, scattered=True)
+        self.sums_map = files.map(self.sums_fd, self.sums_size, scattered=True)
+        if self.room(0, 0):
+            raise DiskFull(f"no room for {self.path.name}")
+        self.base, self.sums = address(self.map), address(self.sums_map)
+
+    def begin(self, first: int) -> None:
+        """Start as an empty segment whose first record gets this ordinal."""
+        self.first = first
+        self.count = self.end = 0
+        self.damaged = set()
+        put32(self.sums, 0, MAGIC)
+        put32(self.sums, 4, VERSION)
+        put64(self.sums, 8, first)
+        put64(self.sums, 16, self.size)
+        put64(self.sums, 24, -1)
+
+    def room(self, length: int, records: int) -> int:
+        """0 when so much more fits on the disk (the caller looked whether it fits the segment); FULL, BROKEN."""
+        try:
+            need = self.end + length
+            if need > self.allocated or not self.allocated:
+                step = max(STEP_MIN, min(STEP_MAX, self.allocated))
+                target = min(self.size, max(need, self.allocated + step))
+                self.files.allocate(self.fd, self.allocated, target - self.allocated)
+                self.allocated = target
+            need = SUMS_HEAD + (self.count + records) * 8
+            if need > self.sums_allocated or not self.sums_allocated:
+                step = max(4096, min(1 << 20, self.sums_allocated))
+                target = min(self.sums_size, max(need, self.sums_allocated + step))
+                self.files.allocate(self.sums_fd, self.sums_allocated, target - self.sums_allocated)
+                self.sums_allocated = target
+        except DiskFull:
+            return FULL
+        except StoreError:
+            return BROKEN
+        return 0
+
+    def start(self, n: int) -> int:
+        """Where record n begins."""
+        return ube32(self.sums, 32 + n * 8) & 0x7FFFFFFF
+
+    def message_id(self, n: int) -> int:
+        """The id of record n."""
+        return be64(self.base, self.start(n) + 5)
+
+    def holds(self, n: int, at: int, limit: int) -> int:
+        """The length of record n if it stands at `at` and its sum holds, else 0."""
+        if at + 19 > limit or self.base[at] != 118:
+            return 0
+        length = ube32(self.base, at + 1) + 5
+        if length < 19 or at + length > limit:
+            return 0
+        if crc32(self.base, at, length, self.first + n) != ube32(self.sums, 36 + n * 8):
+            return 0
+        return length
+
+    def open(self) -> None:
+        """Map the existing files and find what they hold. StoreError when they cannot be read."""
+        size = self.path.stat().st_size
+        self.size = max(size, SMALLEST)
+        checked = self.sums_path.is_file()
+        self.sums_size = max(
+            SUMS_HEAD + (self.size // SMALLEST + 1) * 8, self.sums_path.stat().st_size if checked else 0
+        )
+        self.allocated = self.sums_allocated = 0
+        self.named = True
+        self.fd = self.files.open(self.path)
+        data_end = self.files.size(self.fd)
+        ranges = self.files.data_ranges(self.fd, 0, data_end)
+        self.files.close(self.fd)
+        self._map(create=False)
+        # What was written is allocated; what is not reads as zeros and is allocated before it is written.
+        limit = max((end for _, end in ranges), default=0)
+        checked = checked and ube32(self.sums, 0) == MAGIC
+        self.first = be64(self.sums, 8) if checked else -1
+        if checked:
+            clean = be64(self.sums, 24)
+            if 0 <= clean <= (self.sums_size - SUMS_HEAD) // 8:
+                self._trust(clean, limit)
+            else:
+                self._scan(limit)
+        self.allocated = 0
+        if self.room(0, 0):
+            log.warning("no room to go on in %s", self.path.name)
+
+    def _trust(self, count: int, limit: int) -> None:
+        """Closed cleanly: the last record is looked at, the others when they are read."""
+        self.count, self.end = count, 0
+        if count:
+            at = self.start(count - 1)
+            length = self.holds(count - 1, at, limit)
+            if not length:
+                self._scan(limit)
+                return
+            self.end = at + length
+
+    def _scan(self, limit: int) -> None:
+        """Go through the records: the torn tail is left out, a damaged record among good ones is remembered."""
+        most = (self.sums_size - SUMS_HEAD) // 8
+        n = at = whole = whole_end = 0
+        while n < most:
+            length = self.holds(n, at, limit) if self.start(n) == at else 0
+            if not length:
+                ahead = self._next_good(n + 1, at, limit, most)
+                if ahead < 0:
+                    break
+                self.damaged.update(range(n, ahead))
+                n, at = ahead, self.start(ahead)
+                continue
+            at += length
+            n += 1
+            if not ube32(self.sums, 24 + n * 8) >> 31:
+                whole, whole_end = n, at
+        self.count, self.end = whole, whole_end
+        self.damaged = {bad for bad in self.damaged if bad < whole}
+        if self.damaged:
+            log.error("damaged messages in %s: %d, skipped", self.path.name, len(self.damaged))
+
+    def _next_good(self, n: int, at: int, limit: int, most: int) -> int:
+        """The next record behind a bad one whose sum holds; -1 when there is none."""
+        empty = 0
+        while n < most and empty < 512:  # a flipped bit, or a page of sums; 512 empty entries are the end
+            start = self.start(n)
+            if start > at and self.holds(n, start, limit):
+                return n
+            empty = empty + 1 if start == 0 else 0
+            n += 1
+        return -1
+
+    def adopt_unchecked(self, first: int) -> None:
+        """A file without sums (gmq's own): its records as far as they follow each other; sums are made for them."""
+        self.begin(first)
+        limit = self.path.stat().st_size
+        n = at = 0
+        while at + RECORD_HEAD <= limit and self.base[at] == 118:
+            length = ube32(self.base, at + 1) + 5
+            if length < RECORD_HEAD or at + length > limit:
+                break
+            if self.room(0, n + 1):
+                raise DiskFull(f"no room for the sums of {self.path.name}")
+            self.seal(at, length, 0)
+            at = self.end
+            n += 1
+        log.warning("unchecked segment %s: %d messages", self.path.name, n)
+
+    def seal(self, at: int, length: int, more: int) -> None:
+        """The record written at `at` counts from now on; `more` is bit 31 when its batch goes on."""
+        crc = crc32(self.base, at, length, self.first + self.count)
+        put32(self.sums, 32 + self.count * 8, at | more)
+        put32(self.sums, 36 + self.count * 8, crc)
+        self.count += 1
+        self.end = at + length
+
+    def mark(self, clean: bool) -> None:
+        """Say in the file whether it needs to be gone through on the next start."""
+        put64(self.sums, 24, self.count if clean and not self.damaged else -1)
+
+    def datasync(self) -> None:
+        """Make messages and sums durable; for any thread."""
+        self.files.datasync(self.fd)
+        self.files.datasync(self.sums_fd)
+
+    def move(self, path: Path) -> None:
+        """Give both files another name."""
+        self.files.rename(self.path, path)
+        self.files.rename(self.sums_path, path.with_suffix(".sums"))
+        self.path = path
+        self.named = False
+
+    def close(self) -> None:
+        for fd in (self.fd, self.sums_fd):
+            if fd >= 0:
+                self.files.close(fd)
+        self.fd = self.sums_fd = -1
+
+
+class Pool:
+    """Segments nobody needs: taken again with their pages warm, or removed by a thread (`take_gone`)."""
+
+    def __init__(self, folder: Path, files: Files) -> None:
+        self.folder = folder
+        self.files = files
+        self.spares: list[ReadySegment] = []
+        self._gone: list[ReadySegment] = []
+        self._number = 0
+
+    def put(self, segment: ReadySegment) -> None:
+        """A finished segment: its name goes away at once, its room when a thread has time."""
+        self._number += 1
+        segment.move(self.folder / f".spare_{self._number}.queue")
+        if len(self.spares) < POOL_MAX:
+            self.spares.append(segment)
+        else:
+            self._gone.append(segment)
+
+    def take(self, size: int) -> ReadySegment | None:
+        """A segment of this size to be used again."""
+        for segment in self.spares:
+            if segment.size == size:
+                self.spares.remove(segment)
+                return segment
+        return None
+
+    def take_gone(self) -> list[ReadySegment]:
+        """What a thread should remove now, with `remove`."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    def remove(self, segments: list[ReadySegment]) -> None:
+        """Free the disk; for any thread."""
+        for segment in segments:
+            segment.close()
+            self.files.unlink(segment.path)
+            self.files.unlink(segment.sums_path)
+
+    def shrink(self) -> None:
+        """Give the spares up, too: the disk is short, or the broker stops."""
+        self._gone += self.spares
+        self.spares = []
+
+    def sweep(self) -> None:
+        """Remove what a former process left here."""
+        for name in self.files.names(self.folder):
+            if name.startswith(".spare_"):
+                self.files.unlink(self.folder / name)
+
+
+class ReadyQueue(Stream):
+    """One topic's stream. Appending never raises: 0, FULL or BROKEN."""
+
+    def __init__(self, folder: Path, name: str, segment_bytes: int, pool: Pool, files: Files) -> None:
+        Stream.__init__(self)
+        self.folder = folder
+        self.name = name
+        self.segment_bytes = segment_bytes
+        self.pool = pool
+        self.files = files
+        self.segments: list[ReadySegment] = []
+        self.last: ReadySegment | None = None
+        self._seen: ReadySegment | None = None
+        self.last_id = 0
+        self.total = 0  # ordinal behind the last record
+        self.visible = 0  # as far as readers may see
+        self.unflushed = False
+        self.renamed = False  # names in the folder changed since the last flush
+        self._number = 0
+        self._batch = 0  # records of the open batch
+        self._fresh_first = 0
+
+    # -- opening and closing -------------------------------------------------------------------------------------
+
+    def open(self, ordinal: int = 0) -> None:
+        """Find the segments and what they hold; an empty queue begins at `ordinal`, which no record had."""
+        pattern = re.compile(re.escape(self.name) + r"_([0-9]{1,18})\.queue")
+        found = []
+        for file in self.files.names(self.folder):
+            match = pattern.fullmatch(file)
+            if match:
+                self._number = max(self._number, int(match[1]))
+                found.append((int(match[1]), self.folder / file))
+        segments, unchecked = [], []
+        for _, path in sorted(found):
+            segment = ReadySegment(path, self.segment_bytes, self.files)
+            segment.open()
+            (segments if segment.first >= 0 else unchecked).append(segment)
+        segments.sort(key=lambda s: s.first)
+        end = ordinal
+        for segment in segments + unchecked:
+            if segment.first < 0:
+                segment.adopt_unchecked(end)
+            if segment.first < end and self.segments:  # an older life of a file used again: nobody is owed it
+                self.pool.put(segment)
+                continue
+            self.segments.append(segment)
+            end = segment.first + segment.count
+        self.total = self.visible = self._fresh_first = max(end, ordinal)
+        if self.segments:
+            last = self.segments[len(self.segments) - 1]
+            last.mark(False)
+            if end == self.total:
+                self.last = last
+            if last.count:
+                self.last_id = last.message_id(last.count - 1)
+
+    def close(self, clean: bool) -> None:
+        """Let go of the files; `clean` after everything was flushed: the next start need not look."""
+        for segment in self.segments:
+            if clean:
+                segment.mark(True)
+            segment.close()
+        self.segments = []
+        self.last = self._seen = None
+
+    # -- appending -----------------------------------------------------------------------------------------------
+
+    def ready(self, length: int, records: int) -> int:
+        """Make room for records of this many bytes in one segment: 0, FULL or BROKEN. `append` may follow so often."""
+        segment = self.last
+        if segment is None or segment.end + length > segment.size:
+            answer = self._roll(length)
+            if answer:
+                return answer
+            segment = self.last
+        if segment.end + length <= segment.allocated and 32 + (segment.count + records) * 8 <= segment.sums_allocated:
+            return 0
+        return segment.room(length, records)
+
+    def _roll(self, length: int) -> int:
+        if length > self.segment_bytes:
+            return BROKEN
+        self._number += 1
+        path = self.folder / f"{self.name}_{self._number}.queue"
+        try:
+            self.files.make_folder(self.folder)
+            segment = self.pool.take(self.segment_bytes)
+            if segment is not None:
+                segment.begin(self.total)
+                segment.move(path)
+            else:
+                segment = ReadySegment(path, self.segment_bytes, self.files)
+                segment.create(self.total)
+        except DiskFull:
+            return FULL
+        except StoreError:
+            return BROKEN
+        self.segments.append(segment)
+        self.last = segment
+        self.renamed = True
+        return 0
+
+    def append(self, now_ns: int, attempts: int, message_id: int, body: Any, at: int, length: int, more: int) -> None:
+        """One record, after `ready` said 0. `message_id` 0: a new one, which is its time. `more`: the batch goes on.
+
+        Readers see it when its batch is whole and `show_all` was called.
+        """
+        if message_id == 0:
+            message_id = now_ns
+            if message_id <= self.last_id:
+                message_id = self.last_id + 1
+            self.last_id = message_id
+        segment = self.last
+        end = segment.end
+        base = segment.base
+        put8(base, end, 118)
+        put32(base, end + 1, length + 14)
+        put64(base, end + 5, message_id)
+        put16(base, end + 13, attempts)
+        put32(base, end + 15, 0)
+        copy(base, end + 19, body, at, length)
+        crc = crc32(base, end, length + 19, segment.first + segment.count)
+        put32(segment.sums, 32 + segment.count * 8, end | (more << 31))
+        put32(segment.sums, 36 + segment.count * 8, crc)
+        segment.count += 1
+        segment.end = end + length + 19
+        self.total += 1
+        self.unflushed = True
+
+    def append_bytes(self, message_id: int, attempts: int, body: bytes) -> None:
+        """A message that was here before, after `ready` said 0."""
+        self.append(message_id, attempts, message_id, body, 0, len(body), 0)
+
+    def show_all(self) -> None:
+        """Everything appended may be read."""
+        self.visible = self.total
+
+    # -- reading (Stream) ----------------------------------------------------------------------------------------
+
+    def begin(self) -> int:
+        return self.segments[0].first if self.segments else self.total
+
+    def end(self) -> int:
+        return self.visible
+
+    def _segment(self, ordinal: int) -> ReadySegment | None:
+        segment = self._seen
+        if segment is not None and segment.first <= ordinal < segment.first + segment.count:
+            return segment
+        for segment in reversed(self.segments):
+            if segment.first <= ordinal:
+                if ordinal < segment.first + segment.count:
+                    self._seen = segment
+                    return segment
+                return None
+        return None
+
+    def next(self, ordinal: int) -> int:
+        segment = self._seen
+        if segment is not None and segment.first <= ordinal < segment.first + segment.count:
+            return ordinal
+        for segment in self.segments:
+            if ordinal < segment.first:
+                return segment.first
+            if ordinal < segment.first + segment.count:
+                return ordinal
+        return max(ordinal, self.total)
+
+    def count(self, ordinal: int) -> int:
+        if self.visible <= ordinal:
+            return 0
+        last = self.last
+        if last is not None and ordinal >= last.first:
+            return self.visible - ordinal
+        found = 0
+        for segment in self.segments:
+            begin = segment.first if segment.first > ordinal else ordinal
+            end = segment.first + segment.count
+            if end > self.visible:
+                end = self.visible
+            if begin < end:
+                found += end - begin
+        return found
+
+    def find(self, ordinal: int) -> int:
+        segment = self._seen
+        if segment is None or ordinal < segment.first or ordinal >= segment.first + segment.count:
+            segment = self._segment(ordinal)
+            if segment is None:
+                return 0
+        n = ordinal - segment.first
+        if segment.damaged and n in segment.damaged:
+            return 0
+        at = segment.start(n)
+        length = ube32(segment.base, at + 1)
+        if segment.base[at] != 118 or length < 14 or at + 5 + length > segment.end:
+            return 0
+        self.base = segment.base
+        self.at = at + 19
+        self.length = length - 14
+        self.message_id = self.stamp_ns = be64(segment.base, at + 5)
+        self.attempts = be16(segment.base, at + 13)
+        return 1
+
+    # -- letting go ----------------------------------------------------------------------------------------------
+
+    def drop_below(self, ordinal: int) -> int:
+        """Every channel has finished what lies below: whole segments go. Returns how many."""
+        gone = 0
+        while self.segments:
+            segment = self.segments[0]
+            if segment.first + segment.count > ordinal or segment is self.last:
+                break
+            del self.segments[0]
+            self._forget(segment)
+            gone += 1
+        return gone
+
+    def _forget(self, segment: ReadySegment) -> None:
+        if self._seen is segment:
+            self._seen = None
+        self.pool.put(segment)
+        self.renamed = True
+
+    def drop_all(self) -> None:
+        """Nobody is owed anything: every segment goes; ordinals go on."""
+        for segment in self.segments:
+            self._forget(segment)
+        self.segments = []
+        self.last = None
+        self.visible = self.total
+
+    # -- flushing ------------------------------------------------------------------------------------------------
+
+    def take_flush(self) -> list[ReadySegment]:
+        """The segments to be made durable now (their `datasync`, for a thread)."""
+        self.unflushed = False
+        fresh = [segment for segment in self.segments if not segment.named or segment is self.last]
+        for segment in self.segments:
+            if segment is not self.last and segment.named and segment.first + segment.count > self._fresh_first:
+                fresh.append(segment)
+        self._fresh_first = self.total
+        for segment in fresh:
+            segment.named = True
+        return fresh

@@ -1,0 +1,44 @@
+"""Stream: records addressed by an ordinal, as a cursor reads them. A ready queue is one, a log topic's queue another.
+
+`find` shows one record in the attributes beside it, without making an object of it: the body is `length` bytes at
+`at` of `base`, valid until the stream is used again.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+from typing import Any
+
+import cython
+
+
+class Stream:
+    """What a cursor asks of a stream. Ordinals rise; some may have no record (a gap, a damaged one)."""
+
+    def __init__(self) -> None:
+        self.base: Any = cython.NULL
+        self.at = 0
+        self.length = 0
+        self.stamp_ns = 0
+        self.message_id = 0
+        self.attempts = 0  # before this delivery
+
+    def begin(self) -> int:
+        """The first ordinal there may be a record of."""
+        raise NotImplementedError
+
+    def end(self) -> int:
+        """Behind the last record that may be read."""
+        raise NotImplementedError
+
+    def next(self, ordinal: int) -> int:
+        """The ordinal itself, or where the records go on when it lies in a gap."""
+        raise NotImplementedError
+
+    def count(self, ordinal: int) -> int:
+        """How many records there are from the ordinal to the end."""
+        raise NotImplementedError
+
+    def find(self, ordinal: int) -> int:
+        """Show the record; 1, or 0 when it is damaged or gone."""
+        raise NotImplementedError
