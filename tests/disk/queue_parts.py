@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from lying_disk import LyingFiles
+
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.files import Files
 
@@ -39,3 +41,28 @@ def drain(queue: DiskQueue, limit: int = 7) -> list[bytes]:
 def contents(folder: Path) -> dict[str, bytes]:
     """The files of the folder that go-diskqueue knows."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix == ".dat"}
+
+
+class KeepingFiles(LyingFiles):
+    """A lying disk that does not give the inode of a removed file to a new one: it knows contents by inode."""
+
+    def __init__(self, root: Path, seed: int = 0) -> None:
+        super().__init__(root, seed)
+        self._held: list[int] = []
+
+    def _hold(self, path: Path) -> None:
+        if path.is_file():
+            self._held.append(super().open(path, writable=False))
+
+    def unlink(self, path: Path) -> None:
+        self._hold(path)
+        super().unlink(path)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._hold(new)
+        super().rename(old, new)
+
+    def let_go(self) -> None:
+        for fd in self._held:
+            self.close(fd)
+        self._held = []

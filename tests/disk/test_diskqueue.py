@@ -260,6 +260,28 @@ def test_killed(tmp_path: Path, count: int) -> None:
     assert not list(tmp_path.glob("*.bad"))
 
 
+def test_killed_after_a_file_was_used_up(tmp_path: Path) -> None:
+    """The meta file still speaks of it."""
+    queue = make(tmp_path)
+    for n in range(30):
+        queue.put(message(n))
+    queue.sync()
+    queue.take(20)
+    queue.done(15)
+    again = make(tmp_path)
+    assert again.depth == 19  # from the second file on
+    assert drain(again) == messages(11, 30)
+
+
+def test_a_file_whose_sums_never_reached_the_disk_holds_nothing(tmp_path: Path) -> None:
+    queue = make(tmp_path)
+    queue.put_many(messages(8))
+    (tmp_path / "t.diskqueue.000000.sum").write_bytes(b"")
+    again = make(tmp_path)
+    assert (again.depth, drain(again)) == (0, [])
+    assert (tmp_path / "t.diskqueue.000000.dat.bad").is_file()
+
+
 def test_a_failed_flush_is_final(tmp_path: Path) -> None:
     files = LyingFiles(tmp_path)
     queue = make(tmp_path, files=files)

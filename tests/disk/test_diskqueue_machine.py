@@ -9,9 +9,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lying_disk import LyingFiles
 
-from disk.queue_parts import make
+from disk.queue_parts import KeepingFiles, make
 from penstock.disk.diskqueue import DiskQueue
 from penstock.errors import DiskFull
 
@@ -37,7 +36,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.sync_every = sync_every
         self.folder = self.root / "0"
         self.folder.mkdir()
-        self.files = LyingFiles(self.folder, seed)
+        self.files = KeepingFiles(self.folder, seed)
         self.queue = self._make()
 
     def _make(self) -> DiskQueue:
@@ -163,7 +162,8 @@ class QueueMachine(RuleBasedStateMachine):
         after = self.root / str(self.cuts)
         self.files.power_cut(after)
         self.folder = after
-        self.files = LyingFiles(after, self.cuts)
+        self.files.let_go()
+        self.files = KeepingFiles(after, self.cuts)
         for path in after.iterdir():
             fd = self.files.open(path)
             self.files.datasync(fd)
@@ -190,6 +190,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert not list(self.folder.glob("*.bad")) or self.cuts
 
     def teardown(self) -> None:
+        self.files.let_go()
         shutil.rmtree(self.root)
 
 

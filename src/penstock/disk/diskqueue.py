@@ -82,15 +82,18 @@ class DiskQueue:
     # -- opening ------------------------------------------------------------------------------------------------------
 
     def _open(self, numbers: list[int]) -> None:
-        sizes = {number: queuefiles.file_size(self.files, self.paths.data(number)) for number in numbers}
-        meta = queuefiles.read_meta(self.files, self.paths.meta)
+        files = self.files
+        sizes = {number: queuefiles.file_size(files, self.paths.data(number)) for number in numbers}
+        meta = queuefiles.read_meta(files, self.paths.meta)
         trusted = meta is not None and queuefiles.plausible(meta, sizes)
         oldest = (numbers[0], 0) if numbers else (0, 0)
         read = vouched = oldest
         if meta is not None and trusted:
             self.depth, read, vouched = meta
-            if read[0] not in sizes:  # used up
+            if read[0] not in sizes:  # used up, and deleted
                 read = oldest if numbers else vouched
+                ends = {n: vouched[1] if n == vouched[0] else size for n, size in sizes.items() if n <= vouched[0]}
+                self.depth = sum(queuefiles.count(files, self.paths, n, end, self.sizes) for n, end in ends.items())
         elif numbers:
             log.warning("queue %s: no meta file to go by, so reading starts at the oldest file", self.name)
         self._read = self._next = read
@@ -182,6 +185,7 @@ class DiskQueue:
                 made.append(self.files.open(path, create=True))
                 self.files.cut(made[-1], 0)
                 self.files.write(made[-1], 0, head)
+            self.files.sync_folder(self.paths.folder)  # after a power cut the file must not be there without its sums
         except StoreError:
             for fd, path in zip(made, paths, strict=False):
                 self.files.close(fd)

@@ -225,10 +225,12 @@ def repair(files: Files, paths: Paths, number: int, start: int, sizes: tuple[int
     try:
         size = file.size()
         sums = load_sums(files, paths.sums(number))
+        if sums is None and paths.sums(number).is_file():
+            sums = Sums()  # ours, and they did not reach the disk
         if sums is None:
-            count, end = _walk(file, start, size, sizes)
+            found, end = _walk(file, start, size, sizes)
         else:
-            count, end, kept, holes, torn = _weigh(file, sums, start, size, trusted)
+            found, end, kept, holes, torn = _weigh(file, sums, start, size, trusted)
             if end < size and not torn and not file.zeros(end, size):
                 holes.append((end, size))
             for hole in holes:
@@ -239,24 +241,36 @@ def repair(files: Files, paths: Paths, number: int, start: int, sizes: tuple[int
         if sums is not None and len(kept) != len(sums):
             replace(files, paths.sums(number), kept.encode())
         files.datasync(data)
-        return count, end
+        return found, end
     finally:
         file.close()
         files.close(data)
 
 
+def count(files: Files, paths: Paths, number: int, end: int, sizes: tuple[int, int]) -> int:
+    """How many records the file has before `end`."""
+    sums = load_sums(files, paths.sums(number))
+    if sums is not None:
+        return sums.find(end)
+    file = RecordFile(files, paths.data(number))
+    try:
+        return _walk(file, 0, end, sizes)[0]
+    finally:
+        file.close()
+
+
 def _walk(file: RecordFile, at: int, size: int, sizes: tuple[int, int]) -> Place:
     """From record to record without sums. What cannot be a record is left for the reader to find, unless it is torn."""
-    count = 0
+    found = 0
     while at < size:
         record = file.record(at, size)
         if record is None or not sizes[0] <= len(record) - 4 <= sizes[1]:
             head = file.bytes_at(at, 4)
             short = len(head) < 4 or (sizes[0] <= LENGTH.unpack(head)[0] <= sizes[1])
-            return count, at if short or file.zeros(at, size) else size
-        count += 1
+            return found, at if short or file.zeros(at, size) else size
+        found += 1
         at += len(record)
-    return count, size
+    return found, size
 
 
 def _weigh(
