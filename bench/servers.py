@@ -66,6 +66,7 @@ def penstock(**settings: Any) -> Iterator[Running]:
             "0",
             "--registry-port",
             "0",
+            *(f"--{name}-port=0" for name in ("nsq", "http", "lookup", "lookup-http")),
         ]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]

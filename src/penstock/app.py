@@ -6,30 +6,37 @@ Start: bind the ports → lock and open the store (repair, dispatch) → tables 
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import json
 import logging
 import os
-import re
 import signal
 import socket
+import stat
 import sys
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from penstock.announce import Announcer
 from penstock.broker.broker import Broker
 from penstock.clock import Clock
-from penstock.config import BrokerConfig, RegistryConfig
+from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
 from penstock.errors import ConfigError
+from penstock.fronts.flags import LEVELS, broadcast_address, join, set_log_level
 from penstock.fronts.namesrv import NameServer
 from penstock.fronts.remoting import BrokerFront, RemotingSession
 from penstock.net import Connection, Net
 from penstock.wire import fastjson
 from penstock.wire.codes import LanguageCode, RequestCode
 from penstock.wire.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from penstock.fronts.http import NsqHttp
+    from penstock.fronts.lookupd import Lookupd
 
 log = logging.getLogger("penstock.app")
 
@@ -48,6 +55,8 @@ class Process:
         self.front: BrokerFront | None = None
         self.name_server: NameServer | None = None
         self.neighbour: Neighbour | None = None
+        self.nsq: Any = None  # NsqFront
+        self.announcer: Announcer | None = None
         self._flush_seen: tuple[int, bool] = (0, True)
         self._jobs_due_ms = 0
 
@@ -62,12 +71,35 @@ class Process:
         broker.store.begin_turn(broker.now_ms)
         if self.front is not None:
             self.front.blocked = broker.store.blocked(mono_ms)
+        if self.nsq is not None:
+            self.nsq.update_time()
 
     def end_turn(self) -> None:
         """The last thing before answers are written: wake held pulls, save what must be saved, hold what must wait."""
         broker, front = self.broker, self.front
-        if broker is None or front is None:
+        if broker is None:
             return
+        queueing, arrived = broker.queueing, broker.store.arrived
+        if front is not None:
+            self._end_remoting(broker, front)
+        else:
+            broker.store.arrived = []
+            for queue in arrived:
+                queue.arrived = False
+        queueing.arrived(arrived)
+        queueing.end_turn()
+        if self.nsq is not None:
+            self.nsq.flushed()
+        if front is not None and broker.store.arrived:  # dead letters, say
+            front.pump()
+        broker.save_tables()
+        if self.neighbour is not None and self.neighbour.changed:
+            self.neighbour.tick(self.mono_ms)
+        announcer = self.announcer
+        if announcer is not None and announcer.neighbour is not None and announcer.neighbour.changed:
+            announcer.neighbour.tick(self.mono_ms)
+
+    def _end_remoting(self, broker: Broker, front: BrokerFront) -> None:
         front.seal()  # before a flush is looked at: if that one failed, these answers fail with it
         if front.waits_for_flush:
             flush = (broker.store.flushed_position, broker.store.healthy)
@@ -76,15 +108,15 @@ class Process:
                 front.flushed()
         if broker.store.arrived or broker.holds.count:
             front.pump()
-        broker.save_tables()
-        if self.neighbour is not None and self.neighbour.changed:
-            self.neighbour.tick(self.mono_ms)
 
     def take_jobs(self) -> list[Any]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
         broker = self.broker
         if broker is None or (
-            self.mono_ms < self._jobs_due_ms and not broker.store.durability.wanted and not broker.staging.wants_job
+            self.mono_ms < self._jobs_due_ms
+            and not broker.store.durability.wanted
+            and not broker.staging.wants_job
+            and not broker.queueing.flush_wanted
         ):
             return []
         self._jobs_due_ms = self.mono_ms + JOBS_EVERY_MS
@@ -93,15 +125,18 @@ class Process:
     def tick(self) -> int:
         """Everything that is due; when something will be again."""
         due = [self.mono_ms + 60_000]
-        if self.broker is not None and self.front is not None:
+        if self.broker is not None:
             due.append(self.broker.tick())
-            held = self.front.tick()
+        for front in (self.front, self.nsq):
+            held = None if front is None else front.tick()
             if held is not None:
                 due.append(held)
         if self.name_server is not None:
             due.append(self.name_server.tick(self.mono_ms))
         if self.neighbour is not None:
             due.append(self.neighbour.tick(self.mono_ms))
+        if self.announcer is not None and self.announcer.neighbour is not None:
+            due.append(self.announcer.neighbour.tick(self.mono_ms))
         return min(due)
 
     def next_due_ms(self) -> int | None:
@@ -255,14 +290,19 @@ class Registrar:
 
 
 def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
-    """A bound socket. ConfigError where another machine could reach it and nobody said it may, or the port is taken."""
+    """A bound socket; a host with a slash in it is the path of a Unix socket.
+
+    ConfigError where another machine could reach it and nobody said it may, or the port is taken.
+    """
+    if "/" in host:
+        return _bind_path(host)
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = host == "localhost"
     if not loopback and not insecure:
         raise ConfigError(
-            f"{host} can be reached from other machines, and there is no authentication",
+            f"{host or 'every address'} can be reached from other machines, and there is no authentication",
             "Bind to 127.0.0.1, or say --set insecure=true if that is what you want.",
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -273,21 +313,45 @@ def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}",
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
             f"Stop what listens there, or choose {flag}; 0 is any free port.",
         ) from None
     return listener
 
 
+def _bind_path(path: str) -> socket.socket:
+    """A Unix socket; the file that a killed process left behind is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if stat.S_ISSOCK(os.stat(path).st_mode) and listener.connect_ex(path) == errno.ECONNREFUSED:
+            os.unlink(path)
+        listener.close()
+    except FileNotFoundError:
+        listener.close()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {path}: {error.strerror or error}", "Stop what listens there.") from None
+    return listener
+
+
 def _address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    name = listener.getsockname()
+    return name if isinstance(name, str) else join(*name[:2])
+
+
+def _port(address: str) -> int:
+    """The port of an address, -1 of a Unix socket."""
+    return -1 if "/" in address else int(address.rpartition(":")[2])
 
 
 class Server:
     """A registry, a broker, or both, running in the present event loop.
 
-    `addresses` says where: {"registry": "127.0.0.1:9876", "remoting": "127.0.0.1:10911"}. Use as `async with`.
+    `addresses` says where: {"registry": "127.0.0.1:9876", "remoting": "127.0.0.1:10911", "nsq": …, "http": …,
+    "lookup": …, "lookup_http": …}. Use as `async with`.
     """
 
     def __init__(
@@ -303,6 +367,8 @@ class Server:
         self._files = files or Files()
         self._clock = clock or Clock()
         self._stack = AsyncExitStack()
+        self._process = Process(self._clock)
+        self._bound: dict[str, socket.socket] = {}
         self.addresses: dict[str, str] = {}
         self.broker: Broker | None = None
         self.recovery: Any = None
@@ -317,44 +383,182 @@ class Server:
         await self._stack.aclose()
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        process = Process(self._clock)
-        net = Net(process)
+        for role in (self._registry_config, self._broker_config):
+            if role is not None and role.log_level not in LEVELS:
+                raise ConfigError(f"log_level cannot be {role.log_level!r}", f"It is one of {', '.join(LEVELS)}.")
+        net = Net(self._process)
         stack.push_async_callback(net.close)
         registry, config = self._registry_config, self._broker_config
         if registry is not None:
-            listener = bind(registry.host, registry.registry_port, registry.insecure, "--registry-port")
-            stack.callback(listener.close)
-            process.name_server = NameServer(
-                Path(registry.data) / "namesrv", files=self._files, foreign_addresses=registry.foreign_addresses
-            )
-            self.addresses["registry"] = _address(listener)
-            await net.listen(listener, lambda remote, wake: RemotingSession(process, remote, wake))
+            self._bind_registry(stack, registry)
         if config is not None:
-            listener = bind(config.host, config.remoting_port, config.insecure, "--remoting-port")
-            stack.callback(listener.close)
-            address = _address(listener)
-            port = int(address.rpartition(":")[2])
-            config = replace(config, remoting_port=port)
-            if config.advertise:
-                address = f"{config.advertise.partition(':')[0]}:{port}"
-            broker = self.broker = process.broker = Broker(config, files=self._files, clock=self._clock)
-            self.recovery = broker.open()
-            # Closed after the network: nothing is appended any more, and every answer is out.
-            stack.callback(broker.close)
-            stack.push_async_callback(net.close)
-            front = process.front = BrokerFront(broker)
-            self.addresses["remoting"] = address
-            await net.listen(listener, front.session)
-            await self._listen_vip(net, stack, config, front)
-            registration = Registration(broker, address)
-            if process.name_server is not None:
-                process.neighbour = Neighbour(registration, process.name_server)
-                process.neighbour.tick(process.mono_ms)
-            for name in dict.fromkeys(part.strip() for part in re.split("[;,]", config.registry) if part.strip()):
-                registrar = Registrar(net, registration, name)
-                task = asyncio.create_task(registrar.run())
-                stack.push_async_callback(self._stop_registrar, registrar, task)
+            config = self._bind_broker(stack, config)
+        lookupd = None if registry is None else await self._start_registry(net, stack, registry)
+        if config is not None:
+            await self._start_broker(net, stack, config, lookupd)
         net.start()
+
+    # -- ports first: a port that is taken is known before the store is opened -------------------------------------
+
+    def _bind(self, stack: AsyncExitStack, name: str, host: str, port: int, insecure: bool) -> None:
+        if port < 0 and "/" not in host:
+            return
+        listener = self._bound[name] = bind(host, port, insecure, f"--{name.replace('_', '-')}-port")
+        stack.callback(listener.close)
+        self.addresses[name] = _address(listener)
+
+    def _bind_registry(self, stack: AsyncExitStack, config: RegistryConfig) -> None:
+        host, insecure = config.host, config.insecure
+        self._bind(stack, "registry", host, config.registry_port, insecure)
+        self._bind(stack, "lookup", config.lookup_host or host, config.lookup_port, insecure)
+        self._bind(stack, "lookup_http", config.lookup_http_host or host, config.lookup_http_port, insecure)
+
+    def _bind_broker(self, stack: AsyncExitStack, config: BrokerConfig) -> BrokerConfig:
+        """Binds the ports; the settings with the real ones."""
+        host, insecure = config.host, config.insecure
+        self._bind(stack, "remoting", host, config.remoting_port, insecure)
+        self._bind(stack, "nsq", config.nsq_host or host, config.nsq_port, insecure)
+        self._bind(stack, "http", config.http_host or host, config.http_port, insecure)
+        if config.tls_cert or config.tls_key:
+            self._bind(stack, "https", config.https_host or host, config.https_port, insecure)
+        real: dict[str, Any] = {}
+        for name in ("remoting", "nsq", "http", "https"):
+            if name in self.addresses:
+                real[f"{name}_port"] = _port(self.addresses[name])
+        return replace(config, **real)
+
+    # -- the roles -------------------------------------------------------------------------------------------------
+
+    async def _start_registry(self, net: Net, stack: AsyncExitStack, config: RegistryConfig) -> Lookupd | None:
+        process, bound = self._process, self._bound
+        if "registry" in bound:
+            process.name_server = NameServer(
+                Path(config.data) / "namesrv", files=self._files, foreign_addresses=config.foreign_addresses
+            )
+            await net.listen(bound["registry"], lambda remote, wake: RemotingSession(process, remote, wake))
+        if "lookup" not in bound and "lookup_http" not in bound:
+            return None
+        from penstock.fronts.lookupd import Lookupd, LookupHttp
+        from penstock.registry.producers import ProducerTables
+
+        lookupd = Lookupd(
+            ProducerTables(config.inactive_producer_timeout_ms, config.tombstone_lifetime_ms),
+            clock=self._clock,
+            broadcast_address=config.broadcast_address,
+        )
+        lookupd.tcp_port = _port(self.addresses.get("lookup", ":0"))
+        lookupd.http_port = _port(self.addresses.get("lookup_http", ":0"))
+        if "lookup" in bound:
+            await net.listen(bound["lookup"], lookupd.session)
+        if "lookup_http" in bound:
+            site = LookupHttp(lookupd, allowed_hosts=parts(config.allowed_hosts), begin=net.begin)
+            await self._listen_http(net, stack, "lookup_http", site)
+        return lookupd
+
+    async def _start_broker(
+        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, lookupd: Lookupd | None
+    ) -> None:
+        process, bound = self._process, self._bound
+        tls = None
+        if config.tls_cert or config.tls_key or config.tls_required != "false":
+            from penstock.tls import server_context
+
+            tls = server_context(config)
+        broker = self.broker = process.broker = Broker(config, files=self._files, clock=self._clock)
+        self.recovery = broker.open()
+        # Closed after the network: nothing is appended any more, and every answer is out.
+        stack.callback(broker.close)
+        stack.push_async_callback(net.close)
+        http = None
+        if "http" in bound or "https" in bound or config.statsd_address:
+            http = await self._start_http(net, stack, config, broker, tls)
+        await self._start_announcer(stack, config, broker, http, lookupd)
+        if "nsq" in bound:
+            from penstock.fronts.nsq import NsqFront
+
+            process.nsq = NsqFront(broker)
+            process.nsq.tls_context = tls
+            await net.listen(bound["nsq"], process.nsq.session)
+        if "remoting" in bound:
+            await self._start_remoting(net, stack, config, broker)
+
+    async def _start_remoting(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker) -> None:
+        process = self._process
+        front = process.front = BrokerFront(broker)
+        if config.advertise:
+            self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
+        await net.listen(self._bound["remoting"], front.session)
+        await self._listen_vip(net, stack, config, front)
+        registration = Registration(broker, self.addresses["remoting"])
+        if process.name_server is not None:
+            process.neighbour = Neighbour(registration, process.name_server)
+            process.neighbour.tick(process.mono_ms)
+        for name in parts(config.registry):
+            registrar = Registrar(net, registration, name)
+            task = asyncio.create_task(registrar.run())
+            stack.push_async_callback(self._stop_registrar, registrar, task)
+
+    async def _start_http(
+        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Any
+    ) -> NsqHttp:
+        from penstock.fronts.http import NsqHttp, tls_required
+
+        http = NsqHttp(broker, begin=net.begin)
+        http.tcp_port, http.http_port, http.https_port = (
+            _port(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")
+        )
+        if "https" in self._bound:
+            await self._listen_http(net, stack, "https", http, tls=tls)
+        if "http" in self._bound:
+            refusal = tls_required(http.https_port) if config.tls_required == "true" else None
+            await self._listen_http(net, stack, "http", http, refusal=refusal)
+        if config.statsd_address:
+            from penstock.statsd import Statsd
+
+            task = asyncio.create_task(Statsd(http).run())
+            stack.push_async_callback(_cancelled, task)
+        return http
+
+    async def _listen_http(
+        self, net: Net, stack: AsyncExitStack, name: str, site: Any, *, tls: Any = None, refusal: Any = None
+    ) -> None:
+        from penstock.httpd import Httpd  # uvicorn takes its time to import
+
+        httpd = Httpd(net, site, refusal)
+        await httpd.listen(self._bound[name], tls)
+        stack.push_async_callback(httpd.close)
+
+    async def _start_announcer(
+        self,
+        stack: AsyncExitStack,
+        config: BrokerConfig,
+        broker: Broker,
+        http: NsqHttp | None,
+        lookupd: Lookupd | None,
+    ) -> None:
+        """Tell nsqlookupds of our topics, if we speak NSQ at all."""
+        if "nsq" not in self._bound:
+            return
+        from penstock.fronts.site import NSQ_VERSION
+
+        identity = {
+            "broadcast_address": broadcast_address(config),
+            "hostname": socket.gethostname(),
+            "http_port": config.broadcast_http_port or config.http_port,
+            "tcp_port": config.broadcast_tcp_port or config.nsq_port,
+            "topology_region": config.topology_region,
+            "topology_zone": config.topology_zone,
+            "version": NSQ_VERSION,
+        }
+        announcer = self._process.announcer = Announcer(
+            broker, identity, neighbour=lookupd, remote=self.addresses["nsq"]
+        )
+        if announcer.neighbour is not None:
+            announcer.neighbour.tick(self._process.mono_ms)
+        announcer.set_peers(parts(config.lookupd_tcp_address))
+        if http is not None:
+            http.lookups_changed = lambda: announcer.set_peers(http.lookups)
+        stack.push_async_callback(announcer.close)
 
     async def _listen_vip(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, front: BrokerFront) -> None:
         """Old Java clients send to the port two below (rocketmq.md §2.1); where it is taken they are on their own."""
@@ -370,16 +574,23 @@ class Server:
 
     @staticmethod
     async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None]) -> None:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        await _cancelled(task)
         await registrar.leave()
+
+
+async def _cancelled(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
     """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers."""
     os.umask(0o077)
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for config in (broker, registry):
+        if config is not None and config.log_level in LEVELS:
+            set_log_level(config.log_level)
     if os.name == "posix" and os.geteuid() == 0:
         log.warning("running as root; a user of its own is safer")
 
@@ -398,7 +609,7 @@ def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
     runner()(main())
 
 
-def _raise_descriptor_limit() -> None:
+def raise_descriptor_limit() -> None:
     """As many open files as the system lets us have: each connection and each mapped file is one."""
     import resource
 

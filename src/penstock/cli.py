@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -71,14 +72,26 @@ def _starts(command: Any) -> Any:
     return command
 
 
-def _remoting_port(command: Any) -> Any:
-    return click.option("--remoting-port", type=click.IntRange(0, 65535), help="RocketMQ protocol (10911; 0: any).")(
-        command
-    )
+def _ports(*wanted: str) -> Callable[[Any], Any]:
+    """A flag for each of these listeners."""
+    abouts = {
+        "remoting": "RocketMQ protocol (10911)",
+        "nsq": "NSQ protocol (4150)",
+        "http": "HTTP (4151)",
+        "registry": "Name server (9876)",
+        "lookup": "nsqlookupd's protocol (4160)",
+        "lookup-http": "nsqlookupd's HTTP (4161)",
+    }
 
+    def add(command: Any) -> Any:
+        for name in reversed(wanted):
+            option = click.option(
+                f"--{name}-port", type=click.IntRange(-1, 65535), help=f"{abouts[name]}; 0: any, -1: none."
+            )
+            command = option(command)
+        return command
 
-def _registry_port(command: Any) -> Any:
-    return click.option("--registry-port", type=click.IntRange(0, 65535), help="Name server (9876; 0: any).")(command)
+    return add
 
 
 def _flags(settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
@@ -92,50 +105,44 @@ def _flags(settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
 
 @main.command()
 @_starts
-@_remoting_port
-@_registry_port
-def up(
-    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...],
-    remoting_port: int | None, registry_port: int | None,
-) -> None:  # fmt: skip
+@_ports("remoting", "nsq", "http", "registry", "lookup", "lookup-http")
+def up(data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], **ports: int | None) -> None:
     """Run a registry and a broker in one process: all that is needed on one machine."""
     from penstock.app import run
 
-    broker = load(BrokerConfig, "broker", config, _flags(settings, data=data, host=host, remoting_port=remoting_port))
+    own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")}
+    broker = load(BrokerConfig, "broker", config, _flags(settings, data=data, host=host, **ports))
     # What the two have in common is set for both.
-    registry = load(
-        RegistryConfig, "registry", config,
-        {"data": broker.data, "host": broker.host, "insecure": broker.insecure, "registry_port": registry_port},
-    )  # fmt: skip
+    shared = ("data", "host", "insecure", "allowed_hosts", "broadcast_address", "log_level")
+    registry = load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
     run(broker, registry)
 
 
 @main.command()
 @_starts
-@_remoting_port
+@_ports("remoting", "nsq", "http")
 @click.option("--registry", help="Registries to register with: host:port;host:port.")
 def broker(
     data: str | None, host: str | None, config: str | None, settings: tuple[str, ...],
-    remoting_port: int | None, registry: str | None,
+    registry: str | None, **ports: int | None,
 ) -> None:  # fmt: skip
     """Run a broker."""
     from penstock.app import run
 
-    flags = _flags(settings, data=data, host=host, remoting_port=remoting_port, registry=registry)
+    flags = _flags(settings, data=data, host=host, registry=registry, **ports)
     run(load(BrokerConfig, "broker", config, flags), None)
 
 
 @main.command()
 @_starts
-@_registry_port
+@_ports("registry", "lookup", "lookup-http")
 def registry(
-    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], registry_port: int | None
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], **ports: int | None
 ) -> None:
-    """Run a registry (name server)."""
+    """Run a registry: name server and nsqlookupd."""
     from penstock.app import run
 
-    flags = _flags(settings, data=data, host=host, registry_port=registry_port)
-    run(None, load(RegistryConfig, "registry", config, flags))
+    run(None, load(RegistryConfig, "registry", config, _flags(settings, data=data, host=host, **ports)))
 
 
 @main.command("settings")

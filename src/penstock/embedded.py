@@ -6,6 +6,7 @@ import asyncio
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -16,12 +17,54 @@ from penstock.disk.files import Files
 
 
 def _configs(folder: Path, settings: dict[str, Any]) -> tuple[BrokerConfig, RegistryConfig]:
-    defaults: dict[str, Any] = {"data": str(folder), "remoting_port": 0}
-    broker = load(BrokerConfig, "broker", None, defaults | settings, {})
-    return broker, RegistryConfig(data=str(folder), registry_port=0, host=broker.host, insecure=broker.insecure)
+    ports = dict.fromkeys(("remoting_port", "nsq_port", "http_port", "https_port"), 0)
+    own = {field.name for field in fields(RegistryConfig)} - {field.name for field in fields(BrokerConfig)}
+    told = {name: settings.pop(name) for name in own & set(settings)}
+    broker = load(BrokerConfig, "broker", None, {"data": str(folder), **ports} | settings, {})
+    shared = {
+        name: getattr(broker, name) for name in ("data", "host", "insecure", "allowed_hosts", "broadcast_address")
+    }
+    free = dict.fromkeys(("registry_port", "lookup_port", "lookup_http_port"), 0)
+    return broker, load(RegistryConfig, "registry", None, shared | free | told, {})
 
 
-class Broker(Server):
+class Addresses:
+    """Where the listeners of a server are, by name."""
+
+    addresses: dict[str, str]
+
+    @property
+    def registry(self) -> str:
+        """`host:port` that clients are given."""
+        return self.addresses["registry"]
+
+    @property
+    def remoting(self) -> str:
+        """`host:port` of the broker's RocketMQ listener."""
+        return self.addresses["remoting"]
+
+    @property
+    def nsq(self) -> str:
+        """`host:port` of the broker's NSQ listener."""
+        return self.addresses["nsq"]
+
+    @property
+    def http(self) -> str:
+        """`host:port` of the broker's HTTP listener."""
+        return self.addresses["http"]
+
+    @property
+    def lookup(self) -> str:
+        """`host:port` that nsqds register at."""
+        return self.addresses["lookup"]
+
+    @property
+    def lookup_http(self) -> str:
+        """`host:port` that NSQ consumers are given."""
+        return self.addresses["lookup_http"]
+
+
+class Broker(Addresses, Server):
     """A registry and a broker in the present event loop, on free ports of the loopback address.
 
         async with penstock.Broker("penstock-data") as broker:
@@ -31,15 +74,10 @@ class Broker(Server):
     """
 
     def __init__(self, folder: str | Path, **settings: Any) -> None:
-        super().__init__(*_configs(Path(folder), settings))
-
-    @property
-    def registry(self) -> str:
-        """`host:port` that clients are given."""
-        return self.addresses["registry"]
+        Server.__init__(self, *_configs(Path(folder), settings))
 
 
-class ThreadedBroker:
+class ThreadedBroker(Addresses):
     """A registry and a broker in a thread of their own. Use as `with`; without a folder, in a temporary one.
 
     Segments are small unless the settings say otherwise, so that a start takes milliseconds.
@@ -69,16 +107,6 @@ class ThreadedBroker:
         self._failure: BaseException | None = None
         self.server: Server | None = None
         self.addresses: dict[str, str] = {}
-
-    @property
-    def registry(self) -> str:
-        """`host:port` that clients are given."""
-        return self.addresses["registry"]
-
-    @property
-    def remoting(self) -> str:
-        """`host:port` of the broker itself."""
-        return self.addresses["remoting"]
 
     def __enter__(self) -> Self:
         return self.start()

@@ -151,6 +151,7 @@ class HttpConnection(HttpToolsProtocol):
         self._done = False  # nothing more is read
         self._in_head = True
         self._head_bytes = 0
+        self._completed = 0  # requests
         self._since_ms = 0  # when the head or body that is being read began; 0: none is
         self._body_bytes = 0
         self._length = 0
@@ -172,6 +173,19 @@ class HttpConnection(HttpToolsProtocol):
         self._done = True
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The peer says nothing more: what it has asked is answered before the end. True: the socket stays open."""
+        if self.scheme == "https":
+            return False  # there is no half of a TLS connection
+        cycle: Any = self.cycle
+        if cycle is None or cycle.response_complete:
+            self.transport.close()
+        elif cycle.more_body:
+            self.transport.abort()  # half a request
+        else:
+            cycle.keep_alive = False
+        return True
 
     def flush(self) -> None:
         """The turn ends: write."""
@@ -206,10 +220,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._done:
             return
         self._unset_keepalive_if_required()
-        if self._in_head:
-            if not self._since_ms:
-                self._since_ms = net.role.mono_ms
-            self._head_bytes += len(data)
+        completed = self._completed
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -217,8 +228,11 @@ class HttpConnection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse_all(self._refused or self._httpd.site.reject(400, "BAD_REQUEST"))
             return
-        if self._in_head and self._head_bytes > HEAD_BYTES_MAX + URL_BYTES_MAX:
-            self._refuse_all(self._httpd.site.reject(431, "HEADERS_TOO_LARGE"))
+        if self._in_head:
+            # Of a head that begins behind another request only its later pieces are counted.
+            self._head_bytes += len(data) if self._completed == completed else 1
+            if self._head_bytes > HEAD_BYTES_MAX + URL_BYTES_MAX:
+                self._refuse_all(self._httpd.site.reject(431, "HEADERS_TOO_LARGE"))
 
     def _stop(self, status: int, code: str) -> None:
         """Refuse from inside the parser."""
@@ -238,7 +252,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._head_bytes = 0
+        self._since_ms = self._net.role.mono_ms
         self._length = -1
         self._header_bytes = 0
         self._in_head = True
@@ -304,7 +318,10 @@ class HttpConnection(HttpToolsProtocol):
                 chunked = True
         if lengths > 1 or (lengths and chunked):
             self._stop(400, "AMBIGUOUS_LENGTH")
-        if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
+        version = self.parser.get_http_version()
+        if version not in ("1.0", "1.1"):
+            self._stop(400, "BAD_VERSION")
+        if hosts > 1 or (not hosts and version == "1.1"):
             self._stop(400, "ONE_HOST_REQUIRED")
 
     def on_body(self, body: bytes) -> None:
@@ -327,6 +344,7 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._in_head = True
         self._since_ms = self._head_bytes = 0
+        self._completed += 1
         cycle: Any = self.cycle
         if type(cycle) is not Direct:
             super().on_message_complete()

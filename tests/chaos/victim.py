@@ -50,6 +50,8 @@ class Victim:
         began = time.monotonic()
         command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(self.folder), "--registry-port", "0"]
         command += ["--remoting-port", str(self.port)]
+        for name in ("nsq", "http", "lookup", "lookup-http"):
+            command += [f"--{name}-port", "0"]
         for name, value in {**SETTINGS, "level": self.level}.items():
             command += ["--set", f"{name}={value}"]
         with self.log.open("a") as errors:

@@ -40,6 +40,8 @@ class Cluster:
         command = [sys.executable, "-m", "penstock.cli", *role, "--data", str(self.data)]
         for role, port in self.ports.items():
             command += [f"--{role}-port", str(port)]
+        for other in ("nsq", "http") if self.other_registry else ("nsq", "http", "lookup", "lookup-http"):
+            command += [f"--{other}-port", "-1"]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         log = (self.data.parent / "broker.log").open("a")

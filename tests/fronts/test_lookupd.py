@@ -69,7 +69,7 @@ def connect(lookupd: Lookupd, remote: str = "127.0.0.1:5", **told: Any) -> Looku
 def test_refused_and_ended(lookupd: Lookupd, sent: bytes, answer: bytes) -> None:
     session = lookupd.session("127.0.0.1:5", lambda: None)
     assert say(session, sent) == frame(answer)
-    assert session.ended
+    assert session.closing
     assert not lookupd.tables.producers
 
 
@@ -89,7 +89,7 @@ def test_refused_after_identify(lookupd: Lookupd, sent: bytes, answer: bytes) ->
     session = connect(lookupd)
     session.feed(bytearray(sent), len(sent))
     assert session.take() == frame(answer)
-    assert session.ended
+    assert session.closing
 
 
 def test_identify_is_answered_with_who_we_are(lookupd: Lookupd) -> None:

@@ -127,6 +127,8 @@ def broker(folder: Path | None = None) -> Iterator[str]:
         log_path = Path(data) / "broker.log"
         command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(folder or Path(data) / "store")]
         command += ["--registry-port", "0", "--remoting-port", "0", "--host", "127.0.0.1"]
+        for none in ("nsq", "http", "lookup", "lookup-http"):
+            command += [f"--{none}-port", "-1"]
         command += ["--set", "mapped_file_size_commit_log=268435456"]
         with open(log_path, "wb") as log, subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=log, env=_environment(), start_new_session=True

@@ -187,10 +187,8 @@ def statsd_prefix(prefix: str, broadcast_address: str, http_port: int) -> str:
     return found if not found or found.endswith(".") else found + "."
 
 
-def statsd_lines(
-    topics: Iterable[dict[str, Any]], before: Mapping[str, int], exclude_ephemeral: bool
-) -> Iterator[tuple[str, int, bool]]:
-    """(name, value, whether it is a counter); a counter's value is what was added since `before`."""
+def statsd_lines(topics: Iterable[dict[str, Any]], exclude_ephemeral: bool) -> Iterator[tuple[str, int, bool]]:
+    """(name, value, whether it is a counter)."""
 
     def left_out(name: str) -> bool:
         return exclude_ephemeral and name.encode().endswith(EPHEMERAL)

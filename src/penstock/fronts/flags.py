@@ -6,6 +6,8 @@ Command lines, `-config` files and `/config/<name>` are all read from these two 
 from __future__ import annotations
 
 import hashlib
+import logging
+import socket
 import zlib
 from typing import Any, NamedTuple
 
@@ -139,11 +141,24 @@ def nsqd_value(config: BrokerConfig, name: str, node_id: int) -> Any:
     return tables[option.kind][value] if option.kind in tables else value
 
 
+def set_log_level(name: str) -> None:
+    """What is logged from now on, in nsqd's words."""
+    levels = (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL)
+    logging.getLogger("penstock").setLevel(levels[LEVELS[name] - 1])
+
+
 def node_id(setting: int, hostname: str) -> int:
     """nsqd's number of this machine, 0 to 1023: what is set, else made from the host name."""
     return (
         setting if setting >= 0 else zlib.crc32(hashlib.md5(hostname.encode(), usedforsecurity=False).digest()) % 1024
     )
+
+
+def broadcast_address(config: BrokerConfig) -> str:
+    """The address we are told to others by: what is set, else the one we listen on, else the name of this machine."""
+    host = config.nsq_host or config.host
+    wild = host in ("", "0.0.0.0", "::") or "/" in host
+    return config.broadcast_address or (socket.gethostname() if wild else host)
 
 
 def join(host: str, port: int) -> str:

@@ -21,7 +21,7 @@ from typing import Any
 from penstock.config import parts
 from penstock.errors import Refused
 from penstock.fronts import figures
-from penstock.fronts.flags import LEVELS, node_id, nsqd_value
+from penstock.fronts.flags import LEVELS, broadcast_address, node_id, nsqd_value, set_log_level
 from penstock.fronts.site import (
     DONE,
     JSON,
@@ -52,15 +52,11 @@ PUBLISH_PATHS = ("/pub", "/mpub")
 _TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]{2,45}\]|[a-zA-Z0-9_.-]{1,255}):[0-9]{1,5}")
-_LOG_LEVELS = {
-    "debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING,
-    "error": logging.ERROR, "fatal": logging.CRITICAL,
-}  # fmt: skip
 
 
-def set_log_level(name: str) -> None:
-    """What is logged from now on; nsqd's words."""
-    logging.getLogger("penstock").setLevel(_LOG_LEVELS[name])
+def tls_required(https_port: int) -> Answer:
+    """What plain HTTP is told when everybody is to use HTTPS; NSQ's own tools then do."""
+    return Answer(403, b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port, (JSON, V1))
 
 
 class NsqHttp(Site):
@@ -73,7 +69,7 @@ class NsqHttp(Site):
     def __init__(self, broker: Any, *, begin: Callable[[], None] = lambda: None) -> None:
         config = broker.config
         self.hostname = socket.gethostname()
-        self.broadcast_address = config.broadcast_address or self.hostname
+        self.broadcast_address = broadcast_address(config)
         advertised = config.advertise.partition(":")[0]
         super().__init__((*parts(config.allowed_hosts), self.broadcast_address, advertised), begin)
         self.broker = broker

@@ -60,14 +60,14 @@ class Lookupd:
 
 
 class LookupSession:
-    """One nsqd. `ended` says that what `take` returns is the last of it."""
+    """One nsqd. `closing` says that what `take` returns is the last of it."""
 
     def __init__(self, server: Lookupd, remote: str) -> None:
         self.server = server
         self.remote = remote
         self.producer: Producer | None = None
         self.need = 0
-        self.ended = False
+        self.closing = False
         self._greeted = False
         self._out: list[bytes] = []
 
@@ -85,7 +85,7 @@ class LookupSession:
                 return total
             self._greeted = True
             pos = 4
-        while not self.ended:
+        while not self.closing:
             end = owner.find(b"\n", pos, min(total, pos + LINE_BYTES_MAX))
             if end < 0:
                 if total - pos >= LINE_BYTES_MAX:
@@ -130,7 +130,7 @@ class LookupSession:
 
     def _fail(self, data: bytes) -> None:
         self._say(data)
-        self.ended = True
+        self.closing = True
 
     def _run(self, command: Callable[[], bytes]) -> None:
         try:
