@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
+import socket
 import struct
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from penstock.client.reader import LogReader
 from penstock.client.staging import Sealed, SinkRun, StageClient, Stager
-from penstock.errors import BrokerRefused
+from penstock.errors import BrokerRefused, ClientError
 from penstock.testing import Broker
 from penstock.wire.record import BatchItem, encode_batch, iter_records
+from penstock.wire.remoting import RemotingCommand
+
+if TYPE_CHECKING:
+    from client.conftest import Cluster
+else:
+    Cluster = object
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def piece(topic: str, queue_id: int, bodies: list[bytes], *, properties: bytes = b"", delayed: bool = False) -> bytes:
@@ -89,3 +106,117 @@ def test_a_publish_names_what_is_there_or_nothing_happens(broker: Broker, client
     assert refused.value.code == 77_002
     assert contents(broker.registry) == []
     assert client.publish(RUN, 0, [one]).rows == {"broker-a": 5}
+
+
+# -- lost connections, newer runs, two brokers
+
+
+def test_a_lost_connection_costs_nothing(broker: Broker, client: StageClient) -> None:
+    stager = Stager(client, RUN, 0, inflight=3)
+    for n in range(20):
+        stager.add("broker-a", piece("T", 0, [b"%d" % n]), 1)
+        if n % 5 == 4:
+            part = stager._parts["broker-a"]
+            assert part.pipe is not None
+            part.pipe._socket.shutdown(2)
+    sealed = stager.seal()
+    assert (sealed.rows, sealed.brokers) == (20, ("broker-a",))
+    client.publish(RUN, 0, [sealed])
+    assert contents(broker.registry) == [b"%d" % n for n in range(20)]
+
+
+def test_staging_and_publishing_go_on_over_restarts(tmp_path: Path) -> None:
+    ports = {"remoting_port": free_port()}
+    with Broker(tmp_path / "data", **ports) as first:
+        client = StageClient(first.registry, patience_s=20)
+        stager = Stager(client, RUN, 0, inflight=1)
+        stager.add("broker-a", piece("T", 0, rows("a", 5)), 5)
+        stager.add("broker-a", piece("T", 0, rows("b", 5)), 5)
+    with Broker(tmp_path / "data", **ports):
+        stager.add("broker-a", piece("T", 0, rows("c", 5)), 5)
+        sealed = stager.seal()
+    with Broker(tmp_path / "data", **ports) as third:
+        client.publish(RUN, 0, [sealed])
+        client.close()
+        assert contents(third.registry) == rows("a", 5) + rows("b", 5) + rows("c", 5)
+
+
+def test_a_run_that_is_over_learns_it(broker: Broker, client: StageClient) -> None:
+    one = stage(client, RUN, 0, rows("one", 5))
+    newer = SinkRun("sink", "query", "run-2")
+    two = stage(client, newer, 0, rows("two", 5))
+    with pytest.raises(BrokerRefused) as refused:
+        client.publish(RUN, 0, [one])
+    assert refused.value.code == 77_001
+    client.publish(newer, 0, [two])
+    assert contents(broker.registry) == rows("two", 5)
+
+
+@pytest.fixture
+def pair(own_cluster: Cluster, second_broker: Cluster) -> Iterator[StageClient]:
+    with StageClient(own_cluster.registry, patience_s=20) as made:
+        wait_for_two(made)
+        yield made
+
+
+def stage_pair(client: StageClient, run: SinkRun, batch: int, name: str, split: int) -> Sealed:
+    """Ten rows over both brokers, `split` of them at the first."""
+    stager = Stager(client, run, batch)
+    every = rows(name, 10)
+    for broker, part in (("broker-a", every[:split]), ("broker-b", every[split:])):
+        if part:
+            stager.add(broker, piece("T", 0, part), len(part))
+    return stager.seal()
+
+
+class Died(Exception):
+    pass
+
+
+@pytest.mark.parametrize("calls", [1, 2, 3])
+def test_a_batch_over_two_brokers_is_decided_once(
+    pair: StageClient, own_cluster: Cluster, second_broker: Cluster, calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver dies behind its first PUBLISH, behind the second, or not; brokers are killed; the next run has the
+    rows otherwise distributed, and must finish the first version or write its own, whole."""
+    first = SinkRun("over-two", "query", "run-1")
+    staged = [stage_pair(pair, first, 0, "first", 4), stage_pair(pair, first, 0, "more", 10)]
+    real, done = StageClient.ask_broker, []
+
+    def dies(self: StageClient, broker: str, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
+        if code == 77_004:
+            done.append(broker)
+            if len(done) > calls - 1:
+                raise Died
+        return real(self, broker, code, ext, body)
+
+    monkeypatch.setattr(StageClient, "ask_broker", dies)
+    if calls < 3:
+        with pytest.raises(Died):
+            pair.publish(first, 0, staged)
+    else:
+        pair.publish(first, 0, staged)
+    monkeypatch.undo()
+    for cluster in (own_cluster, second_broker):
+        cluster.stop(signal.SIGKILL)
+        cluster.start()
+    with StageClient(own_cluster.registry, patience_s=20) as client:
+        wait_for_two(client)
+        second = SinkRun("over-two", "query", "run-2")
+        again = [stage_pair(client, second, 0, "second", 7), stage_pair(client, second, 0, "rest", 0)]
+        published = client.publish(second, 0, again)
+        assert published.already == (calls > 1)
+        expected = rows("second", 10) + rows("rest", 10) if calls == 1 else rows("first", 10) + rows("more", 10)
+        assert sorted(contents(own_cluster.registry)) == sorted(expected)
+        assert client.publish(second, 1, [stage_pair(client, second, 1, "next", 5)]).already is False
+        assert len(contents(own_cluster.registry)) == 30
+
+
+def wait_for_two(client: StageClient) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(ClientError):
+            if len(client.masters(fresh=True)) == 2:
+                return
+        assert time.monotonic() < deadline, "the brokers did not register again"
+        time.sleep(0.05)

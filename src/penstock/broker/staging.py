@@ -249,9 +249,9 @@ class Staging:
         if known.query != query:
             if not reset:
                 raise Refused(
-                    f"sink {sink} belongs to query {known.query} and has its batches up to {known.last}; this is {query}",
+                    f"sink {sink} belongs to query {known.query} and has its batches up to {known.last}; this is {query}. "
+                    "sinkReset=true gives it to the new query, another sinkId makes another sink",
                     remoting=ResponseCode.STAGE_OTHER_QUERY,
-                    hint="sinkReset=true gives the sink to the new query; another sinkId makes another sink",
                 )
             return None
         return known
@@ -574,6 +574,10 @@ class Staging:
                     f"{token} are gone: {present} of {begun.about['rows']} rows are in the log"
                 )
             spools.append(spool)
+            for name, queue_id in spool.queues:  # topics.json may be older than the log
+                if queue_id >= (count := self._topic(name).queue_count):
+                    self.broker.topics.create(name, max(count, queue_id + 1), max(count, queue_id + 1))
+        self.broker.save_tables()
         self._append(spools, present)
         log.warning(
             "finished a publish that a crash cut short sink=%s batch=%d rows=%d missing=%d",

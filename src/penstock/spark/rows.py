@@ -90,7 +90,7 @@ class Rows:
         sys_flag = 0
         if self._compress:
             value, sys_flag = (
-                pa.array([isal_zlib.compress(body) for body in value.to_pylist()], pa.binary()),
+                pa.array([isal_zlib.compress(body) for body in value.cast(pa.binary()).to_pylist()], pa.binary()),
                 SYS_COMPRESSED,
             )
         data, offsets = _buffers(value)
@@ -133,7 +133,7 @@ class Rows:
         if keys is not None:
             keys = self._utf8(keys, "key")
         if "keys" in columns:
-            joined = pc.binary_join(columns["keys"], " ")
+            joined = pc.binary_join(columns["keys"].cast(pa.list_(pa.string())), " ")
             keys = joined if keys is None else pc.coalesce(joined, keys)
         for name, column in (
             (b"KEYS\x01", keys),

@@ -1,0 +1,382 @@
+"""Staged rows: what the rules promise, with the broker killed at every step of a publish."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.broker.broker import Broker
+from penstock.broker.staging import Piece, Staging, Wanted, pieces
+from penstock.clock import FakeClock
+from penstock.config import BrokerConfig
+from penstock.errors import Refused
+from penstock.log.durability import run_now
+from penstock.wire.record import BatchItem, decode_record, encode_batch
+
+BORN = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+
+
+def piece(
+    bodies: list[bytes], *, queue_id: int = 0, topic: bytes = b"T", properties: bytes = b"", delayed: bool = False
+) -> bytes:
+    messages = encode_batch(BatchItem(body, properties) for body in bodies)
+    rest = struct.pack(">BB", delayed, len(topic)) + topic + struct.pack(">iiqI", queue_id, 0, 5, len(bodies))
+    return struct.pack(">I", len(rest) + len(messages)) + rest + messages
+
+
+class House:
+    """A broker that is opened, killed and opened again on one folder."""
+
+    def __init__(self, folder: Path, **settings: Any) -> None:
+        self.clock = FakeClock()
+        self.config = BrokerConfig(
+            data=str(folder), mapped_file_size_commit_log=64 << 10, mapped_file_size_consume_queue=4_000,
+            max_hash_slot_num=100, max_index_num=400, **settings,
+        )  # fmt: skip
+        self.open()
+
+    def open(self) -> None:
+        self.broker = Broker(self.config, clock=self.clock)
+        self.broker.open()
+
+    @property
+    def staging(self) -> Staging:
+        return self.broker.staging
+
+    def kill(self) -> None:
+        self.broker.close(clean=False)
+
+    def settle(self) -> None:
+        """Run what the threads would."""
+        for _ in range(6):
+            self.clock.advance(1000)
+            self.broker.update_time()
+            self.broker.store.want_flush()
+            run_now(self.broker.take_jobs(), self.broker.mono_ms)
+            self.broker.tick()
+
+    def stage(
+        self, token: str, chunks: list[bytes], *, batch: int = 0, run: str = "run", sink: str = "S", query: str = "Q"
+    ) -> None:
+        staging = self.staging
+        number, _ = staging.open_token(sink, query, run, "broker-a", token, batch, BORN)
+        for n, chunk in enumerate(chunks, 1):
+            if n > number:
+                assert staging.append(token, n, chunk) == n
+        spool = staging.spools[token]
+        staging.seal(token, spool.rows, spool.chunk_bytes, spool.sums, None)
+
+    def publish(self, tokens: list[str], *, batch: int = 0, run: str = "run", query: str = "Q", **more: Any) -> bool:
+        return self.staging.publish(Wanted("S", query, run, batch, "broker-a", tuple(tokens), {}, **more))[0]
+
+    def rows(self, topic: bytes = b"T") -> list[bytes]:
+        """Everything a reader sees."""
+        found = []
+        for queue in self.broker.topics.by_name[topic].queues if topic in self.broker.topics.by_name else ():
+            for offset in range(queue.min_offset, queue.visible_end()):
+                physical, size, _ = queue.entry(offset)
+                if size != 0x7FFFFFFF:
+                    found.append(decode_record(self.broker.store.record_at(physical), check=True).body)  # type: ignore[union-attr, arg-type]
+        return found
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path / "data")
+    yield made
+    made.broker.close()
+
+
+A, B = "a" * 32, "b" * 32
+
+
+def named(name: str, count: int) -> list[bytes]:
+    return [f"{name}{n}".encode() for n in range(count)]
+
+
+def test_nothing_is_seen_before_and_everything_after(house: House) -> None:
+    house.stage(A, [piece(named("a", 3)), piece(named("A", 2), queue_id=1)])
+    house.stage(B, [piece(named("b", 2))])
+    assert house.rows() == []
+    assert house.publish([B, A])
+    assert house.rows() == named("b", 2) + named("a", 3) + named("A", 2)
+    assert not house.publish([B, A])
+    assert not house.publish(["0" * 32])
+    assert len(house.rows()) == 7
+    house.settle()
+    assert house.staging.folder.is_dir()
+    assert list(house.staging.folder.iterdir()) == []
+    assert house.staging.staged_bytes == 0
+
+
+class Killed(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("step", range(8))
+@pytest.mark.parametrize("again", [False, True])
+def test_killed_at_every_step_of_a_publish(
+    house: House, step: int, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`step` pieces are appended before the kill; 6 is before `done`, 7 behind it. `again`: killed in the repair too."""
+    house.stage(A, [piece(named("a", 40)) + piece(named("A", 3), queue_id=1), piece(named("x", 30), queue_id=2)])
+    house.stage(B, [piece(named("b", 20)), piece(named("B", 5), queue_id=1), piece(named("y", 1))])
+    expected = named("a", 40) + named("b", 20) + named("y", 1) + named("A", 3) + named("B", 5) + named("x", 30)
+    seen: list[int] = []
+
+    def break_after(steps: int) -> None:
+        real: Callable[..., None] = Staging._append_piece
+
+        def append_piece(self: Staging, *args: Any) -> None:
+            seen.append(len(house.rows()))
+            if len(seen) > steps:
+                raise Killed
+            real(self, *args)
+
+        monkeypatch.setattr(Staging, "_append_piece", append_piece)
+        if steps == 6:
+            note = Staging._note
+            monkeypatch.setattr(
+                Staging, "_note", lambda self, about: killed() if about["k"] == "done" else note(self, about)
+            )
+
+    def killed() -> int:
+        raise Killed
+
+    break_after(step)
+    if step < 7:
+        with pytest.raises(Killed):
+            house.publish([A, B])
+        assert house.rows() == []
+    else:
+        house.publish([A, B])
+    assert set(seen) <= {0}
+    house.kill()
+    monkeypatch.undo()
+    if again and step < 5:
+        seen.clear()
+        break_after(0)
+        with pytest.raises(Killed):
+            house.open()
+        house.kill()
+        monkeypatch.undo()
+    house.open()
+    assert house.rows() == expected
+    assert not house.publish([A, B])
+    assert house.rows() == expected
+    assert house.staging.spools == {}
+    house.kill()
+    house.open()
+    assert house.rows() == expected
+
+
+@pytest.mark.parametrize("lost", [1, 300, 5_000])
+def test_a_power_cut_takes_the_end_of_a_publish(house: House, lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spools were flushed, the log was not: whatever is left of the unit is made whole again."""
+    house.stage(A, [piece(named("a", 100)), piece(named("A", 50), queue_id=1)])
+    begin = house.broker.store.end_position
+    house.publish([A])
+    end = house.broker.store.end_position
+    house.kill()
+    path = house.broker.folder / "commitlog" / f"{0:020d}"
+    with path.open("r+b") as file:
+        at = max(begin + 300, end - lost)
+        file.seek(at)
+        file.write(bytes((64 << 10) - at))
+    (house.broker.folder / "abort").write_text("pid 1 boot another")
+    house.open()
+    assert house.rows() == named("a", 100) + named("A", 50)
+    assert not house.publish([A])
+
+
+def test_killed_between_seal_and_publish(house: House) -> None:
+    house.stage(A, [piece(named("a", 5))])
+    house.kill()
+    house.open()
+    assert house.publish([A])
+    assert house.rows() == named("a", 5)
+
+
+def test_staging_goes_on_after_a_restart_from_the_last_whole_chunk(house: House) -> None:
+    staging = house.staging
+    staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    staging.append(A, 1, piece(named("a", 5)))
+    staging.append(A, 1, piece(named("a", 5)))
+    with pytest.raises(Refused) as refused:
+        staging.append(A, 3, piece(named("c", 5)))
+    assert refused.value.remoting == 77_003
+    staging.append(A, 2, piece(named("b", 5)))
+    path = staging.spools[A].path
+    house.kill()
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 1)
+    house.open()
+    assert house.staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)[0] == 1
+    house.stage(A, [b"", piece(named("B", 5))])
+    house.publish([A])
+    assert house.rows() == named("a", 5) + named("B", 5)
+
+
+def test_what_is_sealed_is_what_was_sent(house: House) -> None:
+    house.staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    house.staging.append(A, 1, piece(named("a", 5)))
+    spool = house.staging.spools[A]
+    for wrong in ((6, spool.chunk_bytes, spool.sums), (5, 1, spool.sums), (5, spool.chunk_bytes, 0)):
+        with pytest.raises(Refused) as refused:
+            house.staging.seal(A, *wrong, None)
+        assert refused.value.remoting == 77_002
+    with pytest.raises(Refused):
+        house.publish([A])
+    assert house.rows() == []
+
+
+def test_a_newer_run_ends_the_one_before_it_for_good(house: House) -> None:
+    house.stage(A, [piece(named("a", 5))], run="old")
+    house.stage(B, [piece(named("b", 5))], run="new")
+    house.kill()
+    house.open()
+    for refused_call in (
+        lambda: house.publish([A], run="old"),
+        lambda: house.stage("c" * 32, [piece(named("c", 1))], run="old"),
+        lambda: house.staging.drop("S", "old", [B]),
+        lambda: house.staging.append(A, 2, piece(named("a", 1))),
+    ):
+        with pytest.raises(Refused) as refused:
+            refused_call()
+        assert refused.value.remoting == 77_001
+    assert house.publish([A], run="new")  # a decision of the old run may be finished by the new one
+    assert house.rows() == named("a", 5)
+
+
+def test_a_sink_belongs_to_one_query_until_it_is_reset(house: House) -> None:
+    house.stage(A, [piece(named("a", 5))], batch=7)
+    house.publish([A], batch=7)
+    with pytest.raises(Refused) as refused:
+        house.stage(B, [piece(named("b", 5))], run="r2", query="Q2")
+    assert refused.value.remoting == 77_005
+    assert "sinkReset" in str(refused.value)
+    house.staging.open_token("S", "Q2", "r2", "broker-a", B, 0, BORN, reset=True)
+    house.stage(B, [piece(named("b", 5))], run="r2", query="Q2")
+    assert house.publish([B], run="r2", query="Q2", reset=True)
+    assert house.rows() == named("a", 5) + named("b", 5)
+    house.kill()
+    house.open()
+    assert not house.publish([B], run="r2", query="Q2", reset=True)
+
+
+def test_publishing_drops_what_is_older_and_undecided(house: House) -> None:
+    house.stage(A, [piece(named("a", 5))], batch=3)
+    house.stage(B, [piece(named("b", 5))], batch=4)
+    late = "c" * 32
+    house.stage(late, [piece(named("c", 5))], batch=5)
+    assert house.publish([B], batch=4)
+    assert set(house.staging.spools) == {late}
+    assert house.staging.open_token("S", "Q", "run", "broker-a", A, 3, BORN)[0] == -1
+
+
+def test_staged_rows_expire_unless_another_broker_may_have_decided(house: House) -> None:
+    house.stage(A, [piece(named("a", 5))])
+    house.staging.open_token("other", "Q", "run", "broker-z", B, 0, BORN)
+    house.staging.append(B, 1, piece(named("b", 5)))
+    spool = house.staging.spools[B]
+    house.staging.seal(B, spool.rows, spool.chunk_bytes, spool.sums, None)
+    house.clock.advance(25 * 3_600_000)
+    house.settle()
+    assert set(house.staging.spools) == {B}
+    with pytest.raises(Refused):
+        house.publish([A])
+
+
+def test_limits(tmp_path: Path) -> None:
+    house = House(tmp_path / "data", stage_max_bytes=400)
+    staging = house.staging
+    staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    staging.append(A, 1, piece([b"x" * 300]))
+    with pytest.raises(Refused, match="stage_max_bytes") as refused:
+        staging.append(A, 2, piece(named("a", 5)))
+    assert refused.value.remoting == 77_004
+    staging.drop("S", "run", [])
+    house.settle()
+    staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    house.broker.store.refuse(1)
+    with pytest.raises(Refused, match="disk is full") as refused:
+        staging.append(A, 1, piece(named("a", 5)))
+    assert refused.value.remoting == 14
+    house.broker.close()
+
+
+@pytest.mark.parametrize(
+    "chunk",
+    [b"", b"\0" * 40, piece([b"x"])[:-1], piece([b"x"], queue_id=99), piece([b"x"], topic=b"SCHEDULE_TOPIC_XXXX"),
+     piece([b"x"]).replace(b"\0\0\0\x17", b"\0\0\0\x18"), piece([b"x"], properties=b"DELAY\x01abc", delayed=True)],
+)  # fmt: skip
+def test_what_could_not_be_published_is_not_staged(house: House, chunk: bytes) -> None:
+    house.staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    with pytest.raises(Refused):
+        house.staging.append(A, 1, chunk)
+    assert house.staging.spools[A].number == 0
+
+
+def test_delayed_rows_go_by_way_of_the_schedule(house: House) -> None:
+    due = str(house.broker.now_ms + 5_000).encode()
+    house.stage(A, [piece([b"now"]) + piece([b"later"], properties=b"TIMER_DELIVER_MS\x01" + due, delayed=True)])
+    house.publish([A])
+    assert house.rows() == [b"now"]
+    house.kill()
+    house.open()
+    house.settle()
+    assert house.rows() == [b"now", b"later"]
+
+
+def test_an_error_in_the_middle_hides_the_batch_and_ends_writing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.stage(A, [piece(named("a", 5)), piece(named("b", 5), queue_id=1)])
+    real = Staging._append_piece
+
+    def fails(self: Staging, found: Piece, *more: Any) -> None:
+        if found.queue_id:
+            raise Refused("no room", remoting=14)
+        real(self, found, *more)
+
+    monkeypatch.setattr(Staging, "_append_piece", fails)
+    with pytest.raises(Refused, match="restart"):
+        house.publish([A])
+    assert house.rows() == []
+    assert not house.broker.store.healthy
+    monkeypatch.undo()
+    house.kill()
+    house.open()
+    assert house.rows() == named("a", 5) + named("b", 5)
+
+
+def test_what_is_known_of_sinks_outlives_the_log(house: House) -> None:
+    house.stage(A, [piece(named("a", 5))], batch=9)
+    house.publish([A], batch=9)
+    house.settle()
+    table = json.loads((house.broker.folder / "config" / "sinks.json").read_text())
+    assert table["sinks"]["S"]["last"] == 9
+    house.broker.close()
+    for folder in ("commitlog", "consumequeue", "checksums", "index"):
+        for path in sorted((house.broker.folder / folder).rglob("*"), reverse=True):
+            path.rmdir() if path.is_dir() else path.unlink()
+    (house.broker.folder / "checkpoint").unlink()
+    house.open()
+    assert not house.publish([A], batch=9)
+
+
+def test_the_oldest_sinks_are_forgotten_first(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.broker.sinks.SINKS_MAX", 3)
+    for n in range(5):
+        house.clock.advance(10)
+        house.broker.update_time()
+        house.staging.open_token(f"sink{n}", "Q", "run", "broker-a", f"{n:032x}", 0, BORN, once=n in (1, 2))
+    assert set(house.staging.sinks.by_name) == {"sink0", "sink3", "sink4"}
+
+
+def test_pieces_are_cut_as_they_were_joined() -> None:
+    found = list(pieces(piece(named("a", 2)) + piece(named("b", 1), queue_id=3, delayed=True)))
+    assert [(p.topic, p.queue_id, p.count, p.delayed) for p in found] == [(b"T", 0, 2, False), (b"T", 3, 1, True)]
