@@ -11,13 +11,15 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from penstock.errors import Refused
-from penstock.fronts.lookupd import Lookupd
 from penstock.fronts.site import valid_name
+
+if TYPE_CHECKING:
+    from penstock.fronts.lookupd import Lookupd
 
 log = logging.getLogger("penstock.announce")
 

@@ -20,28 +20,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.announce import Announcer
 from penstock.broker.broker import Broker
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
 from penstock.errors import ConfigError
 from penstock.fronts.flags import LEVELS, broadcast_address, join, set_log_level
-from penstock.fronts.namesrv import NameServer
-from penstock.fronts.remoting import BrokerFront, RemotingSession
-from penstock.net import Connection, Net
-from penstock.wire import fastjson
-from penstock.wire.codes import LanguageCode, RequestCode
-from penstock.wire.remoting import RemotingCommand
+from penstock.net import Net
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
+    from penstock.announce import Announcer
     from penstock.fronts.http import NsqHttp
     from penstock.fronts.lookupd import Lookupd
+    from penstock.fronts.namesrv import NameServer
+    from penstock.fronts.remoting import BrokerFront, RemotingSession
+    from penstock.httpd import Httpd
+    from penstock.registrar import Neighbour, Registrar
+    from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.app")
 
-REGISTER_TIMEOUT_MS = 6_000
-RECONNECT_S = 1.0
 JOBS_EVERY_MS = 5
 
 
@@ -152,141 +150,6 @@ class Process:
     def lost(self, session: RemotingSession) -> None:
         assert self.name_server is not None
         self.name_server.connection_lost(session)
-
-
-class Registration:
-    """What a broker says of itself to a registry, and what it takes from the answer."""
-
-    def __init__(self, broker: Broker, address: str) -> None:
-        self.broker = broker
-        self.address = address
-
-    def _names(self) -> dict[str, str]:
-        config = self.broker.config
-        return {
-            "brokerAddr": self.address,
-            "brokerId": str(config.broker_id),
-            "brokerName": config.broker_name,
-            "clusterName": config.cluster_name,
-        }
-
-    def request(self) -> RemotingCommand:
-        """Here I am, with these topics."""
-        body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()})
-        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.address}
-        return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
-
-    def goodbye(self) -> RemotingCommand:
-        """I am leaving."""
-        return RemotingCommand(RequestCode.UNREGISTER_BROKER, self._names(), language=LanguageCode.JAVA)
-
-    def take(self, reply: RemotingCommand) -> None:
-        """Order topics are kept at the registry; it tells which they are (rocketmq.md §9.7)."""
-        if reply.body:
-            table = fastjson.loads(reply.body).get("table") or {}
-            for topic in self.broker.topics.by_name.values():
-                topic.order = topic.name.decode() in table
-
-
-class Neighbour:
-    """Keeps a broker registered with the registry of its own process: a new topic is known there before its sender is
-    answered."""
-
-    remote = ""  # as a peer: this process
-
-    def __init__(self, registration: Registration, name_server: NameServer) -> None:
-        self.registration = registration
-        self.name_server = name_server
-        self.changed = True
-        self._due_ms = 0
-        registration.broker.topics.changed.append(self._mark)
-
-    def _mark(self) -> None:
-        self.changed = True
-
-    def tick(self, mono_ms: int) -> int:
-        """Register if there is news or it is time; when it is time again."""
-        if self.changed or mono_ms >= self._due_ms:
-            self.changed = False
-            broker = self.registration.broker
-            self._due_ms = mono_ms + broker.config.register_broker_period_ms
-            reply = self.name_server.handle(self, self.registration.request(), mono_ms)
-            if reply is not None and reply.code:
-                log.error("the registry of this process refused the broker remark=%s", reply.remark)
-            elif reply is not None:
-                self.registration.take(reply)
-        return self._due_ms
-
-
-class Registrar:
-    """Keeps one broker registered with one registry: every period, at once when its topics change, and anew when the
-    connection was lost."""
-
-    def __init__(self, net: Net, registration: Registration, registry: str) -> None:
-        self.net = net
-        self.registration = registration
-        self.host, _, port = registry.rpartition(":")
-        self.port = int(port)
-        self.registry = registry
-        self.changed = asyncio.Event()
-        self._connection: Connection | None = None
-        self._complained = False
-        registration.broker.topics.changed.append(self.changed.set)
-
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            self.changed.clear()
-            try:
-                self.registration.take(await self._ask(self.registration.request()))
-                self._complained = False
-                pause = self.registration.broker.config.register_broker_period_ms / 1000
-            except (OSError, TimeoutError) as error:
-                if not self._complained:
-                    log.warning("registry not reached registry=%s error=%s", self.registry, error)
-                    self._complained = True
-                pause = RECONNECT_S
-            try:
-                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
-                async with asyncio.timeout(pause):
-                    await self.changed.wait()
-            except TimeoutError:
-                continue
-
-    async def _ask(self, command: RemotingCommand) -> RemotingCommand:
-        connection = self._connection
-        if connection is None or connection.session.closed:
-            connection = self._connection = await self.net.connect(
-                self.host.strip("[]"), self.port, lambda remote, wake: RemotingSession(self, remote, wake)
-            )
-        answer: asyncio.Future[RemotingCommand | None] = self.net.loop.create_future()
-
-        def done(reply: RemotingCommand | None) -> None:
-            if not answer.done():
-                answer.set_result(reply)
-
-        connection.session.call(command, done, self.net.role.mono_ms + REGISTER_TIMEOUT_MS)
-        async with asyncio.timeout(REGISTER_TIMEOUT_MS / 1000):
-            reply = await answer
-        if reply is None:
-            raise ConnectionResetError("the connection was lost")
-        if reply.code:
-            raise ConnectionRefusedError(f"refused with code {reply.code}: {reply.remark}")
-        return reply
-
-    async def leave(self) -> None:
-        """Say goodbye, if the registry is there to hear it."""
-        try:
-            async with asyncio.timeout(1.0):
-                await self._ask(self.registration.goodbye())
-        except (OSError, TimeoutError) as error:
-            log.info("not unregistered registry=%s error=%s", self.registry, error)
-
-    def handle(self, session: RemotingSession, request: RemotingCommand) -> None:
-        """Registries ask nothing of us."""
-
-    def lost(self, session: RemotingSession) -> None:
-        self.changed.set()
 
 
 def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
@@ -432,6 +295,9 @@ class Server:
     async def _start_registry(self, net: Net, stack: AsyncExitStack, config: RegistryConfig) -> Lookupd | None:
         process, bound = self._process, self._bound
         if "registry" in bound:
+            from penstock.fronts.namesrv import NameServer
+            from penstock.fronts.remoting import RemotingSession
+
             process.name_server = NameServer(
                 Path(config.data) / "namesrv", files=self._files, foreign_addresses=config.foreign_addresses
             )
@@ -483,6 +349,9 @@ class Server:
             await self._start_remoting(net, stack, config, broker)
 
     async def _start_remoting(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker) -> None:
+        from penstock.fronts.remoting import BrokerFront
+        from penstock.registrar import Neighbour, Registrar, Registration
+
         process = self._process
         front = process.front = BrokerFront(broker)
         if config.advertise:
@@ -522,11 +391,23 @@ class Server:
     async def _listen_http(
         self, net: Net, stack: AsyncExitStack, name: str, site: Any, *, tls: Any = None, refusal: Any = None
     ) -> None:
-        from penstock.httpd import Httpd  # uvicorn takes its time to import
+        """Accept at once; uvicorn, which takes a third of a start to import, comes after the `ready` line."""
+        made: list[Httpd] = []
 
-        httpd = Httpd(net, site, refusal)
-        await httpd.listen(self._bound[name], tls)
-        stack.push_async_callback(httpd.close)
+        def httpd() -> Httpd:
+            if not made:
+                from penstock.httpd import Httpd
+
+                made.append(Httpd(net, site, refusal))
+            return made[0]
+
+        async def close() -> None:
+            if made:
+                await made[0].close()
+
+        await net.serve(self._bound[name], lambda: httpd().connection(), tls)
+        net.loop.call_soon(httpd)
+        stack.push_async_callback(close)
 
     async def _start_announcer(
         self,
@@ -539,6 +420,7 @@ class Server:
         """Tell nsqlookupds of our topics, if we speak NSQ at all."""
         if "nsq" not in self._bound:
             return
+        from penstock.announce import Announcer
         from penstock.fronts.site import NSQ_VERSION
 
         identity = {

@@ -6,6 +6,7 @@ is `-name` or `-name=false`. Flag beats `-config` file beats default. Only what 
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -239,6 +240,7 @@ def _run(
 ) -> NoReturn:
     from penstock.fronts.figures import version_line
 
+    gc.disable()  # nothing of what a start makes is garbage
     try:
         values = options_of(options, sys.argv[1:])
         if values["version"]:
@@ -280,6 +282,8 @@ def _serve(
             for key, word in listeners:
                 if key in server.addresses:
                     _say(prefix, "INFO", f"{word}: listening on {server.addresses[key]}")
+            gc.freeze()
+            gc.enable()
             await stop.wait()
             _say(prefix, "INFO", "stopping")
 

@@ -6,10 +6,8 @@ Names are the peers' own in Python spelling. An unknown name is an error that na
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
@@ -166,6 +164,8 @@ def load(
     """The settings of one role. ConfigError for unknown names and values that do not fit."""
     values: dict[str, Any] = {}
     if file:
+        import tomllib
+
         try:
             tables = tomllib.loads(Path(file).read_text())
         except OSError as error:
@@ -195,6 +195,8 @@ def _known(kind: type[Any], name: str, source: str) -> str:
     name = name.replace("-", "_")
     if name in known:
         return name
+    import difflib
+
     near = difflib.get_close_matches(name, known, 1)
     raise ConfigError(
         f"{source}: unknown setting {name}", f"Did you mean {near[0]}?" if near else "See docs/settings.md."

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from typing import Any
 
 import httptools
@@ -56,9 +55,9 @@ class Httpd:
         self.config.load()
         self.state = ServerState()
 
-    async def listen(self, listener: socket.socket, tls: Any = None) -> None:
-        """Accept connections on a bound socket."""
-        await self.net.serve(listener, lambda: HttpConnection(self), tls)
+    def connection(self) -> HttpConnection:
+        """For a socket that was accepted."""
+        return HttpConnection(self)
 
     async def close(self) -> None:
         """Answer what was asked, then close; nothing is waited for longer than `STOP_S`."""
