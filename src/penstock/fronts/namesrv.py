@@ -131,7 +131,9 @@ class NameServer:
 
     def _register(self, ask: Asked) -> RemotingCommand:
         told = read_registration(ask.fields, ask.command.body, self._clock.now_ms())
-        self._check_peer(ask.peer, told.address)
+        for address in (told.address, told.nsq_address):
+            if address:
+                self._check_peer(ask.peer, address)
         ha_address, master = self.routes.register(told, ask.peer, ask.now_ms)
         ext = {key: value for key, value in (("haServerAddr", ha_address), ("masterAddr", master)) if value}
         orders = self._kv.get(ORDER_NAMESPACE)
@@ -166,6 +168,9 @@ class NameServer:
     def _route(self, ask: Asked) -> RemotingCommand:
         topic = ask.fields["topic"]
         route = self.routes.route(topic)
+        kind = ask.command.ext.get("kind")  # ours: any, or queue: where a new queue topic may be made
+        if route is None and kind and (nsq := self.routes.queue_route(topic, new=kind == "queue")):
+            return ask.command.reply(body=dumps({"kind": "queue", "nsq": nsq}))
         if route is None:
             return ask.command.reply(ResponseCode.TOPIC_NOT_EXIST, remark=NO_ROUTE.format(topic))
         if self._order_message_enable and (order := self._kv.get(ORDER_NAMESPACE, {}).get(topic)):

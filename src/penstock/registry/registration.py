@@ -2,6 +2,8 @@
 
 compressed:  int32 n, DataVersion JSON | int32 topics, each int32 n, "topic readQ writeQ perm filterType" |
              int32 n, filter servers JSON
+
+A plain body may have a field of ours: {"nsq": {"address": "host:port", "topics": ["a queue topic", …]}}.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ NAME_BYTES_MAX = 255
 
 _TOPIC = re.compile(r"[%|a-zA-Z0-9_-]{1,255}")
 _NAME = re.compile(r"[%|a-zA-Z0-9_.-]{1,255}")
+_NSQ_TOPIC = re.compile(r"[.a-zA-Z0-9_-]{1,64}(?:#[a-z]{1,16})?")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]{2,45}\]|[a-zA-Z0-9_.-]{1,255}):([1-9][0-9]{0,4})")
 
 
@@ -40,7 +43,12 @@ def read_registration(fields: dict[str, Any], body: bytes, now_ms: int) -> Regis
         raise Refused("brokerId is negative")
     if fields["bodyCrc32"] and isal_zlib.crc32(body) & 0xFFFFFFFF != fields["bodyCrc32"] & 0xFFFFFFFF:
         raise Refused("crc32 not match")
-    version, topics = _read_compressed(body) if fields["compressed"] else _read_plain(body)
+    nsq_address, nsq_topics = "", frozenset[str]()
+    if fields["compressed"]:
+        version, topics = _read_compressed(body)
+    else:
+        version, topics = _read_plain(body)
+        nsq_address, nsq_topics = _read_nsq(body)
     if version is not None and version[0] > now_ms + FUTURE_MS:
         raise Refused("the data version is from the future")
     if len(topics) > TOPICS_MAX:
@@ -48,7 +56,9 @@ def read_registration(fields: dict[str, Any], body: bytes, now_ms: int) -> Regis
     for topic in topics:
         if not _TOPIC.fullmatch(topic) and topic not in (broker, cluster):
             raise Refused("a topic name holds letters, digits and %|_- only")
-    return Registration(broker, address, cluster, fields["brokerId"], fields["haServerAddr"], version, topics)
+    return Registration(
+        broker, address, cluster, fields["brokerId"], fields["haServerAddr"], version, topics, nsq_address, nsq_topics
+    )
 
 
 def check_address(address: str) -> None:
@@ -127,6 +137,20 @@ def _read_plain(body: bytes) -> tuple[Version | None, dict[str, TopicQueues]]:
         )
     version = wrapper.get("dataVersion")
     return (None if version is None else _version(version)), topics
+
+
+def _read_nsq(body: bytes) -> tuple[str, frozenset[str]]:
+    """The NSQ address and queue topics that our brokers add; empty when there are none."""
+    side = loads(body).get("nsq") if body else None
+    if side is None:
+        return "", frozenset()
+    address, topics = (side.get("address"), side.get("topics")) if isinstance(side, dict) else (None, None)
+    if not isinstance(address, str) or not isinstance(topics, list) or len(topics) > TOPICS_MAX:
+        raise Refused("nsq holds an address and a list of topics")
+    check_address(address)
+    if not all(isinstance(topic, str) and _NSQ_TOPIC.fullmatch(topic) for topic in topics):
+        raise Refused("a queue topic's name holds letters, digits and ._- only")
+    return address, frozenset(topics)
 
 
 def _read_compressed(body: bytes) -> tuple[Version | None, dict[str, TopicQueues]]:

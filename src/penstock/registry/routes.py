@@ -44,6 +44,8 @@ class Registration:
     ha_address: str = ""
     version: Version | None = None
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
+    nsq_address: str = ""
+    nsq_topics: frozenset[str] = frozenset()  # its queue topics, all of them
 
 
 @dataclass
@@ -65,6 +67,7 @@ class RouteTables:
         self.cluster_of: dict[str, str] = {}  # broker name → cluster
         self.topics: dict[str, dict[str, TopicQueues]] = {}  # topic → broker name → queues
         self.live: dict[str, Live] = {}  # address → liveness
+        self.nsq: dict[str, tuple[str, frozenset[str]]] = {}  # broker name → its NSQ address and queue topics
         self._scan_ms: int | None = None
 
     # -- told by brokers
@@ -82,6 +85,8 @@ class RouteTables:
         if told.broker_id == MASTER_ID and (first or changed):
             for topic, queues in told.topics.items():
                 self.topics.setdefault(topic, {})[told.broker] = queues
+        if told.broker_id == MASTER_ID and told.nsq_address:
+            self.nsq[told.broker] = told.nsq_address, told.nsq_topics
         self.live[told.address] = Live(told.broker, now_ms, told.version, told.ha_address, peer)
         master = members.get(MASTER_ID, "")
         if told.broker_id == MASTER_ID or master not in self.live:
@@ -130,6 +135,7 @@ class RouteTables:
         if not members:
             self.addresses.pop(broker, None)
             self.cluster_of.pop(broker, None)
+            self.nsq.pop(broker, None)
             for topic in list(self.topics):
                 self._drop(topic, broker)
 
@@ -160,6 +166,11 @@ class RouteTables:
                 for broker, q in queues.items()
             ],
         }
+
+    def queue_route(self, topic: str, *, new: bool = False) -> dict[str, str]:
+        """Broker name to NSQ address of those that have a queue topic; with `new` of all, when nobody has it."""
+        having = {broker: address for broker, (address, topics) in sorted(self.nsq.items()) if topic in topics}
+        return having or ({broker: address for broker, (address, _) in sorted(self.nsq.items())} if new else {})
 
     def _broker_data(self, broker: str) -> dict[str, Any]:
         return {
