@@ -358,7 +358,7 @@ class Server:
             self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
         await net.listen(self._bound["remoting"], front.session)
         await self._listen_vip(net, stack, config, front)
-        registration = Registration(broker, self.addresses["remoting"])
+        registration = Registration(broker, self.addresses["remoting"], self._nsq_address(config))
         if process.name_server is not None:
             process.neighbour = Neighbour(registration, process.name_server)
             process.neighbour.tick(process.mono_ms)
@@ -366,6 +366,13 @@ class Server:
             registrar = Registrar(net, registration, name)
             task = asyncio.create_task(registrar.run())
             stack.push_async_callback(self._stop_registrar, registrar, task)
+
+    def _nsq_address(self, config: BrokerConfig) -> str:
+        """Where our clients of queue topics are sent; empty without an NSQ listener, or on a Unix socket."""
+        address = self.addresses.get("nsq", "")
+        if config.advertise and address and "/" not in address:
+            address = f"{config.advertise.partition(':')[0]}:{config.nsq_port}"
+        return "" if "/" in address else address
 
     async def _start_http(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Any

@@ -22,9 +22,10 @@ RECONNECT_S = 1.0
 class Registration:
     """What a broker says of itself to a registry, and what it takes from the answer."""
 
-    def __init__(self, broker: Broker, address: str) -> None:
+    def __init__(self, broker: Broker, address: str, nsq_address: str = "") -> None:
         self.broker = broker
         self.address = address
+        self.nsq_address = nsq_address
 
     def _names(self) -> dict[str, str]:
         config = self.broker.config
@@ -37,7 +38,11 @@ class Registration:
 
     def request(self) -> RemotingCommand:
         """Here I am, with these topics."""
-        body = fastjson.dumps({"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()})
+        told = {"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()}
+        if self.nsq_address:  # ours: where clients of queue topics find us
+            queues = [topic.name.decode() for topic in self.broker.queueing.topics.values() if topic.kind == "queue"]
+            told["nsq"] = {"address": self.nsq_address, "topics": queues}
+        body = fastjson.dumps(told)
         ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.address}
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
 
@@ -65,6 +70,7 @@ class Neighbour:
         self.changed = True
         self._due_ms = 0
         registration.broker.topics.changed.append(self._mark)
+        registration.broker.queueing.announce.append(self._mark)
 
     def _mark(self) -> None:
         self.changed = True
@@ -97,6 +103,7 @@ class Registrar:
         self._connection: Connection | None = None
         self._complained = False
         registration.broker.topics.changed.append(self.changed.set)
+        registration.broker.queueing.announce.append(self.changed.set)
 
     async def run(self) -> None:
         """Until cancelled."""
