@@ -29,9 +29,7 @@ class Statsd:
             runs = mem.pop("gc_total_runs")
             lines += [(f"mem.{name}", value, False) for name, value in mem.items()]
             lines.append(("mem.gc_runs", runs, True))
-        http_port = config.broadcast_http_port or self.http.http_port
-        prefix = figures.statsd_prefix(config.statsd_prefix, self.http.broadcast_address, http_port)
-        return figures.statsd_packets(prefix, lines, self._before, config.statsd_udp_packet_size)
+        return figures.statsd_packets(self.http.statsd_prefix(), lines, self._before, config.statsd_udp_packet_size)
 
     async def run(self) -> None:
         """Until cancelled: a push at the end of every interval, its packets spread over the next one less a second."""

@@ -350,18 +350,30 @@ class NsqHttp(Site):
         token = self.config.admin_token.encode()
         return bool(token) and hmac.compare_digest(request.header(b"authorization"), b"Bearer " + token)
 
+    def statsd_prefix(self) -> str:
+        """The first part of statsd names, with this machine in it."""
+        config = self.config
+        port = config.broadcast_http_port or self.http_port
+        return figures.statsd_prefix(config.statsd_prefix, self.broadcast_address, port)
+
     def _option(self, name: str) -> Answer:
         if name == "nsqlookupd_tcp_addresses":
             return json_answer(self.lookups)
         if name == "log_level":
             return json_answer(LEVELS[self.log_level])
-        if name == "broadcast_address":
-            return Answer(200, self.broadcast_address.encode())
         try:
             value = nsqd_value(self.config, name, node_id(self.config.node_id, self.hostname))
         except KeyError:
             raise refuse(400, "INVALID_OPTION") from None
-        return Answer(200, value.encode()) if isinstance(value, str) else json_answer(value)
+        value = {
+            "broadcast_address": self.broadcast_address,
+            "broadcast_tcp_port": value or self.tcp_port,
+            "broadcast_http_port": value or self.http_port,
+            "statsd_prefix": self.statsd_prefix(),
+        }.get(name, value)
+        if not isinstance(value, str):
+            return json_answer(value)
+        return Answer(200, value.encode()) if value else DONE
 
     def _show_config(self, request: Request) -> Answer:
         return self._option(request.path.rpartition("/")[2])

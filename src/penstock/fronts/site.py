@@ -63,7 +63,7 @@ class Request(NamedTuple):
 Handler = Callable[[Request], Answer | Awaitable[Answer]]
 
 OK = Answer(200, b"OK")
-DONE = Answer(200)
+DONE = Answer(200, b"", (V1,))
 
 
 def json_answer(value: Any) -> Answer:
