@@ -71,6 +71,19 @@ def test_every_request_code_is_listed() -> None:
         assert f"{int(code)} {code.name}" in page
 
 
+def test_every_http_path_is_listed() -> None:
+    from penstock.fronts.http import NsqHttp
+    from penstock.fronts.lookupd import Lookupd, LookupHttp
+    from penstock.registry.producers import ProducerTables
+
+    _, api, lookup = re.split(r"^## (?:NSQ over HTTP|nsqlookupd)$", (ROOT / "docs/protocol.md").read_text(), flags=re.M)
+    with Broker(lookup_port=-1, lookup_http_port=-1) as broker:
+        routes = broker.call(lambda server: NsqHttp(server.broker).routes)
+    for page, table in ((api, routes), (lookup, LookupHttp(Lookupd(ProducerTables())).routes)):
+        for path in table:
+            assert re.search(rf"`{re.escape(path)}[`?]", page), path
+
+
 @pytest.mark.parametrize(
     "page", sorted(str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
 )
@@ -84,3 +97,11 @@ def test_ports_named_in_the_readme_are_the_defaults() -> None:
     text = (ROOT / "README.md").read_text()
     assert str(BrokerConfig.remoting_port) in text
     assert str(RegistryConfig.registry_port) in text
+
+
+def test_ports_named_in_the_operators_page_are_the_defaults() -> None:
+    text = (ROOT / "docs/operate.md").read_text()
+    for kind in (BrokerConfig, RegistryConfig):
+        for field in fields(kind):
+            if field.name.endswith("_port") and not field.name.startswith("broadcast"):
+                assert str(field.default) in text, field.name
