@@ -16,10 +16,10 @@ from typing import Any
 
 from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
 from penstock.broker.groups import GroupTable, OffsetTable
-from penstock.broker.sinks import SINK_TOPIC
-from penstock.broker.staging import Staging
 from penstock.broker.queueing import DONE_TOPIC, TOPIC_PROPERTY, Queueing
 from penstock.broker.queuetopics import LEVEL_NAMES
+from penstock.broker.sinks import SINK_TOPIC
+from penstock.broker.staging import Staging
 from penstock.broker.stats import Stats
 from penstock.broker.topics import (
     DEAD_PREFIX,
@@ -44,6 +44,7 @@ from penstock.errors import Refused
 from penstock.log import status
 from penstock.log.draft import Draft
 from penstock.log.options import StoreOptions, delay_levels
+from penstock.log.sequences import Sequences
 from penstock.log.store import LogStore
 from penstock.message import ReceivedMessage
 from penstock.schedule import Schedule
@@ -145,6 +146,8 @@ class Broker:
         self.topics.taken = self.queueing.holds
         self.staging = Staging(self)
         self.store.attach(self.staging.sinks)
+        self.sequences = self.store.sequences = Sequences(self.folder / "config" / "sequences.json", self.files)
+        self.store.attach(self.sequences)
         self.groups = GroupTable(auto_create=config.auto_create_subscription_group)
         self.offsets = OffsetTable()
         self.clients = ClientTable()

@@ -66,6 +66,7 @@ class Producer(_Client):
         retries: int = RETRIES,
         retry_unsure: bool = False,
         compress_over: int = COMPRESS_OVER_BYTES,
+        idempotent: bool = False,
     ) -> None:
         self._inner: aio.Producer = aio.Producer(
             registry,
@@ -74,6 +75,7 @@ class Producer(_Client):
             retries=retries,
             retry_unsure=retry_unsure,
             compress_over=compress_over,
+            idempotent=idempotent,
         )
 
     def queues(self, topic: str) -> list[MessageQueue]:

@@ -118,6 +118,12 @@ def _header(group: str, queue: MessageQueue, sys_flag: int, now_ms: int, flag: i
     }
 
 
+def add_sequence(command: RemotingCommand, producer: str, number: int, count: int) -> None:
+    """Let a send carry its number, so that a Penstock broker stores it once however often it comes."""
+    sequence = f"PSEQ\x01{producer}.{number}.{count}"
+    command.ext["i"] = f"{command.ext['i']}\x02{sequence}" if command.ext.get("i") else sequence
+
+
 def read_receipt(answer: RemotingCommand, queue: MessageQueue, uniq_keys: Sequence[str]) -> SendReceipt:
     """The receipt in an answer. BrokerRefused when the message was not stored."""
     status = SEND_STATUSES.get(answer.code)  # type: ignore[call-overload]

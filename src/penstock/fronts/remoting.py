@@ -24,6 +24,8 @@ from penstock.delivery.waiters import Waiter
 from penstock.errors import PenstockError, Refused, WireError
 from penstock.fronts.requests import Requests, parse_tags
 from penstock.log.consumequeue import TagCodes
+from penstock.log.sequences import Stored
+from penstock.log.sequences import parse as parse_sequence
 from penstock.log.status import READ_NAMES
 from penstock.wire import record, remoting
 from penstock.wire.header import NAMES, HeaderScan
@@ -369,6 +371,10 @@ class BrokerSession(RemotingSession):
         draft.props = text.base
         draft.props_pos = 0
         draft.props_len = text.size
+        if draft.seq_len > 0:
+            batch = batch or scan.true(12)
+            self._send_sequenced(topic, queue_id, self._bytes(body, body_len), wait, batch)
+            return
         if batch or scan.true(12):
             self._send_batch(topic, queue_id, wait, body, body_len)
             return
@@ -429,6 +435,7 @@ class BrokerSession(RemotingSession):
         draft.tags_code = 0
         draft.uniq_len = 0
         draft.keys_len = 0
+        draft.seq_len = 0
         self.special = False
         wait = True
         b = self.base
@@ -464,6 +471,9 @@ class BrokerSession(RemotingSession):
                 elif n == 4 and c == 75 and same(b, p, self.front.words, 8, 4):  # KEYS
                     draft.keys_pos = text.size + 5
                     draft.keys_len = stop - v
+                elif n == 4 and c == 80 and same(b, p, self.front.words, 39, 4):  # PSEQ
+                    draft.seq_pos = text.size + 5
+                    draft.seq_len = stop - v
                 elif n == 8 and c == 85 and same(b, p, self.front.words, 12, 8):  # UNIQ_KEY
                     draft.uniq_pos = text.size + 9
                     draft.uniq_len = stop - v
@@ -554,6 +564,77 @@ class BrokerSession(RemotingSession):
             out.put(remoting.encode(answer))
         else:
             self._sent(out, placed.physical, placed.queue_id, placed.queue_offset)
+
+    def _send_sequenced(self, topic: LogTopic, queue_id: int, body: bytes, wait: bool, batch: bool) -> None:
+        """A send of an idempotent producer: stored once however often it comes."""
+        draft = self.draft
+        scan = self.scan
+        sequences = self.broker.sequences
+        value = draft.sequence()
+        producer, number, count = parse_sequence(value)
+        stored = sequences.find(producer, number)
+        if stored is None or stored.there < stored.messages:
+            text = self._text_bytes()
+            about = (draft.born_ms, draft.flag, draft.sys_flag, draft.reconsume_times)
+            if batch:
+                stored = self._store_sequenced_batch(topic, queue_id, body, value, count, stored)
+            else:
+                properties = record.parse_properties(text.decode("utf-8", "replace"))
+                born_ms, flag, sys_flag, reconsume = about
+                if topic.is_retry or sys_flag & 0xC or "TRAN_MSG" in properties or count != 1:
+                    self._refuse(13, "an idempotent send is a plain message or a batch of them")
+                    return
+                placed = self.broker.put(
+                    topic, queue_id, body, properties, born_host=self._born_owner, born_ms=born_ms, flag=flag,
+                    sys_flag=sys_flag, reconsume_times=reconsume,
+                )  # fmt: skip
+                parts = ((placed.physical, 1),)
+                name = topic.name.decode()
+                stored = Stored(self.store.end_position, name, placed.queue_id, placed.queue_offset, 1, parts)
+            sequences.took(producer, number, stored)
+        else:
+            sequences.repeats += 1
+        if self.oneway:
+            return
+        places = [at for physical, n in stored.parts for at in self.store.positions(physical, n)]
+        ids = ",".join(record.offset_msg_id(self.broker.store_host, at) for at in places)
+        ext = {
+            "MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "msgId": ids,
+            "queueId": str(stored.queue_id), "queueOffset": str(stored.queue_offset),
+        }  # fmt: skip
+        answer = remoting.RemotingCommand(0, ext, opaque=scan.opaque, flag=1, language=0, serialize=self.serialize)
+        out = self._outbox(topic, wait and self.store.flushed_position < self.store.end_position)
+        out.put(remoting.encode(answer))
+
+    def _store_sequenced_batch(
+        self, topic: LogTopic, queue_id: int, body: bytes, value: bytes, count: int, part: Stored | None
+    ) -> Stored:
+        """Append a batch with its sequence in each message; of one that a crash has cut, what is missing. Refused."""
+        draft = self.draft
+        if topic.is_retry or self.special:
+            raise Refused("batch messages can be neither delayed nor retried", remoting=13)
+        at = 0
+        there = 0 if part is None else part.there
+        for _ in range(there):
+            at += int.from_bytes(body[at : at + 4], "big")
+        draft.set_tail(b"PSEQ\x01" + value)
+        try:
+            found = self.store.weigh_batch(draft, body)
+            if found > 0 and found != count:
+                raise Refused(f"PSEQ says {count} messages, the batch has {found}", remoting=13)
+            done = self.store.append_batch_bytes(draft, body[at:]) if found > 0 else found
+        finally:
+            draft.set_tail(b"")
+        if done < 0:
+            code, remark = APPEND_REFUSALS[-done]
+            raise Refused(remark, remoting=code)
+        topic.put_count += done
+        topic.put_bytes += draft.size
+        end = self.store.end_position
+        if part is not None:
+            return part._replace(end=end, parts=(*part.parts, (draft.physical, done)))
+        name = topic.name.decode()
+        return Stored(end, name, queue_id, draft.queue_offset, count, ((draft.physical, done),))
 
     def _text_bytes(self) -> bytes:
         return bytes(self.text.base[: self.text.size])
@@ -901,7 +982,7 @@ class BrokerFront:
         self._cluster = b"CLUSTER\x01" + broker.config.cluster_name.encode()
         self.cluster = address(self._cluster)
         self.cluster_len = len(self._cluster)
-        self._words = b"WAITTAGSKEYSUNIQ_KEYDELAYTRAN_MSGTIMER_"
+        self._words = b"WAITTAGSKEYSUNIQ_KEYDELAYTRAN_MSGTIMER_PSEQ"
         self.words = address(self._words)
         self.blocked = False  # level `os`: unflushed bytes are older than the promised second
         self.holding: list[BrokerSession] = []

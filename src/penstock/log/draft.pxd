@@ -36,6 +36,8 @@ cdef class Draft:
     cdef public long long uniq_len
     cdef public long long keys_pos
     cdef public long long keys_len
+    cdef public long long seq_pos
+    cdef public long long seq_len
     cdef public bint indexed
     cdef public long long physical
     cdef public long long queue_offset

@@ -55,6 +55,7 @@ class Draft:
         self.tags_code = 0
         self.uniq_pos = self.uniq_len = 0
         self.keys_pos = self.keys_len = 0
+        self.seq_pos = self.seq_len = 0
         self.indexed = True
         self.physical = self.queue_offset = self.store_ms = self.size = 0
         self.set_body(b"")
@@ -94,9 +95,9 @@ class Draft:
         return bytes(self.topic[self.topic_pos : self.topic_pos + self.topic_len])
 
     def scan(self) -> None:
-        """Find TAGS (into tags_code), KEYS and UNIQ_KEY in the properties text; the last of each name counts."""
+        """Find TAGS (into tags_code), KEYS, UNIQ_KEY and PSEQ in the properties text; the last of each name counts."""
         self.tags_code = 0
-        self.uniq_len = self.keys_len = 0
+        self.uniq_len = self.keys_len = self.seq_len = 0
         p = self.props_pos
         end = p + self.props_len
         while p < end:
@@ -113,10 +114,17 @@ class Draft:
                 elif n == 4 and c == 75 and self._named(p, 75, 69, 89, 83):
                     self.keys_pos = v
                     self.keys_len = stop - v
+                elif n == 4 and c == 80 and self._named(p, 80, 83, 69, 81):  # PSEQ
+                    self.seq_pos = v
+                    self.seq_len = stop - v
                 elif n == 8 and c == 85 and self._named(p, 85, 78, 73, 81) and self._named(p + 4, 95, 75, 69, 89):
                     self.uniq_pos = v
                     self.uniq_len = stop - v
             p = stop + 1
+
+    def sequence(self) -> bytes:
+        """The value of PSEQ; empty without."""
+        return bytes(self.props[self.seq_pos : self.seq_pos + self.seq_len]) if self.seq_len > 0 else b""
 
     def _named(self, p: int, a: int, b: int, c: int, d: int) -> bool:
         return be32(self.props, p) == (a << 24 | b << 16 | c << 8 | d)

@@ -23,6 +23,7 @@ cdef class LogStore:
     cdef public list dirty_queues
     cdef public list short_queues
     cdef public list subscribers
+    cdef public object sequences
     cdef public list fillers
     cdef public dict suspects
     cdef public tuple delays

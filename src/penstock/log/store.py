@@ -98,6 +98,7 @@ class LogStore:
         self.durability: Durability = None  # type: ignore[assignment]
         self.upkeep: Any = None
         self.subscribers: list[Subscriber] = []
+        self.sequences: Any = None
         self.fillers: list[tuple[bytes, int, int, int]] = []
         self.suspects: dict[int, tuple[bytes, int, int]] = {}
         self.queue_file_size = self.options.mapped_file_size_consume_queue
@@ -663,6 +664,8 @@ class LogStore:
             if self.index is not None and self.index.room(2 + d.keys_len // 2):
                 raise DiskFull("no room for the key index")
             self._dispatch(d)
+            if d.seq_len > 0 and self.sequences is not None:
+                self.sequences.again(d.sequence(), d.queue.topic, d.queue_id, d.queue_offset, d.physical, d.size)
 
     def next_indexed(self, position: int, end: int, most: int) -> int:
         """Where the first record in position … end stands that has a key; end when none has, or none of the first

@@ -173,6 +173,7 @@ class ResponseCode(IntEnum):
     STAGE_GAP = 77_003
     STAGE_FULL = 77_004
     STAGE_OTHER_QUERY = 77_005
+    SEQUENCE_TOO_OLD = 77_006
 
 
 # permissions of a topic

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from penstock.client.aio.cluster import Cluster
+from penstock.client.aio.numbers import WINDOW, Numbers
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue, Route
 from penstock.client.sending import (
@@ -18,6 +19,7 @@ from penstock.client.sending import (
     QUEUES_PER_NEW_TOPIC,
     RETRY_CODES,
     RoundRobin,
+    add_sequence,
     batch_request,
     by_sharding_key,
     read_receipt,
@@ -37,6 +39,7 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 RETRIES = 3
 SEND_TIMEOUT_S = 10.0
 BUSY_WAIT_S = 0.05  # doubled with each retry
+ATTEMPT_S = 6.0  # an idempotent send that has no answer by then goes again; a slow flush is answered after 5
 TEMPLATE_S = 1.0  # how long a new topic's route may be guessed before the name server is asked again
 
 
@@ -47,6 +50,10 @@ class Producer:
     is one, all within `send_timeout_s`; a message may then be stored twice, with the same `msg_id`. A receipt whose
     status is not SEND_OK is sent again only with `retry_unsure`. Bodies larger than `compress_over` bytes travel
     compressed.
+
+    `idempotent`: every send has a number, by which the broker knows it when it comes again. A send is then tried until
+    `send_timeout_s` is over, always at the same message queue, and the message is stored once, whatever was lost or
+    restarted on the way. It needs a Penstock broker.
 
         async with Producer("127.0.0.1:9876") as producer:
             await producer.send(Message("orders", b"…", keys=("42",)))
@@ -63,6 +70,7 @@ class Producer:
         retries: int = RETRIES,
         retry_unsure: bool = False,
         compress_over: int = COMPRESS_OVER_BYTES,
+        idempotent: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.group = group
@@ -70,6 +78,8 @@ class Producer:
         self._retries = retries
         self._retry_unsure = retry_unsure
         self._compress_over = compress_over
+        self._idempotent = idempotent
+        self._numbered: dict[MessageQueue, Numbers] = {}
         self._cluster = Cluster(registry, timeout_s=send_timeout_s, clock=clock, heartbeat=self._heartbeat)
         self._turns: dict[str, RoundRobin] = {}
         self._queues: dict[str, tuple[object, list[MessageQueue]]] = {}
@@ -201,6 +211,8 @@ class Producer:
     ) -> SendReceipt:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
+        if self._idempotent:
+            return await self._send_once(message, request, keys, queue, selector, deadline)
         avoid: str | None = None
         for attempt in range(self._retries + 1):
             to: MessageQueue | None = None
@@ -229,6 +241,51 @@ class Producer:
             if to is not None:
                 avoid = to.broker
         raise AssertionError("unreachable")
+
+    async def _send_once(
+        self,
+        message: Message,
+        request: Callable[[MessageQueue], RemotingCommand],
+        keys: Sequence[str],
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        deadline: float,
+    ) -> SendReceipt:
+        """Send under a number until there is a receipt, or no time left; always to the same queue."""
+        loop = asyncio.get_running_loop()
+        to, _ = await self._choose(message, queue, selector, None)
+        numbers = self._numbered.get(to)
+        if numbers is None:
+            numbers = self._numbered[to] = Numbers()
+        try:
+            async with asyncio.timeout_at(deadline):
+                number = await numbers.begin()
+        except TimeoutError:
+            raise TimedOut(f"not sent to {to.topic} in time: {WINDOW} sends before it have no answer") from None
+        pause = BUSY_WAIT_S
+        try:
+            while True:
+                try:
+                    left = deadline - loop.time()
+                    if left <= 0:
+                        raise TimedOut(f"no receipt from {to} in time; whether the message is stored is unknown")
+                    command = request(to)
+                    add_sequence(command, numbers.producer, number, len(keys))
+                    answer = await self._cluster.call(await self._address(to), command, min(left, ATTEMPT_S))
+                    receipt = read_receipt(answer, to, keys)
+                    if receipt.status is SendStatus.SEND_OK or loop.time() + pause >= deadline:
+                        return receipt
+                except (ConnectionLost, TimedOut, BrokerRefused, NoRoute) as error:
+                    refused = isinstance(error, BrokerRefused) and error.code not in RETRY_CODES
+                    if refused or loop.time() + pause >= deadline:
+                        raise
+                    log.info("send %d to %s: %s", number, to, error)
+                await asyncio.sleep(pause)
+                if pause > 2 * BUSY_WAIT_S:  # more than a moment: perhaps the broker is another one now
+                    await self._cluster.refresh(message.topic)
+                pause = min(2 * pause, 1.0)
+        finally:
+            numbers.end(number)
 
     async def _choose(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, avoid: str | None
