@@ -344,6 +344,12 @@ class Server:
 
             process.nsq = NsqFront(broker)
             process.nsq.tls_context = tls
+            if config.auth_http_address:
+                from penstock.authority import Authority
+
+                authority = Authority(config, net.begin)
+                process.nsq.ask_authority = authority.ask
+                stack.push_async_callback(authority.close)
             await net.listen(bound["nsq"], process.nsq.session)
         if "remoting" in bound:
             await self._start_remoting(net, stack, config, broker)
