@@ -509,9 +509,17 @@ class Broker:
     # -- retry and dead letters ----------------------------------------------------------------------------------
 
     def send_back(
-        self, physical: int, group_name: str, level: int, retry_max: int | None, origin_id: str
+        self,
+        physical: int,
+        group_name: str,
+        level: int,
+        retry_max: int | None,
+        origin_id: str,
+        delay_ms: int | None = None,
     ) -> Placed | None:
         """A consumer gives a message back (rocketmq.md §13): to the retry topic with a delay, or to the dead letters.
+
+        `delay_ms`, which only our client sends, is more exact than the level.
 
         None when the group keeps no retry queue. Refused when the message is gone or cannot be stored.
         """
@@ -538,7 +546,10 @@ class Broker:
                 name, group.retry_queues, group.retry_queues, now_ms=self.now_ms
             )
             queue_id = random.randrange(topic.queue_count)
-            properties["DELAY"] = str(level or 3 + message.reconsume_times)
+            if delay_ms is not None:
+                properties["TIMER_DELAY_MS"] = str(delay_ms)
+            else:
+                properties["DELAY"] = str(level or 3 + message.reconsume_times)
         properties.setdefault("ORIGIN_MESSAGE_ID", origin_id or message.offset_msg_id)
         group.sent_back += 1
         return self.put_again(topic, queue_id, message, properties, given_back=1)
@@ -593,9 +604,14 @@ def _rules(rules: Iterable[Any]) -> list[tuple[re.Pattern[str], dict[str, Any]]]
 
     found = []
     for rule in rules:
-        unknown = set(rule) - {"name", "kind", "level", "queues"}
+        unknown = set(rule) - {"name", "kind", "level", "queues", "max_attempts"}
         if unknown or "name" not in rule:
-            raise ConfigError(f"[[topic]] has {sorted(unknown) or 'no name'}", "It takes name, kind, level and queues.")
+            raise ConfigError(
+                f"[[topic]] has {sorted(unknown) or 'no name'}", "It takes name, kind, level, queues and max_attempts."
+            )
+        limit = rule.get("max_attempts", 0)
+        if type(limit) is not int or not 0 <= limit <= 65_535:
+            raise ConfigError(f"[[topic]] {rule['name']}: max_attempts is a number from 0 to 65535")
         if rule.get("level", "os") not in LEVEL_NAMES or rule.get("kind", "log") not in ("log", "queue"):
             raise ConfigError(f"[[topic]] {rule['name']}: level is os, disk or memory, kind is queue or log")
         if rule.get("level") == "memory" and rule.get("kind") == "log":

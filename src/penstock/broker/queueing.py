@@ -355,7 +355,7 @@ class Queueing:
             source,
             ephemeral=name.endswith((b"#ephemeral", b"#tmp")),
             msg_timeout_max_ms=config.max_msg_timeout_ms,
-            attempts_max=config.max_attempts,
+            attempts_max=self.broker.topics.rule(topic).get("max_attempts", config.max_attempts),
             latency=Latency(self._latency_ms) if self._quantiles else None,
             owner=self,
         )

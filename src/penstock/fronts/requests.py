@@ -210,7 +210,12 @@ class Requests(StageCalls):
         check_group_name(fields["group"])
         retry_max = fields["maxReconsumeTimes"] if request.version >= 121 else None
         placed = self.broker.send_back(
-            fields["offset"], fields["group"], fields["delayLevel"], retry_max, fields["originMsgId"] or ""
+            fields["offset"],
+            fields["group"],
+            fields["delayLevel"],
+            retry_max,
+            fields["originMsgId"] or "",
+            fields["delayMillis"],
         )
         reply = request.reply()
         if placed is None:

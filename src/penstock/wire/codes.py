@@ -263,7 +263,7 @@ _HEADERS: dict[RequestCode, str] = {
     RequestCode.HEART_BEAT: "",
     RequestCode.UNREGISTER_CLIENT: "clientID:s! producerGroup:s consumerGroup:s",
     RequestCode.CONSUMER_SEND_MSG_BACK: (
-        "offset:l! group:s! delayLevel:i! originMsgId:s originTopic:s unitMode:b maxReconsumeTimes:i"
+        "offset:l! group:s! delayLevel:i! originMsgId:s originTopic:s unitMode:b maxReconsumeTimes:i delayMillis:l"
     ),
     RequestCode.END_TRANSACTION: (
         "producerGroup:s! tranStateTableOffset:l! commitLogOffset:l! commitOrRollback:i! fromTransactionCheck:b "
