@@ -344,6 +344,8 @@ class Server:
 
             process.nsq = NsqFront(broker)
             process.nsq.tls_context = tls
+            if http is not None:
+                http.rejections["nsq"] = process.nsq.rejected
             if config.auth_http_address:
                 from penstock.authority import Authority
 

@@ -7,6 +7,7 @@ is `-name` or `-name=false`. Flag beats `-config` file beats default. Only what 
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,8 @@ from typing import Any, NoReturn
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import PenstockError
 from penstock.fronts.flags import LEVELS, NSQD, NSQLOOKUPD, TLS_REQUIRED, TLS_VERSIONS, Option, set_log_level
+
+log = logging.getLogger("penstock.nsqd")
 
 TRUTHS = {"1": True, "t": True, "T": True, "true": True, "TRUE": True, "True": True,
           "0": False, "f": False, "F": False, "false": False, "FALSE": False, "False": False}  # fmt: skip
@@ -209,26 +212,21 @@ def nsqlookupd_config(values: dict[str, Any]) -> RegistryConfig:
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
-def _say(prefix: str, level: str, text: str) -> None:
-    """A line as nsqd writes it: `[nsqd] 2026/11/20 13:44:00.248453 INFO: …`."""
+def _log_to(prefix: str, level: str) -> None:
+    """Log lines as nsqd writes them: `[nsqd] 2026/11/20 13:44:00.248453 INFO: …`."""
     from datetime import datetime
 
-    now = datetime.now().strftime("%Y/%m/%d %H:%M:%S.%f")
-    sys.stderr.write(f"{prefix}{now} {level}: {text}\n")
-    sys.stderr.flush()
-
-
-def _log_to(prefix: str, level: str) -> None:
-    """What the house logs, in the same form."""
-    import logging
+    words = {"CRITICAL": "FATAL"}
 
     class Lines(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            _say(prefix, record.levelname if record.levelno < logging.CRITICAL else "FATAL", record.getMessage())
+            now = datetime.now().strftime("%Y/%m/%d %H:%M:%S.%f")
+            word = words.get(record.levelname, record.levelname)
+            sys.stderr.write(f"{prefix}{now} {word}: {record.getMessage()}\n")
+            sys.stderr.flush()
 
     root = logging.getLogger()
     root.handlers[:] = [Lines()]
-    root.setLevel(logging.INFO)
     set_log_level(level)
 
 
@@ -251,20 +249,17 @@ def _run(
         text = f"{error}\n" if str(error) else ""
         sys.stderr.write(f"{text}{usage(name, options)}\n")
         sys.exit(2 if text else 0)
-    prefix = values["log-prefix"]
-    _log_to(prefix, values["log-level"])
-    _say(prefix, "INFO", version_line(name))
+    _log_to(values["log-prefix"], values["log-level"])
+    log.info(version_line(name))
     try:
-        _serve(broker, registry, listeners, prefix)
+        _serve(broker, registry, listeners)
     except (PenstockError, OSError) as failure:
-        _say(prefix, "FATAL", f"failed to run {name} - {failure}")
+        log.critical("failed to run %s - %s", name, failure)
         sys.exit(1)
     sys.exit(0)
 
 
-def _serve(
-    broker: BrokerConfig | None, registry: RegistryConfig | None, listeners: Sequence[tuple[str, str]], prefix: str
-) -> None:
+def _serve(broker: BrokerConfig | None, registry: RegistryConfig | None, listeners: Sequence[tuple[str, str]]) -> None:
     import asyncio
     import signal
 
@@ -281,11 +276,11 @@ def _serve(
         async with Server(broker, registry) as server:
             for key, word in listeners:
                 if key in server.addresses:
-                    _say(prefix, "INFO", f"{word}: listening on {server.addresses[key]}")
+                    log.info("%s: listening on %s", word, server.addresses[key])
             gc.freeze()
             gc.enable()
             await stop.wait()
-            _say(prefix, "INFO", "stopping")
+            log.info("stopping")
 
     runner()(main())
 

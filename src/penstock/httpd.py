@@ -285,7 +285,7 @@ class HttpConnection(HttpToolsProtocol):
             and self.parser.get_method() == b"POST"
         ):
             direct = self._begin(path.decode(), query)
-            refusal = httpd.site.guard(self.headers)
+            refusal = httpd.site.guard(self.headers, self.client is None)
             if refusal is None and self._length > httpd.publisher.body_max(direct.path):
                 refusal = httpd.publisher.too_big(direct.path)
             if refusal is not None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from http_rows import ROWS, Row, ask, packed
 
+import penstock
 from penstock.testing import Broker
 
 LIMITS = {"max_msg_size": 1000, "max_body_size": 2000}
@@ -174,6 +176,25 @@ def test_metrics(broker: Broker) -> None:
         assert line.startswith("# ") or re.fullmatch(
             r'penstock_[a-z_]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [0-9.e+-]+', line
         )
+
+
+def test_metrics_of_log_topics_and_of_other_protocols() -> None:
+    with Broker(lookup_port=-1, lookup_http_port=-1) as broker:
+        with penstock.Producer(broker.registry) as producer:
+            for number in range(5):
+                producer.send(penstock.Message("events", b"%d" % number))
+
+        def commit(server: Any) -> None:
+            server.broker.offsets.table[("events", "readers")] = dict.fromkeys(range(4), 0)
+
+        broker.call(commit)
+        host, _, port = broker.nsq.rpartition(":")
+        with socket.create_connection((host, int(port)), 10) as peer:
+            peer.sendall(b"  V2FOO\n")
+            assert b"E_INVALID" in peer.recv(100)
+        text = ask(broker.http, "GET", "/metrics").body.decode()
+        assert 'penstock_consumer_lag_messages{topic="events",group="readers"} 5\n' in text
+        assert 'penstock_rejected_total{protocol="nsq",reason="E_INVALID"} 1\n' in text
 
 
 def test_disk_level_answers_after_the_flush() -> None:

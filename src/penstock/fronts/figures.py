@@ -305,7 +305,7 @@ def topic_samples(topics: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]
                 yield sample("processing_latency_seconds_count", found["count"], **labels)
 
 
-def broker_samples(broker: Any, rejected: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+def broker_samples(broker: Any, rejected: Mapping[str, Mapping[Any, int]]) -> Iterator[tuple[str, str]]:
     """The samples of the broker as a whole, and of its log topics."""
     queueing, store = broker.queueing, broker.store
     yield sample("info", 1, version=__version__, nsq_version=NSQ_VERSION, python=PYTHON)
@@ -314,13 +314,26 @@ def broker_samples(broker: Any, rejected: Mapping[str, int]) -> Iterator[tuple[s
     yield sample("delayed_messages", len(broker.schedule))
     yield sample("storage_size_bytes", store.end_position)
     yield sample("storage_flush_behind_bytes", store.end_position - store.flushed_position)
-    for reason, count in sorted(rejected.items()):
-        yield sample("rejected_total", count, protocol="http", reason=reason)
+    for protocol, reasons in rejected.items():
+        for reason, count in sorted(reasons.items()):
+            text = reason.decode() if isinstance(reason, bytes) else str(reason)
+            yield sample("rejected_total", count, protocol=protocol, reason=text)
     yield sample("process_resident_memory_bytes", memory()["heap_in_use_bytes"])
     for group in broker.groups.by_name.values():
         for topic, (count, size) in group.get_counts.items():
             yield sample("messages_out_total", count, topic=topic.decode(), group=group.name)
             yield sample("throughput_out_bytes_total", size, topic=topic.decode(), group=group.name)
+    yield from group_samples(broker)
+
+
+def group_samples(broker: Any) -> Iterator[tuple[str, str]]:
+    """How far behind the groups of log topics are, by what they have committed."""
+    for (name, group), offsets in broker.offsets.table.items():
+        topic = broker.topics.get(name.encode())
+        if topic is not None:
+            queues = topic.queues
+            lag = sum(max(0, queues[q].max_offset - offset) for q, offset in offsets.items() if q < len(queues))
+            yield sample("consumer_lag_messages", lag, topic=name, group=group)
 
 
 def metrics_text(samples: Iterable[tuple[str, str]]) -> bytes:

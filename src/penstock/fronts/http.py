@@ -15,7 +15,7 @@ import re
 import socket
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from penstock.config import parts
@@ -75,6 +75,7 @@ class NsqHttp(Site):
         self.broker = broker
         self.config = config
         self.tcp_port = self.http_port = self.https_port = -1
+        self.rejections: dict[str, Mapping[Any, int]] = {"http": self.rejected}  # protocol → reason → how often
         self.lookups = parts(config.lookupd_tcp_address)
         self.lookups_changed: Callable[[], None] = lambda: None
         self.log_level = config.log_level
@@ -267,7 +268,7 @@ class NsqHttp(Site):
 
     async def _metrics(self, request: Request) -> Answer:
         stats = figures.topic_stats(self.broker.queueing.all(), b"", self.quantiles, False, 0)
-        samples = [*figures.broker_samples(self.broker, self.rejected)]
+        samples = [*figures.broker_samples(self.broker, self.rejections)]
         samples += figures.topic_samples(await self._collect(stats))
         return Answer(200, figures.metrics_text(samples), (PROMETHEUS,))
 

@@ -130,15 +130,16 @@ class Site:
 
     # -- who may ask
 
-    def guard(self, headers: Iterable[tuple[bytes, bytes]]) -> Answer | None:
-        """The refusal of a request that no program of ours or of a peer's sends, or None."""
+    def guard(self, headers: Iterable[tuple[bytes, bytes]], local: bool = False) -> Answer | None:
+        """The refusal of a request that no program of ours or of a peer's sends, or None. `local`: by a Unix socket,
+        which has no name that could be made to point at it."""
         host: bytes | None = None
         for name, value in headers:
             if name == b"origin":
                 return self.reject(403, "ORIGIN_NOT_ALLOWED")
             if name == b"host":
                 host = value
-        if host is None or self._any_host or host in self._good_hosts:
+        if host is None or local or self._any_host or host in self._good_hosts:
             return None
         if not self._is_ours(host):
             return self.reject(403, "HOST_NOT_ALLOWED")
@@ -193,7 +194,7 @@ class Site:
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Any, receive: Any) -> Answer:
-        refusal = self.guard(scope["headers"])
+        refusal = self.guard(scope["headers"], scope.get("client") is None)
         if refusal is not None:
             return refusal
         method, path = scope["method"], scope["path"]
