@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from penstock.client.blocking import Producer as Producer
     from penstock.client.blocking import PullConsumer as PullConsumer
     from penstock.client.blocking import PushConsumer as PushConsumer
+    from penstock.client.results import Reject as Reject
     from penstock.client.results import Retry as Retry
     from penstock.client.results import SendReceipt as SendReceipt
     from penstock.client.results import SendStatus as SendStatus
@@ -50,6 +51,7 @@ _PUBLIC = {
     "PullConsumer": "penstock.client.blocking",
     "PushConsumer": "penstock.client.blocking",
     "ReceivedMessage": "penstock.message",
+    "Reject": "penstock.client.results",
     "Retry": "penstock.client.results",
     "SendReceipt": "penstock.client.results",
     "SendStatus": "penstock.client.results",

@@ -47,7 +47,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
 
     `queue_offset` is its number in its message queue, `physical_offset` its byte position in the broker's commit log,
     `reconsume_times` how often it was given back before. `undecodable` says why the body could not be decompressed;
-    `body` then holds the stored bytes. Times are milliseconds since the epoch, hosts `address:port`.
+    `body` then holds the stored bytes. A message of a queue topic has an `nsq_id` and no offsets (-1). Times are milliseconds since the epoch, hosts `address:port`.
     """
 
     topic: str
@@ -67,6 +67,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     size: int = 0
     broker: str = ""
     undecodable: str | None = None
+    nsq_id: str = ""
 
     @property
     def tags(self) -> str | None:
@@ -92,8 +93,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def msg_id(self) -> str:
-        """`uniq_key` where there is one, else `offset_msg_id`."""
-        return self.properties.get("UNIQ_KEY") or self.offset_msg_id
+        """`nsq_id` or `uniq_key` where there is one, else `offset_msg_id`."""
+        return self.nsq_id or self.properties.get("UNIQ_KEY") or self.offset_msg_id
 
     @property
     def attempts(self) -> int:

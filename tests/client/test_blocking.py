@@ -32,7 +32,7 @@ def test_both_faces_have_the_same_methods(name: str) -> None:
     theirs = public(inner)
     for attribute, parameters in public(blocking).items():
         assert parameters == theirs[attribute], attribute
-    internal = {"drop", "move"}  # what the parts of the asyncio consumer share
+    internal = {"drop", "move", "settle", "begin"}  # what the parts of the asyncio consumer share
     assert set(theirs) - set(public(blocking)) <= internal
     constructor = set(inspect.signature(inner).parameters) - {"clock"}
     if name != "Delivery":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from client.steps import numbered, send, until
 from penstock.aio import Admin, Producer, PushConsumer
-from penstock.client.results import Retry
+from penstock.client.results import Reject, Retry
 from penstock.client.sending import send_request
 from penstock.message import Message, ReceivedMessage
 
@@ -106,7 +106,7 @@ async def test_failures_come_again_and_end_in_the_dead_letter_topic(registry: st
         if message.body == b"never":
             return False
         if message.body == b"dead":
-            raise Retry(-1)
+            raise Reject
         return None
 
     await send(registry, topic, b"once", b"never", b"dead", b"fine")

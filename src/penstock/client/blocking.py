@@ -62,6 +62,8 @@ class Producer(_Client):
         registry: str = "127.0.0.1:9876",
         *,
         group: str = "DEFAULT_PRODUCER",
+        kind: Literal["log", "queue"] = "log",
+        nsqd: str | None = None,
         send_timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
         retry_unsure: bool = False,
@@ -71,6 +73,8 @@ class Producer(_Client):
         self._inner: aio.Producer = aio.Producer(
             registry,
             group=group,
+            kind=kind,
+            nsqd=nsqd,
             send_timeout_s=send_timeout_s,
             retries=retries,
             retry_unsure=retry_unsure,
@@ -101,13 +105,13 @@ class Producer(_Client):
         selector: Selector | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
-        """Send messages of one topic as one: stored in one message queue, in order, all or none."""
+        """Send messages of one topic as one: stored in one message queue, or queue topic, in order, all or none."""
         return portal().run(self._inner.send_batch(messages, queue=queue, selector=selector, timeout_s=timeout_s))
 
     def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> str:
-        """Write the message to the connection and promise nothing; its msg_id."""
+        """Write the message to the connection and promise nothing; its msg_id, empty for a queue topic."""
         return portal().run(self._inner.send_oneway(message, queue=queue, selector=selector))
 
     def send_nowait(
@@ -122,7 +126,10 @@ class Producer(_Client):
 
 
 class Delivery:
-    """A message handed out by `for`. Not settled when the loop asks for the next one, it counts as acked."""
+    """A message handed out by `for`. Not settled when the loop asks for the next one, it counts as acked.
+
+    The first of `ack`, `nack` and `reject` settles it; what is said afterwards is not heard.
+    """
 
     __slots__ = ("_inner",)
 
@@ -144,17 +151,31 @@ class Delivery:
         """The message's topic."""
         return self._inner.message.topic
 
+    @property
+    def attempts(self) -> int:
+        """Deliveries of this message so far, this one included."""
+        return self._inner.message.attempts
+
+    @property
+    def gone(self) -> bool:
+        """Its connection, or its queue, was lost meanwhile: it comes again, here or elsewhere."""
+        return self._inner.gone
+
     def ack(self) -> None:
         """Done with it."""
         portal().run(self._inner.ack())
 
-    def nak(self, delay_level: int = 0) -> None:
-        """Bring it again later: level 0 as the broker likes, 1 to 18 after that delay."""
-        portal().run(self._inner.nak(delay_level))
+    def nack(self, delay: float | None = None) -> None:
+        """Bring it again after `delay` seconds; without one after 10 s, 30 s, 1 min … as it was delivered before."""
+        portal().run(self._inner.nack(delay))
 
-    def term(self) -> None:
-        """Put it into the dead-letter topic."""
-        portal().run(self._inner.term())
+    def extend(self) -> None:
+        """Work on it takes longer: a queue topic's message gets its whole timeout again. A log topic's has none."""
+        portal().run(self._inner.extend())
+
+    def reject(self, reason: str = "") -> None:
+        """Put it into the dead-letter topic: it will never be worked on as it is. `reason` is logged."""
+        portal().run(self._inner.reject(reason))
 
 
 class PushConsumer(_Client):
@@ -177,6 +198,9 @@ class PushConsumer(_Client):
         attempts_max: int = 16,
         window_count: int = 1_000,
         window_bytes: int = 100 << 20,
+        in_flight_max: int | None = None,
+        kind: Literal["log", "queue"] = "log",
+        nsqd: str | None = None,
         consume_timeout_s: float = 900.0,
         allocate: Allocate = average,
         offsets_folder: Path | None = None,
@@ -193,6 +217,9 @@ class PushConsumer(_Client):
             attempts_max=attempts_max,
             window_count=window_count,
             window_bytes=window_bytes,
+            in_flight_max=in_flight_max,
+            kind=kind,
+            nsqd=nsqd,
             consume_timeout_s=consume_timeout_s,
             allocate=allocate,
             offsets_folder=offsets_folder,

@@ -11,9 +11,12 @@ def _of_queue(queue: MessageQueue, **more: str) -> dict[str, str]:
     return {"topic": queue.topic, "queueId": str(queue.queue_id), **more}
 
 
-def route(topic: str) -> RemotingCommand:
-    """Where a topic lives; answered with 17 when nobody serves it."""
-    return RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic})
+def route(topic: str, kind: str = "") -> RemotingCommand:
+    """Where a topic lives; answered with 17 when nobody serves it.
+
+    `kind`, Penstock's own: "any" asks for queue topics too, "queue" also for where a new one may be made.
+    """
+    return RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": topic} | ({"kind": kind} if kind else {}))
 
 
 def max_offset(queue: MessageQueue, *, durable: bool = False) -> RemotingCommand:

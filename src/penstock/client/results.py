@@ -30,6 +30,8 @@ SEND_STATUSES = {
 class SendReceipt:
     """A message, or a batch, is stored. `queue_offset` and the single ids are those of its first message.
 
+    A queue topic gives no offset (-1) and no ids (empty).
+
     SEND_OK: at the topic's level. Any other status: stored, but a crash of the broker now may lose it.
     """
 
@@ -52,11 +54,24 @@ class SendReceipt:
 
 
 class Retry(Exception):
-    """Raised by a listener: give me this message again later.
+    """Raised by a listener: give me this message again, after `delay` seconds.
 
-    `delay_level` 0 lets the broker choose (10 s, 30 s, 1 min …), 1 to 18 is that delay, -1 the dead-letter topic.
+    Without a delay the broker chooses: a log topic's message comes after 10 s, 30 s, 1 min …, a queue topic's at once.
     """
 
-    def __init__(self, delay_level: int = 0) -> None:
-        super().__init__(delay_level)
-        self.delay_level = delay_level
+    def __init__(self, delay: float | None = None) -> None:
+        super().__init__(delay)
+        if delay is not None and delay < 0:
+            raise ValueError("a delay is not negative; Reject is for the dead letters")
+        self.delay = delay
+
+
+class Reject(Exception):
+    """Raised by a listener: put this message into the dead-letter topic. `reason` is for the log."""
+
+    def __init__(self, reason: str = "") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+Outcome = Retry | Reject | None  # what became of a message: None means done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from penstock.errors import WireError
 from penstock.wire.codes import MASTER_ID, PERM_READ, PERM_WRITE
@@ -44,13 +44,22 @@ class QueueData(NamedTuple):
 
 @dataclass(frozen=True)
 class Route:
-    """Where a topic lives: `brokers` is broker name to broker id to address, `queues` one entry per broker."""
+    """Where a topic lives: `brokers` is broker name to broker id to address, `queues` one entry per broker.
+
+    Of a queue topic there is only `nsq`, broker name to NSQ address; it is published to as if each were one queue.
+    """
 
     topic: str
     brokers: Mapping[str, Mapping[int, str]]
     queues: tuple[QueueData, ...]
     order_conf: str = ""
     clusters: Mapping[str, str] = field(default_factory=dict)
+    nsq: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> Literal["log", "queue"]:
+        """What kind of topic it is."""
+        return "queue" if self.nsq else "log"
 
     def address(self, broker: str, broker_id: int = MASTER_ID) -> str | None:
         """The address of the broker's member with this id."""
@@ -63,6 +72,8 @@ class Route:
 
     def publish_queues(self) -> list[MessageQueue]:
         """Where messages may be sent: writable, with a master; exactly the ordered ones for an order topic."""
+        if self.nsq:
+            return [MessageQueue(self.topic, broker, 0) for broker in sorted(self.nsq)]
         if self.order_conf:
             return [
                 MessageQueue(self.topic, broker, queue_id)
@@ -104,6 +115,8 @@ def parse_route(topic: str, body: bytes) -> Route:
     """The route in an answer's body. WireError when it is none."""
     value = loads(body)
     try:
+        if value.get("kind") == "queue":
+            return Route(topic, {}, (), nsq={str(broker): str(address) for broker, address in value["nsq"].items()})
         brokers = {
             str(data["brokerName"]): {
                 int(broker_id): str(address) for broker_id, address in sorted(data["brokerAddrs"].items())

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, Literal
 
 from penstock.client import requests
 from penstock.client.aio.connection import Connection
@@ -181,22 +181,27 @@ class Cluster:
 
     # -- routes
 
-    async def route(self, topic: str, *, fresh: bool = False) -> Route:
-        """Where a topic lives, known or asked for. NoRoute when nobody serves it."""
+    async def route(self, topic: str, *, fresh: bool = False, kind: Literal["log", "any", "queue"] = "log") -> Route:
+        """Where a topic lives, known or asked for. NoRoute when nobody serves it.
+
+        ClientError for a queue topic where `kind` is "log"; "queue" is also answered for a topic yet to be made.
+        """
         route = self.routes.get(topic)
-        if route is not None and not fresh:
-            return route
-        answer = await self.ask_registry(requests.route(topic), (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST))
-        if answer.code != ResponseCode.SUCCESS:
-            self.routes.pop(topic, None)
-            raise NoRoute(f"no broker serves topic {topic!r}")
-        route = self.routes[topic] = parse_route(topic, answer.body)
+        if route is None or fresh:
+            request = requests.route(topic, "queue" if kind == "queue" else "any")
+            answer = await self.ask_registry(request, (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST))
+            if answer.code != ResponseCode.SUCCESS:
+                self.routes.pop(topic, None)
+                raise NoRoute(f"no broker serves topic {topic!r}")
+            route = self.routes[topic] = parse_route(topic, answer.body)
+        if kind == "log" and route.kind == "queue":
+            raise ClientError(f"{topic!r} is a queue topic, which has no offsets: read it with a PushConsumer")
         return route
 
     async def refresh(self, topic: str) -> None:
         """Ask for a route again; while no name server answers the old one stays."""
         try:
-            await self.route(topic, fresh=True)
+            await self.route(topic, fresh=True, kind="any")
         except (ClientError, WireError) as error:
             log.warning("no fresh route of %s: %s", topic, error)
 

@@ -1,25 +1,41 @@
-"""What `async for` over a push consumer gives."""
+"""What `async for` over a push consumer gives: a message, and the four things that can be said of it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
-from penstock.client.aio.assigned import Assigned
+from penstock.client.results import Outcome, Reject, Retry
 from penstock.message import ReceivedMessage
 
-# settles a message: None when it is done, else the delay level to bring it again with
-Settle = Callable[[Assigned, ReceivedMessage, int | None], Awaitable[None]]
+
+class Hand(Protocol):
+    """Where a message in hand came from, and who is told what became of it."""
+
+    @property
+    def gone(self) -> bool:
+        """Nobody waits for this message's end any more: it comes again."""
+
+    def begin(self, for_s: float | None) -> None:
+        """Work on it begins: by a listener, for at most so long, or (None) by whoever iterates."""
+
+    async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        """What became of it."""
+
+    async def extend(self, message: ReceivedMessage) -> None:
+        """It takes longer."""
 
 
 class Delivery:
-    """A message handed out by `async for`. Not settled when the loop asks for the next one, it counts as acked."""
+    """A message handed out by `async for`. Not settled when the loop asks for the next one, it counts as acked.
 
-    __slots__ = ("_settle_message", "assigned", "done", "message", "settled")
+    The first of `ack`, `nack` and `reject` settles it; what is said afterwards is not heard.
+    """
 
-    def __init__(self, settle: Settle, assigned: Assigned, message: ReceivedMessage) -> None:
-        self._settle_message = settle
-        self.assigned = assigned
+    __slots__ = ("_hand", "done", "message", "settled")
+
+    def __init__(self, hand: Hand, message: ReceivedMessage) -> None:
+        self._hand = hand
         self.message = message
         self.settled = False
         self.done = asyncio.Event()
@@ -34,23 +50,43 @@ class Delivery:
         """The message's topic."""
         return self.message.topic
 
+    @property
+    def attempts(self) -> int:
+        """Deliveries of this message so far, this one included."""
+        return self.message.attempts
+
+    @property
+    def gone(self) -> bool:
+        """Its connection, or its queue, was lost meanwhile: it comes again, here or elsewhere."""
+        return self._hand.gone
+
+    def begin(self, for_s: float | None) -> None:
+        """The consumer hands it to a listener, for at most so long, or (None) to whoever iterates."""
+        self._hand.begin(for_s)
+
     async def ack(self) -> None:
         """Done with it."""
-        await self._settle(None)
+        await self.settle(None)
 
-    async def nak(self, delay_level: int = 0) -> None:
-        """Bring it again later: level 0 as the broker likes, 1 to 18 after that delay."""
-        await self._settle(delay_level)
+    async def nack(self, delay: float | None = None) -> None:
+        """Bring it again after `delay` seconds; without one after 10 s, 30 s, 1 min … as it was delivered before."""
+        await self.settle(Retry(delay))
 
-    async def term(self) -> None:
-        """Put it into the dead-letter topic."""
-        await self._settle(-1)
+    async def extend(self) -> None:
+        """Work on it takes longer: a queue topic's message gets its whole timeout again. A log topic's has none."""
+        if not self.settled:
+            await self._hand.extend(self.message)
 
-    async def _settle(self, give_back: int | None) -> None:
+    async def reject(self, reason: str = "") -> None:
+        """Put it into the dead-letter topic: it will never be worked on as it is. `reason` is logged."""
+        await self.settle(Reject(reason))
+
+    async def settle(self, outcome: Outcome) -> None:
+        """Whichever of the three it is."""
         if self.settled:
             return
         self.settled = True
         try:
-            await self._settle_message(self.assigned, self.message, give_back)
+            await self._hand.settle(self.message, outcome)
         finally:
             self.done.set()

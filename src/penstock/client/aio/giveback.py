@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 
 from penstock.client.aio.cluster import OK, Cluster
+from penstock.client.nsqsending import level_for
+from penstock.client.results import Reject, Retry
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import send_request
 from penstock.errors import ClientError, NoRoute, WireError
@@ -28,8 +30,10 @@ class GiveBack:
         self._group = group
         self._attempts_max = attempts_max
 
-    async def give(self, queue: MessageQueue, message: ReceivedMessage, level: int) -> bool:
+    async def give(self, queue: MessageQueue, message: ReceivedMessage, outcome: Retry | Reject) -> bool:
         """Have the broker that stores a message bring it again, or send a copy; whether one of them worked."""
+        delay = None if isinstance(outcome, Reject) else outcome.delay
+        level = -1 if isinstance(outcome, Reject) else 0 if delay is None else level_for(delay)
         ext = {
             "offset": str(message.physical_offset),
             "group": self._group,
@@ -39,6 +43,10 @@ class GiveBack:
             "unitMode": "false",
             "maxReconsumeTimes": str(self._attempts_max),
         }
+        if delay is not None:
+            ext["delayMillis"] = str(round(delay * 1000))  # ours: to the millisecond; others go by the level
+        elif isinstance(outcome, Reject):
+            log.warning("group %s rejects %s of %s: %s", self._group, message.msg_id, message.topic, outcome.reason)
         try:
             await self._cluster.ask_queue(queue, RemotingCommand(RequestCode.CONSUMER_SEND_MSG_BACK, ext))
             return True

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
-from penstock.client.results import Retry
+from penstock.client.results import Outcome, Reject, Retry
 from penstock.message import ReceivedMessage
 
 log = logging.getLogger("penstock.client")
@@ -25,7 +25,7 @@ class Listeners:
         self.by_topic: dict[str, Listener] = {}
         self._group = group
         self._default = default
-        self._timeout_s = timeout_s
+        self.timeout_s = timeout_s
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"penstock-{group}")
         self._count = 0
         self._none = asyncio.Event()
@@ -56,19 +56,19 @@ class Listeners:
         """Start no more threads; those at work go on to their end."""
         self._threads.shutdown(wait=False)
 
-    async def call(self, message: ReceivedMessage) -> int | None:
-        """Hand a message to its listener: None when it is done, else the delay level to bring it again with."""
+    async def call(self, message: ReceivedMessage) -> Outcome:
+        """Hand a message to its listener: what it made of it."""
         listener = self.by_topic.get(message.topic, self._default)
         assert listener is not None
         try:
             if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(self.timeout_s):
                     done: object = await cast(Awaitable[object], listener(message))
             else:
                 done = await asyncio.get_running_loop().run_in_executor(self._threads, listener, message)
-        except Retry as retry:
-            return retry.delay_level
+        except (Retry, Reject) as outcome:
+            return outcome.with_traceback(None)
         except Exception:
             log.exception("group %s: the listener failed on %s of %s", self._group, message.msg_id, message.topic)
-            return 0
-        return 0 if done is False else None
+            return Retry()
+        return Retry() if done is False else None

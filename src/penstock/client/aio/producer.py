@@ -8,12 +8,14 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal
 
 from penstock.client.aio.cluster import Cluster
+from penstock.client.aio.nsqconnection import NSQ_PORT
+from penstock.client.aio.nsqsending import QueueSender
 from penstock.client.aio.numbers import WINDOW, Numbers
 from penstock.client.results import SendReceipt, SendStatus
-from penstock.client.routes import MessageQueue, Route
+from penstock.client.routes import MessageQueue, Route, join_address, split_addresses
 from penstock.client.sending import (
     COMPRESS_OVER_BYTES,
     QUEUES_PER_NEW_TOPIC,
@@ -51,6 +53,9 @@ class Producer:
     status is not SEND_OK is sent again only with `retry_unsure`. Bodies larger than `compress_over` bytes travel
     compressed.
 
+    Topics of both kinds are sent to alike; those of kind `queue` take a body and a due time only. `kind` is the kind of
+    topics that the first send makes. `nsqd`: addresses to publish to without a registry, ``a:4150;b:4150``.
+
     `idempotent`: every send has a number, by which the broker knows it when it comes again. A send is then tried until
     `send_timeout_s` is over, always at the same message queue, and the message is stored once, whatever was lost or
     restarted on the way. It needs a Penstock broker.
@@ -66,6 +71,8 @@ class Producer:
         registry: str = "127.0.0.1:9876",
         *,
         group: str = "DEFAULT_PRODUCER",
+        kind: Literal["log", "queue"] = "log",
+        nsqd: str | None = None,
         send_timeout_s: float = SEND_TIMEOUT_S,
         retries: int = RETRIES,
         retry_unsure: bool = False,
@@ -74,6 +81,13 @@ class Producer:
         clock: Clock | None = None,
     ) -> None:
         self.group = group
+        self.kind = kind
+        found = (
+            {}
+            if nsqd is None
+            else {join_address(*pair): join_address(*pair) for pair in split_addresses(nsqd, NSQ_PORT)}
+        )
+        self._nsqd = found
         self._timeout_s = send_timeout_s
         self._retries = retries
         self._retry_unsure = retry_unsure
@@ -81,6 +95,8 @@ class Producer:
         self._idempotent = idempotent
         self._numbered: dict[MessageQueue, Numbers] = {}
         self._cluster = Cluster(registry, timeout_s=send_timeout_s, clock=clock, heartbeat=self._heartbeat)
+        self._sender = QueueSender(self._cluster.clock, send_timeout_s)
+        self._made_as_queue: set[str] = set()
         self._turns: dict[str, RoundRobin] = {}
         self._queues: dict[str, tuple[object, list[MessageQueue]]] = {}
         self._templates: dict[str, tuple[float, Route]] = {}
@@ -88,6 +104,8 @@ class Producer:
 
     async def start(self) -> Producer:
         """Connect to a name server. ConnectionLost when none answers."""
+        if self._nsqd:
+            return self
         await self._cluster.start()
         try:
             address = pack_host(f"{self._cluster.local_host}:0")[:4]
@@ -98,6 +116,7 @@ class Producer:
 
     async def close(self) -> None:
         """Say goodbye and close. Sends still under way fail."""
+        await self._sender.close()
         await self._cluster.unregister(producer=self.group)
         await self._cluster.close()
 
@@ -123,12 +142,19 @@ class Producer:
 
     async def _route(self, topic: str) -> Route:
         """The topic's route; for a topic that does not exist yet, for a moment, the one it will have."""
+        if self._nsqd:
+            if topic not in self._cluster.routes:
+                self._cluster.routes[topic] = Route(topic, {}, (), nsq=self._nsqd)
+            return self._cluster.routes[topic]
+        as_queue = self.kind == "queue" or topic in self._made_as_queue
         until_s, template = self._templates.get(topic, (0.0, None))
         if template is not None and until_s > asyncio.get_running_loop().time():
             return template
         try:
-            return await self._cluster.route(topic)
+            return await self._cluster.route(topic, kind="queue" if as_queue else "any")
         except NoRoute:
+            if as_queue:
+                raise
             try:
                 default = await self._cluster.route(DEFAULT_TOPIC, fresh=True)
             except NoRoute:
@@ -156,7 +182,7 @@ class Producer:
             now_ms = self._cluster.clock.now_ms()
             return send_request(self.group, message, to, key, now_ms, compress_over=self._compress_over)
 
-        return await self._send(message, request, (key,), queue, selector, timeout_s)
+        return await self._send((message,), request, (key,), queue, selector, timeout_s)
 
     async def send_batch(
         self,
@@ -166,7 +192,7 @@ class Producer:
         selector: Selector | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
-        """Send messages of one topic as one: stored in one message queue, in order, all or none."""
+        """Send messages of one topic as one: stored in one message queue, or queue topic, in order, all or none."""
         now_ms = self._cluster.clock.now_ms()
         keys = [self._keys.next(now_ms) for _ in messages]
         if not messages:
@@ -175,14 +201,18 @@ class Producer:
         def request(to: MessageQueue) -> RemotingCommand:
             return batch_request(self.group, messages, to, keys, self._cluster.clock.now_ms())
 
-        return await self._send(messages[0], request, keys, queue, selector, timeout_s)
+        return await self._send(messages, request, keys, queue, selector, timeout_s)
 
     async def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> str:
-        """Write the message to the connection and promise nothing; its msg_id."""
+        """Write the message to the connection and promise nothing; its msg_id, empty for a queue topic."""
         key = self._keys.next(self._cluster.clock.now_ms())
         to, _ = await self._choose(message, queue, selector, None)
+        route = await self._route(message.topic)
+        if route.nsq:
+            await self._sender.send_oneway(self._nsq_address(route, to), message)
+            return ""
         request = send_request(
             self.group, message, to, key, self._cluster.clock.now_ms(), compress_over=self._compress_over
         )
@@ -202,14 +232,14 @@ class Producer:
 
     async def _send(
         self,
-        message: Message,
+        messages: Sequence[Message],
         request: Callable[[MessageQueue], RemotingCommand],
         keys: Sequence[str],
         queue: MessageQueue | None,
         selector: Selector | None,
         timeout_s: float | None,
     ) -> SendReceipt:
-        loop = asyncio.get_running_loop()
+        loop, message = asyncio.get_running_loop(), messages[0]
         deadline = loop.time() + (self._timeout_s if timeout_s is None else timeout_s)
         if self._idempotent:
             return await self._send_once(message, request, keys, queue, selector, deadline)
@@ -218,11 +248,16 @@ class Producer:
             to: MessageQueue | None = None
             try:
                 to, free = await self._choose(message, queue, selector, avoid)
-                address = await self._address(to)
+                route = await self._route(to.topic)
                 left = deadline - loop.time()
                 if left <= 0:
                     raise TimedOut(f"not sent to {to.topic} in time")
-                receipt = read_receipt(await self._cluster.call(address, request(to), left), to, keys)
+                if route.nsq:
+                    receipt = await self._sender.send(self._nsq_address(route, to), to, messages, left)
+                else:
+                    receipt = read_receipt(
+                        await self._cluster.call(await self._address(to), request(to), left), to, keys
+                    )
                 if receipt.status is SendStatus.SEND_OK:
                     return receipt
                 log.warning("send to %s: %s, keys %s, id %s", to, receipt.status.value, message.keys, receipt.msg_id)
@@ -235,7 +270,10 @@ class Producer:
                     raise
                 log.info("send to %s, attempt %d: %s", to or message.topic, attempt + 1, error)
                 self._templates.pop(message.topic, None)
-                await self._cluster.refresh(message.topic)
+                if refused is False and isinstance(error, BrokerRefused) and "is a queue topic" in error.remark:
+                    self._made_as_queue.add(message.topic)  # a rule of the broker's says what kind it will be
+                if not self._nsqd:
+                    await self._cluster.refresh(message.topic)
                 if to is None or avoid == to.broker or not free:
                     await asyncio.sleep(pause)
             if to is not None:
@@ -298,6 +336,8 @@ class Producer:
         queues = await self.queues(message.topic)
         if not queues:
             raise NoRoute(f"no broker takes messages for topic {message.topic!r}")
+        if self._idempotent and (await self._route(message.topic)).nsq:
+            raise ValueError(f"{message.topic!r} is a queue topic, whose sends have no numbers: use another producer")
         if selector is not None:
             return selector(queues, message), False
         if message.sharding_key is not None:
@@ -306,6 +346,12 @@ class Producer:
         if turn is None:
             turn = self._turns[message.topic] = RoundRobin(random.randrange(1 << 16))
         return turn.pick(queues, avoid), True
+
+    @staticmethod
+    def _nsq_address(route: Route, queue: MessageQueue) -> str:
+        if queue.broker not in route.nsq:
+            raise NoRoute(f"broker {queue.broker!r} does not have queue topic {queue.topic!r} now")
+        return route.nsq[queue.broker]
 
     async def _address(self, queue: MessageQueue) -> str:
         route = await self._route(queue.topic)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -19,16 +19,20 @@ import msgspec
 
 from penstock.client import requests
 from penstock.client.aio.assigned import Assigned
+from penstock.client.aio.channels import ChannelReader
 from penstock.client.aio.cluster import Cluster, Handler, number
 from penstock.client.aio.control import Control
-from penstock.client.aio.delivery import Delivery
+from penstock.client.aio.delivery import Delivery, Hand
 from penstock.client.aio.giveback import GiveBack
 from penstock.client.aio.listening import Listener, Listeners
 from penstock.client.aio.locks import QueueLocks
+from penstock.client.aio.nsqconnection import NSQ_PORT
 from penstock.client.aio.offsets import BrokerOffsets, FileOffsets, Offsets
 from penstock.client.aio.pulling import Puller
+from penstock.client.nsqsending import check_channel
 from penstock.client.rebalance import Allocate, average, changes
-from penstock.client.routes import MessageQueue
+from penstock.client.results import Outcome, Reject, Retry
+from penstock.client.routes import MessageQueue, join_address, split_addresses
 from penstock.client.subscriptions import Start, Subscription, consume_from, start_ms
 from penstock.clock import Clock
 from penstock.errors import ClientError, Closed, NoRoute, WireError
@@ -47,12 +51,36 @@ ORDERLY_WAIT_S = 1.0
 CLOSE_S = 5.0  # how long listeners may take when their queue is given up
 
 
+class _Pulled:
+    """Messages in hand of one message queue (a `Hand`)."""
+
+    __slots__ = ("_assigned", "_consumer")
+
+    def __init__(self, consumer: PushConsumer, assigned: Assigned) -> None:
+        self._consumer = consumer
+        self._assigned = assigned
+
+    @property
+    def gone(self) -> bool:
+        return self._assigned.dropped
+
+    def begin(self, for_s: float | None) -> None:
+        """Nothing runs out."""
+
+    async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        await self._consumer.settle(self._assigned, message, outcome)
+
+    async def extend(self, message: ReceivedMessage) -> None:
+        """Nothing runs out."""
+
+
 class PushConsumer:
     """Receives the messages of the topics it subscribed to; of one event loop.
 
     A `listener` is called once per message: a plain function in a thread of its own pool, a coroutine function in the
     loop. It returns for "done"; any exception, or returning False, brings the message again later, `Retry` says when.
-    After `attempts_max` deliveries it goes to the dead-letter topic ``%DLQ%group``. Without a listener, iterate:
+    After `attempts_max` deliveries it goes to the dead-letter topic: ``%DLQ%group``, of a queue topic ``topic.group.dead``.
+    Without a listener, iterate:
 
         async with PushConsumer("billing", registry) as consumer:
             await consumer.subscribe("orders", "paid || refunded")
@@ -63,6 +91,10 @@ class PushConsumer:
     `start`: where a group without committed offsets begins, "last", "first", or a time (aware datetime, or ms).
     `orderly`: one message of a queue at a time, the queue locked at the broker, failures tried again in place.
     At most `window_count` messages and `window_bytes` of a queue are held unsettled. Messages come at least once.
+
+    Topics of both kinds are subscribed to alike; of a queue topic the group is the channel, and `in_flight_max` messages
+    (by default `concurrency`) are here at a time. `kind`: that of a topic which exists nowhere yet; "queue" makes it.
+    `nsqd`: addresses to read at without a registry, ``a:4150;b:4150``.
     """
 
     def __init__(
@@ -78,6 +110,9 @@ class PushConsumer:
         attempts_max: int = 16,
         window_count: int = 1_000,
         window_bytes: int = 100 << 20,
+        in_flight_max: int | None = None,
+        kind: Literal["log", "queue"] = "log",
+        nsqd: str | None = None,
         consume_timeout_s: float = 900.0,
         allocate: Allocate = average,
         offsets_folder: Path | None = None,
@@ -90,8 +125,15 @@ class PushConsumer:
         self.assigned: dict[MessageQueue, Assigned] = {}
         self.subscriptions: dict[str, Subscription] = {}
         self.listeners = Listeners(group, listener, threads=concurrency, timeout_s=consume_timeout_s)
+        self.kind = kind
         self._start = start
         self._concurrency = concurrency
+        self._in_flight_max = in_flight_max or concurrency
+        self._nsqd = (
+            {} if nsqd is None else {join_address(*a): join_address(*a) for a in split_addresses(nsqd, NSQ_PORT)}
+        )
+        self._timeout_s = timeout_s
+        self._channels: dict[str, ChannelReader] = {}
         self._attempts_max = attempts_max
         self._allocate = allocate
         self._control = Control(self)
@@ -112,29 +154,39 @@ class PushConsumer:
             window_bytes=window_bytes,
             orderly=orderly,
         )
-        self._ready: asyncio.Queue[tuple[Assigned, ReceivedMessage]] = asyncio.Queue()
+        self._ready: asyncio.Queue[Delivery] = asyncio.Queue()
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
         self._rebalance_wanted = asyncio.Event()
+        self._started = False
         self._closing = False
 
     # -- life
 
     async def start(self) -> PushConsumer:
         """Join the group. ConnectionLost when no name server answers."""
+        if self._nsqd:
+            self._start_workers()
+            for topic in self.subscriptions:
+                self._follow(topic, self._nsqd)
+            return self
         await self._cluster.start()
         self._cluster.on_routes = self._rebalance_wanted.set
         await self._offsets.open()
         if self.model == "cluster":
             self._subscribe(Subscription(RETRY_PREFIX + self.group, version=self._cluster.clock.now_ms()))
-        if not self.orderly:
-            for _ in range(self._concurrency):
-                self._cluster.spawn(self._work())
+        self._start_workers()
         await self._join(list(self.subscriptions))
         self._cluster.spawn(self._keep_balance())
         self._cluster.spawn(self._keep_offsets())
         if self._locks is not None:
             self._cluster.spawn(self._locks.keep(self.assigned))
         return self
+
+    def _start_workers(self) -> None:
+        self._started = True
+        if not self.orderly:
+            for _ in range(self._concurrency):
+                self._cluster.spawn(self._work())
 
     async def close(self) -> None:
         """Stop pulling, let listeners finish (5 s at most), commit, leave the group.
@@ -147,9 +199,11 @@ class PushConsumer:
         self._deliveries.put_nowait(None)
         for assigned in list(self.assigned.values()):
             self._stop(assigned)
+        await asyncio.gather(*(channel.quiet() for channel in self._channels.values()))
         await self.listeners.wait_done(CLOSE_S)
         await asyncio.gather(*(self._release(assigned) for assigned in self.assigned.values()))
         self.assigned.clear()
+        await asyncio.gather(*(channel.close() for channel in self._channels.values()))
         await self._cluster.unregister(consumer=self.group)
         await self._cluster.close()
         self.listeners.close()
@@ -172,8 +226,11 @@ class PushConsumer:
     ) -> None:
         """Read a topic: all messages, those with one of some tags (``a || b``), or an SQL expression over properties.
 
-        All members of a group must subscribe alike. May be called before `start` and at any time after.
+        All members of a group must subscribe alike. May be called before `start` and at any time after. ValueError for a
+        selection, an order or a broadcast of a queue topic, which has none.
         """
+        if self._nsqd:
+            self._check_queue(topic, expression)
         self._subscribe(Subscription(topic, expression, kind, self._cluster.clock.now_ms()), listener)
         again = [assigned for queue, assigned in self.assigned.items() if queue.topic == topic]
         for assigned in again:  # a pull under way would pass over what only the new expression wants
@@ -181,6 +238,8 @@ class PushConsumer:
             assigned.subscription = self.subscriptions[topic]
         if self._cluster.client_id:
             await self._join([topic])
+        elif self._nsqd and self._started:
+            self._follow(topic, self._nsqd)
         for assigned in again:
             if not assigned.dropped:
                 assigned.tasks[0] = self._cluster.spawn(self._puller.run(assigned))
@@ -191,6 +250,9 @@ class PushConsumer:
         self.listeners.by_topic.pop(topic, None)
         for queue in [queue for queue in self.assigned if queue.topic == topic]:
             await self.drop(self.assigned[queue])
+        if (channel := self._channels.pop(topic, None)) is not None:
+            await channel.quiet()
+            await channel.close()
         await self._cluster.send_heartbeats()
 
     def _subscribe(self, subscription: Subscription, listener: Listener | None = None) -> None:
@@ -202,6 +264,9 @@ class PushConsumer:
         """Make the brokers of some topics know us, then share the queues out."""
         for topic in topics:
             await self._cluster.refresh(topic)
+            route = self._cluster.routes.get(topic)
+            if route is not None and route.kind == "queue":
+                self._check_queue(topic, self.subscriptions[topic].expression)
         await self._cluster.send_heartbeats()
         self._rebalance_wanted.set()
 
@@ -212,8 +277,9 @@ class PushConsumer:
 
     async def _iterate(self) -> AsyncIterator[Delivery]:
         while (delivery := await self._deliveries.get()) is not None:
-            if delivery.assigned.dropped:
+            if delivery.gone:
                 continue
+            delivery.begin(None)
             yield delivery
             await delivery.ack()
         self._deliveries.put_nowait(None)  # for the next iterator
@@ -253,6 +319,36 @@ class PushConsumer:
         """This member's name in its group; empty before the start."""
         return self._cluster.client_id
 
+    # -- queue topics
+
+    def _check_queue(self, topic: str, expression: str) -> None:
+        check_channel(topic, self.group)
+        if self.orderly or self.model != "cluster" or expression.strip() not in ("", "*"):
+            raise ValueError(f"{topic!r} is a queue topic: it has no tags, no order of queues and no broadcast")
+
+    def _follow(self, topic: str, brokers: Mapping[str, str]) -> None:
+        """Read the group's channel of a queue topic at these brokers."""
+        if self._closing or topic not in self.subscriptions:
+            return
+        if topic not in self._channels:
+            self._check_queue(topic, self.subscriptions[topic].expression)
+            self._channels[topic] = ChannelReader(
+                topic,
+                self.group,
+                self._offer,
+                self._cluster.spawn,
+                in_flight_max=self._in_flight_max,
+                attempts_max=self._attempts_max,
+                timeout_s=self._timeout_s,
+            )
+        self._channels[topic].follow(brokers)
+
+    def _topics(self) -> list[str]:
+        """What is to be shared out; the retry topic only beside a log topic, for queue topics have none."""
+        routes = (self._cluster.routes.get(topic) for topic in self.subscriptions)
+        logs = any(route is not None and route.kind == "log" for route in routes)
+        return [topic for topic in self.subscriptions if logs or not topic.startswith(RETRY_PREFIX)]
+
     # -- sharing queues out
 
     async def _keep_balance(self) -> None:
@@ -262,7 +358,7 @@ class PushConsumer:
                 await asyncio.wait_for(self._rebalance_wanted.wait(), wait_s)
             self._rebalance_wanted.clear()
             complete = True
-            for topic in list(self.subscriptions):
+            for topic in self._topics():
                 try:
                     complete &= await self._rebalance(topic)
                 except NoRoute:
@@ -274,7 +370,11 @@ class PushConsumer:
 
     async def _rebalance(self, topic: str) -> bool:
         """Take and give up queues of a topic; whether all that is ours could be taken."""
-        queues = sorted((await self._cluster.route(topic)).subscribe_queues())
+        route = await self._cluster.route(topic, kind="queue" if self.kind == "queue" else "any")
+        if route.kind == "queue":
+            self._follow(topic, route.nsq)
+            return True
+        queues = sorted(route.subscribe_queues())
         if self.model == "cluster":
             members = await self._members(topic)
             if self.client_id not in members:
@@ -369,17 +469,21 @@ class PushConsumer:
                 message = msgspec.structs.replace(message, topic=origin)
             if self.orderly:
                 assigned.inbox.put_nowait(message)
-            elif not self.listeners.take(message.topic):
-                self._deliveries.put_nowait(Delivery(self._settle, assigned, message))
             else:
-                self._ready.put_nowait((assigned, message))
+                self._offer(_Pulled(self, assigned), message)
+
+    def _offer(self, hand: Hand, message: ReceivedMessage) -> None:
+        """To the listeners, or to whoever iterates."""
+        offered = self._ready if self.listeners.take(message.topic) else self._deliveries
+        offered.put_nowait(Delivery(hand, message))
 
     async def _work(self) -> None:
         while True:
-            assigned, message = await self._ready.get()
-            if not assigned.dropped:
+            delivery = await self._ready.get()
+            if not delivery.gone:
                 async with self.listeners.in_hand():
-                    await self._settle(assigned, message, await self.listeners.call(message))
+                    delivery.begin(self.listeners.timeout_s)
+                    await delivery.settle(await self.listeners.call(delivery.message))
 
     async def _work_in_order(self, assigned: Assigned) -> None:
         while not assigned.dropped:
@@ -396,24 +500,24 @@ class PushConsumer:
             if self._locks is not None:
                 await self._locks.wait(assigned)
             if not self.listeners.take(message.topic):
-                delivery = Delivery(self._settle, assigned, message)
+                delivery = Delivery(_Pulled(self, assigned), message)
                 self._deliveries.put_nowait(delivery)
                 await delivery.done.wait()
                 return
-            give_back = await self.listeners.call(message)
-            if give_back is None or give_back < 0 or message.attempts >= self._attempts_max:
-                await self._settle(assigned, message, None if give_back is None else -1)
+            outcome = await self.listeners.call(message)
+            if not isinstance(outcome, Retry) or message.attempts >= self._attempts_max:
+                await self.settle(assigned, message, Reject("attempts") if isinstance(outcome, Retry) else outcome)
                 return
             message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
             await asyncio.sleep(ORDERLY_WAIT_S)
 
-    async def _settle(self, assigned: Assigned, message: ReceivedMessage, give_back: int | None) -> None:
-        """A message is done (give_back None) or goes back to the broker, and only then its offset may move on."""
-        if give_back is not None:
+    async def settle(self, assigned: Assigned, message: ReceivedMessage, outcome: Outcome) -> None:
+        """A message is done or goes back to the broker, and only then its offset may move on."""
+        if outcome is not None:
             if self.model == "broadcast":
                 log.error("broadcast group %s gives up %s of %s", self.group, message.msg_id, message.topic)
             else:
-                while not await self._give_back.give(assigned.queue, message, give_back):
+                while not await self._give_back.give(assigned.queue, message, outcome):
                     if assigned.dropped:
                         return
                     await asyncio.sleep(GIVE_BACK_WAIT_S)

@@ -1,0 +1,236 @@
+"""Consuming a queue topic: a subscription to its channel at every broker that has it.
+
+Each broker has a task that connects, subscribes, and begins again with growing pauses when the connection is lost. The
+brokers share the messages that may be in flight. While a message waits in this client, or a listener works on it, it is
+touched before its time runs out; one that was handed to an iteration is its owner's affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from typing import Any
+
+from penstock.client import nsqframes
+from penstock.client.aio.nsqconnection import NsqConnection
+from penstock.client.nsqframes import Arrived
+from penstock.client.nsqsending import ladder_s
+from penstock.client.ready import share_ready
+from penstock.client.results import Outcome, Reject
+from penstock.errors import ClientError
+from penstock.message import ReceivedMessage
+
+log = logging.getLogger("penstock.client")
+
+RECONNECT_S = 0.1  # doubled with each failure
+RECONNECT_MAX_S = 15.0
+TURN_S = 5.0  # with more brokers than messages in flight: when others get their turn
+CLOSE_S = 2.0
+
+Spawn = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
+
+
+class Held:
+    """A message in flight to this client (a `Hand`)."""
+
+    __slots__ = ("_reader", "connection", "keep_until_s", "message_id", "settled", "touched_s")
+
+    def __init__(self, reader: ChannelReader, connection: NsqConnection, message_id: str, now_s: float) -> None:
+        self._reader = reader
+        self.connection = connection
+        self.message_id = message_id
+        self.touched_s = now_s
+        self.keep_until_s = float("inf")
+        self.settled = False
+
+    @property
+    def gone(self) -> bool:
+        return self.settled or self.connection.closed
+
+    def begin(self, for_s: float | None) -> None:
+        now_s = asyncio.get_running_loop().time()
+        self.keep_until_s = now_s if for_s is None else now_s + for_s
+        if now_s - self.touched_s > self.connection.msg_timeout_s / 4:
+            self.touch(now_s)
+
+    def touch(self, now_s: float) -> None:
+        """A whole timeout from now."""
+        if not self.gone:
+            self.touched_s = now_s
+            self.connection.send(nsqframes.touch(self.message_id))
+
+    async def extend(self, message: ReceivedMessage) -> None:
+        self.touch(asyncio.get_running_loop().time())
+
+    async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        self._reader.settle(self, message, outcome)
+
+
+class ChannelReader:
+    """One channel of one queue topic. `hand_out` gets its messages; `attempts_max` failures make a dead letter."""
+
+    def __init__(
+        self,
+        topic: str,
+        channel: str,
+        hand_out: Callable[[Held, ReceivedMessage], None],
+        spawn: Spawn,
+        *,
+        in_flight_max: int,
+        attempts_max: int,
+        timeout_s: float,
+    ) -> None:
+        self.topic = topic
+        self.channel = channel
+        self._hand_out = hand_out
+        self._spawn = spawn
+        self._in_flight_max = in_flight_max
+        self._attempts_max = attempts_max
+        self._timeout_s = timeout_s
+        self._tasks: dict[str, asyncio.Task[Any]] = {}  # by broker
+        self._addresses: dict[str, str] = {}
+        self._connections: dict[str, NsqConnection] = {}
+        self._ready: dict[str, int] = {}
+        self._held: set[Held] = set()
+        self._turn = 0
+        self._closing = False
+        self._keeper = spawn(self._keep())
+
+    def follow(self, brokers: Mapping[str, str]) -> None:
+        """Read the channel at these brokers (name to address), and no others."""
+        for broker in [name for name, address in self._addresses.items() if brokers.get(name) != address]:
+            self._tasks.pop(broker).cancel()
+            del self._addresses[broker]
+        for broker, address in brokers.items():
+            if broker not in self._tasks and not self._closing:
+                self._addresses[broker] = address
+                self._tasks[broker] = self._spawn(self._run(broker, address))
+
+    @property
+    def connected(self) -> list[str]:
+        """The brokers whose channel is subscribed to now."""
+        return sorted(self._connections)
+
+    async def _run(self, broker: str, address: str) -> None:
+        pause_s = RECONNECT_S
+        while not self._closing:
+            try:
+                connection = await NsqConnection.open(address, self._timeout_s, partial(self._arrived, broker))
+                try:
+                    await connection.call(nsqframes.subscribe(self.topic, self.channel), self._timeout_s)
+                    pause_s = RECONNECT_S
+                    self._connections[broker] = connection
+                    self._share()
+                    await connection.lost.wait()
+                finally:
+                    connection.close()
+                    self._lost(broker, connection)
+                log.info("channel %s of %s: the connection to %s is lost", self.channel, self.topic, address)
+            except ClientError as error:
+                log.warning("channel %s of %s at %s: %s", self.channel, self.topic, address, error)
+            await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
+            pause_s = min(2 * pause_s, RECONNECT_MAX_S)
+
+    def _lost(self, broker: str, connection: NsqConnection) -> None:
+        self._held = {held for held in self._held if held.connection is not connection}
+        self._ready.pop(broker, None)
+        if self._connections.pop(broker, None) is not None and not self._closing:
+            self._share()
+
+    def _share(self) -> None:
+        """Tell every broker how many messages may be in flight."""
+        shares = share_ready(self._in_flight_max, sorted(self._connections), self._turn)
+        for broker, count in sorted(shares.items(), key=lambda pair: pair[1]):  # those who get less first
+            connection = self._connections[broker]
+            count = min(count, connection.ready_max)
+            if self._ready.get(broker) != count and not connection.closed:
+                self._ready[broker] = count
+                connection.send(nsqframes.ready(count))
+
+    def _arrived(self, broker: str, connection: NsqConnection, arrived: Arrived) -> None:
+        stored_ms = arrived.stored_ns // 1_000_000
+        message = ReceivedMessage(
+            self.topic,
+            arrived.body,
+            queue_id=0,
+            queue_offset=-1,
+            physical_offset=-1,
+            born_ms=stored_ms,
+            store_ms=stored_ms,
+            reconsume_times=max(0, arrived.attempts - 1),
+            size=len(arrived.body),
+            broker=broker,
+            nsq_id=arrived.id,
+        )
+        held = Held(self, connection, arrived.id, asyncio.get_running_loop().time())
+        self._held.add(held)
+        self._hand_out(held, message)
+
+    def settle(self, held: Held, message: ReceivedMessage, outcome: Outcome) -> None:
+        """Tell the broker what became of a message."""
+        if held.gone:
+            log.warning("channel %s: the connection of %s was lost: it comes again", self.channel, held.message_id)
+            return
+        held.settled = True
+        self._held.discard(held)
+        if outcome is None:
+            held.connection.send(nsqframes.finish(held.message_id))
+            return
+        spent = not isinstance(outcome, Reject) and message.attempts >= self._attempts_max
+        if spent or isinstance(outcome, Reject):
+            why = f"{message.attempts} attempts" if spent else getattr(outcome, "reason", "")
+            log.warning("channel %s rejects %s of %s: %s", self.channel, held.message_id, self.topic, why)
+            held.connection.send(nsqframes.reject(held.message_id))
+            return
+        delay_s = getattr(outcome, "delay", None)
+        delay_s = ladder_s(message.attempts) if delay_s is None else delay_s
+        held.connection.send(nsqframes.requeue(held.message_id, round(delay_s * 1000)))
+
+    async def _keep(self) -> None:
+        """Touch what must not time out; give other brokers their turn."""
+        loop = asyncio.get_running_loop()
+        turn_s = loop.time() + TURN_S
+        while True:
+            timeouts = [connection.msg_timeout_s for connection in self._connections.values()]
+            await asyncio.sleep(min([TURN_S, *(timeout_s / 5 for timeout_s in timeouts)]))
+            now_s = loop.time()
+            for held in self._held:
+                if held.keep_until_s > now_s and now_s - held.touched_s > held.connection.msg_timeout_s / 3:
+                    held.touch(now_s)
+            if now_s >= turn_s and len(self._connections) > self._in_flight_max:
+                turn_s = now_s + TURN_S
+                self._turn += self._in_flight_max
+                self._share()
+
+    # -- leaving
+
+    async def quiet(self) -> None:
+        """Get nothing more; what nobody works on goes back at once."""
+        self._closing = True
+        await asyncio.gather(*(self._say_goodbye(connection) for connection in self._connections.values()))
+        self._give_back(lambda held: held.keep_until_s == float("inf"))
+
+    @staticmethod
+    async def _say_goodbye(connection: NsqConnection) -> None:
+        try:
+            await connection.call(nsqframes.CLOSE, CLOSE_S)
+        except ClientError as error:
+            log.info("%s was not told goodbye: %s", connection.address, error)
+
+    def _give_back(self, which: Callable[[Held], bool]) -> None:
+        for held in [held for held in self._held if which(held) and not held.gone]:
+            held.settled = True
+            self._held.discard(held)
+            held.connection.send(nsqframes.requeue(held.message_id, 0))
+
+    async def close(self) -> None:
+        """Give back what is still in flight, and let the connections go."""
+        self._closing = True
+        self._give_back(lambda held: True)
+        self._keeper.cancel()
+        for task in self._tasks.values():
+            task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)

@@ -1,0 +1,198 @@
+"""One NSQ connection to a broker: commands out, answers in the order of the commands, messages handed up."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any, cast
+
+from penstock import __version__
+from penstock.client import nsqframes
+from penstock.client.nsqframes import OF_A_MESSAGE, Arrived, FrameParser
+from penstock.client.routes import split_address
+from penstock.errors import BrokerRefused, ConnectionLost, TimedOut, WireError
+from penstock.wire.codes import ResponseCode
+from penstock.wire.nsq import ERROR, MESSAGE
+
+log = logging.getLogger("penstock.client")
+
+NSQ_PORT = 4150
+HEARTBEAT_S = 30.0
+SILENT_S = 2.5 * HEARTBEAT_S  # then the broker is taken for lost
+
+# What a broker's refusal is in the response codes that `Error.code` has. 14: the same may go through later.
+_CODES = {
+    "E_PUB_FAILED": ResponseCode.SERVICE_NOT_AVAILABLE,
+    "E_MPUB_FAILED": ResponseCode.SERVICE_NOT_AVAILABLE,
+    "E_DPUB_FAILED": ResponseCode.SERVICE_NOT_AVAILABLE,
+    "E_UNAUTHORIZED": ResponseCode.NO_PERMISSION,
+    "E_AUTH_FAILED": ResponseCode.NO_PERMISSION,
+    "E_AUTH_FIRST": ResponseCode.NO_PERMISSION,
+}
+
+OnMessage = Callable[["NsqConnection", Arrived], None]
+
+
+def refusal(text: str) -> BrokerRefused:
+    """The error that an error frame is."""
+    return BrokerRefused(_CODES.get(text.partition(" ")[0], ResponseCode.MESSAGE_ILLEGAL), text)
+
+
+class NsqConnection(asyncio.Protocol):
+    """A connection that has said who it is. What is sent in one turn of the loop goes out in one write.
+
+    `on_message` gets the messages of a subscription, `on_lost` is called once when the connection is gone.
+    """
+
+    def __init__(self, address: str, on_message: OnMessage | None) -> None:
+        self.address = address
+        self.closed = False
+        self.lost = asyncio.Event()
+        self.msg_timeout_s = 60.0
+        self.ready_max = 2_500
+        self._on_message = on_message
+        self._parser = FrameParser()
+        self._waiting: deque[asyncio.Future[bytes]] = deque()
+        self._transport: asyncio.Transport | None = None
+        self._loop = asyncio.get_running_loop()
+        self._heard_s = self._loop.time()
+        self._watch: asyncio.TimerHandle | None = None
+        self._out: list[bytes] = []
+
+    @classmethod
+    async def open(cls, address: str, timeout_s: float, on_message: OnMessage | None = None) -> NsqConnection:
+        """A new connection, introduced. ConnectionLost when it cannot be had in time, BrokerRefused when it is not."""
+        host, port = split_address(address, NSQ_PORT)
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: cls(address, on_message), host, port
+                )
+        except (OSError, TimeoutError) as error:
+            raise ConnectionLost(f"cannot connect to {address}: {error or 'timed out'}") from error
+        try:
+            await connection._introduce(timeout_s)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def _introduce(self, timeout_s: float) -> None:
+        about = {
+            "client_id": f"{socket.gethostname()}@{os.getpid()}",
+            "hostname": socket.gethostname(),
+            "user_agent": f"penstock/{__version__}",
+            "heartbeat_interval": int(HEARTBEAT_S * 1000),
+        }
+        answer = await self.call(nsqframes.greeting(about), timeout_s)
+        try:
+            told: dict[str, Any] = json.loads(answer)
+            self.msg_timeout_s = int(told.get("msg_timeout", 60_000)) / 1000
+            self.ready_max = int(told.get("max_rdy_count", 2_500))
+            if told.get("auth_required"):
+                raise BrokerRefused(
+                    ResponseCode.NO_PERMISSION, "the broker wants AUTH, which this client does not speak"
+                )
+        except (AttributeError, TypeError, ValueError):
+            raise ConnectionLost(f"{self.address} does not speak NSQ V2") from None
+        self._watch = self._loop.call_later(SILENT_S, self._look)
+
+    def send(self, data: bytes) -> None:
+        """Write a command that is not answered. ConnectionLost when the connection is known to be broken."""
+        if self.closed or self._transport is None:
+            raise ConnectionLost(f"the connection to {self.address} is closed")
+        if not self._out:
+            self._loop.call_soon(self._flush)
+        self._out.append(data)
+
+    def _flush(self) -> None:
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self.closed:
+            self._transport.write(b"".join(out))
+
+    def request(self, data: bytes) -> asyncio.Future[bytes]:
+        """Write a command; the future gets its answer, BrokerRefused or ConnectionLost."""
+        self.send(data)
+        future: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting.append(future)
+        return future
+
+    async def call(self, data: bytes, timeout_s: float) -> bytes:
+        """The answer to a command. TimedOut leaves the connection usable: a late answer is dropped."""
+        future = self.request(data)
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await asyncio.shield(future)
+        except TimeoutError:
+            raise TimedOut(f"{self.address} did not answer within {timeout_s:g} s") from None
+        finally:
+            future.cancel()  # it stays in the row, so that the answers behind it find theirs
+
+    def close(self) -> None:
+        """Close; commands still waiting fail with ConnectionLost."""
+        self._flush()
+        if self._transport is not None:
+            self._transport.close()
+        self.connection_lost(None)
+
+    def _look(self) -> None:
+        """A broker that has not been heard of, not even a heartbeat, is gone."""
+        left_s = self._heard_s + SILENT_S - self._loop.time()
+        if left_s > 0:
+            self._watch = self._loop.call_later(left_s, self._look)
+            return
+        log.warning("%s is silent", self.address)
+        self.close()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self._heard_s = self._loop.time()
+        try:
+            for frame in self._parser.feed(data):
+                self._frame(frame.kind, frame.data)
+        except WireError as error:
+            log.warning("%s: %s", self.address, error)
+            self.close()
+
+    def _frame(self, kind: int, data: bytes) -> None:
+        if kind == MESSAGE:
+            message = nsqframes.read_message(data)
+            if self._on_message is not None and not self.closed:
+                self._on_message(self, message)
+        elif data == nsqframes.HEARTBEAT:
+            if not self.closed:
+                self.send(nsqframes.NOP)
+        elif kind == ERROR and data.startswith(OF_A_MESSAGE):
+            log.warning(
+                "%s: %s: the message had timed out, and comes again", self.address, data.decode("utf-8", "replace")
+            )
+        elif self._waiting:
+            future = self._waiting.popleft()
+            if future.done():
+                return
+            if kind == ERROR:
+                future.set_exception(refusal(data.decode("utf-8", "replace")))
+            else:
+                future.set_result(data)
+        elif kind == ERROR:
+            log.warning("%s: %s", self.address, data.decode("utf-8", "replace"))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.closed = True
+        self.lost.set()
+        if self._watch is not None:
+            self._watch.cancel()
+        waiting, self._waiting = self._waiting, deque()
+        for future in waiting:
+            if not future.done():
+                future.set_exception(ConnectionLost(f"the connection to {self.address} broke: {error or 'closed'}"))
+                future.exception()  # whoever stopped waiting must not be warned about
