@@ -72,7 +72,8 @@ class LogChannels(Topic):
     # -- channels ------------------------------------------------------------------------------------------------
 
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
-        source = CursorSource(self.keeper.window(self), None if ephemeral else self._committed_by(name))
+        commit = None if ephemeral else self._committed_by(name)
+        source = CursorSource(self.keeper.window(self), commit)
         group = self.keeper.broker.offsets.table.get((self.name.decode(), name.decode()), {})
         for number, queue in enumerate(self.stored.queues):
             stream = LogStream(self.keeper.broker.store, queue, self.level == LEVEL_DISK)
@@ -82,12 +83,13 @@ class LogChannels(Topic):
             if ephemeral:
                 file.remove()
             file.open(begin)
-            if not ephemeral and group.get(number, file.committed) != file.committed:
-                file.restart(group[number])  # an admin tool moved the group meanwhile
             file.settle(queue.max_offset)
-            source.add(Lane(stream, file, number))
+            lane = Lane(stream, file, number)
+            source.add(lane)
+            if commit is not None:
+                commit(lane)  # the file is newer than the table of offsets
             queue.watched = True
-        channel = self.keeper.new_channel(name, self.name, source)
+        channel: Channel = self.keeper.new_channel(name, self.name, source)
         if not ephemeral and self.keeper.has_stream(self.name, name):
             self._add_again(channel)
         return channel
@@ -96,7 +98,8 @@ class LogChannels(Topic):
         """The lane of messages that were deferred for this channel alone."""
         file = CursorFile(self.keeper.cursor_path(self.name, channel.name, ".again"), self.keeper.files)
         file.open(0)
-        stream = self.again[channel.name] = self.keeper.stream(self.name, channel.name, file.committed)
+        stream: ReadyQueue = self.keeper.stream(self.name, channel.name, file.committed)
+        self.again[channel.name] = stream
         file.settle(stream.total)
         channel.source.add(Lane(stream, file, len(channel.source.lanes)))
         return stream

@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import logging
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +29,14 @@ from penstock.broker.queuetopics import (
     valid_nsq_name,
 )
 from penstock.broker.topics import TIMER_TOPIC
-from penstock.delivery.channel import Channel, Consumer
+from penstock.delivery.channel import Channel
+from penstock.delivery.cursor import CursorSource
 from penstock.delivery.latency import Latency
 from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
 from penstock.disk.diskqueue import DiskQueue
+from penstock.disk.nsqdata import ChannelEntry, TopicEntry, read_nsqd_dat, write_nsqd_dat
 from penstock.disk.readyqueue import FULL, Pool, ReadyQueue
-from penstock.disk.tables import load, save
 from penstock.errors import Refused, StoreError
 from penstock.log.durability import Job
 from penstock.message import ReceivedMessage
@@ -103,6 +104,7 @@ class Queueing:
         self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
         self._log_flushed = self._log_reserved = 0
         self._dat_dirty = False
+        self._closing = False
         self._backends: dict[bytes, DiskQueue] = {}
         self._since: dict[tuple[bytes, bytes], int] = {}  # (topic, channel): deferred records from here on are its own
         self._dirty: dict[Topic, None] = {}
@@ -132,57 +134,45 @@ class Queueing:
     def open(self) -> None:
         """Take up the topics and channels of `nsqd.dat`, ours or nsqd's own."""
         self.pool.sweep()
-        table = load(self.files, self.folder / "nsqd.dat") or {}
-        for entry in table.get("topics") or ():
+        for entry in read_nsqd_dat(self.files, self.folder):
             self._load(entry)
         self._count_deferred()
         self._dat_dirty = bool(self.topics)
         self.save_tables()
 
-    def _load(self, entry: dict[str, Any]) -> None:
-        name = str(entry.get("name", "")).encode()
-        if not valid_nsq_name(name):
-            log.warning("skipping invalid topic name in nsqd.dat name=%s", ascii(shown(name)))
-            return
-        ours = "level" in entry
-        if entry.get("kind") == "log":
-            topic: Topic | None = self._log_face(name)
+    def _load(self, entry: TopicEntry) -> None:
+        name, more = entry.name.encode(), entry.more
+        topic: Topic | None
+        if more.get("kind") == "log":
+            topic = self._log_face(name)
             if topic is None:
                 return
         else:
-            topic = self._make(name, _LEVELS.get(entry.get("level", ""), self._level_of(name)), entry)
+            topic = self._make(name, _LEVELS.get(more.get("level", ""), self._level_of(name)), more.get("floor", 0))
             self.topics[name] = topic
-        paused = entry.get("paused") is True
-        for part in entry.get("channels") or ():
-            channel_name = str(part.get("name", "")).encode()
-            if not valid_nsq_name(channel_name):
-                log.warning("skipping invalid channel name in nsqd.dat name=%s", ascii(shown(channel_name)))
-                continue
+        for part in entry.channels:
+            channel_name = part.name.encode()
+            self._since[name, channel_name] = int(part.more.get("since", 0))
             if isinstance(topic, QueueTopic):
-                channel = topic.load_channel(channel_name, topic._first())
-                topic.channels[channel_name] = channel
-            else:
-                channel = topic.channel(channel_name)
-            channel.paused = part.get("paused") is True
-            self._since[name, channel_name] = int(part.get("since", 0))
-            self._restore_attempts(channel, part.get("attempts") or {})
-        topic.paused = paused
+                topic.channels[channel_name] = topic.load_channel(channel_name, topic.first())
+            channel = topic.channel(channel_name)
+            channel.paused = part.paused
+            if isinstance(channel.source, CursorSource):
+                channel.source.remembered = {
+                    (lane, place): count for lane, place, count in part.more.get("attempts", ())
+                }
+        topic.paused = entry.paused
         if isinstance(topic, QueueTopic):
-            if paused:
-                topic.stream.visible = min(topic.stream.total, int(entry.get("visible", topic.stream.total)))
-            if not ours:
+            if entry.paused:
+                topic.stream.visible = min(topic.stream.total, int(more.get("visible", topic.stream.total)))
+            if "level" not in more:
                 self._import(topic)
         topic.mark()
-
-    @staticmethod
-    def _restore_attempts(channel: Channel, attempts: dict[str, int]) -> None:
-        source: Any = channel.source
-        if attempts and hasattr(source, "remembered"):
-            source.remembered = {int(key): int(value) for key, value in attempts.items()}
 
     def close(self, clean: bool) -> None:
         """A clean stop writes out what is only in memory; everything is let go of."""
         if clean and self.healthy:
+            self._closing = True
             self._dat_dirty = bool(self.topics)
             self.save_tables()
             self._write_memory()
@@ -243,7 +233,7 @@ class Queueing:
                 return face
         if len(self.topics) >= TOPICS_MAX:
             raise Refused(f"no more than {TOPICS_MAX} topics", nsq="E_BAD_TOPIC", http=503)
-        topic = self._make(name, self._level_of(name), {})
+        topic = self._make(name, self._level_of(name), 0)
         self.topics[name] = topic
         self.changed(not topic.ephemeral)
         for call in self.fresh_topic:
@@ -254,7 +244,7 @@ class Queueing:
         rule = self.broker.topics.rule(name)
         return _LEVELS[rule["level"]] if "level" in rule else self.default_level
 
-    def _make(self, name: bytes, level: int, entry: dict[str, Any]) -> Topic:
+    def _make(self, name: bytes, level: int, floor: int) -> Topic:
         if level == LEVEL_MEMORY or name.endswith((b"#ephemeral", b"#tmp")):
             backend = None if name.endswith((b"#ephemeral", b"#tmp")) else self.backend(name)
             return MemoryTopic(name, self, MemorySource(self.mem_queue_size, backend))
@@ -265,10 +255,9 @@ class Queueing:
             self.pool,
             self.files,
         )
-        ordinal = max([int(entry.get("floor", 0)), *self._committed(name)], default=0)
-        stream.open(ordinal)
+        stream.open(max([floor, *self._committed(name)]))
         topic = QueueTopic(name, level, self, stream)
-        topic.floor = int(entry.get("floor", 0))
+        topic.floor = floor
         return topic
 
     def _committed(self, name: bytes) -> Iterator[int]:
@@ -314,34 +303,29 @@ class Queueing:
         if not self._dat_dirty:
             return
         self._dat_dirty = False
-        topics = []
-        for topic in self.topics.values():
-            if topic.ephemeral:
-                continue
-            entry: dict[str, Any] = {"name": topic.name.decode(), "paused": topic.paused, "channels": None}
-            entry["level"] = LEVEL_NAMES[topic.level]
-            if topic.kind == "log":
-                entry["kind"] = "log"
-            if isinstance(topic, QueueTopic):
-                entry["floor"] = topic.floor
-                if topic.paused:
-                    entry["visible"] = topic.stream.visible
-            channels = [
-                {
-                    "name": channel.name.decode(),
-                    "paused": bool(channel.paused),
-                    "since": self._since.get((topic.name, channel.name), 0),
-                }
-                for channel in topic.channels.values()
-                if not channel.ephemeral
-            ]
-            entry["channels"] = channels or None
-            topics.append(entry)
+        table = [self._entry(topic) for topic in self.topics.values() if not topic.ephemeral]
         try:
-            save(self.files, self.folder / "nsqd.dat", {"topics": topics, "version": NSQD_VERSION})
+            write_nsqd_dat(self.files, self.folder, table, NSQD_VERSION)
         except StoreError as error:
             self._dat_dirty = True
             log.error("nsqd.dat not written error=%s", error)
+
+    def _entry(self, topic: Topic) -> TopicEntry:
+        more: dict[str, Any] = {"level": LEVEL_NAMES[topic.level]}
+        if topic.kind == "log":
+            more["kind"] = "log"
+        if isinstance(topic, QueueTopic):
+            more["floor"] = topic.floor
+            if topic.paused:
+                more["visible"] = topic.stream.visible
+        channels = []
+        for channel in topic.channels.values():
+            if not channel.ephemeral:
+                about: dict[str, Any] = {"since": self._since.get((topic.name, channel.name), 0)}
+                if self._closing and isinstance(channel.source, CursorSource):
+                    about["attempts"] = [[lane, at, count] for lane, at, _, count in channel.in_hand() if count]
+                channels.append(ChannelEntry(channel.name.decode(), bool(channel.paused), about))
+        return TopicEntry(topic.name.decode(), bool(topic.paused), tuple(channels), more)
 
     # -- what topics ask for -------------------------------------------------------------------------------------
 
@@ -459,7 +443,8 @@ class Queueing:
             store_host, now_ms = self.broker.store_host, self.broker.now_ms
             self.broker.put(topic.stored, 0, body, due, born_host=store_host, born_ms=now_ms)
             return
-        self._append_deferred(topic.name, b"", body, now_ns, 0, defer_ms)
+        assert isinstance(topic, QueueTopic)
+        self._append_deferred(topic.name, b"", body, topic.new_id(now_ns), 0, defer_ms)
         for channel in topic.channels.values():
             channel.deferred_elsewhere += 1
 
@@ -516,7 +501,7 @@ class Queueing:
                     channel.deferred_elsewhere -= 1
         return self.over(schedule_id)
 
-    def _owed(self, topic: Topic, properties: dict[str, str], physical: int) -> set[bytes] | None:
+    def _owed(self, topic: Topic, properties: Mapping[str, str], physical: int) -> set[bytes] | None:
         """The channels a deferred message is meant for; None: all there are."""
         name = properties.get(CHANNEL_PROPERTY, "").encode()
         if name:
@@ -547,7 +532,7 @@ class Queueing:
             for name in topic.channels if owed is None else owed:
                 topic.channels[name].deferred_elsewhere += 1
 
-    def deferred(self) -> Iterator[tuple[int, Topic, dict[str, str], int]]:
+    def deferred(self) -> Iterator[tuple[int, Topic, Mapping[str, str], int]]:
         """(due ms, topic, properties, physical offset) of every deferred message of a queue topic in the schedule."""
         for due in self.broker.schedule.entries():
             message = record.decode_record(due.record, 0, decompress=False)
@@ -600,8 +585,8 @@ class Queueing:
         mono_ms = self.mono_ms
         if self._lagging and (self._log_flushed, self._log_reserved) != self._log_state():
             self._log_flushed, self._log_reserved = self._log_state()
-            for topic in self._lagging:
-                topic.mark()
+            for face in self._lagging:
+                face.mark()
             self._lagging = []
         while self.marked_topics or self.marked_channels:
             topics, self.marked_topics = self.marked_topics, []
@@ -818,6 +803,3 @@ def dead_letter_name(topic: bytes, channel: bytes) -> bytes:
     topic, channel = topic.partition(b"#")[0], channel.partition(b"#")[0]
     name = topic + b"." + channel
     return name[: 64 - len(DEAD_SUFFIX)] + DEAD_SUFFIX
-
-
-__all__ = ["LEVEL_OS", "Consumer", "Queueing", "Ticket", "dead_letter_name", "file_name"]

@@ -222,6 +222,11 @@ class QueueTopic(Topic):
         if self.level == LEVEL_OS and not self.paused:
             self.stream.visible = self.stream.total
 
+    def new_id(self, now_ns: int) -> int:
+        """A message id that this topic never had: the time, or the next one."""
+        self.stream.last_id = max(now_ns, self.stream.last_id + 1)
+        return self.stream.last_id
+
     def flushed(self, total: int) -> None:
         """Everything below is durable: readers of a `disk` topic may see it."""
         if self.level == LEVEL_DISK and not self.paused and total > self.stream.visible:
@@ -230,14 +235,15 @@ class QueueTopic(Topic):
 
     def depth(self) -> int:
         if not self.channels:
-            return self.stream.total - self._first() if self.stream.segments else 0
+            return self.stream.total - self.first() if self.stream.segments else 0
         return self.stream.total - self.stream.visible
 
-    def _first(self) -> int:
+    def first(self) -> int:
+        """The oldest message that is owed to the first channel."""
         return max(self.floor, self.stream.begin())
 
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
-        begin = self.stream.visible if self.channels else self._first()
+        begin = self.stream.visible if self.channels else self.first()
         return self.load_channel(name, begin)
 
     def load_channel(self, name: bytes, begin: int) -> Channel:

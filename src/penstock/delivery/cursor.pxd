@@ -18,6 +18,7 @@ cdef class CursorSource(Source):
     cdef public long long window, damaged, _turn
     cdef public list lanes
     cdef public object _on_commit
+    cdef public dict remembered
 
     @cython.locals(lane=Lane, count=cython.longlong)
     cpdef int take(self) except -1

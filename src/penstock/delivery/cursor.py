@@ -40,14 +40,16 @@ class Lane:
         return found if found > 0 else 0
 
 
-class CursorSource(Source):
+class CursorSource(Source):  # type: ignore[misc]
     """See the module. A lane runs at most `window` records past its oldest unfinished one."""
 
     def __init__(self, window: int, on_commit: Any = None) -> None:
         Source.__init__(self)
+        self.attempts: int
         self.window = window
         self.lanes: list[Lane] = []
         self.damaged = 0
+        self.remembered: dict[tuple[int, int], int] = {}  # attempts from before a clean stop, by (lane, place)
         self._turn = 0
         self._on_commit = on_commit
 
@@ -81,6 +83,8 @@ class CursorSource(Source):
                 lane.head = ordinal + 1
                 self._show(stream)
                 self.lane, self.place = lane.number, ordinal
+                if self.remembered:
+                    self.attempts = self.remembered.pop((lane.number, ordinal), self.attempts)
                 return 1
             after = stream.next(ordinal)
             if after == ordinal:  # damaged: it is passed over and counted, what follows is served

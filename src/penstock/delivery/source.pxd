@@ -12,9 +12,9 @@ cdef class Source:
 
 
 cdef class MemorySource(Source):
-    cdef public long long limit, dropped, _number, _unconfirmed
+    cdef public long long limit, dropped, _number
     cdef public object backend, queue
-    cdef public dict held
+    cdef public dict held, _stored
     cdef bytes _last
 
     cpdef int take(self) except -1

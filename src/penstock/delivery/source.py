@@ -24,12 +24,15 @@ else:
 class Backend(Protocol):
     """The disk part of a memory queue: go-diskqueue's files."""
 
-    depth: int
+    depth: int  # what was not taken yet
 
+    @property
+    def taken(self) -> int: ...
     def put_many(self, payloads: list[bytes]) -> None: ...
     def take(self, limit: int) -> list[bytes]: ...
-    def done(self, count: int) -> None: ...
+    def finish(self, number: int) -> None: ...
     def empty(self) -> None: ...
+    def delete(self) -> None: ...
 
 
 class Source:
@@ -85,41 +88,44 @@ class Source:
 class MemorySource(Source):
     """A deque of at most `limit` messages, each as NSQ's message data; what is more goes to the backend.
 
-    Without a backend (ephemeral) the overflow is dropped and counted. First in, first out across both.
+    Without a backend (ephemeral) the overflow is dropped and counted. First in, first out across both. What came from the
+    backend stays there until it is done: a killed process finds it again.
     """
 
     def __init__(self, limit: int, backend: Backend | None) -> None:
         Source.__init__(self)
         self.limit = limit
         self.backend = backend
-        self.queue: deque[bytes] = deque()
+        self.queue: deque[tuple[bytes, int]] = deque()  # message data, its number in the backend or -1
         self.held: dict[int, bytes] = {}
         self.dropped = 0
         self._number = 0
         self._last: bytes = b""
-        self._unconfirmed = 0  # at the head of the queue: still the backend's, too
+        self._stored: dict[int, int] = {}  # place → number in the backend
 
     def put(self, payloads: Iterable[bytes]) -> None:
         """Take messages in, all or none. StoreError when the backend cannot."""
         payloads = list(payloads)
         room = self.limit - len(self.queue)
         if self.backend is None:
-            self.queue.extend(payloads[: max(0, room)])
+            self.queue.extend([(payload, -1) for payload in payloads[: max(0, room)]])
             self.dropped += max(0, len(payloads) - max(0, room))
         elif self.backend.depth or len(payloads) > room:
             # Order holds because once something lies on disk, everything that follows goes there until it is read.
             ahead = 0 if self.backend.depth else max(0, room)
             self.backend.put_many(payloads[ahead:])
-            self.queue.extend(payloads[:ahead])
+            self.queue.extend([(payload, -1) for payload in payloads[:ahead]])
         else:
-            self.queue.extend(payloads)
+            self.queue.extend([(payload, -1) for payload in payloads])
 
     def take(self) -> int:
         if not self.queue and not self._refill():
             return 0
-        payload = self.queue.popleft()
+        payload, number = self.queue.popleft()
         self._number += 1
         self.place = self._number
+        if number >= 0:
+            self._stored[self._number] = number
         self.held[self._number] = payload
         self._view(payload)
         return 1
@@ -127,11 +133,9 @@ class MemorySource(Source):
     def _refill(self) -> bool:
         if self.backend is None or not self.backend.depth:
             return False
+        first = self.backend.taken
         taken = self.backend.take(max(1, min(self.limit, 256)))
-        self.queue.extend(taken)
-        self.backend.done(
-            len(taken)
-        )  # level `memory`: what is in the memory queue or in flight is lost with the process
+        self.queue.extend([(payload, first + n) for n, payload in enumerate(taken)])
         return bool(taken)
 
     def _view(self, payload: bytes) -> None:
@@ -156,6 +160,9 @@ class MemorySource(Source):
 
     def done(self, lane: int, place: int) -> int:
         self.held.pop(place, None)
+        number = self._stored.pop(place, -1)
+        if number >= 0:
+            self.backend.finish(number)  # type: ignore[union-attr]
         return 0
 
     def depth(self) -> int:
@@ -167,6 +174,7 @@ class MemorySource(Source):
     def empty(self) -> None:
         self.queue.clear()
         self.held.clear()
+        self._stored.clear()
         if self.backend is not None:
             self.backend.empty()
 
@@ -180,10 +188,10 @@ class MemorySource(Source):
         """A clean stop: what is in memory goes to the backend; `in_hand` are (place, attempts) of what was taken."""
         if self.backend is None:
             return
-        payloads = list(self.queue)
+        payloads = [payload for payload, number in self.queue if number < 0]
         for place, attempts in in_hand:
             payload = self.held.get(place)
-            if payload is not None:
+            if payload is not None and place not in self._stored:
                 payloads.append(payload[:8] + (attempts & 0xFFFF).to_bytes(2) + payload[10:])
         self.queue.clear()
         self.held.clear()

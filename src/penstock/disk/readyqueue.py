@@ -325,7 +325,7 @@ class ReadyQueue(Stream):
         self.pool = pool
         self.files = files
         self.segments: list[ReadySegment] = []
-        self.last: ReadySegment | None = None
+        self.last: Any = None  # the ReadySegment that is appended to
         self._seen: ReadySegment | None = None
         self.last_id = 0
         self.total = 0  # ordinal behind the last record
@@ -347,7 +347,8 @@ class ReadyQueue(Stream):
             if match:
                 self._number = max(self._number, int(match[1]))
                 found.append((int(match[1]), self.folder / file))
-        segments, unchecked = [], []
+        segments: list[ReadySegment] = []
+        unchecked: list[ReadySegment] = []
         for _, path in sorted(found):
             segment = ReadySegment(path, self.segment_bytes, self.files)
             segment.open()

@@ -59,8 +59,8 @@ class NsqSession(Consumer):
         self.closing = False  # an error was sent: write it, then close
         self.identified = False
         self.stalled = False  # waits for an answer from outside (AUTH): commands are kept
-        self.channel: Channel | None = None
-        self.topic: Topic | None = None  # the one last published to
+        self.channel: Any = None  # once subscribed
+        self.topic: Any = None  # the one last published to
         self.topic_name = b""
         self.topic_at: Any = address(MAGIC)
         self.topic_count = 0
@@ -446,7 +446,7 @@ class NsqSession(Consumer):
     def set_ready(self, count: int) -> None:
         """The most messages this client holds at once."""
         self.ready_count = count
-        if not self.channel.marked:  # type: ignore[union-attr]
+        if not self.channel.marked:
             self.keeper.mark_channel(self.channel)
 
     def decimal(self, pos: int, end: int) -> int:

@@ -80,7 +80,7 @@ def _parse(body: bytes) -> dict[str, Any]:
             value = table.get(name)
             if value is None:
                 table[name] = kind()
-            elif type(value) is not kind or (kind is int and abs(value) > _INT_MAX):
+            elif type(value) is not kind or (isinstance(value, int) and abs(value) > _INT_MAX):
                 raise ValueError
     except (ValueError, RecursionError):
         raise Failed(b"E_BAD_BODY IDENTIFY failed to decode JSON body") from None
@@ -272,7 +272,7 @@ def _answer(session: NsqSession, words: list[bytes], answer: int) -> None:
     if answer:
         session.error(b"E_%s_FAILED %s %s failed %s" % (words[0], words[0], words[1], _WORDS[answer]))
     else:
-        session.keeper.mark_channel(session.channel)  # type: ignore[arg-type]
+        session.keeper.mark_channel(session.channel)
 
 
 def _fin(session: NsqSession, words: list[bytes], body: bytes) -> None:
@@ -286,18 +286,18 @@ def _req(session: NsqSession, words: list[bytes], body: bytes) -> None:
         raise Failed(b"E_INVALID REQ could not parse timeout " + words[2])
     front = session.front
     delay_ms = min(delay_ms, front.config.max_req_timeout_ms)
-    _answer(session, words, session.channel.requeue(session, message_id, delay_ms, front.mono_ms))  # type: ignore[union-attr]
+    _answer(session, words, session.channel.requeue(session, message_id, delay_ms, front.mono_ms))
 
 
 def _touch(session: NsqSession, words: list[bytes], body: bytes) -> None:
     message_id = _message_id(session, words, 2)
-    _answer(session, words, session.channel.touch(session, message_id, session.front.mono_ms))  # type: ignore[union-attr]
+    _answer(session, words, session.channel.touch(session, message_id, session.front.mono_ms))
 
 
 def _reject(session: NsqSession, words: list[bytes], body: bytes) -> None:
     """Ours: to the channel's dead-letter topic. nsqd does not know it."""
     message_id = _message_id(session, words, 2)
-    _answer(session, words, session.channel.reject(session, message_id))  # type: ignore[union-attr]
+    _answer(session, words, session.channel.reject(session, message_id))
 
 
 def _rdy(session: NsqSession, words: list[bytes], body: bytes) -> None:
