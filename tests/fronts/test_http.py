@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import socket
@@ -9,9 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from asking import ask as asgi
 from http_rows import ROWS, Row, ask, packed
 
 import penstock
+from penstock.fronts.http import NsqHttp
 from penstock.testing import Broker
 
 LIMITS = {"max_msg_size": 1000, "max_body_size": 2000}
@@ -176,6 +179,27 @@ def test_metrics(broker: Broker) -> None:
         assert line.startswith("# ") or re.fullmatch(
             r'penstock_[a-z_]+(\{[a-z_]+="[^"]*"(,[a-z_]+="[^"]*")*\})? [0-9.e+-]+', line
         )
+
+
+@pytest.mark.parametrize("path", ["/stats", "/stats?format=json", "/metrics"])
+async def test_others_have_the_loop_while_much_is_counted(path: str, tmp_path: Any) -> None:
+    async with penstock.Broker(tmp_path, nsq_port=-1, lookup_port=-1, lookup_http_port=-1, level="memory") as server:
+        assert server.broker is not None
+        for number in range(300):
+            server.broker.queueing.topic(b"t%d" % number).channel(b"c")
+        turns = 0
+
+        async def other() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(other())
+        told = await asgi(NsqHttp(server.broker), "GET", path)
+        task.cancel()
+        assert told.body.count(b"t299") >= 1
+        assert turns >= 300 / 20
 
 
 def test_metrics_of_log_topics_and_of_other_protocols() -> None:

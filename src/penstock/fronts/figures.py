@@ -141,40 +141,43 @@ def _client(client: Mapping[str, Any], now_s: int) -> str:
     )
 
 
-def stats_text(
+def stats_lines(
     topics: list[dict[str, Any]],
     producers: list[dict[str, Any]] | None,
     mem: Mapping[str, int] | None,
     health: str,
     started_ms: int,
     now_ms: int,
-) -> bytes:
-    """The page that people read."""
+) -> Iterator[str]:
+    """The page that people read, line by line."""
     now_s = now_ms // 1000
     start = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started_ms // 1000))
     up = f"{duration((now_ms - started_ms) // 1000)[:-1]}.{(now_ms - started_ms) % 1000:03}s"
-    lines = [version_line("nsqd"), f"start_time {start}", f"uptime {up}", "", f"Health: {health}"]
+    yield from (version_line("nsqd"), f"start_time {start}", f"uptime {up}", "", f"Health: {health}")
     if mem is not None:
-        lines += ["", "Memory:", *(f"   {name:<25}\t{value}" for name, value in mem.items())]
-    lines += ["", "Topics:" if topics else "Topics: None"]
+        yield from ("", "Memory:", *(f"   {name:<25}\t{value}" for name, value in mem.items()))
+    yield from ("", "Topics:" if topics else "Topics: None")
     for number, topic in enumerate(topics):
-        lines += [""] if number else []
-        lines.append(
+        if number:
+            yield ""
+        yield (
             f"{'*P ' if topic['paused'] else '   '}[{topic['topic_name']:<15}] depth: {topic['depth']:<5} "
             f"be-depth: {topic['backend_depth']:<5} msgs: {topic['message_count']:<8} "
             f"e2e%: {_latencies(topic['e2e_processing_latency'])}"
         )
         for one in topic["channels"]:
-            lines.append(
+            yield (
                 f"{'   *P ' if one['paused'] else '      '}[{one['channel_name']:<25}] depth: {one['depth']:<5} "
                 f"be-depth: {one['backend_depth']:<5} inflt: {one['in_flight_count']:<4} "
                 f"def: {one['deferred_count']:<4} re-q: {one['requeue_count']:<5} timeout: {one['timeout_count']:<5} "
                 f"msgs: {one['message_count']:<8} e2e%: {_latencies(one['e2e_processing_latency'])}"
             )
-            lines += [f"        {_client(client, now_s)}" for client in one["clients"] or ()]
-    lines += ["", "Producers:" if producers else "Producers: None"]
-    lines += [f"   {_client(client, now_s)}" for client in producers or ()]
-    return ("\n".join(lines) + "\n").encode("utf-8", "replace")
+            for client in one["clients"] or ():
+                yield f"        {_client(client, now_s)}"
+    yield from ("", "Producers:" if producers else "Producers: None")
+    for client in producers or ():
+        yield f"   {_client(client, now_s)}"
+    yield ""
 
 
 # -- statsd
@@ -336,13 +339,9 @@ def group_samples(broker: Any) -> Iterator[tuple[str, str]]:
             yield sample("consumer_lag_messages", lag, topic=name, group=group)
 
 
-def metrics_text(samples: Iterable[tuple[str, str]]) -> bytes:
-    """Samples in the text format, one family after the other."""
-    families: dict[str, list[str]] = {}
-    for family, line in samples:
-        families.setdefault(family, []).append(line)
-    found = []
+def metrics_pieces(families: Mapping[str, list[str]]) -> Iterator[bytes]:
+    """The lines of each family, in the text format, one family after the other."""
     for family, lines in families.items():
         kind, about = FAMILIES[family]
-        found += [f"# HELP penstock_{family} {about}", f"# TYPE penstock_{family} {kind}", *lines]
-    return ("\n".join(found) + "\n").encode()
+        head = f"# HELP penstock_{family} {about}", f"# TYPE penstock_{family} {kind}"
+        yield ("\n".join([*head, *lines]) + "\n").encode()

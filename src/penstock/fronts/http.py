@@ -16,6 +16,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from penstock.config import parts
@@ -44,6 +45,7 @@ from penstock.fronts.site import (
 log = logging.getLogger("penstock.http")
 
 TOPICS_A_PIECE = 20  # of statistics, before others have the loop
+LINES_A_PIECE = 200
 LOOKUPDS_MAX = 100
 PROMETHEUS = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 EXITING = error(503, "EXITING")
@@ -253,8 +255,8 @@ class NsqHttp(Site):
         producers = [one.describe(now_ms // 1000) for one in list(queueing.producers)] if clients else None
         _, health = self._health()
         if query.get("format") != "json":
-            text = figures.stats_text(stats, producers, mem, health, self.broker.started_ms, now_ms)
-            return Answer(200, text)
+            lines = figures.stats_lines(stats, producers, mem, health, self.broker.started_ms, now_ms)
+            return Answer(200, "\n".join(await self._collect(lines, LINES_A_PIECE)).encode("utf-8", "replace"))
         head: dict[str, Any] = {
             "version": NSQ_VERSION,
             "health": health,
@@ -267,18 +269,21 @@ class NsqHttp(Site):
         return Answer(200, b"".join(await self._collect(_json_pieces(head))), (JSON, V1))
 
     async def _metrics(self, request: Request) -> Answer:
-        stats = figures.topic_stats(self.broker.queueing.all(), b"", self.quantiles, False, 0)
-        samples = [*figures.broker_samples(self.broker, self.rejections)]
-        samples += figures.topic_samples(await self._collect(stats))
-        return Answer(200, figures.metrics_text(samples), (PROMETHEUS,))
+        topics = figures.topic_stats(self.broker.queueing.all(), b"", self.quantiles, False, 0)
+        of_topics = figures.topic_samples(await self._collect(topics))
+        of_broker = figures.broker_samples(self.broker, self.rejections)
+        families: dict[str, list[str]] = {}
+        for family, line in await self._collect(chain(of_broker, of_topics), LINES_A_PIECE):
+            families.setdefault(family, []).append(line)
+        return Answer(200, b"".join(await self._collect(figures.metrics_pieces(families), 1)), (PROMETHEUS,))
 
     @staticmethod
-    async def _collect(pieces: Iterator[Any]) -> list[Any]:
-        """All the pieces; now and then others have the loop."""
+    async def _collect(pieces: Iterator[Any], at_once: int = TOPICS_A_PIECE) -> list[Any]:
+        """All the pieces; after every few others have the loop."""
         found = []
         for number, piece in enumerate(pieces):
             found.append(piece)
-            if number % TOPICS_A_PIECE == TOPICS_A_PIECE - 1:
+            if number % at_once == at_once - 1:
                 await asyncio.sleep(0)
         return found
 
