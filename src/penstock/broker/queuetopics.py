@@ -31,6 +31,7 @@ LEVEL_NAMES = ("os", "disk", "memory")
 CHANNELS_MAX = 1_000
 EPHEMERAL = (b"#ephemeral", b"#tmp")
 
+_SHORT = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
 _NAME = re.compile(rb"[.a-zA-Z0-9_-]+(#ephemeral|#tmp)?")
 
 
@@ -40,8 +41,22 @@ def valid_nsq_name(name: bytes) -> bool:
 
 
 def shown(name: bytes) -> str:
-    """A name from the network in a message for people and peers."""
-    return name.decode("utf-8", "replace")
+    """A name from the network in a message for people and peers, escaped as nsqd does it (Go's %q)."""
+    return "".join(_escape(char) for char in name.decode("utf-8", "surrogateescape"))
+
+
+def _escape(char: str) -> str:
+    if char in '"\\':
+        return "\\" + char
+    if char.isprintable():
+        return char
+    code = ord(char)
+    if 0xDC80 <= code <= 0xDCFF:  # no UTF-8
+        return f"\\x{code - 0xDC00:02x}"
+    short = _SHORT.get(char)
+    if short is not None:
+        return short
+    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 class Topic:

@@ -128,6 +128,7 @@ class NsqSession(Consumer):
         """Run the commands that are whole."""
         if self._inner and not self.closing:
             used = self.run(self._inner, len(self._inner))
+            self.base = address(MAGIC)
             del self._inner[:used]
 
     def run(self, owner: Any, total: int) -> int:
@@ -257,7 +258,7 @@ class NsqSession(Consumer):
             return -1
         if not valid_nsq_name(name):
             doubled = b"E_BAD_TOPIC " if verb == b"MPUB" else b""
-            self.fail(b'E_BAD_TOPIC %s%s topic name "%s" is not valid' % (doubled, verb, name))
+            self.fail(b'E_BAD_TOPIC %s%s topic name "%s" is not valid' % (doubled, verb, shown(name).encode()))
             return -1
         self.count_published()
         self.topic = None

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.broker.queuetopics import valid_nsq_name
+from penstock.broker.queuetopics import shown, valid_nsq_name
 from penstock.errors import Refused
 from penstock.fronts.nsqlayers import Deflate, Snappy, Tls
 from penstock.wire.nsq import CLOSE_WAIT_FRAME, OK_FRAME, RESPONSE, frame
@@ -112,11 +112,11 @@ def _identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
     # -1 turns both off; frames leave at the end of each turn either way, so these are only confirmed
     timeout_ms = _ranged(
         asked["output_buffer_timeout"], config.output_buffer_timeout_ms, config.min_output_buffer_timeout_ms,
-        config.max_output_buffer_timeout_ms, -1, "output buffer timeout",
+        config.max_output_buffer_timeout_ms, 0, "output buffer timeout",
     )  # fmt: skip
     size = _ranged(asked["output_buffer_size"], 16384, 64, config.max_output_buffer_size, 1, "output buffer size")
     if asked["output_buffer_size"] == -1:
-        timeout_ms = -1
+        timeout_ms = 0
     sample_rate = _ranged(asked["sample_rate"], 0, 1, 99, None, "sample rate")
     msg_timeout_ms = _ranged(
         asked["msg_timeout"], config.msg_timeout_ms, 1000, config.max_msg_timeout_ms, None, "msg timeout"
@@ -137,7 +137,7 @@ def _identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
     if deflate and snappy:
         raise Failed(b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")
     tls = asked["tls_v1"] and session.front.tls_context is not None
-    level = min(asked["deflate_level"] if asked["deflate_level"] > 0 else 6, config.max_deflate_level)
+    level = min(asked["deflate_level"] if deflate and asked["deflate_level"] > 0 else 6, config.max_deflate_level)
     reply = {
         "max_rdy_count": config.max_rdy_count,
         "version": VERSION,
@@ -229,9 +229,9 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
         raise Failed(b"E_INVALID SUB insufficient number of parameters")
     topic_name, channel_name = words[1], words[2]
     if not valid_nsq_name(topic_name):
-        raise Failed(b'E_BAD_TOPIC SUB topic name "%s" is not valid' % topic_name)
+        raise Failed(b'E_BAD_TOPIC SUB topic name "%s" is not valid' % shown(topic_name).encode())
     if not valid_nsq_name(channel_name):
-        raise Failed(b'E_BAD_CHANNEL SUB channel name "%s" is not valid' % channel_name)
+        raise Failed(b'E_BAD_CHANNEL SUB channel name "%s" is not valid' % shown(channel_name).encode())
     session.check_right(b"subscribe", topic_name, channel_name, b"SUB")
     try:
         channel = session.keeper.topic(topic_name).channel(channel_name)
@@ -322,7 +322,7 @@ def _prepare_dpub(session: NsqSession, words: list[bytes]) -> None:
     if len(words) < 3:
         raise Failed(b"E_INVALID DPUB insufficient number of parameters")
     if not valid_nsq_name(words[1]):
-        raise Failed(b'E_BAD_TOPIC DPUB topic name "%s" is not valid' % words[1])
+        raise Failed(b'E_BAD_TOPIC DPUB topic name "%s" is not valid' % shown(words[1]).encode())
     delay_ms = digits(words[2])
     if delay_ms < 0:
         raise Failed(b"E_INVALID DPUB could not parse timeout " + words[2])
