@@ -17,6 +17,7 @@ def check_plain(messages: Sequence[Message]) -> None:
     """ValueError for what has no place in a queue topic: it holds bodies, and a due time, nothing else."""
     if len({message.topic for message in messages}) != 1:
         raise ValueError("a batch holds at least one message, all of one topic")
+    _check_name("topic", messages[0].topic)
     for message in messages:
         for name in ("keys", "tags", "properties", "flag", "sharding_key"):
             if getattr(message, name):
@@ -46,6 +47,10 @@ def level_for(delay_s: float) -> int:
 
 def check_channel(topic: str, group: str) -> None:
     """ValueError when a topic or group cannot be one of NSQ's."""
-    for what, name in (("topic", topic), ("channel", group)):
-        if len(name) > 64 or not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} cannot be a {what}: up to 64 letters, digits, dots, _ and -")
+    _check_name("topic", topic)
+    _check_name("channel", group)
+
+
+def _check_name(what: str, name: str) -> None:
+    if len(name) > 64 or not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} cannot be an NSQ {what}: up to 64 letters, digits, dots, _ and -")

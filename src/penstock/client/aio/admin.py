@@ -107,8 +107,8 @@ class Admin:
         return sorted(t for t in every if t not in hidden and not t.startswith((RETRY_PREFIX, DLQ_PREFIX)))
 
     async def route(self, topic: str) -> Route:
-        """Where a topic lives. NoRoute when nobody serves it."""
-        return await self._cluster.route(topic, fresh=True)
+        """Where a topic of either kind lives. NoRoute when nobody serves it."""
+        return await self._cluster.route(topic, fresh=True, kind="any")
 
     async def create_topic(
         self,
@@ -138,7 +138,7 @@ class Admin:
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic from every broker that has it, and from the routes."""
-        route = await self.route(topic)
+        route = await self._cluster.route(topic, fresh=True)
         for broker in route.brokers:
             if address := route.address(broker):
                 await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
@@ -176,7 +176,7 @@ class Admin:
         moment = start_ms(start)
         when_ms = moment if moment is not None else -1 if start == "last" else 0
         ext = {"topic": topic, "group": group, "timestamp": str(when_ms), "isForce": "true"}
-        route = await self.route(topic)
+        route = await self._cluster.route(topic, fresh=True)
         moved: dict[MessageQueue, int] = {}
         for broker in route.brokers:
             address = route.address(broker)
@@ -232,7 +232,7 @@ class Admin:
         if unique:
             ext["_UNIQUE_KEY_QUERY"] = "true"
         found: list[ReceivedMessage] = []
-        route = await self.route(topic)
+        route = await self._cluster.route(topic, fresh=True)
         for broker in route.brokers:
             answer = await self._cluster.ask(
                 route.read_address(broker) or "",
@@ -283,7 +283,7 @@ class Admin:
         return masters
 
     async def _tables(self, topic: str, request: RemotingCommand) -> Any:
-        route = await self.route(topic)
+        route = await self._cluster.route(topic, fresh=True)
         for broker in route.brokers:
             answer = await self._cluster.ask(route.read_address(broker) or "", request)
             for pair in _pairs(loads(answer.body)):

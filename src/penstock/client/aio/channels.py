@@ -8,6 +8,7 @@ touched before its time runs out; one that was handed to an iteration is its own
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
@@ -96,6 +97,7 @@ class ChannelReader:
         self._ready: dict[str, int] = {}
         self._held: set[Held] = set()
         self._turn = 0
+        self._joined = asyncio.Event()
         self._closing = False
         self._keeper = spawn(self._keep())
 
@@ -123,6 +125,7 @@ class ChannelReader:
                     await connection.call(nsqframes.subscribe(self.topic, self.channel), self._timeout_s)
                     pause_s = RECONNECT_S
                     self._connections[broker] = connection
+                    self._joined.set()
                     self._share()
                     await connection.lost.wait()
                 finally:
@@ -195,7 +198,10 @@ class ChannelReader:
         turn_s = loop.time() + TURN_S
         while True:
             timeouts = [connection.msg_timeout_s for connection in self._connections.values()]
-            await asyncio.sleep(min([TURN_S, *(timeout_s / 5 for timeout_s in timeouts)]))
+            self._joined.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min([TURN_S, *(timeout_s / 5 for timeout_s in timeouts)])):
+                    await self._joined.wait()
             now_s = loop.time()
             for held in self._held:
                 if held.keep_until_s > now_s and now_s - held.touched_s > held.connection.msg_timeout_s / 3:

@@ -32,12 +32,12 @@ from penstock.client.aio.pulling import Puller
 from penstock.client.nsqsending import check_channel
 from penstock.client.rebalance import Allocate, average, changes
 from penstock.client.results import Outcome, Reject, Retry
-from penstock.client.routes import MessageQueue, join_address, split_addresses
+from penstock.client.routes import MessageQueue, Route, join_address, split_addresses
 from penstock.client.subscriptions import Start, Subscription, consume_from, start_ms
 from penstock.clock import Clock
 from penstock.errors import ClientError, Closed, NoRoute, WireError
 from penstock.message import ReceivedMessage
-from penstock.wire.codes import RETRY_PREFIX, RequestCode, ResponseCode
+from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
 
@@ -263,10 +263,13 @@ class PushConsumer:
     async def _join(self, topics: list[str]) -> None:
         """Make the brokers of some topics know us, then share the queues out."""
         for topic in topics:
-            await self._cluster.refresh(topic)
-            route = self._cluster.routes.get(topic)
-            if route is not None and route.kind == "queue":
-                self._check_queue(topic, self.subscriptions[topic].expression)
+            try:
+                route = await self._route(topic, fresh=True)
+            except (ClientError, WireError) as error:
+                log.info("group %s: no route of %s yet: %s", self.group, topic, error)
+                continue
+            if route.kind == "queue":
+                self._follow(topic, route.nsq)
         await self._cluster.send_heartbeats()
         self._rebalance_wanted.set()
 
@@ -343,6 +346,11 @@ class PushConsumer:
             )
         self._channels[topic].follow(brokers)
 
+    async def _route(self, topic: str, *, fresh: bool = False) -> Route:
+        of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))  # only log topics have these
+        kind: Literal["any", "queue"] = "queue" if self.kind == "queue" and not of_group else "any"
+        return await self._cluster.route(topic, fresh=fresh, kind=kind)
+
     def _topics(self) -> list[str]:
         """What is to be shared out; the retry topic only beside a log topic, for queue topics have none."""
         routes = (self._cluster.routes.get(topic) for topic in self.subscriptions)
@@ -370,7 +378,7 @@ class PushConsumer:
 
     async def _rebalance(self, topic: str) -> bool:
         """Take and give up queues of a topic; whether all that is ours could be taken."""
-        route = await self._cluster.route(topic, kind="queue" if self.kind == "queue" else "any")
+        route = await self._route(topic)
         if route.kind == "queue":
             self._follow(topic, route.nsq)
             return True
