@@ -47,7 +47,8 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
 
     `queue_offset` is its number in its message queue, `physical_offset` its byte position in the broker's commit log,
     `reconsume_times` how often it was given back before. `undecodable` says why the body could not be decompressed;
-    `body` then holds the stored bytes. A message of a queue topic has an `nsq_id` and no offsets (-1). Times are milliseconds since the epoch, hosts `address:port`.
+    `body` then holds the stored bytes. A message of a queue topic has an `nsq_id` and no offsets (-1).
+    Times are milliseconds since the epoch, hosts `address:port`.
     """
 
     topic: str

@@ -372,13 +372,19 @@ class Schedule:
     def __len__(self) -> int:
         return self._count
 
-    def entries(self, begin_ms: int = 0, end_ms: int = 1 << 62) -> Iterable[Due]:
-        """Messages due in begin … end, by due time; those handed out are among them until they are done."""
-        fresh = sorted((due_ms, id_) for id_, (due_ms, _) in self._fresh.items() if begin_ms <= due_ms < end_ms)
+    def entries(self, begin_ms: int = 0, end_ms: int = 1 << 62, *, begin_id: int = 0) -> Iterable[Due]:
+        """Messages due in begin … end, by due time and id; those handed out are among them until they are done.
+
+        Of those due at begin itself only the ids from `begin_id` on.
+        """
+        begin = (begin_ms, begin_id)
+        fresh = sorted(
+            (due_ms, id_) for id_, (due_ms, _) in self._fresh.items() if begin <= (due_ms, id_) and due_ms < end_ms
+        )
         at = 0
         if self._env is not None:
             with self._env.begin() as txn, txn.cursor(db=self._due) as cursor:
-                more = cursor.set_range(begin_ms.to_bytes(8))
+                more = cursor.set_range(begin_ms.to_bytes(8) + begin_id.to_bytes(8))
                 while more:
                     key = bytes(cursor.key())
                     due_ms, id_ = int.from_bytes(key[:8]), int.from_bytes(key[8:])

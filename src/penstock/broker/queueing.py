@@ -219,8 +219,8 @@ class Queueing:
             topic.refresh()
         return found
 
-    def topic(self, name: bytes) -> Topic:
-        """The topic of that name, made when it is new. Refused E_BAD_TOPIC."""
+    def topic(self, name: bytes, level: str | None = None) -> Topic:
+        """The topic of that name, made when it is new, at this level or what the rules say. Refused E_BAD_TOPIC."""
         topic = self.topics.get(name)
         if topic is not None:
             return topic
@@ -233,7 +233,7 @@ class Queueing:
                 return face
         if len(self.topics) >= TOPICS_MAX:
             raise Refused(f"no more than {TOPICS_MAX} topics", nsq="E_BAD_TOPIC", http=503)
-        topic = self._make(name, self._level_of(name), 0)
+        topic = self._make(name, self._level_of(name) if level is None else _LEVELS[level], 0)
         self.topics[name] = topic
         self.changed(not topic.ephemeral)
         for call in self.fresh_topic:
@@ -495,11 +495,24 @@ class Queueing:
                 attempts = int(properties.get(ATTEMPTS_PROPERTY, "0"))
                 if topic.redeliver(self.now_ns(), message_id, attempts, message.body, owed):
                     return False
-            for name in topic.channels if owed is None else owed:
-                channel = topic.channels.get(name)
-                if channel is not None and channel.deferred_elsewhere > 0:
-                    channel.deferred_elsewhere -= 1
+            self.cancelled(message, schedule_id)
         return self.over(schedule_id)
+
+    def owed(self, message: ReceivedMessage, schedule_id: int) -> tuple[Topic, list[bytes]] | None:
+        """The topic and channels that wait for a deferred message; None when nobody does any more."""
+        topic = self.topics.get(message.properties.get(TOPIC_PROPERTY, "").encode())
+        owed = set() if topic is None else self._owed(topic, message.properties, schedule_id - 1)
+        if topic is None or (owed is not None and not owed):
+            return None
+        return topic, sorted(topic.channels if owed is None else owed)
+
+    def cancelled(self, message: ReceivedMessage, schedule_id: int) -> None:
+        """Its channels do not wait for a deferred message any more."""
+        topic, names = self.owed(message, schedule_id) or (None, [])
+        for name in names:
+            channel = None if topic is None else topic.channels.get(name)
+            if channel is not None and channel.deferred_elsewhere > 0:
+                channel.deferred_elsewhere -= 1
 
     def _owed(self, topic: Topic, properties: Mapping[str, str], physical: int) -> set[bytes] | None:
         """The channels a deferred message is meant for; None: all there are."""

@@ -16,6 +16,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.clients import ConsumerGroup, Member, Subscription
 from penstock.broker.topics import LogTopic, check_group_name, check_topic_name
 from penstock.errors import Refused, WireError
+from penstock.fronts.queuecalls import QUEUE_TABLE, QueueCalls
 from penstock.fronts.stagecalls import STAGE_TABLE, StageCalls
 from penstock.wire import fastjson, record
 from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode, read_fields
@@ -40,7 +41,7 @@ def parse_tags(expression: str) -> tuple[list[str], list[int]]:
     return tags, [record.java_hash(tag) for tag in tags]
 
 
-class Requests(StageCalls):
+class Requests(StageCalls, QueueCalls):
     """The cold side of the remoting front of one broker."""
 
     def __init__(self, broker: Broker) -> None:
@@ -686,4 +687,5 @@ TABLE = {
     RequestCode.GET_CONSUMER_RUNNING_INFO: "running_info",
     RequestCode.CONSUME_MESSAGE_DIRECTLY: "consume_directly",
     **STAGE_TABLE,
+    **QUEUE_TABLE,
 }

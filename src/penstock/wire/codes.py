@@ -126,6 +126,13 @@ class RequestCode(IntEnum):
     STAGE_SEAL = 77_003
     STAGE_PUBLISH = 77_004
     STAGE_DROP = 77_005
+    # Ours, too: delayed messages and queue topics for the tools.
+    DELAYED_LIST = 77_011
+    DELAYED_COUNT = 77_012
+    DELAYED_CANCEL = 77_013
+    DELAYED_FIRE = 77_014
+    QUEUE_TOPICS = 77_021
+    QUEUE_CHANGE = 77_022
 
 
 class ResponseCode(IntEnum):
@@ -347,6 +354,12 @@ _HEADERS: dict[RequestCode, str] = {
     RequestCode.STAGE_SEAL: "token:s! rows:l! bytes:l! sums:l! level:s",
     RequestCode.STAGE_PUBLISH: "sink:s! query:s! run:s! coordinator:s! batch:l! reset:b once:b",
     RequestCode.STAGE_DROP: "sink:s! run:s!",
+    RequestCode.DELAYED_LIST: "topic:s channel:s text:s after:s limit:i",
+    RequestCode.DELAYED_COUNT: "edges:s! topic:s channel:s after:s",
+    RequestCode.DELAYED_CANCEL: "id:l!",
+    RequestCode.DELAYED_FIRE: "id:l!",
+    RequestCode.QUEUE_TOPICS: "topic:s",
+    RequestCode.QUEUE_CHANGE: "action:s! topic:s! channel:s level:s",
 }
 
 

@@ -1,0 +1,154 @@
+"""Looking into the schedule: which messages wait for their time, of both kinds of topic; cancelling and firing them.
+
+Everything goes by pages: a call looks at `LOOK_MAX` entries at most and says where to go on, so that a long schedule is
+never in the way of those who publish. Messages that topics of level `memory` defer are not in the schedule.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.broker.queueing import ATTEMPTS_PROPERTY, CHANNEL_PROPERTY, ID_PROPERTY, TOPIC_PROPERTY
+from penstock.broker.topics import RETRY_PREFIX
+from penstock.errors import Refused
+from penstock.message import ReceivedMessage
+from penstock.schedule import Due
+from penstock.wire import record
+
+if TYPE_CHECKING:
+    from penstock.broker.broker import Broker
+
+LOOK_MAX = 1_000
+BODY_SHOWN = 256
+
+Key = tuple[int, int]  # due ms, id
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which ones: of a topic, for a channel (or group), with a text in body, keys or message id. Empty: any."""
+
+    topic: str = ""
+    channel: str = ""
+    text: str = ""
+
+    @property
+    def anything(self) -> bool:
+        """No condition at all."""
+        return not (self.topic or self.channel or self.text)
+
+
+class Delayed:
+    """The delayed messages of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    def page(self, wanted: Wanted, after: Key | None, limit: int) -> tuple[list[dict[str, Any]], Key | None]:
+        """Up to `limit` of them by due time, and where to go on, or None."""
+        rows: list[dict[str, Any]] = []
+        for number, due in enumerate(self._from(after), 1):
+            row = self.row(due, wanted)
+            if row is not None:
+                rows.append(row)
+            if number >= LOOK_MAX or len(rows) >= limit:
+                return rows, (due.due_ms, due.id)
+        return rows, None
+
+    def counts(self, wanted: Wanted, edges: Sequence[int], after: Key | None) -> tuple[list[int], Key | None]:
+        """How many are due before the first of these moments, before the second …, later; and where to go on."""
+        counts = [0] * (len(edges) + 1)
+        for number, due in enumerate(self._from(after), 1):
+            if wanted.anything or self.row(due, wanted) is not None:
+                counts[bisect_right(edges, due.due_ms)] += 1
+            if number >= LOOK_MAX:
+                return counts, (due.due_ms, due.id)
+        return counts, None
+
+    def _from(self, after: Key | None) -> Iterator[Due]:
+        due_ms, id_ = after or (0, -1)
+        return iter(self.broker.schedule.entries(due_ms, begin_id=id_ + 1))
+
+    def cancel(self, id_: int) -> dict[str, Any]:
+        """Take a message out: it will not be delivered. Refused when it is not there, or too late."""
+        due, row = self._take(id_)
+        if not self.broker.queueing.over(id_):
+            self.broker.schedule.put_back(id_)
+            raise Refused("the log takes nothing now: it is not cancelled", remoting=14, http=503)
+        message = record.decode_record(due.record, 0, decompress=False)
+        if message is not None:
+            self.broker.queueing.cancelled(message, id_)
+        return row
+
+    def fire(self, id_: int) -> dict[str, Any]:
+        """Deliver a message now. Refused when it is not there, or on its way already."""
+        due, row = self._take(id_)
+        if not self.broker.deliver(due.record, id_):
+            self.broker.schedule.put_back(id_)
+            raise Refused("the log takes nothing now: it is not delivered", remoting=14, http=503)
+        return row
+
+    def _take(self, id_: int) -> tuple[Due, dict[str, Any]]:
+        schedule = self.broker.schedule
+        due = schedule.get(id_)
+        row = None if due is None else self.row(due, Wanted())
+        if due is None or row is None or schedule.fire_now(id_) is None:
+            raise Refused(f"no delayed message {id_}", remoting=22, http=404)
+        return due, row
+
+    def row(self, due: Due, wanted: Wanted) -> dict[str, Any] | None:
+        """An entry as people see it; None when it is not wanted, or nobody is owed it any more."""
+        message = record.decode_record(due.record, 0)
+        if message is None:
+            return None
+        found = self._of_queue(message, due.id) if TOPIC_PROPERTY in message.properties else _of_log(message)
+        if found is None:
+            return None
+        row, channels = found
+        if (wanted.topic and row["topic"] != wanted.topic) or (wanted.channel and wanted.channel not in channels):
+            return None
+        body = message.body
+        known = (row["msgId"], *message.keys)
+        if wanted.text and wanted.text.encode() not in body and wanted.text not in known:
+            return None
+        return {
+            "id": due.id,
+            "due": due.due_ms,
+            **row,
+            "stored": message.store_ms,
+            "size": len(body),
+            "body": body[:BODY_SHOWN].decode("utf-8", "backslashreplace"),
+        }
+
+    def _of_queue(self, message: ReceivedMessage, id_: int) -> tuple[dict[str, Any], list[str]] | None:
+        owed = self.broker.queueing.owed(message, id_)
+        if owed is None:
+            return None
+        topic, names = owed
+        properties = message.properties
+        row = {
+            "kind": topic.kind,
+            "topic": topic.name.decode(),
+            "channel": properties.get(CHANNEL_PROPERTY, ""),
+            "attempts": int(properties.get(ATTEMPTS_PROPERTY, "0")),
+            "msgId": f"{int(properties.get(ID_PROPERTY, '0')):016x}",
+        }
+        return row, [name.decode() for name in names]
+
+
+def _of_log(message: ReceivedMessage) -> tuple[dict[str, Any], list[str]]:
+    """A delayed message of a log topic; one that a group gave back belongs to the group."""
+    topic, group = message.properties.get("REAL_TOPIC", ""), ""
+    if topic.startswith(RETRY_PREFIX.decode()):
+        topic, group = message.properties.get("RETRY_TOPIC", topic), topic.removeprefix(RETRY_PREFIX.decode())
+    row = {
+        "kind": "log",
+        "topic": topic,
+        "channel": group,
+        "attempts": message.reconsume_times,
+        "msgId": message.msg_id,
+    }
+    return row, [group] if group else []

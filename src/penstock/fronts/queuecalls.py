@@ -1,0 +1,163 @@
+"""Requests of ours about queue topics and delayed messages: what `penstock topic | channel | delayed` ask a broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.broker.broker import Broker
+from penstock.broker.delayed import Delayed, Key, Wanted
+from penstock.broker.queuetopics import LEVEL_NAMES, Topic
+from penstock.delivery.channel import Channel
+from penstock.errors import Refused
+from penstock.wire import fastjson
+from penstock.wire.codes import RequestCode, read_fields
+from penstock.wire.remoting import RemotingCommand
+
+PAGE_MAX = 1_000
+EDGES_MAX = 1_000
+
+Answer = RemotingCommand | None
+
+
+class QueueCalls:
+    """The part of the requests' table that is about queue topics and what waits for its time."""
+
+    broker: Broker
+
+    # -- delayed messages
+
+    def delayed_list(self, session: Any, request: RemotingCommand) -> Answer:
+        """A page of the delayed messages, by due time."""
+        fields = read_fields(request.code, request.ext)
+        limit = PAGE_MAX if fields["limit"] is None else max(1, min(PAGE_MAX, fields["limit"]))
+        rows, following = Delayed(self.broker).page(_wanted(fields), _key(fields["after"]), limit)
+        return request.reply(body=fastjson.dumps({"rows": rows, "next": _text(following)}))
+
+    def delayed_count(self, session: Any, request: RemotingCommand) -> Answer:
+        """How many are due between moments."""
+        fields = read_fields(request.code, request.ext)
+        words = fields["edges"].split(",")
+        if len(words) > EDGES_MAX or not all(word.isascii() and word.isdigit() and len(word) < 19 for word in words):
+            raise Refused("edges are moments in ms, separated by commas")
+        edges = sorted(map(int, words))
+        counts, following = Delayed(self.broker).counts(_wanted(fields), edges, _key(fields["after"]))
+        return request.reply(body=fastjson.dumps({"counts": counts, "next": _text(following)}))
+
+    def delayed_cancel(self, session: Any, request: RemotingCommand) -> Answer:
+        """One of them is not to be delivered."""
+        row = Delayed(self.broker).cancel(read_fields(request.code, request.ext)["id"])
+        return request.reply(body=fastjson.dumps(row))
+
+    def delayed_fire(self, session: Any, request: RemotingCommand) -> Answer:
+        """One of them is to be delivered now."""
+        row = Delayed(self.broker).fire(read_fields(request.code, request.ext)["id"])
+        return request.reply(body=fastjson.dumps(row))
+
+    # -- queue topics and channels
+
+    def queue_topics(self, session: Any, request: RemotingCommand) -> Answer:
+        """The topics that NSQ sees, with their channels; or one."""
+        name = read_fields(request.code, request.ext)["topic"]
+        topics = self.broker.queueing.all()
+        rows = [_topic_row(topic) for topic in topics if not name or topic.name == name.encode()]
+        return request.reply(body=fastjson.dumps({"topics": rows}))
+
+    def queue_change(self, session: Any, request: RemotingCommand) -> Answer:
+        """Add, rm, pause, unpause or empty a queue topic; or a channel of a topic of either kind."""
+        fields = read_fields(request.code, request.ext)
+        name, channel, action = fields["topic"].encode(), (fields["channel"] or "").encode(), fields["action"]
+        queueing = self.broker.queueing
+        if action == "add" and not channel:
+            level = fields["level"]
+            if level is not None and level not in LEVEL_NAMES:
+                raise Refused(f"level {level} is none of {', '.join(LEVEL_NAMES)}")
+            if queueing.topic(name, level).kind != "queue":
+                raise Refused(f"{fields['topic']} is a log topic, or a rule says so", remoting=18, http=409)
+            return request.reply()
+        topic = queueing.find(name)
+        if topic is None or (topic.kind != "queue" and not channel):
+            raise Refused(f"no queue topic {fields['topic']}", remoting=17, http=404)
+        if channel:
+            _change_channel(topic, channel, action)
+        elif action == "rm":
+            queueing.delete(topic)
+        elif action in ("pause", "unpause", "empty"):
+            getattr(topic, action)()
+        else:
+            raise Refused(f"action {action} is none of add, rm, pause, unpause and empty")
+        return request.reply()
+
+
+def _change_channel(topic: Topic, name: bytes, action: str) -> None:
+    if action == "add":
+        topic.channel(name)
+        return
+    channel = topic.channels.get(name)
+    if channel is None:
+        raise Refused(f"topic {topic.name.decode()} has no channel {name.decode()}", remoting=17, http=404)
+    if action == "rm":
+        topic.delete_channel(name)
+    elif action == "empty":
+        topic.empty_channel(channel)
+    elif action in ("pause", "unpause"):
+        topic.pause_channel(channel, action == "pause")
+    else:
+        raise Refused(f"action {action} is none of add, rm, pause, unpause and empty")
+
+
+def _topic_row(topic: Topic) -> dict[str, Any]:
+    return {
+        "topic": topic.name.decode(),
+        "kind": topic.kind,
+        "level": LEVEL_NAMES[topic.level],
+        "paused": bool(topic.paused),
+        "depth": topic.depth(),
+        "onDisk": topic.backend_depth(),
+        "messages": topic.message_count,
+        "bytes": topic.message_bytes,
+        "channels": [_channel_row(channel) for _, channel in sorted(topic.channels.items())],
+    }
+
+
+def _channel_row(channel: Channel) -> dict[str, Any]:
+    return {
+        "channel": channel.name.decode(),
+        "paused": bool(channel.paused),
+        "depth": channel.depth(),
+        "onDisk": channel.backend_depth(),
+        "inFlight": channel.in_flight_count,
+        "deferred": channel.deferred_count,
+        "messages": channel.message_count,
+        "requeued": channel.requeue_count,
+        "timedOut": channel.timeout_count,
+        "rejected": channel.buried_count,
+        "consumers": len(channel.consumers),
+    }
+
+
+def _wanted(fields: dict[str, Any]) -> Wanted:
+    return Wanted(fields["topic"] or "", fields["channel"] or "", fields.get("text") or "")
+
+
+def _key(text: str | None) -> Key | None:
+    """``due:id`` of an answer's `next`."""
+    if not text:
+        return None
+    due, _, id_ = text.partition(":")
+    if not (due.isascii() and due.isdigit() and id_.isascii() and id_.isdigit()) or len(text) > 40:
+        raise Refused("after is what next was in the answer before")
+    return int(due), int(id_)
+
+
+def _text(key: Key | None) -> str | None:
+    return None if key is None else f"{key[0]}:{key[1]}"
+
+
+QUEUE_TABLE = {
+    RequestCode.DELAYED_LIST: "delayed_list",
+    RequestCode.DELAYED_COUNT: "delayed_count",
+    RequestCode.DELAYED_CANCEL: "delayed_cancel",
+    RequestCode.DELAYED_FIRE: "delayed_fire",
+    RequestCode.QUEUE_TOPICS: "queue_topics",
+    RequestCode.QUEUE_CHANGE: "queue_change",
+}
