@@ -61,6 +61,7 @@ class CursorFile:
                         self.committed = be64(self.base, 16)
                         self.named = True
                         return
+                    self.map = None
             finally:
                 self.files.close(fd)
         self.committed = begin
@@ -89,7 +90,8 @@ class CursorFile:
         if old_view is not None:
             for number in range(old_pages):
                 first = be64(old, PAGE + number * PAGE)
-                if first + PAGE_BITS > self.committed:
+                mine = first % PAGE_BITS == 0 and first // PAGE_BITS % old_pages == number  # one never used is not
+                if mine and first + PAGE_BITS > self.committed:
                     copy(self.base, PAGE + first // PAGE_BITS % pages * PAGE, old, PAGE + number * PAGE, PAGE)
         self.map = view
         self.pages = pages

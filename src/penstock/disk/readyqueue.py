@@ -41,6 +41,7 @@ RECORD_HEAD = 19  # 'v', length, id, attempts, delay
 SMALLEST = 20
 STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
 POOL_MAX = 2
+UNCHECKED, NEVER_FLUSHED = -1, -2  # in place of a first ordinal
 FULL, BROKEN = 1, 2  # what an append may answer besides 0
 
 
@@ -160,8 +161,17 @@ class ReadySegment:
         self._map(create=False)
         # What was written is allocated; what is not reads as zeros and is allocated before it is written.
         limit = max((end for _, end in ranges), default=0)
-        checked = checked and ube32(self.sums, 0) == MAGIC
-        self.first = be64(self.sums, 8) if checked else -1
+        if checked and not any(self.sums_map[:SUMS_HEAD]):
+            self.first = NEVER_FLUSHED
+            return
+        checked = (
+            checked
+            and ube32(self.sums, 0) == MAGIC
+            and ube32(self.sums, 4) == VERSION
+            and be64(self.sums, 16) == self.size
+            and be64(self.sums, 8) >= 0
+        )
+        self.first = be64(self.sums, 8) if checked else UNCHECKED
         if checked:
             clean = be64(self.sums, 24)
             if 0 <= clean <= (self.sums_size - SUMS_HEAD) // 8:
@@ -352,11 +362,14 @@ class ReadyQueue(Stream):
         for _, path in sorted(found):
             segment = ReadySegment(path, self.segment_bytes, self.files)
             segment.open()
+            if segment.first == NEVER_FLUSHED:  # a power cut came first: nothing in it was promised
+                self.pool.put(segment)
+                continue
             (segments if segment.first >= 0 else unchecked).append(segment)
         segments.sort(key=lambda s: s.first)
         end = ordinal
         for segment in segments + unchecked:
-            if segment.first < 0:
+            if segment.first == UNCHECKED:
                 segment.adopt_unchecked(end)
             if segment.first < end and self.segments:  # an older life of a file used again: nobody is owed it
                 self.pool.put(segment)
@@ -445,9 +458,9 @@ class ReadyQueue(Stream):
         self.total += 1
         self.unflushed = True
 
-    def append_bytes(self, message_id: int, attempts: int, body: bytes) -> None:
-        """A message that was here before, after `ready` said 0."""
-        self.append(message_id, attempts, message_id, body, 0, len(body), 0)
+    def append_bytes(self, message_id: int, attempts: int, body: bytes, more: bool = False) -> None:
+        """A message that has an id, after `ready` said 0."""
+        self.append(message_id, attempts, message_id, body, 0, len(body), 1 if more else 0)
 
     def show_all(self) -> None:
         """Everything appended may be read."""

@@ -2,6 +2,7 @@ cdef class Stream:
     cdef unsigned char *base
     cdef public long long at, length, stamp_ns, message_id, attempts
 
+    cpdef bytes shown(self)
     cpdef long long begin(self) except -1
     cpdef long long end(self) except -1
     cpdef long long next(self, long long ordinal) except -1

@@ -23,6 +23,14 @@ class Stream:
         self.message_id = 0
         self.attempts = 0  # before this delivery
 
+    def shown(self) -> bytes:
+        """The body of the record that is shown."""
+        if cython.compiled:
+            data: bytes = self.base[self.at : self.at + self.length]
+        else:
+            data = bytes(self.base[self.at : self.at + self.length])
+        return data
+
     def begin(self) -> int:
         """The first ordinal there may be a record of."""
         raise NotImplementedError

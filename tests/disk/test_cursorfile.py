@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.disk.cursorfile import PAGE, PAGE_BITS, WINDOW_MAX, CursorFile
+from penstock.disk.files import Files
+
+
+def make(path: Path, begin: int = 0, end: int = 1 << 40) -> CursorFile:
+    file = CursorFile(path / "c.cursor", Files())
+    file.open(begin)
+    file.settle(end)
+    return file
+
+
+@given(
+    begin=st.sampled_from([0, 1, PAGE_BITS - 2, 10 * PAGE_BITS + 7]),
+    steps=st.lists(
+        st.tuples(st.sampled_from(["finish", "commit", "reopen"]), st.integers(0, 3 * PAGE_BITS)), max_size=30
+    ),
+)
+@settings(max_examples=50, deadline=None)
+def test_bits_beside_a_set(tmp_path_factory: pytest.TempPathFactory, begin: int, steps: list[tuple[str, int]]) -> None:
+    folder = tmp_path_factory.mktemp("cursor")
+    file = make(folder, begin)
+    committed, finished = begin, set()
+    for what, n in steps:
+        ordinal = committed + 1 + n
+        if what == "finish" and ordinal not in finished:
+            assert file.finish(ordinal) == 0
+            finished.add(ordinal)
+        elif what == "commit":
+            committed += n % 500
+            file.commit(committed)
+            finished = {o for o in finished if o >= committed}
+        elif what == "reopen":
+            file = make(folder)
+            assert file.committed == committed
+            assert file.beyond == len(finished)
+        around = {committed, committed + 1, *finished, *(o + 1 for o in finished)}
+        assert {o for o in around if file.finished(o)} == finished
+
+
+def test_the_window_has_an_end(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    assert file.finish(WINDOW_MAX - 1) == 0
+    assert file.path.stat().st_size <= 33 * PAGE
+    assert file.finish(40 * PAGE_BITS) == 1
+    assert file.finished(WINDOW_MAX - 1)
+    assert not file.finished(40 * PAGE_BITS)
+
+
+def test_what_a_power_cut_took_from_the_stream_is_not_finished(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    for ordinal in (3, 5, 90, 40_000):
+        file.finish(ordinal)
+    file = make(tmp_path, end=50)
+    assert file.beyond == 2
+    assert [o for o in (3, 5, 90, 40_000) if file.finished(o)] == [3, 5]
+
+
+def test_an_old_page_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    file.finish(7)
+    file.commit(2 * PAGE_BITS)  # the page with bit 7 now stands for the ordinals two pages on
+    assert not file.finished(2 * PAGE_BITS + 7)
+    assert make(tmp_path).beyond == 0
+
+
+@pytest.mark.parametrize("junk", [b"", b"PCUR", b"\xff" * 4096, b"\0" * 12288])
+def test_a_file_that_is_none_begins_anew(tmp_path: Path, junk: bytes) -> None:
+    (tmp_path / "c.cursor").write_bytes(junk)
+    file = make(tmp_path, begin=12)
+    assert file.committed == 12
+    assert file.beyond == 0
+
+
+def test_beginning_anew_forgets(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    file.finish(5)
+    file.restart(3)
+    assert (file.committed, file.beyond, file.finished(5)) == (3, 0, 0)
