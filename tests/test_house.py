@@ -22,7 +22,7 @@ FLOORS = {
     "broker": 3, "registry": 3,
     "fronts": 4,
     "net": 5, "httpd": 5, "announce": 5, "statsd": 5, "registrar": 5, "authority": 5, "app": 5, "embedded": 5, "testing": 5,
-    "cli": 6, "cli_store": 6, "cli_tools": 6, "cli_nsq": 6,
+    "cli": 6, "cli_store": 6, "cli_tools": 6, "cli_queues": 7, "cli_nsq": 6,
 }  # fmt: skip
 WINGS = {"client", "aio", "spark", "demo"}
 MAY_MEET = {

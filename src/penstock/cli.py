@@ -23,6 +23,8 @@ class Lazy(click.Group):
         "demo": "penstock.demo.command:demo",
         "topic": "penstock.cli_tools:topic",
         "group": "penstock.cli_tools:group",
+        "channel": "penstock.cli_queues:channel",
+        "delayed": "penstock.cli_queues:delayed",
         "message": "penstock.cli_tools:message",
         "send": "penstock.cli_tools:send",
     }

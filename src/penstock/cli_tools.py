@@ -13,7 +13,7 @@ import penstock
 from penstock.message import ReceivedMessage
 
 
-def _registry(command: Any) -> Any:
+def with_registry(command: Any) -> Any:
     return click.option(
         "-n",
         "--registry",
@@ -24,11 +24,11 @@ def _registry(command: Any) -> Any:
     )(command)
 
 
-def _as_json(command: Any) -> Any:
+def with_json(command: Any) -> Any:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
 
 
-def _print(rows: Iterable[dict[str, Any]], as_json: bool) -> None:
+def print_rows(rows: Iterable[dict[str, Any]], as_json: bool) -> None:
     """Rows as JSON lines, or as columns wide enough for what is in them."""
     rows = list(rows)
     if as_json:
@@ -63,24 +63,34 @@ def topic() -> None:
 
 
 @topic.command("ls")
-@_registry
-@_as_json
+@with_registry
+@with_json
 @click.option("--system", is_flag=True, help="The broker's own topics as well.")
 def topic_ls(registry: str, as_json: bool, system: bool) -> None:
-    """The topics of the cluster."""
+    """The topics of the cluster, of both kinds. Depth: what no channel of a queue topic has yet."""
     with penstock.Admin(registry) as admin:
-        _print(({"topic": name} for name in admin.topics(system=system)), as_json)
+        rows = [
+            {"topic": name, "kind": "log", "level": "", "broker": "", "depth": "", "channels": ""}
+            for name in admin.topics(system=system)
+        ]
+        rows += [
+            {name: row[name] for name in ("topic", "kind", "level", "broker", "depth")}
+            | {"channels": len(row["channels"])}
+            for row in admin.queue_topics()
+            if row["kind"] == "queue"
+        ]
+    print_rows(sorted(rows, key=lambda row: (row["topic"], row["broker"])), as_json)
 
 
 @topic.command("info")
-@_registry
-@_as_json
+@with_registry
+@with_json
 @click.argument("name")
 def topic_info(registry: str, as_json: bool, name: str) -> None:
     """What every message queue of a topic holds."""
     with penstock.Admin(registry) as admin:
         stats = sorted(admin.topic_stats(name).items())
-    _print(
+    print_rows(
         (
             {
                 "broker": queue.broker,
@@ -95,31 +105,50 @@ def topic_info(registry: str, as_json: bool, name: str) -> None:
     )
 
 
-@topic.command("create")
-@_registry
+@topic.command("add")
+@with_registry
+@with_json
 @click.argument("name")
+@click.option("--kind", type=click.Choice(["log", "queue"]), default="log", show_default=True, help="Fixed for good.")
 @click.option(
-    "--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Message queues on each broker."
+    "--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Message queues on each broker (log)."
 )
-@click.option("--level", type=click.Choice(["os", "disk"]), help="Durability; the broker's default without it.")
-def topic_create(registry: str, name: str, queues: int, level: str | None) -> None:
-    """Create a topic, or change the one of that name."""
+@click.option(
+    "--level", type=click.Choice(["memory", "os", "disk"]), help="Durability; the broker's default without it."
+)
+def topic_add(registry: str, as_json: bool, name: str, kind: str, queues: int, level: str | None) -> None:
+    """Create a topic on every broker, or change the log topic of that name."""
+    if kind == "log" and level == "memory":
+        raise click.UsageError("a log topic's level is os or disk")
     with penstock.Admin(registry) as admin:
-        admin.create_topic(name, queues, level=level)
+        if kind == "queue":
+            admin.change_queue(name, "add", level=level)
+        else:
+            admin.create_topic(name, queues, level=level)
+    if as_json:
+        print_rows([{"topic": name, "kind": kind, "done": "add"}], as_json)
 
 
 @topic.command("rm")
-@_registry
+@with_registry
+@with_json
 @click.argument("name")
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
-def topic_rm(registry: str, name: str, force: bool) -> None:
-    """Delete a topic."""
+def topic_rm(registry: str, as_json: bool, name: str, force: bool) -> None:
+    """Delete a topic of either kind."""
+    confirm(f"Delete {name} and what it holds?", force)
+    with penstock.Admin(registry) as admin:
+        admin.delete_topic(name)
+    if as_json:
+        print_rows([{"topic": name, "done": "rm"}], as_json)
+
+
+def confirm(question: str, force: bool) -> None:
+    """Ask on a terminal; without one, and without --force, it is not done."""
     if not force:
         if not sys.stdin.isatty():
             raise click.UsageError("not asked on a terminal: say --force")
-        click.confirm(f"Delete {name} and what it holds?", abort=True)
-    with penstock.Admin(registry) as admin:
-        admin.delete_topic(name)
+        click.confirm(question, abort=True)
 
 
 @click.group()
@@ -128,15 +157,15 @@ def group() -> None:
 
 
 @group.command("lag")
-@_registry
-@_as_json
+@with_registry
+@with_json
 @click.argument("name")
 @click.option("-t", "--topic", "only", help="Of one topic.")
 def group_lag(registry: str, as_json: bool, name: str, only: str | None) -> None:
     """How far a group is in every message queue."""
     with penstock.Admin(registry) as admin:
         stats = sorted(admin.group_stats(name, only).items())
-    _print(
+    print_rows(
         (
             {
                 "topic": q.topic,
@@ -153,7 +182,7 @@ def group_lag(registry: str, as_json: bool, name: str, only: str | None) -> None
 
 
 @group.command("reset")
-@_registry
+@with_registry
 @click.argument("name")
 @click.argument("topic")
 @click.option(
@@ -183,29 +212,29 @@ def message() -> None:
 
 
 @message.command("get")
-@_registry
-@_as_json
+@with_registry
+@with_json
 @click.argument("msg_id")
 @click.option("-t", "--topic", "topic", help="Needed when the id is the producer's.")
 def message_get(registry: str, as_json: bool, msg_id: str, topic: str | None) -> None:
     """One message by id."""
     with penstock.Admin(registry) as admin:
-        _print([_message(admin.message(msg_id, topic))], as_json)
+        print_rows([_message(admin.message(msg_id, topic))], as_json)
 
 
 @message.command("find")
-@_registry
-@_as_json
+@with_registry
+@with_json
 @click.argument("topic")
 @click.argument("key")
 def message_find(registry: str, as_json: bool, topic: str, key: str) -> None:
     """The messages with a key."""
     with penstock.Admin(registry) as admin:
-        _print((_message(found) for found in admin.query_by_key(topic, key)), as_json)
+        print_rows((_message(found) for found in admin.query_by_key(topic, key)), as_json)
 
 
 @click.command()
-@_registry
+@with_registry
 @click.argument("topic")
 @click.argument("bodies", nargs=-1)
 @click.option("--key", "keys", multiple=True, help="A key to find it by; may be repeated.")

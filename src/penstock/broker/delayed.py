@@ -29,16 +29,17 @@ Key = tuple[int, int]  # due ms, id
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which ones: of a topic, for a channel (or group), with a text in body, keys or message id. Empty: any."""
+    """Which ones: of a topic, for a channel (or group), with a text in the body, with a key or message id. Empty: any."""
 
     topic: str = ""
     channel: str = ""
     text: str = ""
+    key: str = ""
 
     @property
     def anything(self) -> bool:
         """No condition at all."""
-        return not (self.topic or self.channel or self.text)
+        return self == Wanted()
 
 
 class Delayed:
@@ -111,14 +112,16 @@ class Delayed:
         if (wanted.topic and row["topic"] != wanted.topic) or (wanted.channel and wanted.channel not in channels):
             return None
         body = message.body
-        known = (row["msgId"], *message.keys)
-        if wanted.text and wanted.text.encode() not in body and wanted.text not in known:
+        if wanted.text and wanted.text.encode() not in body:
+            return None
+        if wanted.key and wanted.key not in (row["msgId"], *message.keys):
             return None
         return {
             "id": due.id,
             "due": due.due_ms,
             **row,
             "stored": message.store_ms,
+            "keys": message.keys,
             "size": len(body),
             "body": body[:BODY_SHOWN].decode("utf-8", "backslashreplace"),
         }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from penstock.client import aio
 from penstock.client.aio.admin import ClusterInfo, GroupStats, QueueStats
@@ -372,8 +372,42 @@ class Admin(_Client):
         portal().run(self._inner.create_topic(topic, queue_count, broker=broker, perm=perm, level=level))
 
     def delete_topic(self, topic: str) -> None:
-        """Delete a topic from every broker that has it, and from the routes."""
+        """Delete a topic of either kind from every broker that has it, and from the routes."""
         portal().run(self._inner.delete_topic(topic))
+
+    def queue_topics(self, topic: str = "") -> list[dict[str, Any]]:
+        """The topics that NSQ sees, or one of them: a row for each broker that has it, with its channels."""
+        return portal().run(self._inner.queue_topics(topic))
+
+    def change_queue(
+        self,
+        topic: str,
+        action: Literal["add", "rm", "pause", "unpause", "empty"],
+        *,
+        channel: str = "",
+        level: str | None = None,
+        broker: str | None = None,
+    ) -> list[str]:
+        """Change a queue topic, or a channel of a topic of either kind, on every broker that has it."""
+        return portal().run(self._inner.change_queue(topic, action, channel=channel, level=level, broker=broker))
+
+    def delayed(
+        self, *, topic: str = "", channel: str = "", text: str = "", key: str = "", limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """The delayed messages of both kinds of topic, by due time."""
+        return portal().run(self._inner.delayed(topic=topic, channel=channel, text=text, key=key, limit=limit))
+
+    def delayed_counts(self, edges: Sequence[int], *, topic: str = "", channel: str = "") -> list[int]:
+        """How many are due before the first of these moments (ms), before the second …, and after the last."""
+        return portal().run(self._inner.delayed_counts(edges, topic=topic, channel=channel))
+
+    def cancel_delayed(self, id_: str) -> dict[str, Any]:
+        """A delayed message is not to be delivered; its row."""
+        return portal().run(self._inner.cancel_delayed(id_))
+
+    def fire_delayed(self, id_: str) -> dict[str, Any]:
+        """A delayed message is to be delivered now; its row."""
+        return portal().run(self._inner.fire_delayed(id_))
 
     def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """How much every queue of a topic holds."""

@@ -136,7 +136,7 @@ def _channel_row(channel: Channel) -> dict[str, Any]:
 
 
 def _wanted(fields: dict[str, Any]) -> Wanted:
-    return Wanted(fields["topic"] or "", fields["channel"] or "", fields.get("text") or "")
+    return Wanted(fields["topic"] or "", fields["channel"] or "", fields.get("text") or "", fields.get("key") or "")
 
 
 def _key(text: str | None) -> Key | None:

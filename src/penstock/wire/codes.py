@@ -354,7 +354,7 @@ _HEADERS: dict[RequestCode, str] = {
     RequestCode.STAGE_SEAL: "token:s! rows:l! bytes:l! sums:l! level:s",
     RequestCode.STAGE_PUBLISH: "sink:s! query:s! run:s! coordinator:s! batch:l! reset:b once:b",
     RequestCode.STAGE_DROP: "sink:s! run:s!",
-    RequestCode.DELAYED_LIST: "topic:s channel:s text:s after:s limit:i",
+    RequestCode.DELAYED_LIST: "topic:s channel:s text:s key:s after:s limit:i",
     RequestCode.DELAYED_COUNT: "edges:s! topic:s channel:s after:s",
     RequestCode.DELAYED_CANCEL: "id:l!",
     RequestCode.DELAYED_FIRE: "id:l!",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from penstock.client import requests
 from penstock.client.aio.cluster import OK, Cluster, number
@@ -137,8 +138,11 @@ class Admin:
             await self._cluster.ask(address, RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, dict(ext)))
 
     async def delete_topic(self, topic: str) -> None:
-        """Delete a topic from every broker that has it, and from the routes."""
-        route = await self._cluster.route(topic, fresh=True)
+        """Delete a topic of either kind from every broker that has it, and from the routes."""
+        route = await self.route(topic)
+        if route.kind == "queue":
+            await self.change_queue(topic, "rm")
+            return
         for broker in route.brokers:
             if address := route.address(broker):
                 await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
@@ -165,6 +169,107 @@ class Admin:
                 end, at = int(item.get("brokerOffset", 0)), int(item.get("consumerOffset", 0))
                 found[queue] = GroupStats(end, at, end - at)
         return found
+
+    # -- queue topics
+
+    async def queue_topics(self, topic: str = "") -> list[dict[str, Any]]:
+        """The topics that NSQ sees, or one of them: a row for each broker that has it, with its channels."""
+        return [
+            {"broker": broker, **row}
+            for broker, address in (await self._by_name()).items()
+            for row in (await self._own(address, RequestCode.QUEUE_TOPICS, topic=topic))["topics"]
+        ]
+
+    async def change_queue(
+        self,
+        topic: str,
+        action: Literal["add", "rm", "pause", "unpause", "empty"],
+        *,
+        channel: str = "",
+        level: str | None = None,
+        broker: str | None = None,
+    ) -> list[str]:
+        """Change a queue topic, or a channel of a topic of either kind, on every broker that has it; "add" makes it on
+        all, or on one `broker`. The brokers where it was done; NoRoute when none has it.
+
+        `level`, of a topic that is added: memory, os or disk; without it what the broker's rules say.
+        """
+        ext = {"topic": topic, "action": action} | ({"level": level} if level else {})
+        if channel:
+            ext["channel"] = channel
+        done = []
+        for name, address in (await self._by_name(broker)).items():
+            request = RemotingCommand(RequestCode.QUEUE_CHANGE, dict(ext))
+            answer = await self._cluster.call(address, request)
+            if answer.code == ResponseCode.SUCCESS:
+                done.append(name)
+            elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise BrokerRefused(answer.code, answer.remark or "")
+        if not done:
+            raise NoRoute(f"no broker has topic {topic!r}" + (f" with a channel {channel!r}" if channel else ""))
+        self._cluster.routes.pop(topic, None)
+        return done
+
+    # -- delayed messages
+
+    async def delayed(
+        self, *, topic: str = "", channel: str = "", text: str = "", key: str = "", limit: int = 100
+    ) -> list[dict[str, Any]]:
+        """The delayed messages of both kinds of topic, by due time: of a topic, for a channel or group, with a text in
+        the body, with a key or message id. Each has an `id`, ``broker/number``, for `cancel_delayed` and `fire_delayed`.
+        """
+        found = []
+        for broker, address in (await self._by_name()).items():
+            after = ""
+            rows: list[dict[str, Any]] = []
+            while len(rows) < limit:
+                page = await self._own(
+                    address, RequestCode.DELAYED_LIST,
+                    topic=topic, channel=channel, text=text, key=key, after=after, limit=str(limit - len(rows)),
+                )  # fmt: skip
+                rows += [{**row, "id": f"{broker}/{row['id']}"} for row in page["rows"]]
+                after = page["next"]
+                if not after:
+                    break
+            found += rows
+        return sorted(found, key=lambda row: (row["due"], row["id"]))[:limit]
+
+    async def delayed_counts(self, edges: Sequence[int], *, topic: str = "", channel: str = "") -> list[int]:
+        """How many are due before the first of these moments (ms), before the second …, and after the last."""
+        total = [0] * (len(edges) + 1)
+        moments = ",".join(map(str, edges))
+        for address in (await self._by_name()).values():
+            after = ""
+            while True:
+                page = await self._own(
+                    address, RequestCode.DELAYED_COUNT, edges=moments, topic=topic, channel=channel, after=after
+                )
+                total = [a + int(b) for a, b in zip(total, page["counts"], strict=True)]
+                after = page["next"]
+                if not after:
+                    break
+        return total
+
+    async def cancel_delayed(self, id_: str) -> dict[str, Any]:
+        """A delayed message is not to be delivered; its row. BrokerRefused when it is not there, or too late."""
+        return await self._one_delayed(RequestCode.DELAYED_CANCEL, id_)
+
+    async def fire_delayed(self, id_: str) -> dict[str, Any]:
+        """A delayed message is to be delivered now; its row. BrokerRefused when it is not there, or on its way."""
+        return await self._one_delayed(RequestCode.DELAYED_FIRE, id_)
+
+    async def _one_delayed(self, code: RequestCode, id_: str) -> dict[str, Any]:
+        broker, slash, number_ = id_.rpartition("/")
+        if not slash or not (number_.isascii() and number_.isdigit()):
+            raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")
+        address = (await self._by_name(broker))[broker]
+        return {**await self._own(address, code, id=number_), "id": id_}
+
+    async def _own(self, address: str, code: RequestCode, **ext: str) -> dict[str, Any]:
+        value = loads((await self._cluster.ask(address, RemotingCommand(code, dict(ext)))).body)
+        if not isinstance(value, dict):
+            raise WireError("the body is no object")
+        return value
 
     # -- offsets
 
@@ -275,9 +380,12 @@ class Admin:
         return list(map(str, (await self._json(code)).get("topicList") or ()))
 
     async def _masters(self, broker: str | None = None) -> list[str]:
+        return list((await self._by_name(broker)).values())
+
+    async def _by_name(self, broker: str | None = None) -> dict[str, str]:
+        """Broker name to its master's address, of all or of one. NoRoute when there is none."""
         brokers = (await self.cluster_info()).brokers
-        chosen = brokers.values() if broker is None else [brokers[broker]] if broker in brokers else []
-        masters = [members[0] for members in chosen if 0 in members]
+        masters = {name: brokers[name][0] for name in sorted(brokers) if 0 in brokers[name] and broker in (None, name)}
         if not masters:
             raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
         return masters

@@ -1,0 +1,228 @@
+"""`broker.delayed`, through the requests of the tools: what waits for its time is seen, cancelled and fired."""
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import Admin, Message, Producer, PushConsumer
+from penstock.broker import delayed
+from penstock.errors import BrokerRefused, NoRoute
+from penstock.testing import Broker
+
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(topic=({"name": "memory*", "kind": "queue", "level": "memory"},)) as broker:
+        yield broker
+
+
+@pytest.fixture
+def admin(broker: Broker) -> Iterator[Admin]:
+    with Admin(broker.registry) as admin:
+        yield admin
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def deferred(broker: Broker, topic: str, channel: str) -> int:
+    def count(server: Any) -> int:
+        return int(server.broker.queueing.find(topic.encode()).channels[channel.encode()].deferred_count)
+
+    found: int = broker.call(count)
+    return found
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def channels(admin: Admin, topic: str, *names: str) -> None:
+    admin.change_queue(topic, "add")
+    for name in names:
+        admin.change_queue(topic, "add", channel=name)
+
+
+def test_both_kinds_by_due_time(broker: Broker, admin: Admin) -> None:
+    channels(admin, "both-queue", "a", "b")
+    due = now_ms() + HOUR_MS
+    with Producer(broker.registry) as producer:
+        producer.send(Message("both-log", b"log", keys=("k1",), deliver_at_ms=due + 60_000))
+        producer.send(Message("both-queue", b"queue", deliver_at_ms=due))
+        producer.send(Message("both-log", b"level", delay_level=18))
+    rows = [row for row in admin.delayed() if row["topic"].startswith("both-")]
+    assert [(row["kind"], row["topic"], row["channel"], row["body"]) for row in rows] == [
+        ("queue", "both-queue", "", "queue"),
+        ("log", "both-log", "", "log"),
+        ("log", "both-log", "", "level"),
+    ]
+    assert abs(rows[0]["due"] - due) < 2_000
+    assert rows[1]["due"] == due + 60_000
+    assert rows[1]["keys"] == ["k1"]
+    assert [row["body"] for row in admin.delayed(topic="both-log", limit=1)] == ["log"]
+    assert [row["body"] for row in admin.delayed(text="eve", topic="both-log")] == ["level"]
+    assert [row["body"] for row in admin.delayed(key="k1")] == ["log"]
+    assert [row["body"] for row in admin.delayed(key=rows[2]["msgId"])] == ["level"]
+    assert admin.delayed(text="k1", topic="both-log") == []
+    assert [row["body"] for row in admin.delayed(topic="both-queue", channel="b")] == ["queue"]
+    assert admin.delayed(topic="both-queue", channel="c") == []
+    assert admin.delayed_counts([due - 60_000, due + 50_000], topic="both-queue") == [0, 1, 0]
+
+
+def test_a_requeue_waits_for_its_channel_alone(broker: Broker, admin: Admin) -> None:
+    channels(admin, "requeued", "a", "b")
+    with Producer(broker.registry) as producer, PushConsumer("a", broker.registry) as consumer:
+        producer.send(Message("requeued", b"x"))
+        consumer.subscribe("requeued")
+        delivery = next(iter(consumer))
+        delivery.nack(1800)
+        until(lambda: deferred(broker, "requeued", "a") == 1)
+    [row] = admin.delayed(topic="requeued")
+    assert (row["channel"], row["attempts"], row["msgId"]) == ("a", 1, delivery.message.msg_id)
+    assert deferred(broker, "requeued", "b") == 0
+    admin.cancel_delayed(row["id"])
+    assert deferred(broker, "requeued", "a") == 0
+    assert admin.delayed(topic="requeued") == []
+
+
+def test_a_group_s_retry_is_the_group_s(broker: Broker, admin: Admin) -> None:
+    with Producer(broker.registry) as producer, PushConsumer("g", broker.registry, start="first") as consumer:
+        producer.send(Message("retried", b"x"))
+        consumer.subscribe("retried")
+        next(iter(consumer)).nack(1234.5)
+        [row] = admin.delayed(topic="retried", channel="g")
+    assert (row["kind"], row["attempts"]) == ("log", 1)
+    assert abs(row["due"] - now_ms() - 1_234_500) < 10_000  # to the millisecond, not by a level
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_cancelled_is_never_delivered_not_after_a_restart(tmp_path: Any, kind: Any) -> None:
+    due = now_ms() + 700
+    with Broker(tmp_path) as broker, Producer(broker.registry, kind=kind) as producer, Admin(broker.registry) as admin:
+        if kind == "queue":
+            channels(admin, "work", "g")
+        producer.send(Message("work", b"cancelled", deliver_at_ms=due))
+        producer.send(Message("work", b"kept", deliver_at_ms=due))
+        ids = {row["body"]: row["id"] for row in admin.delayed()}
+        assert admin.cancel_delayed(ids["cancelled"])["body"] == "cancelled"
+        with pytest.raises(BrokerRefused, match="no delayed message"):
+            admin.cancel_delayed(ids["cancelled"])
+        assert [row["body"] for row in admin.delayed()] == ["kept"]
+        if kind == "queue":
+            assert deferred(broker, "work", "g") == 1
+    with Broker(tmp_path) as broker, PushConsumer("g", broker.registry, start="first") as consumer:
+        consumer.subscribe("work")
+        assert next(iter(consumer)).body == b"kept"
+        assert now_ms() >= due
+        with Producer(broker.registry) as producer:
+            producer.send(Message("work", b"last"))
+        assert next(iter(consumer)).body == b"last"
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_fired_is_delivered_at_once_and_once(broker: Broker, admin: Admin, kind: Any) -> None:
+    topic = f"fired-{kind}"
+    with Producer(broker.registry, kind=kind) as producer:
+        if kind == "queue":
+            channels(admin, topic, "g")
+        producer.send(Message(topic, b"x", deliver_at_ms=now_ms() + HOUR_MS))
+        [row] = admin.delayed(topic=topic)
+        assert admin.fire_delayed(row["id"])["id"] == row["id"]
+        with pytest.raises(BrokerRefused, match="no delayed message"):
+            admin.fire_delayed(row["id"])
+        assert admin.delayed(topic=topic) == []
+        with PushConsumer("g", broker.registry, start="first") as consumer:
+            consumer.subscribe(topic)
+            assert next(iter(consumer)).body == b"x"
+            producer.send(Message(topic, b"y"))
+            assert next(iter(consumer)).body == b"y"
+
+
+def test_what_nobody_is_owed_is_not_shown(broker: Broker, admin: Admin) -> None:
+    channels(admin, "emptied", "a")
+    with Producer(broker.registry) as producer:
+        producer.send(Message("emptied", b"x", deliver_at_ms=now_ms() + HOUR_MS))
+    assert len(admin.delayed(topic="emptied")) == 1
+    admin.change_queue("emptied", "empty", channel="a")
+    assert admin.delayed(topic="emptied") == []
+    assert deferred(broker, "emptied", "a") == 0
+
+
+def test_memory_is_not_in_the_schedule(broker: Broker, admin: Admin) -> None:
+    channels(admin, "memory-1", "a")
+    with Producer(broker.registry) as producer:
+        producer.send(Message("memory-1", b"x", deliver_at_ms=now_ms() + HOUR_MS))
+    assert deferred(broker, "memory-1", "a") == 1
+    assert admin.delayed(topic="memory-1") == []
+
+
+def test_pages_join_up(broker: Broker, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where many are due at the same moment."""
+    monkeypatch.setattr(delayed, "LOOK_MAX", 3)
+    due = now_ms() + HOUR_MS
+    with Producer(broker.registry) as producer:
+        for number in range(20):
+            producer.send(Message("pages", b"%d" % number, deliver_at_ms=due + number // 8))
+    rows = admin.delayed(topic="pages")
+    assert [int(row["body"]) for row in rows] == list(range(20))
+    assert [int(row["body"]) for row in admin.delayed(topic="pages", limit=5)] == list(range(5))
+    assert admin.delayed_counts([due, due + 1, due + 2], topic="pages") == [0, 8, 8, 4]
+
+
+def test_bad_requests(admin: Admin) -> None:
+    with pytest.raises(ValueError, match="broker/number"):
+        admin.cancel_delayed("17")
+    with pytest.raises(NoRoute):
+        admin.cancel_delayed("nobody/17")
+    with pytest.raises(BrokerRefused):
+        admin.fire_delayed("broker-a/123456789")
+    with pytest.raises(BrokerRefused, match="level"):
+        admin.change_queue("fine", "add", level="paper")
+    with pytest.raises(BrokerRefused, match="none of add"):
+        admin.change_queue("both-queue", "burn")  # type: ignore[arg-type]
+
+
+def test_queue_topics_and_channels_are_changed(broker: Broker, admin: Admin) -> None:
+    admin.change_queue("changed", "add", level="disk")
+    admin.change_queue("changed", "add", channel="c")
+    with Producer(broker.registry) as producer:
+        producer.send_batch([Message("changed", b"x")] * 3)
+    [row] = admin.queue_topics("changed")
+    [channel] = row["channels"]
+    assert (row["broker"], row["kind"], row["level"], channel["depth"]) == ("broker-a", "queue", "disk", 3)
+    for action, paused in (("pause", True), ("unpause", False)):
+        admin.change_queue("changed", action, channel="c")  # type: ignore[arg-type]
+        admin.change_queue("changed", action)  # type: ignore[arg-type]
+        [row] = admin.queue_topics("changed")
+        assert (row["paused"], row["channels"][0]["paused"]) == (paused, paused)
+    admin.change_queue("changed", "empty", channel="c")
+    assert admin.queue_topics("changed")[0]["channels"][0]["depth"] == 0
+    admin.change_queue("changed", "rm", channel="c")
+    assert admin.queue_topics("changed")[0]["channels"] == []
+    with pytest.raises(NoRoute, match="channel 'c'"):
+        admin.change_queue("changed", "rm", channel="c")
+    assert admin.route("changed").kind == "queue"
+    admin.delete_topic("changed")
+    assert admin.queue_topics("changed") == []
+    with pytest.raises(NoRoute):
+        admin.route("changed")
+
+
+def test_a_log_topic_has_channels_and_stays_a_log(broker: Broker, admin: Admin) -> None:
+    admin.create_topic("a-log", 1)
+    admin.change_queue("a-log", "add", channel="c")
+    assert [row["kind"] for row in admin.queue_topics("a-log")] == ["log"]
+    with pytest.raises(BrokerRefused, match="log topic"):
+        admin.change_queue("a-log", "add")
+    with pytest.raises(NoRoute):
+        admin.change_queue("a-log", "rm")
+    assert penstock.Message("a-log", b"").topic in admin.topics()
