@@ -355,24 +355,24 @@ async def test_a_broker_that_comes_back(fresh: Fresh, tmp_path: Any) -> None:
 
 
 async def test_two_brokers_share_what_may_be_in_flight(tmp_path: Any) -> None:
-    with Broker(tmp_path / "a") as first:
-        with (
-            Broker(tmp_path / "b", broker_name="broker-b", registry=first.registry) as second,
-            penstock.Producer(first.registry, kind="queue") as producer,
-        ):
-            await until(lambda: first.call(known_brokers) == 2)
-            got: list[str] = []
-            async with PushConsumer("g", first.registry, kind="queue", in_flight_max=5) as consumer:
-                await consumer.subscribe("work")
-                await until(lambda: joined(consumer, "work", "broker-a", "broker-b"))
-                await until(lambda: sorted(ready_count(server) for server in (first, second)) == [2, 3])
-                for body in numbered(10):
-                    producer.send(Message("work", body))
-                async for delivery in consumer:
-                    got.append(delivery.message.broker)
-                    if len(got) == 10:
-                        break
-            assert set(got) == {"broker-a", "broker-b"}
+    with (
+        Broker(tmp_path / "a") as first,
+        Broker(tmp_path / "b", broker_name="broker-b", registry=first.registry) as second,
+        penstock.Producer(first.registry, kind="queue") as producer,
+    ):
+        await until(lambda: first.call(known_brokers) == 2)
+        got: list[str] = []
+        async with PushConsumer("g", first.registry, kind="queue", in_flight_max=5) as consumer:
+            await consumer.subscribe("work")
+            await until(lambda: joined(consumer, "work", "broker-a", "broker-b"))
+            await until(lambda: sorted(ready_count(server) for server in (first, second)) == [2, 3])
+            for body in numbered(10):
+                producer.send(Message("work", body))
+            async for delivery in consumer:
+                got.append(delivery.message.broker)
+                if len(got) == 10:
+                    break
+        assert set(got) == {"broker-a", "broker-b"}
 
 
 def known_brokers(server: Any) -> int:

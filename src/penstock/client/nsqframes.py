@@ -35,22 +35,24 @@ class Arrived(NamedTuple):
 
 
 class FrameParser:
-    """Bytes to frames, however they are cut."""
+    """Bytes to frames, however they are cut. `error` is set by what is no frame; nothing follows it."""
 
     def __init__(self) -> None:
+        self.error: WireError | None = None
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are whole now. WireError for what is no frame; nothing can follow it."""
+        """The frames that are whole now."""
         buffer = self._buffer
         buffer += data
         frames = []
         at = 0
-        while len(buffer) - at >= 8:
+        while len(buffer) - at >= 8 and self.error is None:
             size = int.from_bytes(buffer[at : at + 4])
             kind = int.from_bytes(buffer[at + 4 : at + 8])
             if not 4 <= size <= FRAME_BYTES_MAX or kind not in (RESPONSE, ERROR, MESSAGE):
-                raise WireError(f"a frame of kind {kind} and {size} bytes")
+                self.error = WireError(f"a frame of kind {kind} and {size} bytes")
+                break
             if len(buffer) - at < 4 + size:
                 break
             frames.append(Frame(kind, bytes(buffer[at + 8 : at + 4 + size])))

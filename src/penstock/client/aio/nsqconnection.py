@@ -159,6 +159,8 @@ class NsqConnection(asyncio.Protocol):
         try:
             for frame in self._parser.feed(data):
                 self._frame(frame.kind, frame.data)
+            if self._parser.error is not None:
+                raise self._parser.error
         except WireError as error:
             log.warning("%s: %s", self.address, error)
             self.close()

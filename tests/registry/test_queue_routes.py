@@ -1,0 +1,96 @@
+"""Where queue topics live: told by brokers in a field of ours, answered to those who ask for any kind."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.clock import FakeClock
+from penstock.errors import Refused
+from penstock.fronts.namesrv import NameServer
+from penstock.registry.registration import read_registration
+from penstock.wire.codes import RequestCode
+from penstock.wire.remoting import RemotingCommand
+
+NOW = 1_700_000_000_000
+
+
+@dataclass(eq=False)
+class Peer:
+    remote: str = ""
+
+
+@pytest.fixture
+def names(tmp_path: Path) -> NameServer:
+    return NameServer(tmp_path, clock=FakeClock(NOW))
+
+
+def register(names: NameServer, letter: str, topics: Any, peer: Peer, *, logs: tuple[str, ...] = ()) -> RemotingCommand:
+    table = {name: {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for name in logs}
+    port = ord(letter)
+    body = {
+        "topicConfigSerializeWrapper": {"dataVersion": {"timestamp": 1, "counter": 1}, "topicConfigTable": table},
+        "nsq": {"address": f"127.0.0.1:1{port}", "topics": topics},
+    }
+    ext = {
+        "brokerName": f"broker-{letter}", "brokerAddr": f"127.0.0.1:2{port}", "clusterName": "c", "brokerId": "0",
+        "haServerAddr": "",
+    }  # fmt: skip
+    answer = names.handle(peer, RemotingCommand(RequestCode.REGISTER_BROKER, ext, json.dumps(body).encode()), 0)
+    assert answer is not None
+    return answer
+
+
+def ask(names: NameServer, topic: str, kind: str | None) -> Any:
+    ext = {"topic": topic} | ({} if kind is None else {"kind": kind})
+    answer = names.handle(Peer(), RemotingCommand(RequestCode.GET_ROUTEINFO_BY_TOPIC, ext), 0)
+    assert answer is not None
+    return json.loads(answer.body) if answer.code == 0 else answer.code
+
+
+def test_only_those_who_ask_see_them(names: NameServer) -> None:
+    one, two = Peer(), Peer()
+    assert register(names, "a", ["jobs", "more.jobs#ephemeral"], one, logs=("events",)).code == 0
+    assert register(names, "b", ["jobs"], two).code == 0
+    both = {"broker-a": "127.0.0.1:197", "broker-b": "127.0.0.1:198"}
+    assert ask(names, "jobs", None) == 17
+    assert ask(names, "jobs", "any") == {"kind": "queue", "nsq": both}
+    assert ask(names, "more.jobs#ephemeral", "any") == {"kind": "queue", "nsq": {"broker-a": "127.0.0.1:197"}}
+    assert ask(names, "new", "any") == 17
+    assert ask(names, "new", "queue") == {"kind": "queue", "nsq": both}
+    assert ask(names, "events", "queue")["queueDatas"]  # a log topic stays one
+    names.connection_lost(two)
+    assert ask(names, "jobs", "any") == {"kind": "queue", "nsq": {"broker-a": "127.0.0.1:197"}}
+    assert register(names, "a", [], one).code == 0  # the same data version: topics of this side have none
+    assert ask(names, "jobs", "any") == 17
+    names.connection_lost(one)
+    assert ask(names, "new", "queue") == 17
+
+
+@pytest.mark.parametrize(
+    "nsq",
+    [1, [], {}, {"address": "127.0.0.1:1"}, {"address": "nowhere", "topics": []}, {"address": "h:1", "topics": ["a b"]},
+     {"address": "h:1", "topics": [7]}, {"address": "h:1", "topics": {}}],
+)  # fmt: skip
+def test_what_cannot_be_right(nsq: Any) -> None:
+    fields = {
+        "brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0, "haServerAddr": "",
+        "compressed": False, "bodyCrc32": 0,
+    }  # fmt: skip
+    with pytest.raises(Refused):
+        read_registration(fields, json.dumps({"nsq": nsq}).encode(), NOW)
+
+
+def test_nobody_registers_another_machine_s_listener(names: NameServer) -> None:
+    ext = {
+        "brokerName": "broker-a", "brokerAddr": "192.0.2.1:10911", "clusterName": "c", "brokerId": "0", "haServerAddr": "",
+    }  # fmt: skip
+    body = {"nsq": {"address": "192.0.2.9:4150", "topics": ["jobs"]}}
+    answer = names.handle(
+        Peer("192.0.2.1:5000"), RemotingCommand(RequestCode.REGISTER_BROKER, ext, json.dumps(body).encode()), 0
+    )
+    assert answer is not None
+    assert answer.code == 1
+    assert ask(names, "jobs", "any") == 17
