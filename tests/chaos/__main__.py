@@ -1,4 +1,6 @@
-"""`./run chaos [--short] [--seed N]`: 50 kills and 10 power cuts, or with --long ten times as many."""
+"""`./run chaos [--short] [--seed N] [--only log|queue|defects]`: kills and power cuts for log topics, kills for queue
+topics, then brokers with planted defects, each of which the oracle must find. With --long ten times as many.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
 
-from chaos.campaign import can_cut_power, kills, power_cuts  # noqa: E402
+from chaos.campaign import Tell, can_cut_power, kills, power_cuts  # noqa: E402
+from chaos.defects import DEFECTS  # noqa: E402
+from chaos.queuekills import find_defect, queue_kills  # noqa: E402
 
 
 def main() -> None:
@@ -17,6 +21,7 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="50 kills, 5 power cuts a level (the default)")
     parser.add_argument("--long", action="store_true", help="500 kills, 50 power cuts a level")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
+    parser.add_argument("--only", choices=("log", "queue", "defects"))
     given = parser.parse_args()
     times = 10 if given.long else 1
     print(f"seed {given.seed}", flush=True)
@@ -24,15 +29,29 @@ def main() -> None:
     def tell(text: str) -> None:
         print(text, flush=True)
 
-    kills(40 * times, tell, seed=given.seed)
-    kills(10 * times, tell, level="disk", seed=given.seed + 1)
+    if given.only in (None, "log"):
+        log_topics(times, given.seed, tell)
+    if given.only in (None, "queue"):
+        queue_kills(50 * times, tell, seed=given.seed)
+        queue_kills(10 * times, tell, level="disk", seed=given.seed + 1)
+        tell("queue topics: nothing owed was lost, nothing finished came again, nothing deferred came early")
+    if given.only in (None, "defects"):
+        for name, (_, rules) in DEFECTS.items():
+            rule, seconds = find_defect(name, seed=given.seed)
+            tell(f"planted: {name:28} found by {rule} in {seconds:.1f} s")
+            assert rule in rules, rules
+
+
+def log_topics(times: int, seed: int, tell: Tell) -> None:
+    kills(40 * times, tell, seed=seed)
+    kills(10 * times, tell, level="disk", seed=seed + 1)
     reason = can_cut_power()
     if reason is None:
         for level in ("disk", "os"):
-            power_cuts(5 * times, tell, level=level, seed=given.seed + 2)
+            power_cuts(5 * times, tell, level=level, seed=seed + 2)
     else:
-        print(f"no power cuts: {reason}")
-    print("nothing acknowledged was lost, nothing invented, every offset kept its message")
+        tell(f"no power cuts: {reason}")
+    tell("log topics: nothing acknowledged was lost, nothing invented, every offset kept its message")
 
 
 main()

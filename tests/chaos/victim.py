@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -40,28 +40,41 @@ def free_port() -> int:
 class Victim:
     """`penstock up` with small segments, started again and again on one folder and one port."""
 
-    def __init__(self, folder: Path, log: Path, level: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        log: Path,
+        level: str,
+        *,
+        settings: Mapping[str, object] | None = None,
+        program: Sequence[str] = (),
+    ) -> None:
         self.folder, self.log, self.level = folder, log, level
+        self.settings = {**SETTINGS, "level": level, **(settings or {})}
+        self.program = program or ("-m", "penstock.cli")
+        self.addresses: dict[str, str] = {}
         self.port = free_port()
         self.process: subprocess.Popen[str] | None = None
         self.start_s: list[float] = []
 
     def start(self) -> None:
         began = time.monotonic()
-        command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(self.folder), "--registry-port", "0"]
+        command = [sys.executable, *self.program, "up", "--data", str(self.folder), "--registry-port", "0"]
         command += ["--remoting-port", str(self.port)]
         for name in ("nsq", "http", "lookup", "lookup-http"):
             command += [f"--{name}-port", "0"]
-        for name, value in {**SETTINGS, "level": self.level}.items():
+        for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
         with self.log.open("a") as errors:
             self.process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, "PYTHONPATH": str(SRC)}
-            )
+                command, stdout=subprocess.PIPE, stderr=errors, text=True,
+                env={**os.environ, "PYTHONPATH": f"{SRC}{os.pathsep}{SRC.parent / 'tests'}"},
+            )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line.startswith("ready "):
             raise AssertionError(f"the broker did not start again; its log ends: {self.log.read_text()[-1500:]}")
+        self.addresses = json.loads(line.removeprefix("ready "))
         self.start_s.append(time.monotonic() - began)
 
     def end(self, how: int = signal.SIGKILL) -> None:

@@ -1,0 +1,141 @@
+"""A broker with a planted defect: `python -m chaos.defects NAME up …`. The oracle must object to each (reliability.md 7.5).
+
+The sources are run, not the compiled modules: those cannot be changed from outside.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ["PENSTOCK_PURE"] = "1"
+
+from penstock.broker.queuetopics import QueueTopic  # noqa: E402
+from penstock.cli import main  # noqa: E402
+from penstock.disk.cursorfile import CursorFile  # noqa: E402
+from penstock.disk.readyqueue import ReadyQueue, ReadySegment  # noqa: E402
+
+
+def answered_before_appended() -> None:
+    """A publish is stored together with a later one."""
+    put = QueueTopic.put
+    kept: list[tuple[Any, ...]] = []
+
+    def later(self: QueueTopic, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+        kept.append((now_ns, bytes(body[at : at + length]), 0, length, more))
+        if len(kept) >= 40 and not more:
+            for one in kept:
+                if self.ready(one[3], 1) == 0:
+                    put(self, *one)
+            kept.clear()
+        return 0
+
+    QueueTopic.put = later  # type: ignore[method-assign]
+
+
+def finish_in_memory() -> None:
+    """What is finished out of order is remembered by the process, not by the file."""
+    done: set[tuple[int, int]] = set()
+
+    def finish(self: CursorFile, ordinal: int) -> int:
+        done.add((id(self), ordinal))
+        self.beyond += 1
+        return 0
+
+    CursorFile.finish = finish  # type: ignore[method-assign]
+    CursorFile.finished = lambda self, ordinal: int((id(self), ordinal) in done)  # type: ignore[method-assign]
+
+
+def read_position_before_finish() -> None:
+    """What was handed out counts as consumed after a restart."""
+    commit = CursorFile.commit
+
+    def ahead(self: CursorFile, ordinal: int) -> None:
+        commit(self, ordinal + 20)
+        self.committed = ordinal
+
+    CursorFile.commit = ahead  # type: ignore[method-assign]
+
+
+def deferred_forgotten() -> None:
+    """Every third deferred message is answered and kept nowhere."""
+    from penstock.broker.queueing import Queueing
+
+    append = Queueing._append_deferred
+    number = 0
+
+    def sometimes(self: Queueing, *words: Any) -> None:
+        nonlocal number
+        number += 1
+        if number % 3:
+            append(self, *words)
+
+    Queueing._append_deferred = sometimes  # type: ignore[method-assign]
+
+
+def deferred_early() -> None:
+    """Delays are cut by a tenth."""
+    from penstock.broker.queueing import Queueing
+
+    append = Queueing._append_deferred
+
+    def sooner(self: Queueing, *words: Any) -> None:
+        append(self, *words[:-1], words[-1] * 9 // 10)
+
+    Queueing._append_deferred = sooner  # type: ignore[method-assign]
+
+
+def position_of_memory() -> None:
+    """After a kill the records of the last segment are not looked for: their number is what was known at its start."""
+    scan = ReadySegment._scan
+
+    def short(self: ReadySegment, limit: int) -> None:
+        scan(self, limit)
+        while self.count and self.count % 64:
+            self.count -= 1
+            self.end = self.start(self.count)
+
+    ReadySegment._scan = short  # type: ignore[method-assign]
+
+
+def batches_in_parts() -> None:
+    """The records of an MPUB do not say that others follow, and are written slowly."""
+    append = ReadyQueue.append
+
+    def slowly(self: ReadyQueue, *words: Any) -> None:
+        if words[-1]:
+            time.sleep(0.001)
+        append(self, *words[:-1], 0)
+
+    ReadyQueue.append = slowly  # type: ignore[method-assign]
+
+
+def ids_again() -> None:
+    """Ids of messages are taken from a counter that begins anew with the process."""
+    append = ReadyQueue.append
+    numbers = iter(range(1, 1 << 60))
+
+    def counted(self: ReadyQueue, now_ns: int, attempts: int, message_id: int, *words: Any) -> None:
+        append(self, now_ns, attempts, message_id or next(numbers), *words)
+
+    ReadyQueue.append = counted  # type: ignore[method-assign]
+
+
+DEFECTS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {  # what is planted, the rules that may object first
+    "answered before appended": (answered_before_appended, ("Q1", "Q6")),
+    "finished in memory": (finish_in_memory, ("Q5", "Q6")),
+    "read position before finish": (read_position_before_finish, ("Q1", "Q6")),
+    "deferred forgotten": (deferred_forgotten, ("Q1", "Q6")),
+    "deferred early": (deferred_early, ("Q4",)),
+    "position of memory": (position_of_memory, ("Q1", "Q6")),
+    "batches in parts": (batches_in_parts, ("Q7",)),
+    "ids again": (ids_again, ("Q3",)),
+}
+
+
+if __name__ == "__main__":
+    DEFECTS[sys.argv.pop(1)][0]()
+    main()
