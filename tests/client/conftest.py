@@ -32,7 +32,7 @@ class Cluster:
         self.data = data
         self.settings = settings
         self.other_registry = registry  # then it is a broker alone
-        self.ports = {"remoting": 0} if registry else {"registry": 0, "remoting": 0}
+        self.ports = {"remoting": 0, "nsq": 0} | ({} if registry else {"registry": 0})
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> Cluster:
@@ -40,7 +40,7 @@ class Cluster:
         command = [sys.executable, "-m", "penstock.cli", *role, "--data", str(self.data)]
         for role, port in self.ports.items():
             command += [f"--{role}-port", str(port)]
-        for other in ("nsq", "http") if self.other_registry else ("nsq", "http", "lookup", "lookup-http"):
+        for other in ("http",) if self.other_registry else ("http", "lookup", "lookup-http"):
             command += [f"--{other}-port", "-1"]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
