@@ -34,10 +34,6 @@ class LogChannels(Topic):
         self._batch = []
         return 0
 
-    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
-        self.put_bytes(now_ns, bytes(body[at : at + length]), bool(more))
-        return 0
-
     def put_bytes(self, now_ns: int, body: bytes, more: bool) -> None:
         self._batch.append(body)
         self.message_count += 1
@@ -148,13 +144,13 @@ class LogChannels(Topic):
         """A log keeps what it has; channels without a place of their own begin at the end."""
         raise Refused("a log topic is not emptied: its messages go by retention", nsq="E_INVALID", http=400)
 
-    def redeliver(self, now_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
+    def redeliver(self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
         for name in self.channels if owed is None else owed:
             stream = self.again.get(name) or self._add_again(self.channels[name])
-            answer = stream.ready(len(body) + 19, 1)
+            answer = stream.ready(len(body) + 27, 1)
             if answer:
                 return answer
-            stream.append_bytes(message_id, attempts, body)
+            stream.append_bytes(message_id, attempts, stamp_ns.to_bytes(8) + body)
             stream.show_all()
         self.mark()
         return 0

@@ -54,6 +54,7 @@ CHANNEL_PROPERTY = "PENSTOCK_CHANNEL"
 TOPIC_PROPERTY = "PENSTOCK_QUEUE"
 ATTEMPTS_PROPERTY = "PENSTOCK_ATTEMPTS"
 ID_PROPERTY = "PENSTOCK_ID"
+STAMP_PROPERTY = "PENSTOCK_STAMP"  # where the id is not the timestamp
 DONE_TOPIC = b"rmq_sys_penstock_done"  # records here say which entries of the schedule are over
 DEAD_SUFFIX = b".dead"
 NSQD_VERSION = "1.3.0"
@@ -204,6 +205,11 @@ class Queueing:
         """Whether a topic of kind `queue` has this name."""
         topic = self.topics.get(name)
         return topic is not None and topic.kind == "queue"
+
+    def log_channels(self, topic: bytes, channel: bytes) -> LogChannels | None:
+        """The face of a log topic, if it has this channel."""
+        found = self.topics.get(topic)
+        return found if isinstance(found, LogChannels) and channel in found.channels else None
 
     def find(self, name: bytes) -> Topic | None:
         """The topic of that name, if NSQ knows it: a log topic is known as soon as it exists."""
@@ -361,6 +367,7 @@ class Queueing:
         folder = self.queues / file_name(topic) / f"{file_name(channel)}.again"
         stream = ReadyQueue(folder, file_name(channel), self.broker.config.queue_segment_bytes, self.pool, self.files)
         stream.open(ordinal)
+        stream.stamped = True
         return stream
 
     def window(self, topic: Topic) -> int:
@@ -444,12 +451,13 @@ class Queueing:
             self.broker.put(topic.stored, 0, body, due, born_host=store_host, born_ms=now_ms)
             return
         assert isinstance(topic, QueueTopic)
-        self._append_deferred(topic.name, b"", body, topic.new_id(now_ns), 0, defer_ms)
+        message_id = topic.new_id(now_ns)
+        self._append_deferred(topic.name, b"", body, message_id, 0, defer_ms, message_id)
         for channel in topic.channels.values():
             channel.deferred_elsewhere += 1
 
     def _append_deferred(
-        self, topic: bytes, channel: bytes, body: bytes, message_id: int, attempts: int, delay_ms: int
+        self, topic: bytes, channel: bytes, body: bytes, message_id: int, attempts: int, delay_ms: int, stamp_ns: int
     ) -> None:
         broker = self.broker
         timer = broker.topics.by_name[TIMER_TOPIC]
@@ -460,6 +468,8 @@ class Queueing:
             ATTEMPTS_PROPERTY: str(attempts),
             "TIMER_DELIVER_MS": str(broker.now_ms + delay_ms),
         }
+        if stamp_ns != message_id:
+            properties[STAMP_PROPERTY] = str(stamp_ns)
         broker.put(timer, 0, body, properties, born_host=broker.store_host, born_ms=broker.now_ms)
 
     # -- deferred messages ---------------------------------------------------------------------------------------
@@ -473,7 +483,13 @@ class Queueing:
             return False
         try:
             self._append_deferred(
-                channel.topic_name, channel.name, self._body(source), slots.id[slot], slots.attempts[slot], delay_ms
+                channel.topic_name,
+                channel.name,
+                self._body(source),
+                slots.id[slot],
+                slots.attempts[slot],
+                delay_ms,
+                source.stamp_ns,
             )
         except Refused:
             return False
@@ -493,7 +509,8 @@ class Queueing:
             if owed is None or owed:
                 message_id = int(properties.get(ID_PROPERTY, "0"))
                 attempts = int(properties.get(ATTEMPTS_PROPERTY, "0"))
-                if topic.redeliver(self.now_ns(), message_id, attempts, message.body, owed):
+                stamp_ns = int(properties.get(STAMP_PROPERTY, message_id))
+                if topic.redeliver(stamp_ns, message_id, attempts, message.body, owed):
                     return False
             self.cancelled(message, schedule_id)
         return self.over(schedule_id)

@@ -83,7 +83,12 @@ class Topic:
 
     def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
         """One message; `more`: its batch goes on. Returns 0."""
-        raise NotImplementedError
+        if cython.compiled:
+            data: bytes = body[at : at + length]
+        else:
+            data = bytes(body[at : at + length])
+        self.put_bytes(now_ns, data, more)
+        return 0
 
     def put_bytes(self, now_ns: int, body: bytes, more: bool) -> None:
         """`put` for a whole object."""
@@ -201,7 +206,7 @@ class Topic:
             self.mark()
             self.keeper.changed(not channel.ephemeral, announce=False)
 
-    def redeliver(self, now_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
+    def redeliver(self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
         """A deferred message is due: put it where these channels (None: all) find it. 0, FULL or BROKEN."""
         raise NotImplementedError
 
@@ -330,7 +335,7 @@ class QueueTopic(Topic):
             stream.visible = stream.total
         self.keeper.changed(True, announce=False)
 
-    def redeliver(self, now_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
+    def redeliver(self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
         stream = self.stream
         answer = stream.ready(len(body) + 19, 1)
         if answer:

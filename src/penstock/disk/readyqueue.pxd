@@ -34,7 +34,7 @@ cdef class ReadyQueue(Stream):
     cdef public list segments
     cdef public ReadySegment last
     cdef ReadySegment _seen
-    cdef public bint unflushed, renamed
+    cdef public bint unflushed, renamed, stamped
 
     @cython.locals(segment=ReadySegment)
     cpdef int ready(self, long long length, long long records) except -1

@@ -340,6 +340,7 @@ class ReadyQueue(Stream):
         self.last_id = 0
         self.total = 0  # ordinal behind the last record
         self.visible = 0  # as far as readers may see
+        self.stamped = False  # bodies begin with a timestamp in ns (8): the id is none
         self.unflushed = False
         self.renamed = False  # names in the folder changed since the last flush
         self._number = 0
@@ -531,6 +532,10 @@ class ReadyQueue(Stream):
         self.length = length - 14
         self.message_id = self.stamp_ns = be64(segment.base, at + 5)
         self.attempts = be16(segment.base, at + 13)
+        if self.stamped:
+            self.stamp_ns = be64(segment.base, at + 19)
+            self.at += 8
+            self.length -= 8
         return 1
 
     # -- letting go ----------------------------------------------------------------------------------------------

@@ -117,7 +117,11 @@ class Requests(StageCalls, QueueCalls):
         if fields["queueId"] < 0 or fields["commitOffset"] < 0:
             raise Refused("queueId and commitOffset must not be negative")
         check_topic_name(fields["topic"].encode())
-        self.broker.offsets.commit(fields["consumerGroup"], fields["topic"], fields["queueId"], fields["commitOffset"])
+        group, topic, queue_id = fields["consumerGroup"], fields["topic"], fields["queueId"]
+        self.broker.offsets.commit(group, topic, queue_id, fields["commitOffset"])
+        channels = self.broker.queueing.log_channels(topic.encode(), group.encode())
+        if channels is not None:  # an NSQ channel of that name goes where its group is told to
+            channels.reset(group.encode(), {queue_id: fields["commitOffset"]})
         return request.reply()
 
     def search_offset(self, session: Any, request: RemotingCommand) -> Answer:
@@ -544,7 +548,8 @@ class Requests(StageCalls, QueueCalls):
         broker, name, group = self.broker, fields["topic"], fields["group"]
         topic, table = self._topic(name), fastjson.Pairs()
         online = broker.clients.consumers.get(group)
-        if online is None:
+        channels = broker.queueing.log_channels(name.encode(), group.encode())
+        if online is None and channels is None:
             raise Refused(f"Consumer not online, so can not reset offset, Group: {group} Topic: {name}", remoting=206)
         for queue_id, queue in enumerate(topic.queues):
             old = broker.offsets.get(group, name, queue_id)
@@ -558,7 +563,9 @@ class Requests(StageCalls, QueueCalls):
             table.append((self._queue_key(name, queue_id), at if fields["isForce"] or at < old else old))
         ext = {key: request.ext[key] for key in ("topic", "group", "timestamp", "isForce")}
         as_list = [{**key, "offset": at} for key, at in table]
-        for member in online.members.values():
+        if channels is not None:
+            channels.reset(group.encode(), {key["queueId"]: at for key, at in table})
+        for member in online.members.values() if online is not None else ():
             body = {"offsetTable": as_list if member.language == "CPP" else table}
             member.peer.push(  # type: ignore[attr-defined]
                 RemotingCommand(220, ext, fastjson.dumps(body), flag=FLAG_ONEWAY, language=LanguageCode.JAVA)

@@ -1,6 +1,6 @@
 """LogStream: one message queue of a log topic as a channel's cursor reads it; an ordinal is a queue offset.
 
-A message's NSQ id is its place in the commit log, its timestamp the moment it was stored.
+A message's NSQ id is its place in the commit log, plus one, its timestamp the moment it was stored.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -81,7 +81,7 @@ class LogStream(Stream):
         self.attempts = be32(base, at + 56 + born + host)
         start = at + 68 + born + host
         self.length = be32(base, start)
-        self.message_id = physical
+        self.message_id = physical + 1  # never 0
         self.base = base
         self.at = start + 4
         if flags & 1:

@@ -1,0 +1,136 @@
+"""One stored topic as an NSQ channel and as RocketMQ queues: what one side writes, the other reads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fronts.nsq_peer import NsqPeer, mpub, sized
+from penstock import Message, Producer
+from penstock.client.reader import LogReader
+from penstock.testing import Broker
+from penstock.wire.record import iter_records
+
+RULES = ({"name": "events*", "kind": "log", "queues": 2},)
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path, topic=RULES) as running:
+        yield running
+
+
+def stored(broker: Broker, topic: str) -> list[bytes]:
+    reader = LogReader(broker.registry)
+    try:
+        return sorted(
+            record.body
+            for queue in reader.queues(topic)
+            for record in iter_records(reader.fetch(queue, 0, durable=False).records)
+        )
+    finally:
+        reader.close()
+
+
+def test_nsq_writes_and_everybody_reads(broker: Broker) -> None:
+    peer = NsqPeer(broker.nsq)
+    peer.publish(b"events", b"one", b"two")
+    assert peer.ask(mpub(b"events", b"three", b"four", b"five")) == b"OK"
+    assert stored(broker, "events") == sorted([b"one", b"two", b"three", b"four", b"five"])
+    peer.subscribe(b"events", b"audit", 100)
+    messages = [peer.message() for _ in range(5)]
+    assert sorted(m.body for m in messages) == stored(broker, "events")
+    assert {m.attempts for m in messages} == {1}
+    peer.finish(*messages)
+    assert peer.ask(b"FIN " + messages[0].id + b"\n").startswith(b"E_FIN_FAILED")
+    reader = LogReader(broker.registry)
+    assert sum(reader.committed("audit", queue) or 0 for queue in reader.queues("events")) == 5
+    reader.close()
+    peer.close()
+
+
+def test_rocketmq_writes_and_a_channel_reads(broker: Broker) -> None:
+    first = NsqPeer(broker.nsq)
+    first.subscribe(b"events-r", b"c", 10)
+    with Producer(broker.registry) as producer:
+        producer.send(Message("events-r", b"plain", tags="a", keys=("k",)))
+        producer.send(Message("events-r", b"long " * 2000))
+    bodies = [first.message().body for _ in range(2)]
+    assert sorted(bodies) == sorted([b"plain", b"long " * 2000])
+    first.close()
+
+
+def test_requeued_with_a_delay_it_comes_again_on_its_channel_alone(broker: Broker) -> None:
+    one, other = NsqPeer(broker.nsq), NsqPeer(broker.nsq)
+    one.subscribe(b"events", b"one", 10)
+    other.subscribe(b"events", b"other", 10)
+    other.publish(b"events", b"again")
+    message = one.message()
+    theirs = other.message()
+    other.finish(theirs)
+    began = time.monotonic()
+    one.send(b"REQ " + message.id + b" 300\n")
+    again = one.message()
+    assert time.monotonic() - began >= 0.29
+    assert (again.stamp_ns, again.id, again.body, again.attempts) == (message.stamp_ns, message.id, b"again", 2)
+    one.finish(again)
+    assert stored(broker, "events") == [b"again"]
+    assert other.ask(b"FIN " + theirs.id + b"\n").startswith(b"E_FIN_FAILED")
+    one.close()
+    other.close()
+
+
+def test_deferred_it_is_in_the_log_when_it_is_due(broker: Broker) -> None:
+    peer = NsqPeer(broker.nsq)
+    assert peer.ask(b"DPUB events 200\n" + sized(b"later")) == b"OK"
+    peer.subscribe(b"events", b"c", 1)
+    began = time.monotonic()
+    assert peer.message().body == b"later"
+    assert time.monotonic() - began < 5
+    assert stored(broker, "events") == [b"later"]
+    peer.close()
+
+
+def test_a_channel_goes_on_where_it_was(tmp_path: Path) -> None:
+    with Broker(tmp_path, topic=RULES) as broker:
+        peer = NsqPeer(broker.nsq)
+        peer.publish(b"events", *(b"%d" % n for n in range(10)))
+        peer.subscribe(b"events", b"c", 6)
+        taken = [peer.message() for _ in range(6)]
+        peer.send(b"RDY 0\n")
+        peer.finish(*taken[::2])
+        assert peer.ask(b"FIN 0123456789abcdef\n").startswith(b"E_FIN_FAILED")
+        peer.close()
+    with Broker(tmp_path, topic=RULES) as broker:
+        peer = NsqPeer(broker.nsq)
+        peer.subscribe(b"events", b"c", 100)
+        left = [peer.message() for _ in range(7)]
+        assert sorted(m.body for m in left) == sorted({b"%d" % n for n in range(10)} - {m.body for m in taken[::2]})
+        assert all(m.attempts == 2 for m in left if m.id in {t.id for t in taken})
+        peer.close()
+
+
+def test_an_admin_resets_a_channel_as_a_group(broker: Broker) -> None:
+    peer = NsqPeer(broker.nsq)
+    peer.publish(b"events", b"a", b"b")
+    peer.subscribe(b"events", b"c", 10)
+    peer.finish(peer.message(), peer.message())
+    assert peer.ask(b"FIN 0123456789abcdef\n").startswith(b"E_FIN_FAILED")
+    reader = LogReader(broker.registry)
+    for queue in reader.queues("events"):
+        reader.commit("c", queue, 0)
+    assert sorted(peer.message().body for _ in range(2)) == [b"a", b"b"]
+    reader.close()
+    peer.close()
+
+
+def test_a_topic_has_one_kind(broker: Broker) -> None:
+    peer = NsqPeer(broker.nsq)
+    peer.publish(b"work", b"x")
+    with Producer(broker.registry) as producer, pytest.raises(ValueError, match="queue topic"):
+        producer.send(Message("work", b"y", tags="t"))
+    peer.publish(b"work", b"z")
+    peer.close()
