@@ -32,9 +32,7 @@ def queue_kills(
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         recorder = Recorder(folder / "events")
-        victim = stack.enter_context(
-            Victim(folder / "data", folder / "log", level, settings=SETTINGS, program=program)
-        )
+        victim = stack.enter_context(Victim(folder / "data", folder / "log", level, settings=SETTINGS, program=program))
         campaign = _Campaign(folder, victim, recorder, random.Random(seed), tell)
         try:
             for number in range(rounds):

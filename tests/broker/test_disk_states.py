@@ -1,0 +1,137 @@
+"""Queue topics on a disk that is full (P8: a state, which ends) and on one whose flush fails (W5: the end of answers)."""
+
+from __future__ import annotations
+
+import json
+import struct
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from chaos.jobs import Lost, Peer, sized
+from penstock.disk.files import Files
+from penstock.errors import DiskFull, StoreError
+from penstock.testing import Broker
+
+
+class Disk(Files):
+    """A disk that is full, or whose flushes fail, while the test says so."""
+
+    full = False
+    failing = False
+
+    def allocate(self, fd: int, at: int, length: int) -> None:
+        if self.full:
+            raise DiskFull("no room for a test")
+        Files.allocate(self, fd, at, length)
+
+    def datasync(self, fd: int) -> None:
+        if self.failing:
+            raise StoreError("a flush: Input/output error")
+        Files.datasync(self, fd)
+
+
+def http(broker: Broker, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    request = urllib.request.Request(f"http://{broker.http}{path}", data=body)
+    try:
+        with urllib.request.urlopen(request, timeout=10) as told:
+            return told.status, told.read()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.read()
+
+
+def publish_until_refused(broker: Broker, bodies: list[bytes]) -> bytes:
+    """PUB 4 KiB bodies, which are added when they are answered OK; the first other answer."""
+    with Peer(broker.nsq) as peer:
+        while True:
+            body = b"%d|" % len(bodies) + bytes(4096)
+            answer = peer.ask(b"PUB jobs\n" + sized(body))
+            if answer != b"OK":
+                with pytest.raises(Lost):  # as nsqd does
+                    peer.frame()
+                return answer
+            bodies.append(body)
+
+
+def finish_all(broker: Broker, count: int) -> list[bytes]:
+    """Receive and FIN so many messages of channel c."""
+    found: list[bytes] = []
+    with Peer(broker.nsq) as peer:
+        assert peer.ask(b"SUB jobs c\n") == b"OK"
+        peer.send(b"RDY 1\n")
+        while len(found) < count:
+            _, data = peer.frame()
+            found.append(data[26:])
+            peer.send((b"RDY 0\n" if len(found) == count else b"") + b"FIN %s\n" % data[10:26])
+        assert peer.ask(b"CLS\n") == b"CLOSE_WAIT"  # an answer behind the last FIN
+    return found
+
+
+def owed(broker: Broker) -> int:
+    stats = json.loads(http(broker, "/stats?format=json&topic=jobs")[1])
+    channel = stats["topics"][0]["channels"][0]
+    return channel["depth"] + channel["in_flight_count"] + channel["deferred_count"]
+
+
+@pytest.mark.parametrize("level", ["os", "disk"])
+def test_a_full_disk_is_a_state(tmp_path: Path, level: str) -> None:
+    disk, bodies = Disk(), []
+    settings = {"level": level, "queue_segment_bytes": 1 << 20, "max_msg_size": 1 << 16}
+    with Broker(tmp_path, files=disk, **settings) as broker:
+        http(broker, "/topic/create?topic=jobs", b"")
+        http(broker, "/channel/create?topic=jobs&channel=c", b"")
+        with Peer(broker.nsq) as peer:
+            assert peer.ask(b"PUB jobs\n" + sized(b"first")) == b"OK"
+            bodies.append(b"first")
+        disk.full = True
+        assert publish_until_refused(broker, bodies).startswith(b"E_PUB_FAILED PUB failed the disk is full")
+        batch = sized(struct.pack(">I", 200) + b"".join([sized(bytes(4096))] * 200))
+        with Peer(broker.nsq) as peer:
+            assert peer.ask(b"MPUB jobs\n" + batch).startswith(b"E_MPUB_FAILED MPUB failed the disk is full")
+        assert http(broker, "/pub?topic=jobs", bytes(4096))[0] == 503
+        assert http(broker, "/ping") == (200, b"OK")
+        assert owed(broker) == len(bodies)
+        half = len(bodies) // 2
+        assert finish_all(broker, half) == bodies[:half]
+        assert owed(broker) == len(bodies) - half
+        disk.full = False
+        with Peer(broker.nsq) as peer:
+            assert peer.ask(b"PUB jobs\n" + sized(b"room again")) == b"OK"
+        bodies.append(b"room again")
+        assert finish_all(broker, len(bodies) - half) == bodies[half:]
+        assert owed(broker) == 0
+
+
+@pytest.mark.parametrize("level", ["os", "disk"])
+def test_a_failed_flush_ends_acknowledging(tmp_path: Path, level: str) -> None:
+    disk, bodies = Disk(), []
+    with Broker(tmp_path, files=disk, level=level) as broker:
+        http(broker, "/topic/create?topic=jobs", b"")
+        http(broker, "/channel/create?topic=jobs&channel=c", b"")
+        with Peer(broker.nsq) as peer:
+            assert peer.ask(b"PUB jobs\n" + sized(b"before")) == b"OK"
+            bodies.append(b"before")
+        disk.failing = True
+        assert publish_until_refused(broker, bodies).startswith(b"E_PUB_FAILED PUB failed")
+        if level == "disk":
+            assert bodies == [b"before"]  # not one was answered that the failing flush had to cover
+        status, text = http(broker, "/ping")
+        assert status == 500
+        assert text.startswith(b"NOK - a flush: Input/output error")
+        assert http(broker, "/pub?topic=jobs", b"x")[0] == 503
+        assert finish_all(broker, 1) == [b"before"]
+        disk.failing = False  # the disk says all is well again: it is not believed
+        deadline = time.monotonic() + 0.7
+        while time.monotonic() < deadline:
+            with Peer(broker.nsq) as peer:
+                assert peer.ask(b"PUB jobs\n" + sized(b"y")).startswith(b"E_PUB_FAILED")
+    with Broker(tmp_path, level=level) as broker:
+        assert http(broker, "/ping") == (200, b"OK")
+        if len(bodies) > 1:
+            assert finish_all(broker, len(bodies) - 1) == bodies[1:]
+        with Peer(broker.nsq) as peer:
+            assert peer.ask(b"PUB jobs\n" + sized(b"after")) == b"OK"
