@@ -1,5 +1,8 @@
 """`./run chaos [--short] [--seed N] [--only log|queue|defects]`: kills and power cuts for log topics, kills for queue
 topics, then brokers with planted defects, each of which the oracle must find. With --long ten times as many.
+
+`./run chaos spark`: a query from a topic to topics, 200,000 rows, 30 kills each of its driver, its executors and the
+brokers; with --short 2,400 rows and 3 kills of each.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from chaos.queuekills import find_defect, queue_kills  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", nargs="?", choices=("broker", "spark"), default="broker")
     parser.add_argument("--short", action="store_true", help="50 kills, 5 power cuts a level (the default)")
     parser.add_argument("--long", action="store_true", help="500 kills, 50 power cuts a level")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
@@ -29,6 +33,12 @@ def main() -> None:
     def tell(text: str) -> None:
         print(text, flush=True)
 
+    if given.what == "spark":
+        from chaos import sinks
+
+        many, rows, per_batch = (3, 2_400, 200) if given.short else (30, 200_000, 1_500)
+        print(dict(sinks.run(many, tell, rows=rows, per_batch=per_batch, seed=given.seed)))
+        return
     if given.only in (None, "log"):
         log_topics(times, given.seed, tell)
     if given.only in (None, "queue"):

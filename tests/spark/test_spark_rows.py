@@ -151,6 +151,8 @@ def table(*columns: Any) -> Any:
         ("value string", {"topic": "t", "commitMode": "all"}, "must be one of batch, partition, none"),
         ("value string", {"topic": "t", "path": "u"}, "exclude each other"),
         ("value string", {"topic": "t", "batchBytes": "9m"}, "at most 8388608"),
+        ("value string", {"topic": "t", "batchBytes": "5m", "commitMode": "none"}, "at most 4194304"),
+        ("value string, delayMs bigint", {"topic": "t", "commitMode": "none"}, "needs commitMode batch"),
     ],
 )
 def test_what_cannot_be_written(ddl: str, options: dict[str, str], said: str) -> None:

@@ -77,7 +77,7 @@ def send_request(
         packed: bytes = isal_zlib.compress(body)
         if len(packed) < len(body):
             body, sys_flag = packed, SYS_COMPRESSED
-    ext = _header(group, queue, sys_flag, now_ms, message.flag, properties_text(message, uniq_key))
+    ext = send_header(group, queue, sys_flag, now_ms, message.flag, properties_text(message, uniq_key))
     return RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext, body)
 
 
@@ -95,12 +95,15 @@ def batch_request(
     )
     if len(body) > BODY_BYTES_MAX:
         raise ValueError(f"batch of {len(body)} bytes, at most {BODY_BYTES_MAX}")
-    ext = _header(group, queue, 0, now_ms, 0, format_properties({"UNIQ_KEY": uniq_keys[0]}))
+    ext = send_header(group, queue, 0, now_ms, 0, format_properties({"UNIQ_KEY": uniq_keys[0]}))
     ext["m"] = "true"
     return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext, body)
 
 
-def _header(group: str, queue: MessageQueue, sys_flag: int, now_ms: int, flag: int, properties: str) -> dict[str, str]:
+def send_header(
+    group: str, queue: MessageQueue, sys_flag: int, now_ms: int, flag: int, properties: str
+) -> dict[str, str]:
+    """The header of a send, in its short form."""
     return {
         "a": group,
         "b": queue.topic,

@@ -9,6 +9,7 @@ Which broker that is was said by the first run of the sink, and every broker tha
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections import deque
@@ -19,13 +20,13 @@ from zlib import crc32
 
 from penstock.client.reader import Line, LogReader
 from penstock.client.routes import MessageQueue, split_address
-from penstock.client.sending import QUEUES_PER_NEW_TOPIC
+from penstock.client.sending import QUEUES_PER_NEW_TOPIC, add_sequence, send_header
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand, encode
 
-__all__ = ["Published", "Sealed", "SinkRun", "StageClient", "StagedLost", "Stager"]
+__all__ = ["Published", "Sealed", "Sender", "SinkRun", "StageClient", "StagedLost", "Stager"]
 
 T = TypeVar("T")
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 2.0
@@ -381,6 +382,26 @@ class Stager:
         """Let go of the connections; what is not sealed expires at the brokers."""
         for part in self._parts.values():
             self._forget(part)
+
+
+class Sender:
+    """Plain sends of one attempt of one task: visible at once, each stored once, all of them again if the task is."""
+
+    def __init__(self, client: StageClient, group: str) -> None:
+        self._client = client
+        self._group = group
+        self._numbers: dict[MessageQueue, tuple[str, int]] = {}
+        self.rows = 0
+
+    def send(self, queue: MessageQueue, messages: bytes, rows: int, sys_flag: int) -> None:
+        """Store messages as one batch; returns when they are stored at the topic's level."""
+        producer, number = self._numbers.get(queue, (os.urandom(8).hex(), 0))
+        self._numbers[queue] = producer, number + 1
+        ext = send_header(self._group, queue, sys_flag, time.time_ns() // 1_000_000, 0, "") | {"m": "true"}
+        command = RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext, messages)
+        add_sequence(command, producer, number + 1, rows)
+        self._client.ask_broker(queue.broker, command.code, command.ext, messages)
+        self.rows += rows
 
 
 def _refused(answer: RemotingCommand) -> ClientError:

@@ -31,11 +31,13 @@ _PIECE, _WHERE = struct.Struct(">IBB"), struct.Struct(">iiqI")
 
 
 class Piece(NamedTuple):
-    """So many messages for one queue, as `broker.staging` draws them."""
+    """So many messages for one queue, as `broker.staging` draws them; from `start` on they are a batch send's body."""
 
     queue: MessageQueue
     data: bytes
     rows: int
+    start: int
+    sys_flag: int
 
 
 class Rejected(PenstockError):
@@ -117,7 +119,8 @@ class Rows:
                 encode.heads(out, at, part, data, offsets, sizes)
                 for text in texts:
                     encode.texts(out, at, begun, part, text.prefix, text.data, text.offsets, text.valid)
-                yield Piece(queue, _piece(queue, delayed, sys_flag, now_ms, len(part), out), len(part))
+                found = _piece(queue, delayed, sys_flag, now_ms, len(part), out)
+                yield Piece(queue, found, len(part), len(found) - len(out), sys_flag)
         self.count += batch.num_rows
 
     def _at(self, bad: Any) -> str:

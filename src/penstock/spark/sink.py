@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
-from penstock.client.staging import Sealed, SinkRun, StageClient, Stager
+from penstock.client.staging import Sealed, Sender, SinkRun, StageClient, Stager
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark import sinkoptions
 from penstock.spark.sinkoptions import SinkOptions
@@ -25,6 +25,8 @@ from penstock.spark.sinkoptions import SinkOptions
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
+
+    from penstock.spark.rows import Rows
 
 log = logging.getLogger(__name__)
 
@@ -72,22 +74,26 @@ class _Chunks:
         self._held.clear()
 
 
-def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Sealed:
-    """Stage the rows of one task attempt; they are on the brokers' disks when this returns."""
+def _rows(options: SinkOptions, client: StageClient, batch: int, partition: int) -> Rows:
     from penstock.spark.rows import Rows
 
+    return Rows(
+        client.queues_to_write,
+        topic=options.topic or options.path,
+        turn=batch + partition,
+        piece_bytes=options.batch_bytes,
+        compress=options.compression == "zlib",
+    )
+
+
+def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Sealed:
+    """Stage the rows of one task attempt; they are on the brokers' disks when this returns."""
     client = client_of(options)
     stager = Stager(client, run, batch, inflight=options.inflight, level=options.level)
     try:
         if stager.over():
             return stager.seal()
-        rows = Rows(
-            client.queues_to_write,
-            topic=options.topic or options.path,
-            turn=batch + partition,
-            piece_bytes=options.batch_bytes,
-            compress=options.compression == "zlib",
-        )
+        rows = _rows(options, client, batch, partition)
         chunks = _Chunks(stager, options.batch_bytes)
         for found in batches:
             for piece in rows.pieces(found):
@@ -98,8 +104,21 @@ def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
         stager.close()
 
 
+def send(options: SinkOptions, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Sealed:
+    """Send the rows of one task attempt at once."""
+    client = client_of(options)
+    sender = Sender(client, "spark-penstock-sink")
+    rows = _rows(options, client, batch, partition)
+    for found in batches:
+        for piece in rows.pieces(found):
+            sender.send(piece.queue, piece.data[piece.start :], piece.rows, piece.sys_flag)
+    return Sealed("", sender.rows, 0, ())
+
+
 def write(options: SinkOptions, run: SinkRun, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Staged:
     """What a task does, in any commit mode."""
+    if options.commit_mode == "none":
+        return Staged(run, batch, partition, send(options, batch, partition, batches))
     if options.commit_mode == "partition":
         own = replace(run, sink=f"{run.sink}/{partition}")
         sealed = stage(options, own, batch, partition, batches)

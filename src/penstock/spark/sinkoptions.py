@@ -63,7 +63,7 @@ _OURS = frozenset(
     option.name.lower() for option in SINK_OPTIONS if option.name not in ("registry", "topic", "path")
 ) | {"checkpointlocation"}
 
-BATCH_BYTES_MAX = 8 << 20
+BATCH_BYTES_MAX, SEND_BYTES_MAX = 8 << 20, 4 << 20
 
 
 class SinkColumn(NamedTuple):
@@ -105,8 +105,9 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     found = SinkOptions(**values)
     if found.path and found.topic and found.path != found.topic:
         raise ConfigError("topic and the name given to save(...) exclude each other", "give one of them")
-    if found.batch_bytes > BATCH_BYTES_MAX:
-        raise ConfigError(f"option batchBytes = {found.batch_bytes}: at most {BATCH_BYTES_MAX}")
+    most = BATCH_BYTES_MAX if found.commit_mode != "none" else SEND_BYTES_MAX
+    if found.batch_bytes > most:
+        raise ConfigError(f"option batchBytes = {found.batch_bytes}: at most {most}")
     return found
 
 
@@ -128,6 +129,11 @@ def check(wanted: StructType, found: SinkOptions) -> None:
                 f"column {field.name} is {kind}; the sink takes {' or '.join(column.types)}",
                 f"cast it to {column.types[0]}",
             )
+    late = [name for name in ("delayMs", "deliverAt") if name in names]
+    if late and found.commit_mode == "none":
+        raise ConfigError(
+            f"column {late[0]} needs commitMode batch or partition", "batches of plain sends have no delays"
+        )
     if "value" not in names:
         raise ConfigError("no column value", "name the body of the message: select(col(...).alias('value'))")
     if "topic" not in names and not (found.topic or found.path):
