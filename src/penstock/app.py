@@ -417,11 +417,12 @@ class Server:
             return made[0]
 
         async def close() -> None:
+            soon.cancel()
             if made:
                 await made[0].close()
 
         await net.serve(self._bound[name], lambda: httpd().connection(), tls)
-        net.loop.call_soon(httpd)
+        soon = net.loop.call_later(0.05, httpd)  # the greeting of the registries must not wait for an import
         stack.push_async_callback(close)
 
     async def _start_announcer(
