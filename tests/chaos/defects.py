@@ -1,22 +1,19 @@
 """A broker with a planted defect: `python -m chaos.defects NAME up …`. The oracle must object to each (reliability.md 7.5).
 
-The sources are run, not the compiled modules: those cannot be changed from outside.
+It runs with PENSTOCK_PURE=1: compiled modules cannot be changed from outside.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
-os.environ["PENSTOCK_PURE"] = "1"
-
-from penstock.broker.queuetopics import QueueTopic  # noqa: E402
-from penstock.cli import main  # noqa: E402
-from penstock.disk.cursorfile import CursorFile  # noqa: E402
-from penstock.disk.readyqueue import ReadyQueue, ReadySegment  # noqa: E402
+from penstock.broker.queuetopics import QueueTopic
+from penstock.cli import main
+from penstock.disk.cursorfile import CursorFile
+from penstock.disk.readyqueue import ReadyQueue, ReadySegment
 
 
 def answered_before_appended() -> None:

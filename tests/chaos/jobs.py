@@ -134,7 +134,7 @@ class Recorder:
     def received(self, channel: bytes, data: bytes) -> bytes:
         """A message frame: it is held against everything known. Its body."""
         now = time.monotonic()
-        stamp, attempts, message_id, body = struct.unpack(">qH16s", data[:26]) + (data[26:],)
+        stamp, attempts, message_id, body = (*struct.unpack(">qH16s", data[:26]), data[26:])
         with self.lock:
             self.line("received", channel, message_id, attempts, body.split(b"|")[0])
             self._judge(channel, stamp, attempts, message_id, body, now)

@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from chaos.campaign import Tell
 from chaos.jobs import CHANNELS, RDY, TOPIC, Load, Peer, Reader, Recorder, counts, drain, http, mpub, prepare
@@ -28,11 +29,13 @@ def queue_kills(
     rounds: int, tell: Tell, *, level: str = "os", seed: int = 0, load_s: float = 0.6, defect: str = ""
 ) -> None:
     """Kills with checks between; drained every ten rounds and at the end. Raises Objection."""
-    program = ("-m", "chaos.defects", defect) if defect else ()
+    planted: dict[str, Any] = {}
+    if defect:
+        planted = {"program": ("-m", "chaos.defects", defect), "environment": {"PENSTOCK_PURE": "1"}}
     with tempfile.TemporaryDirectory(prefix="penstock-chaos-") as name, contextlib.ExitStack() as stack:
         folder = Path(name)
         recorder = Recorder(folder / "events")
-        victim = stack.enter_context(Victim(folder / "data", folder / "log", level, settings=SETTINGS, program=program))
+        victim = stack.enter_context(Victim(folder / "data", folder / "log", level, settings=SETTINGS, **planted))
         campaign = _Campaign(folder, victim, recorder, random.Random(seed), tell)
         try:
             for number in range(rounds):

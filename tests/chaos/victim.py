@@ -47,11 +47,13 @@ class Victim:
         level: str,
         *,
         settings: Mapping[str, object] | None = None,
-        program: Sequence[str] = (),
+        program: Sequence[str] = ("-m", "penstock.cli"),
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder, self.log, self.level = folder, log, level
         self.settings = {**SETTINGS, "level": level, **(settings or {})}
-        self.program = program or ("-m", "penstock.cli")
+        self.program = program
+        self.environment = environment or {}
         self.addresses: dict[str, str] = {}
         self.port = free_port()
         self.process: subprocess.Popen[str] | None = None
@@ -68,7 +70,8 @@ class Victim:
         with self.log.open("a") as errors:
             self.process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True,
-                env={**os.environ, "PYTHONPATH": f"{SRC}{os.pathsep}{SRC.parent / 'tests'}"},
+                env={**os.environ, "PYTHONPATH": f"{SRC}{os.pathsep}{SRC.parent / 'tests'}"}
+                | self.environment,
             )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
