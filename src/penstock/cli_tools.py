@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal
 
 import click
 
@@ -191,7 +191,6 @@ def group_lag(registry: str, as_json: bool, name: str, only: str | None) -> None
 def group_reset(registry: str, name: str, topic: str, start: str) -> None:
     """Move a group within a topic."""
     from datetime import datetime
-    from typing import Literal
 
     goal: Literal["first", "last"] | datetime
     if start in ("first", "last"):
@@ -239,10 +238,14 @@ def message_find(registry: str, as_json: bool, topic: str, key: str) -> None:
 @click.argument("bodies", nargs=-1)
 @click.option("--key", "keys", multiple=True, help="A key to find it by; may be repeated.")
 @click.option("--tag", help="The tag subscriptions filter by.")
-def send(registry: str, topic: str, bodies: tuple[str, ...], keys: tuple[str, ...], tag: str | None) -> None:
+@click.option("--kind", type=click.Choice(["log", "queue"]), default="log", help="What a new topic becomes.")
+def send(
+    registry: str, topic: str, bodies: tuple[str, ...], keys: tuple[str, ...], tag: str | None,
+    kind: Literal["log", "queue"],
+) -> None:  # fmt: skip
     """Send messages: the bodies given, or each line of standard input."""
     sent = 0
-    with penstock.Producer(registry) as producer:
+    with penstock.Producer(registry, kind=kind) as producer:
         for body in bodies or (line.rstrip("\n") for line in sys.stdin):
             receipt = producer.send(penstock.Message(topic, body.encode(), keys=keys, tags=tag))
             sent += 1

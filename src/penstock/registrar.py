@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from penstock.broker.broker import Broker
 from penstock.fronts.namesrv import NameServer
@@ -26,6 +27,7 @@ class Registration:
         self.broker = broker
         self.address = address
         self.nsq_address = nsq_address
+        self._told_queues: frozenset[str] = frozenset()
 
     def _names(self) -> dict[str, str]:
         config = self.broker.config
@@ -40,11 +42,18 @@ class Registration:
         """Here I am, with these topics."""
         told = {"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()}
         if self.nsq_address:  # ours: where clients of queue topics find us
-            queues = [topic.name.decode() for topic in self.broker.queueing.topics.values() if topic.kind == "queue"]
-            told["nsq"] = {"address": self.nsq_address, "topics": queues}
+            self._told_queues = self._queues()
+            told["nsq"] = {"address": self.nsq_address, "topics": sorted(self._told_queues)}
         body = fastjson.dumps(told)
         ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.address}
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
+
+    def _queues(self) -> frozenset[str]:
+        return frozenset(topic.name.decode() for topic in self.broker.queueing.topics.values() if topic.kind == "queue")
+
+    def on_new_queues(self, call: Callable[[], None]) -> None:
+        """`call` when there are other queue topics than the registry was told of; channels come and go unheard."""
+        self.broker.queueing.announce.append(lambda: call() if self._queues() != self._told_queues else None)
 
     def goodbye(self) -> RemotingCommand:
         """I am leaving."""
@@ -70,7 +79,7 @@ class Neighbour:
         self.changed = True
         self._due_ms = 0
         registration.broker.topics.changed.append(self._mark)
-        registration.broker.queueing.announce.append(self._mark)
+        registration.on_new_queues(self._mark)
 
     def _mark(self) -> None:
         self.changed = True
@@ -103,7 +112,7 @@ class Registrar:
         self._connection: Connection | None = None
         self._complained = False
         registration.broker.topics.changed.append(self.changed.set)
-        registration.broker.queueing.announce.append(self.changed.set)
+        registration.on_new_queues(self.changed.set)
 
     async def run(self) -> None:
         """Until cancelled."""

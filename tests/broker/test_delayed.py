@@ -10,6 +10,7 @@ import penstock
 from penstock import Admin, Message, Producer, PushConsumer
 from penstock.broker import delayed
 from penstock.errors import BrokerRefused, NoRoute
+from penstock.fronts import queuecalls
 from penstock.testing import Broker
 
 HOUR_MS = 3_600_000
@@ -167,7 +168,7 @@ def test_memory_is_not_in_the_schedule(broker: Broker, admin: Admin) -> None:
 
 def test_pages_join_up(broker: Broker, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where many are due at the same moment."""
-    monkeypatch.setattr(delayed, "LOOK_MAX", 3)
+    monkeypatch.setattr(delayed, "WORK_MAX", 12)
     due = now_ms() + HOUR_MS
     with Producer(broker.registry) as producer:
         for number in range(20):
@@ -215,6 +216,13 @@ def test_queue_topics_and_channels_are_changed(broker: Broker, admin: Admin) -> 
     assert admin.queue_topics("changed") == []
     with pytest.raises(NoRoute):
         admin.route("changed")
+
+
+def test_topics_come_by_pages(broker: Broker, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = admin.queue_topics()
+    monkeypatch.setattr(queuecalls, "ROWS_MAX", 2)
+    assert [row["topic"] for row in admin.queue_topics()] == [row["topic"] for row in whole]
+    assert len(whole) > 3
 
 
 def test_a_log_topic_has_channels_and_stays_a_log(broker: Broker, admin: Admin) -> None:

@@ -1,6 +1,7 @@
 """Queue topics through the same producer and consumer: every level, the four verbs, dead letters, lost connections."""
 
 import asyncio
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -352,6 +353,31 @@ async def test_a_broker_that_comes_back(fresh: Fresh, tmp_path: Any) -> None:
         await consumer.close()
         await producer.close()
     assert got == [b"before", b"meanwhile"]
+
+
+async def test_a_killed_broker_comes_back_with_everything(own_cluster: Any) -> None:
+    """What was acknowledged comes, what was finished does not come again after its flush, deferred ones are kept."""
+    got: list[bytes] = []
+    async with Producer(own_cluster.registry, kind="queue", retries=30, send_timeout_s=30) as producer:
+        consumer = await PushConsumer("g", own_cluster.registry, kind="queue").start()
+        await consumer.subscribe("work")
+        await until(lambda: joined(consumer, "work"))
+        for body in numbered(50):
+            await producer.send(Message("work", body))
+        await producer.send(Message("work", b"50", deliver_at_ms=int(time.time() * 1000) + 2_500))
+        deliveries = aiter(consumer)
+        held = await anext(deliveries)  # and 15 more are in flight
+        own_cluster.stop(signal.SIGKILL)
+        await until(lambda: held.gone)
+        sending = producer.send_nowait(Message("work", b"51"))
+        own_cluster.start()
+        await sending
+        async for delivery in consumer:
+            got.append(delivery.body)
+            if len(set(got)) == 52:
+                break
+        await consumer.close()
+    assert sorted(map(int, set(got))) == list(range(52))
 
 
 async def test_two_brokers_share_what_may_be_in_flight(tmp_path: Any) -> None:

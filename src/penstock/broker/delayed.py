@@ -1,7 +1,7 @@
 """Looking into the schedule: which messages wait for their time, of both kinds of topic; cancelling and firing them.
 
-Everything goes by pages: a call looks at `LOOK_MAX` entries at most and says where to go on, so that a long schedule is
-never in the way of those who publish. Messages that topics of level `memory` defer are not in the schedule.
+Everything goes by pages: a call does a few ms of work at most and says where to go on, so that a long schedule is never
+in the way of those who publish. Messages that topics of level `memory` defer are not in the schedule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from penstock.wire import record
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
-LOOK_MAX = 1_000
+WORK_MAX = 1_000  # of one page: an entry counted is 1, one that is decoded 5 and its size in KiB
 BODY_SHOWN = 256
 
 Key = tuple[int, int]  # due ms, id
@@ -51,21 +51,25 @@ class Delayed:
     def page(self, wanted: Wanted, after: Key | None, limit: int) -> tuple[list[dict[str, Any]], Key | None]:
         """Up to `limit` of them by due time, and where to go on, or None."""
         rows: list[dict[str, Any]] = []
-        for number, due in enumerate(self._from(after), 1):
+        work = 0
+        for due in self._from(after):
             row = self.row(due, wanted)
             if row is not None:
                 rows.append(row)
-            if number >= LOOK_MAX or len(rows) >= limit:
+            work += 5 + (len(due.record) >> 10)
+            if work >= WORK_MAX or len(rows) >= limit:
                 return rows, (due.due_ms, due.id)
         return rows, None
 
     def counts(self, wanted: Wanted, edges: Sequence[int], after: Key | None) -> tuple[list[int], Key | None]:
         """How many are due before the first of these moments, before the second …, later; and where to go on."""
         counts = [0] * (len(edges) + 1)
-        for number, due in enumerate(self._from(after), 1):
+        work = 0
+        for due in self._from(after):
             if wanted.anything or self.row(due, wanted) is not None:
                 counts[bisect_right(edges, due.due_ms)] += 1
-            if number >= LOOK_MAX:
+            work += 1 if wanted.anything else 5 + (len(due.record) >> 10)
+            if work >= WORK_MAX:
                 return counts, (due.due_ms, due.id)
         return counts, None
 

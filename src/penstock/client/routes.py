@@ -155,6 +155,12 @@ def join_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def direct(addresses: str | None, port: int) -> dict[str, str]:
+    """Brokers that are named by their addresses, ``a:4150;b:4150``, none when there are none to be named."""
+    pairs = [] if addresses is None else split_addresses(addresses, port)
+    return {join_address(*pair): join_address(*pair) for pair in pairs}
+
+
 def split_addresses(text: str, port: int = REGISTRY_PORT) -> list[tuple[str, int]]:
     """``a:9876;b:9876`` as a list of (host, port). ValueError when one is bad or there is none."""
     found = [split_address(part, port) for part in text.replace(",", ";").split(";") if part.strip()]

@@ -14,6 +14,7 @@ from penstock.wire.codes import RequestCode, read_fields
 from penstock.wire.remoting import RemotingCommand
 
 PAGE_MAX = 1_000
+ROWS_MAX = 200  # topics and channels of one answer: a few ms
 EDGES_MAX = 1_000
 
 Answer = RemotingCommand | None
@@ -56,11 +57,22 @@ class QueueCalls:
     # -- queue topics and channels
 
     def queue_topics(self, session: Any, request: RemotingCommand) -> Answer:
-        """The topics that NSQ sees, with their channels; or one."""
-        name = read_fields(request.code, request.ext)["topic"]
-        topics = self.broker.queueing.all()
-        rows = [_topic_row(topic) for topic in topics if not name or topic.name == name.encode()]
-        return request.reply(body=fastjson.dumps({"topics": rows}))
+        """A page of the topics that NSQ sees, with their channels, by name; or one of them."""
+        fields = read_fields(request.code, request.ext)
+        known = self.broker.queueing.topics
+        if fields["topic"]:
+            names = [name for name in [fields["topic"].encode()] if name in known]
+        else:
+            names = sorted(name for name in known if name > (fields["after"] or "").encode())
+        rows: list[dict[str, Any]] = []
+        count = 0
+        for name in names:
+            if count >= ROWS_MAX:
+                return request.reply(body=fastjson.dumps({"topics": rows, "next": rows[-1]["topic"]}))
+            known[name].refresh()
+            rows.append(_topic_row(known[name]))
+            count += 1 + len(known[name].channels)
+        return request.reply(body=fastjson.dumps({"topics": rows, "next": None}))
 
     def queue_change(self, session: Any, request: RemotingCommand) -> Answer:
         """Add, rm, pause, unpause or empty a queue topic; or a channel of a topic of either kind."""

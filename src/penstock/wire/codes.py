@@ -358,7 +358,7 @@ _HEADERS: dict[RequestCode, str] = {
     RequestCode.DELAYED_COUNT: "edges:s! topic:s channel:s after:s",
     RequestCode.DELAYED_CANCEL: "id:l!",
     RequestCode.DELAYED_FIRE: "id:l!",
-    RequestCode.QUEUE_TOPICS: "topic:s",
+    RequestCode.QUEUE_TOPICS: "topic:s after:s",
     RequestCode.QUEUE_CHANGE: "action:s! topic:s! channel:s level:s",
 }
 

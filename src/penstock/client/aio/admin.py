@@ -174,11 +174,16 @@ class Admin:
 
     async def queue_topics(self, topic: str = "") -> list[dict[str, Any]]:
         """The topics that NSQ sees, or one of them: a row for each broker that has it, with its channels."""
-        return [
-            {"broker": broker, **row}
-            for broker, address in (await self._by_name()).items()
-            for row in (await self._own(address, RequestCode.QUEUE_TOPICS, topic=topic))["topics"]
-        ]
+        found = []
+        for broker, address in (await self._by_name()).items():
+            after = ""
+            while True:
+                page = await self._own(address, RequestCode.QUEUE_TOPICS, topic=topic, after=after)
+                found += [{"broker": broker, **row} for row in page["topics"]]
+                after = page["next"]
+                if not after:
+                    break
+        return found
 
     async def change_queue(
         self,

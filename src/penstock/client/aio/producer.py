@@ -15,7 +15,7 @@ from penstock.client.aio.nsqconnection import NSQ_PORT
 from penstock.client.aio.nsqsending import QueueSender
 from penstock.client.aio.numbers import WINDOW, Numbers
 from penstock.client.results import SendReceipt, SendStatus
-from penstock.client.routes import MessageQueue, Route, join_address, split_addresses
+from penstock.client.routes import MessageQueue, Route, direct
 from penstock.client.sending import (
     COMPRESS_OVER_BYTES,
     QUEUES_PER_NEW_TOPIC,
@@ -82,12 +82,7 @@ class Producer:
     ) -> None:
         self.group = group
         self.kind = kind
-        found = (
-            {}
-            if nsqd is None
-            else {join_address(*pair): join_address(*pair) for pair in split_addresses(nsqd, NSQ_PORT)}
-        )
-        self._nsqd = found
+        self._nsqd = direct(nsqd, NSQ_PORT)
         self._timeout_s = send_timeout_s
         self._retries = retries
         self._retry_unsure = retry_unsure

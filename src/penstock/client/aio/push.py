@@ -32,7 +32,7 @@ from penstock.client.aio.pulling import Puller
 from penstock.client.nsqsending import check_channel
 from penstock.client.rebalance import Allocate, average, changes
 from penstock.client.results import Outcome, Reject, Retry
-from penstock.client.routes import MessageQueue, Route, join_address, split_addresses
+from penstock.client.routes import MessageQueue, Route, direct
 from penstock.client.subscriptions import Start, Subscription, consume_from, start_ms
 from penstock.clock import Clock
 from penstock.errors import ClientError, Closed, NoRoute, WireError
@@ -129,9 +129,7 @@ class PushConsumer:
         self._start = start
         self._concurrency = concurrency
         self._in_flight_max = in_flight_max or concurrency
-        self._nsqd = (
-            {} if nsqd is None else {join_address(*a): join_address(*a) for a in split_addresses(nsqd, NSQ_PORT)}
-        )
+        self._nsqd = direct(nsqd, NSQ_PORT)
         self._timeout_s = timeout_s
         self._channels: dict[str, ChannelReader] = {}
         self._attempts_max = attempts_max
