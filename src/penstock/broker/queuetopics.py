@@ -87,7 +87,7 @@ class Topic:
             data: bytes = body[at : at + length]
         else:
             data = bytes(body[at : at + length])
-        self.put_bytes(now_ns, data, more)
+        self.put_bytes(now_ns, data, bool(more))
         return 0
 
     def put_bytes(self, now_ns: int, body: bytes, more: bool) -> None:
@@ -222,6 +222,7 @@ class QueueTopic(Topic):
         Topic.__init__(self, name, level, keeper)
         self.stream = stream
         self.floor = 0  # what lies below is owed to nobody
+        self.durable = stream.total
 
     def ready(self, size: int, count: int) -> int:
         return self.stream.ready(size + 19 * count, count)
@@ -249,8 +250,12 @@ class QueueTopic(Topic):
 
     def flushed(self, total: int) -> None:
         """Everything below is durable: readers of a `disk` topic may see it."""
-        if self.level == LEVEL_DISK and not self.paused and total > self.stream.visible:
-            self.stream.visible = total
+        self.durable = max(self.durable, total)
+        self._show_durable()
+
+    def _show_durable(self) -> None:
+        if self.level == LEVEL_DISK and not self.paused and self.durable > self.stream.visible:
+            self.stream.visible = self.durable
             self.mark()
 
     def depth(self) -> int:
@@ -318,10 +323,8 @@ class QueueTopic(Topic):
         return all(file.committed >= self.stream.total for file in self.cursors())
 
     def _paused(self) -> None:
-        if not self.paused and self.level == LEVEL_OS:
-            self.stream.visible = self.stream.total
-        elif not self.paused:
-            self.keeper.want_flush(self)
+        self._show()
+        self._show_durable()
 
     def empty(self) -> None:
         stream = self.stream
