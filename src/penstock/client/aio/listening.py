@@ -50,7 +50,8 @@ class Listeners:
         if self._count:
             self._none.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._none.wait(), timeout_s)
+                async with asyncio.timeout(timeout_s):
+                    await self._none.wait()
 
     def close(self) -> None:
         """Start no more threads; those at work go on to their end."""

@@ -361,7 +361,8 @@ class PushConsumer:
         wait_s = 0.0
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._rebalance_wanted.wait(), wait_s)
+                async with asyncio.timeout(wait_s):  # wait_for may lose a cancellation that comes with the event
+                    await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
             complete = True
             for topic in self._topics():
@@ -441,7 +442,8 @@ class PushConsumer:
     async def _release(self, assigned: Assigned) -> None:
         """Commit, and unlock, a queue that was stopped."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(assigned.idle.wait(), CLOSE_S)
+            async with asyncio.timeout(CLOSE_S):
+                await assigned.idle.wait()
         for task in assigned.tasks:
             task.cancel()
         try:
@@ -515,7 +517,7 @@ class PushConsumer:
                 await self.settle(assigned, message, Reject("attempts") if isinstance(outcome, Retry) else outcome)
                 return
             message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
-            await asyncio.sleep(ORDERLY_WAIT_S)
+            await asyncio.sleep(ORDERLY_WAIT_S if outcome.delay is None else outcome.delay)
 
     async def settle(self, assigned: Assigned, message: ReceivedMessage, outcome: Outcome) -> None:
         """A message is done or goes back to the broker, and only then its offset may move on."""
