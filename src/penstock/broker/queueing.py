@@ -37,7 +37,7 @@ from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.nsqdata import ChannelEntry, TopicEntry, read_nsqd_dat, write_nsqd_dat
 from penstock.disk.readyqueue import FULL, Pool, ReadyQueue
-from penstock.errors import Refused, StoreError
+from penstock.errors import DiskFull, Refused, StoreError
 from penstock.log.durability import Job
 from penstock.message import ReceivedMessage
 from penstock.wire import record
@@ -54,6 +54,7 @@ CHANNEL_PROPERTY = "PENSTOCK_CHANNEL"
 TOPIC_PROPERTY = "PENSTOCK_QUEUE"
 ATTEMPTS_PROPERTY = "PENSTOCK_ATTEMPTS"
 ID_PROPERTY = "PENSTOCK_ID"
+PLACE_PROPERTY = "PENSTOCK_PLACE"  # where a message given back with a delay stood in its stream
 STAMP_PROPERTY = "PENSTOCK_STAMP"  # where the id is not the timestamp
 DONE_TOPIC = b"rmq_sys_penstock_done"  # records here say which entries of the schedule are over
 DEAD_SUFFIX = b".dead"
@@ -110,6 +111,7 @@ class Queueing:
         self._since: dict[tuple[bytes, bytes], int] = {}  # (topic, channel): deferred records from here on are its own
         self._dirty: dict[Topic, None] = {}
         self._dirty_since = -1
+        self._delivered: set[int] = set()  # entries of the schedule whose delivery a kill kept from being told
         self._flush_running = False
         self.flush_wanted = False
         self._flush_started = 0  # number of the last flush that was begun
@@ -183,7 +185,10 @@ class Queueing:
             for stream in topic.streams():
                 stream.close(clean and self.healthy)
         for backend in self._backends.values():
-            backend.close()
+            try:
+                backend.close()
+            except StoreError as error:
+                log.error("disk queue not closed cleanly name=%s error=%s", backend.name, error)
         self.pool.shrink()
         self.pool.remove(self.pool.take_gone())
 
@@ -457,7 +462,15 @@ class Queueing:
             channel.deferred_elsewhere += 1
 
     def _append_deferred(
-        self, topic: bytes, channel: bytes, body: bytes, message_id: int, attempts: int, delay_ms: int, stamp_ns: int
+        self,
+        topic: bytes,
+        channel: bytes,
+        body: bytes,
+        message_id: int,
+        attempts: int,
+        delay_ms: int,
+        stamp_ns: int,
+        place: int = -1,
     ) -> None:
         broker = self.broker
         timer = broker.topics.by_name[TIMER_TOPIC]
@@ -470,6 +483,8 @@ class Queueing:
         }
         if stamp_ns != message_id:
             properties[STAMP_PROPERTY] = str(stamp_ns)
+        if place >= 0:
+            properties[PLACE_PROPERTY] = str(place)
         broker.put(timer, 0, body, properties, born_host=broker.store_host, born_ms=broker.now_ms)
 
     # -- deferred messages ---------------------------------------------------------------------------------------
@@ -490,6 +505,7 @@ class Queueing:
                 slots.attempts[slot],
                 delay_ms,
                 source.stamp_ns,
+                slots.place[slot],
             )
         except Refused:
             return False
@@ -505,6 +521,8 @@ class Queueing:
         properties = message.properties
         topic = self.topics.get(properties[TOPIC_PROPERTY].encode())
         if topic is not None:
+            if schedule_id in self._delivered:
+                return self.over(schedule_id)
             owed = self._owed(topic, properties, schedule_id - 1)
             if owed is None or owed:
                 message_id = int(properties.get(ID_PROPERTY, "0"))
@@ -559,8 +577,28 @@ class Queueing:
         """After a start: how many deferred messages each channel waits for."""
         for _, topic, properties, physical in self.deferred():
             owed = self._owed(topic, properties, physical)
+            if isinstance(topic, QueueTopic) and self._half_moved(topic, properties, owed):
+                self._delivered.add(physical + 1)
+                continue
             for name in topic.channels if owed is None else owed:
                 topic.channels[name].deferred_elsewhere += 1
+
+    @staticmethod
+    def _half_moved(topic: QueueTopic, properties: Mapping[str, str], owed: set[bytes] | None) -> bool:
+        """Finish a move between queue and schedule that a kill cut short; whether it was the one to the queue.
+
+        There the queue ends with the message, unfinished for those it is owed to and finished for the others: nothing was
+        appended behind it. The other way its old place is not finished yet.
+        """
+        message_id, stream = int(properties.get(ID_PROPERTY, "0")), topic.stream
+        old, last = int(properties.get(PLACE_PROPERTY, "-1")), stream.total - 1
+        names = set(topic.channels) if owed is None else owed
+        if last != old and stream.find(last) and stream.message_id == message_id:
+            return all(topic.has_finished(name, last) == (name not in names) for name in topic.channels)
+        for name in names if 0 <= old <= last and stream.find(old) and stream.message_id == message_id else ():
+            if not topic.has_finished(name, old):
+                topic.channels[name].source.finish_ahead(0, old)
+        return False
 
     def deferred(self) -> Iterator[tuple[int, Topic, Mapping[str, str], int]]:
         """(due ms, topic, properties, physical offset) of every deferred message of a queue topic in the schedule."""
@@ -666,7 +704,13 @@ class Queueing:
             self.due(channel)
         next_ms = timers[0][0] if timers else mono_ms + 60_000
         for backend in self._backends.values():
-            due = backend.tick(mono_ms)
+            try:
+                due = backend.tick(mono_ms)
+            except DiskFull:
+                due = mono_ms + FLUSH_WINDOW_MS  # it stays as it was on disk, and is tried again
+            except StoreError as error:
+                self.fail(error)
+                break
             if due is not None:
                 next_ms = min(next_ms, due)
         flush_ms = self.flush_due_ms()
