@@ -1,9 +1,10 @@
 """The Spark side beside its floors, in rows per CPU-second of the JVM and all Python workers together.
 
-    python bench/spark.py [--rows-100 N] [--rows-1k N] [--rounds N] [--skip-archive]
+    python bench/spark.py [--rows-100 N] [--rows-1k N] [--rounds N] [--skip-archive] [--only source|sink]
 
 source   against an empty source of the same schema, which gives the same batch again and again: what Spark itself costs;
          once from the broker over TCP, once from the broker's own files on the same machine (option `store`)
+sink     against a sink that takes every Arrow batch and lets it go; ours is flushed before a task ends, and published
 archive  against `df.write.parquet` of the same columns with the same compression
 
 A query costs about half a CPU-second before its first row (Spark starts Python to plan it), so the runs are long.
@@ -29,7 +30,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 QUEUES = 4
 WARM_UPS = 2  # the JVM compiles for many seconds, on the same cores
@@ -78,6 +85,39 @@ class EmptySource(DataSource):
 
     def reader(self, schema: Any) -> EmptyReader:
         return EmptyReader(int(self.options["rows"]), Path(self.options["batch"]).read_bytes())
+
+
+class NullDone(WriterCommitMessage):
+    """Nothing was written."""
+
+
+class NullWriter(DataSourceArrowWriter):
+    """Takes every batch and lets it go."""
+
+    def write(self, iterator: Iterator[Any]) -> NullDone:
+        for _ in iterator:
+            continue
+        return NullDone()
+
+
+class NullSink(DataSource):
+    """The floor of a sink: Arrow batches that come to Python and go nowhere."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock-bench-null"
+
+    def writer(self, schema: Any, overwrite: bool) -> NullWriter:
+        return NullWriter()
+
+
+def rows_to_write(spark: Any, rows: int, size: int) -> Any:
+    """Rows the JVM makes by itself: a value of so many bytes, one of 100,000 keys, one of five tags."""
+    return spark.range(rows, numPartitions=QUEUES).selectExpr(
+        f"encode(rpad(cast(id as string), {size}, 'x'), 'utf-8') as value",
+        "encode(concat('key-', id % 100000), 'utf-8') as key",
+        "concat('Tag', id % 5) as tags",
+    )
 
 
 # -- CPU time of a process and all below it
@@ -202,6 +242,7 @@ def main() -> None:
     parser.add_argument("--rows-1k", type=int, default=1_500_000, help="messages of 1,024 bytes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--skip-archive", action="store_true")
+    parser.add_argument("--only", choices=("source", "sink"), help="only these pairs")
     given = parser.parse_args()
 
     import penstock.spark.batches as batches
@@ -214,8 +255,24 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, broker(Path(folder) / "store") as registry:
         spark = session("bench", master="local[2, 2]")
         spark.dataSource.register(EmptySource)
+        spark.dataSource.register(NullSink)
         numbers = itertools.count()
         for name, size, wanted in (("100 B", 100, given.rows_100), ("1 KB", 1024, given.rows_1k)):
+            if given.only in (None, "sink"):
+                rows, frame = wanted // 4, rows_to_write(spark, wanted // 4, size)
+                works = {
+                    "null": lambda frame=frame: frame.write.format(NullSink.name()).mode("append").save(),
+                    "sink": lambda frame=frame, topic=f"bench-sink-{size}": (
+                        frame.write.format("penstock")
+                        .options(registry=registry, level="disk")
+                        .mode("append")
+                        .save(topic)
+                    ),
+                }
+                found["pairs"][f"sink {name}"] = pair = compared("null", "sink", spark, rows, given.rounds, works)
+                tell(f"sink {name}", pair, "null", "sink")
+            if given.only == "sink":
+                continue
             topic = f"bench-{size}"
             fill(registry, topic, wanted, size)
             rows = count(registry, topic)
@@ -233,7 +290,7 @@ def main() -> None:
                 pair = compared("empty", "source", spark, rows, given.rounds, works)
                 found["pairs"][f"source {way} {name}"] = pair
                 tell(f"source {way} {name}", pair, "empty", "source")
-            if given.skip_archive:
+            if given.skip_archive or given.only == "source":
                 continue
             topic = f"bench-archive-{size}"
             fill(registry, topic, wanted // 4, size)
