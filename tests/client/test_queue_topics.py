@@ -12,6 +12,7 @@ import pytest
 import penstock
 from client.steps import numbered, until
 from penstock.aio import Admin, Producer, PullConsumer, PushConsumer
+from penstock.client.aio import channels
 from penstock.client.results import Reject, Retry, SendStatus
 from penstock.errors import BrokerRefused, ClientError, NoRoute
 from penstock.message import Message, ReceivedMessage
@@ -399,6 +400,29 @@ async def test_two_brokers_share_what_may_be_in_flight(tmp_path: Any) -> None:
                 if len(got) == 10:
                     break
         assert set(got) == {"broker-a", "broker-b"}
+
+
+async def test_fewer_messages_than_brokers(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One message at a time: the brokers take turns, and none is left out."""
+    monkeypatch.setattr(channels, "TURN_S", 0.1)
+    with (
+        Broker(tmp_path / "a") as first,
+        Broker(tmp_path / "b", broker_name="broker-b", registry=first.registry),
+        penstock.Producer(first.registry, kind="queue") as producer,
+    ):
+        await until(lambda: first.call(known_brokers) == 2)
+        for body in numbered(6):
+            producer.send(Message("work", body))
+        async with PushConsumer("g", first.registry, in_flight_max=1) as consumer:
+            await consumer.subscribe("work")
+            got: list[tuple[str, bytes]] = []
+            async for delivery in consumer:
+                got.append((delivery.message.broker, delivery.body))
+                await delivery.ack()
+                if len(got) == 6:
+                    break
+    assert {broker for broker, _ in got} == {"broker-a", "broker-b"}
+    assert sorted(body for _, body in got) == numbered(6)
 
 
 def known_brokers(server: Any) -> int:
