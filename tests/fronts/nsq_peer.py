@@ -47,6 +47,11 @@ class NsqPeer:
             if found[4:] != b"_heartbeat_":
                 return int.from_bytes(found[:4]), found[4:]
 
+    def unread(self) -> bytes:
+        """What was read behind the last frame."""
+        found, self._read = self._read, b""
+        return found
+
     def ask(self, data: bytes) -> bytes:
         """Send, and the answer."""
         self.send(data)
