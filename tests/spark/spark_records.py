@@ -72,7 +72,7 @@ def read_plainly(records: bytes) -> list[dict[str, object]]:
                 "topic": topic.decode(),
                 "partition": queue,
                 "offset": offset,
-                "timestamp": stored_ms * 1000,
+                "timestamp": min(max(stored_ms, -62135596800000), 253402300799999) * 1000,
                 "timestampType": 1,
                 "headers": [(k.decode("utf-8", "replace"), v) for k, v in pairs if k not in (b"KEYS", b"TAGS")],
                 "tags": _text(named.get(b"TAGS")),

@@ -42,6 +42,7 @@ class Batches:
         wanted = tuple(tag.encode() for tag in tags), tuple(key.encode() for key in keys)
         self.schema = schema
         self.broker = broker
+        self.segment = ""  # the file that is read, where it is one
         self.keep_damaged = keep_damaged
         self.decoder = kernel.Decoder(*wanted) if decoder is None else decoder
         builders = {**_BUILDERS, "topic": _real_topic} if real_topic else _BUILDERS
@@ -73,7 +74,9 @@ class Batches:
             row += decoder.frame(row, rows_max, bytes_max, self._inflate)
             if decoder.lost and not self.keep_damaged:
                 raise Corrupt(
-                    f"broker {self.broker}", decoder.lost[0], "the compressed body at this queue offset is damaged"
+                    self.segment or f"broker {self.broker}",
+                    decoder.lost[0],
+                    "the compressed body at this queue offset is damaged",
                 )
             yield self.current()
 
@@ -163,6 +166,10 @@ def _broker(batches: Batches, kind: pa.DataType) -> pa.Array:
     return pa.repeat(pa.scalar(batches.broker, kind), batches.decoder.rows)
 
 
+def _segment(batches: Batches, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(batches.segment, kind), batches.decoder.rows)
+
+
 def _intact(batches: Batches, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, batches.decoder.rows, [None, pa.py_buffer(batches.decoder.intact())], 0)
 
@@ -241,4 +248,5 @@ _BUILDERS: dict[str, Callable[[Batches, pa.DataType], pa.Array]] = {
     "size": _ints(kernel.START, 0),
     "crcOk": _intact,
     "delayUntil": _due,
+    "segment": _segment,
 }

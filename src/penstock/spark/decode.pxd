@@ -19,6 +19,15 @@ cdef class Decoder:
     cdef long long tags_size
     cdef unsigned char *keys
     cdef long long keys_size
+    cdef unsigned char *topics
+    cdef long long topics_size
+    cdef long long since
+    cdef long long before
+    cdef bint verify
+    cdef bint raw
+    cdef readonly long long broken
+    cdef readonly long long broken_at
+    cdef object _topics
     cdef object _tags
     cdef object _keys
     cdef int[::1] starts
@@ -31,10 +40,22 @@ cdef class Decoder:
     @cython.locals(done=cython.longlong, need=cython.longlong)
     cpdef int place(self, object owner, object starts, long long first, long long base) except -1
 
+    cpdef object choose(self, tuple topics, long long since, long long before, bint verify, bint raw)
+
+    @cython.locals(done=cython.longlong, need=cython.longlong)
+    cpdef int sweep(self, object owner, long long until, long long base) except -1
+
+    @cython.locals(total=cython.longlong, p=cython.longlong, kept=cython.longlong)
+    cdef long long _sweep(self, long long until, long long base) noexcept nogil
+
     @cython.locals(i=cython.longlong, p=cython.longlong, kept=cython.longlong)
     cdef long long _look(self, long long need, long long first, long long base) noexcept nogil
 
+    @cython.locals(stored=cython.longlong)
     cdef bint _wanted(self) noexcept nogil
+
+    @cython.locals(p=cython.longlong, length=cython.longlong)
+    cdef bint _holds(self) noexcept nogil
 
     @cython.locals(p=cython.longlong, total=cython.longlong, kept=cython.longlong, offset=cython.longlong,
                    at=cython.longlong)

@@ -1,6 +1,7 @@
 """The decode kernel: concatenated commit-log records to the buffers of Arrow columns, without the GIL.
 
     load    pass 0: walk the records, check that each is whole, keep the starts of the wanted ones
+            (`place`: records at known places; `sweep`: a piece of a segment, up to the first byte that begins none)
     frame   pass 1: cut the next batch by rows and bytes; note where body, topic, hosts and properties of each
             row stand (one scan of the properties); inflate the compressed bodies
     ints … intact   pass 2: one column each, copied and byte-swapped into a buffer of exactly its size
@@ -59,9 +60,31 @@ class Decoder:
         self._keys = b"".join(len(key).to_bytes(2, "big") + key for key in keys)
         self.keys = address(self._keys)
         self.keys_size = len(self._keys)
+        self._topics: Any = b""
+        self.topics = address(self._topics)
+        self.topics_size = 0
+        self.since = -(1 << 62)
+        self.before = 1 << 62
+        self.verify = False
+        self.raw = False
+        self.broken = 0  # wanted records of the last sweep whose body has another sum; they are left out
+        self.broken_at = -1  # where the first of them begins
         self.starts = np.empty(1, np.int32)
         self._table = np.empty(WIDTH, np.int32)
         self.table = self._table
+
+    def choose(self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool) -> None:
+        """Only records of these topics (none: all), stored at `since` or later and before `before`, in ms.
+
+        `verify` leaves out those whose body has another sum; `raw` keeps bodies that cannot be inflated as they are.
+        """
+        self._topics = b"".join([len(topic).to_bytes(2, "big") + topic for topic in topics])
+        self.topics = address(self._topics)
+        self.topics_size = len(self._topics)
+        self.since = since
+        self.before = before
+        self.verify = verify
+        self.raw = raw
 
     # -- pass 0
 
@@ -96,6 +119,8 @@ class Decoder:
         self.records = address(owner)
         self.size = len(owner)
         self.starts = starts
+        self.broken = 0
+        self.broken_at = -1
         need = len(starts)
         with cython.nogil:
             done = self._look(need, first, base)
@@ -104,6 +129,39 @@ class Decoder:
         self.count = done
         self.rows = 0
         return done
+
+    def sweep(self, owner: bytes, until: int, base: int) -> int:
+        """Walk a piece of a segment, from its beginning at physical offset `base`: where the walk stopped.
+
+        That is at the first record that begins at `until` or behind, or at the first byte that begins no whole record
+        at its own place. Halves of transactions are no rows.
+        """
+        self.owner = owner
+        self.records = address(owner)
+        self.size = len(owner)
+        need = self.size // 91 + 1
+        if len(self.starts) < need:
+            self.starts = np.empty(need, np.int32)
+        self.broken = 0
+        self.broken_at = -1
+        with cython.nogil:
+            done = self._sweep(until, base)
+        self.rows = 0
+        return done
+
+    def _sweep(self, until: int, base: int) -> int:
+        p = 0
+        kept = 0
+        while p < until and p < self.size:
+            total = self._frame(p, self.size - p, 0)
+            if total < 0 or be64(self.records, p + 28) != base + p:
+                break
+            if not be32(self.records, p + 36) & 4 and self._wanted():
+                self.starts[kept] = p
+                kept += 1
+            p += total
+        self.count = kept
+        return p
 
     def _look(self, need: int, first: int, base: int) -> int:
         kept = 0
@@ -136,13 +194,32 @@ class Decoder:
         return kept
 
     def _wanted(self) -> bool:
-        """Whether the record in the table's first row has a wanted tag and key."""
-        if self.tags_size == 0 and self.keys_size == 0:
-            return True
-        self._scan(0)
+        """Whether the record in the table's first row is one of those asked for."""
+        stored = be64(self.records, self.table[_STORE] - 8)
+        if stored < self.since or stored >= self.before:
+            return False
+        if self.topics_size > 0 and not self._among(
+            self.topics, self.topics_size, self.table[_TOPIC], self.table[_TOPIC + 1]
+        ):
+            return False
+        if self.tags_size > 0 or self.keys_size > 0:
+            self._scan(0)
         if self.tags_size > 0 and not self._among(self.tags, self.tags_size, self.table[_TAGS], self.table[_TAGS + 1]):
             return False
-        return self.keys_size == 0 or self._any_key(self.table[_KEYS], self.table[_KEYS + 1])
+        if self.keys_size > 0 and not self._any_key(self.table[_KEYS], self.table[_KEYS + 1]):
+            return False
+        return not self.verify or self._holds()
+
+    def _holds(self) -> bool:
+        """Whether the body in the table's first row has the sum its record names; an empty one needs none."""
+        p = self.table[_BODY]
+        length = self.table[_BODY + 1]
+        if length == 0 or (crc32(self.records, p, length, 0) & 0x7FFFFFFF) == ube32(self.records, self.table[0] + 8):
+            return True
+        if self.broken == 0:
+            self.broken_at = self.table[0]
+        self.broken += 1
+        return False
 
     def _frame(self, p: int, left: int, at: int) -> int:
         """Fill the table's row at `at` from the record at p; its size, or -1 when it is not whole."""
@@ -285,6 +362,8 @@ class Decoder:
             body = inflate_body(self.owner[start : start + self.table[at + _BODY + 1]], flags)
             if body is None:
                 self.lost.append(be64(self.records, p + 20))
+                if self.raw:
+                    continue
                 self.table[at + _VALUE + 1] = -1
                 continue
             self.table[at + _VALUE] = -1 - len(extra)

@@ -19,6 +19,7 @@ from penstock.spark.inflate import inflate as inflate_body
 START, BODY, TOPIC, PROPERTIES, KEYS, TAGS, UNIQUE, BORN, STORE, VALUE = 0, 1, 3, 5, 7, 9, 11, 13, 15, 17
 WIDTH = 19
 _HEAD = Struct(">ii")
+_PLACE = Struct(">q")
 _PLAIN, _WIDE = -626843481, -626843477
 _TIME_MIN, _TIME_MAX = -62135596800000, 253402300799999
 
@@ -32,9 +33,18 @@ class Decoder:
         self.lost: list[int] = []
         self.count = self.rows = 0
         self.last = -1
+        self.topics: frozenset[bytes] = frozenset()
+        self.since, self.before = -(1 << 62), 1 << 62
+        self.verify = self.raw = False
+        self.broken, self.broken_at = 0, -1
         self.bytes: Any = np.empty(0, np.uint8)
         self.fetched: Any = np.empty((0, WIDTH), np.int64)
         self.table: Any = self.fetched
+
+    def choose(self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool) -> None:
+        """Only records of these topics (none: all), stored at `since` or later and before `before`, in ms."""
+        self.topics, self.since, self.before = frozenset(topics), since, before
+        self.verify, self.raw = verify, raw
 
     # -- pass 0
 
@@ -45,7 +55,7 @@ class Decoder:
         """
         self.owner, self.bytes = records, np.frombuffer(records, np.uint8)
         starts = self._walk(records)
-        table = self._frame(starts)
+        table = self._whole(starts)
         self._scan(table)
         offsets = self._field(table[:, START] + 20, 8)
         self.last = int(offsets[-1]) if len(offsets) else -1
@@ -54,7 +64,8 @@ class Decoder:
     def place(self, owner: Any, starts: Any, first: int, base: int) -> int:
         """As `load`, for records at known places of a piece of a segment that begins at physical offset `base`."""
         self.owner, self.bytes = owner, np.frombuffer(owner, np.uint8)
-        table = self._frame(starts.astype(np.int64))
+        self.broken, self.broken_at = 0, -1
+        table = self._whole(starts.astype(np.int64))
         self._scan(table)
         at = table[:, START]
         wrong = self._field(at + 20, 8) != first + np.arange(len(at))
@@ -65,13 +76,45 @@ class Decoder:
         self.last = first + len(at) - 1
         return self._keep(table)
 
+    def sweep(self, owner: bytes, until: int, base: int) -> int:
+        """Walk a piece of a segment, from its beginning at physical offset `base`: where the walk stopped."""
+        self.owner, self.bytes = owner, np.frombuffer(owner, np.uint8)
+        self.broken, self.broken_at = 0, -1
+        starts, p, size = [], 0, len(owner)
+        while p < until and size - p >= 91:
+            total, magic = _HEAD.unpack_from(owner, p)
+            if total < 91 or total > size - p or magic not in (_PLAIN, _WIDE):
+                break
+            if _PLACE.unpack_from(owner, p + 28)[0] != base + p:
+                break
+            starts.append(p)
+            p += total
+        table, bad = self._frame(np.array(starts, np.int64))
+        if bad.any():
+            p = starts[int(np.flatnonzero(bad)[0])]
+            table = table[: int(np.flatnonzero(bad)[0])]
+        table = table[self._field(table[:, START] + 36, 4) & 4 == 0]
+        self._scan(table)
+        self._keep(table)
+        return p
+
     def _keep(self, table: Any) -> int:
+        if len(table):
+            stored = self._field(table[:, STORE] - 8, 8)
+            table = table[(stored >= self.since) & (stored < self.before)]
+        if self.topics:
+            table = table[[text in self.topics for text in self._texts(table, TOPIC)]]
         if self.tags:
             table = table[[text in self.tags for text in self._texts(table, TAGS)]]
         if self.keys:
             table = table[
                 [bool(self.keys.intersection((text or b"").split(b" "))) for text in self._texts(table, KEYS)]
             ]
+        if self.verify and len(table):
+            holds = self._holds(table)
+            self.broken = int((~holds).sum())
+            self.broken_at = int(table[~holds][0, START]) if self.broken else -1
+            table = table[holds]
         self.fetched, self.count, self.rows = table, len(table), 0
         return self.count
 
@@ -91,7 +134,19 @@ class Decoder:
         index = np.minimum(positions[:, None] + np.arange(width), len(self.bytes) - 1)
         return self.bytes[index].view(f">i{width}" if width > 1 else np.uint8)[:, 0].astype(np.int64)
 
-    def _frame(self, starts: Any) -> Any:
+    def _whole(self, starts: Any) -> Any:
+        table, bad = self._frame(starts)
+        if bad.any():
+            raise Corrupt("fetched records", int(starts[bad][0]), "not a whole record")
+        return table
+
+    def _holds(self, table: Any) -> Any:
+        sums = self._field(table[:, START] + 8, 4) & 0xFFFFFFFF
+        found = [crc32(self.owner, p, n, 0) & 0x7FFFFFFF for p, n in table[:, BODY : BODY + 2].tolist()]
+        return (np.array(found, np.int64) == sums) | (table[:, BODY + 1] == 0)
+
+    def _frame(self, starts: Any) -> tuple[Any, Any]:
+        """The table of these records, and which of them are not whole."""
         table = np.full((len(starts), WIDTH), -1, np.int64)
         ends = starts + self._field(starts, 4)
         flags = self._field(starts + 36, 4)
@@ -110,15 +165,13 @@ class Decoder:
         bad |= at + 2 > ends
         size = self._field(np.where(bad, starts, at), 2) & 0xFFFF
         bad |= at + 2 + size != ends
-        if bad.any():
-            raise Corrupt("fetched records", int(starts[bad][0]), "not a whole record")
         for span, where, length in (
             (BODY, body, body_size), (VALUE, body, body_size), (TOPIC, topic, topic_size),
             (PROPERTIES, at + 2, size), (BORN, born, born_size), (STORE, store, store_size),
         ):  # fmt: skip
             table[:, span], table[:, span + 1] = where, length
         table[:, START] = starts
-        return table
+        return table, bad
 
     def _pairs_of(self, table: Any) -> tuple[Any, Any, Any, Any]:
         """(row, name start, value start, value end) of every property with a name and a value, in order."""
@@ -179,7 +232,8 @@ class Decoder:
             body = inflate_body(self.owner[start : start + size], int(flags[i]))
             if body is None:
                 self.lost.append(int(self._field(self.table[i : i + 1, START] + 20, 8)[0]))
-                self.table[i, VALUE + 1] = -1
+                if not self.raw:
+                    self.table[i, VALUE + 1] = -1
                 continue
             self.table[i, VALUE], self.table[i, VALUE + 1] = -1 - len(extra), len(body)
             extra += body

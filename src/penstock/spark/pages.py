@@ -5,18 +5,18 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from penstock.spark import options, schema, sinkoptions
+from penstock.spark import logoptions, options, schema, sinkoptions
 
 
 def rewritten(page: str) -> str:
     """The page with the tables between their markers as they are now."""
-    tables = {
-        "options": options.table(),
-        "columns": schema.table(),
-        "sink options": options.table(sinkoptions.SINK_OPTIONS),
-        "sink columns": sinkoptions.columns_table(),
-    }
-    for name, table in tables.items():
+    for name, table in (
+        ("options", options.table()),
+        ("log options", options.table(logoptions.OPTIONS)),
+        ("columns", schema.table()),
+        ("sink options", options.table(sinkoptions.SINK_OPTIONS)),
+        ("sink columns", sinkoptions.columns_table()),
+    ):
         before, start, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition(f"<!-- end of {name} -->\n")
         page = before + start + table + end + after

@@ -51,6 +51,7 @@ COLUMNS = (
     Column("delayUntil", "timestamp", "the moment a delayed message was due; null for others"),
 )
 BY_NAME = {column.name: column for column in COLUMNS}
+SEGMENT = Column("segment", "string", "the file it was read from; `penstock-log` only")
 BASE = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "tags")
 NEVER_NULL = frozenset(
     {"topic", "partition", "offset", "timestamp", "timestampType", "headers", "properties", "msgId", "broker"}
@@ -58,32 +59,35 @@ NEVER_NULL = frozenset(
 )
 
 
-def columns(*, headers: bool = False, metadata: bool = False, names: tuple[str, ...] = ()) -> tuple[str, ...]:
+def columns(
+    *, headers: bool = False, metadata: bool = False, names: tuple[str, ...] = (), bulk: bool = False
+) -> tuple[str, ...]:
     """The column names for these options: `names` if given, else the base columns with what was asked for."""
     if names:
         for name in names:
-            _known(name)
+            _known(name, bulk)
         return names
     if metadata:
-        return tuple(column.name for column in COLUMNS)
+        return tuple(column.name for column in COLUMNS) + ((SEGMENT.name,) if bulk else ())
     return (*BASE[:7], "headers", *BASE[7:]) if headers else BASE
 
 
 def ddl(names: tuple[str, ...]) -> str:
     """These columns as a DDL string, which `DataSource.schema` may return without importing Spark's types."""
-    return ", ".join(f"`{name}` {BY_NAME[name].type}" for name in names)
+    return ", ".join(f"`{name}` {_known(name, True).type}" for name in names)
 
 
 def table() -> str:
     """The columns as a Markdown table, for the documentation."""
     lines = ["| column | type | what it is |", "|---|---|---|"]
-    return "\n".join(lines + [f"| `{name}` | {kind} | {meaning} |" for name, kind, meaning in COLUMNS]) + "\n"
+    rows = [f"| `{name}` | {kind} | {meaning} |" for name, kind, meaning in (*COLUMNS, SEGMENT)]
+    return "\n".join(lines + rows) + "\n"
 
 
-def check(schema: StructType) -> None:
+def check(schema: StructType, bulk: bool = False) -> None:
     """`ConfigError` when a user's schema asks for a column we do not have or for another type."""
     for field in schema.fields:
-        column = _known(field.name)
+        column = _known(field.name, bulk)
         if field.dataType.simpleString() != column.type:
             raise ConfigError(
                 f"column {field.name} is {column.type}, not {field.dataType.simpleString()}",
@@ -115,14 +119,15 @@ def arrow_of(names: tuple[str, ...]) -> pa.Schema:
         "map<string,string>": pa.map_(text, text),
         "array<struct<key:string,value:binary>>": pa.list_(pa.field("element", header)),
     }
-    return pa.schema([(name, types[BY_NAME[name].type]) for name in names])
+    return pa.schema([(name, types[_known(name, True).type]) for name in names])
 
 
-def _known(name: str) -> Column:
-    column = BY_NAME.get(name)
+def _known(name: str, bulk: bool = False) -> Column:
+    every = {**BY_NAME, SEGMENT.name: SEGMENT} if bulk else BY_NAME
+    column = every.get(name)
     if column is None:
-        near = get_close_matches(name.lower(), [known.lower() for known in BY_NAME], 1, 0.5)
-        spelled = next((known for known in BY_NAME if near and known.lower() == near[0]), None)
-        hint = f"did you mean {spelled}?" if spelled else f"known columns: {', '.join(BY_NAME)}"
+        near = get_close_matches(name.lower(), [known.lower() for known in every], 1, 0.5)
+        spelled = next((known for known in every if near and known.lower() == near[0]), None)
+        hint = f"did you mean {spelled}?" if spelled else f"known columns: {', '.join(every)}"
         raise ConfigError(f"no column {name!r}: {hint}", hint)
     return column

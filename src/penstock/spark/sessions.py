@@ -56,12 +56,14 @@ def running() -> bool:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("penstock")` known to a session that does not find it by itself (a broken `pyspark_…` package)."""
+    """Make our formats known to a session that does not find them by itself (a broken `pyspark_…` package)."""
     from pyspark_penstock import DefaultSource
+    from pyspark_penstock_log import DefaultSource as LogSource
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         spark.dataSource.register(DefaultSource)
+        spark.dataSource.register(LogSource)
 
 
 def settings(quick: bool = False) -> dict[str, str]:

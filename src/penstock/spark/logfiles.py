@@ -1,0 +1,238 @@
+"""Commit-log segments read in bulk, without a broker: which files, up to where, in which pieces, and the walk over one.
+
+A record names its own physical offset, so a segment can be cut at any byte: a piece begins at the first record that stands
+at its own place at or behind the cut. A piece owns the records that begin in it, and what stands damaged between the last
+of them and the next good record. So any cutting gives the same rows.
+
+The newest segment may be growing: it is read up to the position the store's checkpoint calls durable, without one up to
+the last record there is now. Pieces are read in windows that fit a core's cache.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from struct import Struct
+from typing import Any, NamedTuple
+
+from penstock.errors import ConfigError
+from penstock.log.checkpoint import parse as checkpoints
+
+WINDOW_BYTES = 1 << 20
+_CHUNK = 4 << 20
+_MAGIC = b"\xda\xa3\x20"  # and A7, or AB for a topic length of two bytes
+_BLANK = b"\xcb\xd4\x31\x94"
+_HEAD = Struct(">i4s")
+_PLACE = Struct(">q")
+_SMALLEST = 91
+
+
+class Segment(NamedTuple):
+    """One file: physical offsets `base` to `base + size`, of which those below `end` are read."""
+
+    path: str
+    base: int
+    size: int
+    end: int
+
+
+class Piece(NamedTuple):
+    """Bytes `begin` to `end` of a segment, counted in the file."""
+
+    segment: Segment
+    begin: int
+    end: int
+
+
+class Rows(NamedTuple):
+    """So many rows are in the decoder now, out of a window that begins here in the file."""
+
+    number: int
+    begin: int
+
+
+class Damage(NamedTuple):
+    """Bytes of a segment's file in which no record begins."""
+
+    segment: Segment
+    begin: int
+    end: int
+
+
+# -- which files
+
+
+def find(path: str) -> list[Segment]:
+    """The segments behind a store folder, a commitlog folder, a file or a pattern of these, by physical offset."""
+    chosen: dict[str, None] = {}
+    for name in sorted(glob.glob(path)) if glob.has_magic(path) else [path]:
+        place = Path(name)
+        if place.is_dir():
+            place = place / "commitlog" if (place / "commitlog").is_dir() else place
+            chosen.update((str(place / n), None) for n in sorted(os.listdir(place)) if _is_name(n))
+        elif place.is_file():
+            chosen[str(place)] = None
+    if not chosen:
+        hint = "give a store folder, its folder commitlog, segment files, or a pattern of these"
+        raise ConfigError(f"no commit-log segments at {path}", hint)
+    return sorted((_segment(Path(name)) for name in chosen), key=lambda s: (s.base, s.path))
+
+
+def store_of(segment: Segment) -> Path | None:
+    """The store folder a segment lies in, if it lies in one."""
+    folder = Path(segment.path).absolute().parent
+    return folder.parent if folder.name == "commitlog" else None
+
+
+def _is_name(name: str) -> bool:
+    return len(name) == 20 and name.isdigit()
+
+
+def _segment(path: Path) -> Segment:
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        # A copy under another name is known by its first record.
+        head = os.pread(file.fileno(), 36, 0)
+        base = int(path.name) if _is_name(path.name) else _PLACE.unpack_from(head, 28)[0] if len(head) == 36 else 0
+        whole = Segment(str(path), base, size, size)
+        later = [name for name in os.listdir(path.parent) if _is_name(name) and int(name) > base]
+        if later:
+            return whole
+        durable = durable_end(path.absolute().parent.parent) if path.absolute().parent.name == "commitlog" else None
+        if durable is not None:
+            return whole._replace(end=min(max(durable - base, 0), size))
+        return whole._replace(end=_written(file.fileno(), whole))
+
+
+def durable_end(store: Path) -> int | None:
+    """The physical offset below which a store of ours says all is durable; None where there is no such word."""
+    try:
+        marks = checkpoints((store / "checkpoint").read_bytes())
+    except OSError:
+        return None
+    return max(marks, key=lambda mark: mark.generation).durable if marks else None
+
+
+def _written(fd: int, segment: Segment) -> int:
+    """Where the last record ends in a segment whose rest is zeros, or torn."""
+    low, high = 0, segment.size
+    while high - low > _CHUNK:  # halving is a guess (a body may be zeros), made good below
+        middle = (low + high) // 2
+        low, high = (middle, high) if os.pread(fd, 1 << 16, middle).strip(b"\0") else (low, middle)
+    end, at = 0, next_good(fd, segment, max(low - _CHUNK, 0))
+    while at >= 0:
+        while at < segment.size and (length := _measure(fd, segment, at)):
+            at += length
+        end, at = at, next_good(fd, segment, at)
+    return end
+
+
+# -- pieces
+
+
+def cut(segments: Sequence[Segment], piece_bytes: int, least: int | None) -> list[list[Piece]]:
+    """The segments as runs of about equal size, in order: at least `least` of them, each `piece_bytes` at most."""
+    total = sum(segment.end for segment in segments)
+    count = max(-(-total // piece_bytes), least or 1, 1)
+    borders = [total * n // count for n in range(count + 1)]
+    runs: list[list[Piece]] = []
+    for low, high in pairwise(borders):
+        run, at = [], 0
+        for segment in segments:
+            begin, end = max(low - at, 0), min(high - at, segment.end)
+            if begin < end:
+                run.append(Piece(segment, begin, end))
+            at += segment.end
+        if run:
+            runs.append(run)
+    return runs
+
+
+# -- the walk
+
+
+def walk(piece: Piece, decoder: Any) -> Iterator[Rows | Damage]:
+    """The records of a piece, in order, and the damage met on the way."""
+    segment, at, end = piece
+    with open(segment.path, "rb", buffering=0) as file:
+        fd = file.fileno()
+        if at:
+            at = next_good(fd, segment, at)
+            if not 0 <= at < end:
+                return
+        longest = WINDOW_BYTES
+        while at < segment.end:
+            if at < end:
+                data = os.pread(fd, min(longest, segment.end - at), at)
+                reached = decoder.sweep(data, end - at, segment.base + at)
+                if decoder.count or decoder.broken:
+                    yield Rows(decoder.count, at)
+                longest = WINDOW_BYTES
+                if reached:
+                    at += reached
+                    continue
+            length = _measure(fd, segment, at)
+            if at < end and longest < length <= segment.end - at:
+                longest = length
+                continue
+            if length or _ends(fd, segment, at):
+                return
+            after = next_good(fd, segment, at + 1)
+            after = after if after >= 0 else segment.end
+            yield Damage(segment, at, after)
+            at = after
+
+
+def next_good(fd: int, segment: Segment, at: int) -> int:
+    """The first place from `at` on where a whole record stands at its own physical offset, or -1."""
+    at = max(at, 0) + 4
+    while at < segment.size:
+        at = _data(fd, at)
+        chunk = os.pread(fd, _CHUNK + 3, at)
+        if len(chunk) < 4:
+            return -1
+        found = chunk.find(_MAGIC)
+        while found >= 0:
+            if chunk[found + 3 : found + 4] in (b"\xa7", b"\xab") and _measure(fd, segment, at + found - 4):
+                return at + found - 4
+            found = chunk.find(_MAGIC, found + 1)
+        at += _CHUNK
+    return -1
+
+
+def _data(fd: int, at: int) -> int:
+    """Where written bytes go on: a segment that is not full is mostly a hole."""
+    try:
+        return max(os.lseek(fd, at, os.SEEK_DATA), at)
+    except (OSError, AttributeError):
+        return at
+
+
+def _ends(fd: int, segment: Segment, at: int) -> bool:
+    """Whether the blank record stands here that fills the rest of a segment."""
+    return os.pread(fd, 8, at) == _HEAD.pack(segment.size - at, _BLANK)
+
+
+def _measure(fd: int, segment: Segment, at: int) -> int:
+    """The size of the record at this place of the file; 0 when none that is whole, at its own place, begins there."""
+    head = os.pread(fd, 116, at)
+    if len(head) < _SMALLEST:
+        return 0
+    total, magic = _HEAD.unpack_from(head)
+    if magic[:3] != _MAGIC or magic[3] not in b"\xa7\xab" or not _SMALLEST <= total <= segment.size - at:
+        return 0
+    if _PLACE.unpack_from(head, 28)[0] != segment.base + at:
+        return 0
+    fixed = 84 + (12 if head[39] & 0x10 else 0) + (12 if head[39] & 0x20 else 0)
+    body = int.from_bytes(head[fixed : fixed + 4], "big", signed=True)
+    wide = 1 + (magic[3] == 0xAB)
+    topic = fixed + 4 + body
+    if body < 0 or topic + wide + 2 > total:
+        return 0
+    properties = topic + wide + int.from_bytes(os.pread(fd, wide, at + topic), "big")
+    if properties + 2 > total:
+        return 0
+    return total if properties + 2 + int.from_bytes(os.pread(fd, 2, at + properties), "big") == total else 0
