@@ -80,7 +80,7 @@ def deferred_early() -> None:
     append = Queueing._append_deferred
 
     def sooner(self: Queueing, *words: Any) -> None:
-        append(self, *words[:-1], words[-1] * 9 // 10)
+        append(self, *words[:5], words[5] * 9 // 10, *words[6:])
 
     Queueing._append_deferred = sooner  # type: ignore[method-assign]
 

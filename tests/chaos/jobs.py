@@ -110,7 +110,7 @@ class Recorder:
         self.bodies: dict[bytes, bytes] = {}  # id → body
         self.told: dict[bytes, set[bytes]] = {name: set() for name in CHANNELS}  # FIN was sent
         self.finished: dict[bytes, set[bytes]] = {name: set() for name in CHANNELS}  # and is effective
-        self.postponed: dict[tuple[bytes, bytes], tuple[float, int]] = {}  # (channel, body) → not before, life (0: all)
+        self.postponed: dict[tuple[bytes, bytes], list[float]] = {}  # (channel, body) → [not before, life (0: any)]
         self.paused: set[bytes] = set()
         self.fault = ""
         self.redelivered = 0
@@ -157,7 +157,7 @@ class Recorder:
             self.object("Q3", f"{name} has {attempts} attempts")
         if now < self.sent.get(body, 0) - EARLY_S:
             self.object("Q4", f"{name} came {self.sent[body] - now:.3f} s early")
-        not_before, life = self.postponed.pop((channel, body), (0.0, 0))
+        not_before, life = self.postponed.pop((channel, body), [0.0, 0])
         if life in (0, self.life) and now < not_before - EARLY_S:
             self.object("Q4", f"{name}, given back, came {not_before - now:.3f} s early")
         if body in self.finished[channel]:
@@ -168,14 +168,13 @@ class Recorder:
         self.line("OBJECTION", rule, text)
         self.fault = self.fault or f"{rule}: {text}"
 
-    def effective(self, channel: bytes, finished: list[bytes], requeued: list[bytes]) -> None:
+    def effective(self, channel: bytes, finished: list[bytes], requeued: list[list[float]]) -> None:
         """The answer behind these FINs and REQs came."""
         with self.lock:
             self.line("effective", channel, *(body.split(b"|")[0] for body in finished))
             self.finished[channel].update(finished)
-            for body in requeued:
-                if (channel, body) in self.postponed:
-                    self.postponed[channel, body] = (self.postponed[channel, body][0], 0)
+            for postponed in requeued:
+                postponed[1] = 0
 
     def behind(self) -> int:
         """How many answered messages the slowest channel was not told to be finished."""
@@ -321,8 +320,8 @@ class Reader:
         self.peer, self.recorder, self.channel = peer, recorder, channel
         self._words: list[bytes] = []
         self._finished: list[bytes] = []
-        self._requeued: list[bytes] = []
-        self._marks: deque[tuple[list[bytes], list[bytes]]] = deque()
+        self._requeued: list[list[float]] = []
+        self._marks: deque[tuple[list[bytes], list[list[float]]]] = deque()
 
     def messages(self) -> Iterator[tuple[bytes, bytes]]:
         """Wait for something, then (id, body) of every message that is there."""
@@ -343,10 +342,11 @@ class Reader:
 
     def requeue(self, message_id: bytes, body: bytes, delay_ms: int) -> None:
         self._words.append(b"REQ %s %d\n" % (message_id, delay_ms))
-        self._requeued.append(body)
         with self.recorder.lock:
             self.recorder.line("REQ", self.channel, message_id, delay_ms)
-            self.recorder.postponed[self.channel, body] = (time.monotonic() + delay_ms / 1000, self.recorder.life)
+            postponed = [time.monotonic() + delay_ms / 1000, self.recorder.life]
+            self.recorder.postponed[self.channel, body] = postponed
+        self._requeued.append(postponed)
 
     def say(self) -> None:
         """Send it."""

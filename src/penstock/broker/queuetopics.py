@@ -284,6 +284,11 @@ class QueueTopic(Topic):
         channel.origin = source.lanes[0].head
         return channel
 
+    def has_finished(self, name: bytes, place: int) -> bool:
+        """Whether a channel has finished the record at this place."""
+        file = self.channels[name].source.lanes[0].file
+        return place < file.committed or bool(file.finished(place))
+
     def refresh(self) -> None:
         for channel in self.channels.values():
             channel.message_count = max(0, self.stream.visible - channel.origin)
@@ -344,13 +349,13 @@ class QueueTopic(Topic):
         if answer:
             return answer
         place = stream.total
+        if owed is not None:
+            for name, channel in self.channels.items():  # before it is there: a kill between would show it to them
+                if name not in owed:
+                    channel.source.finish_ahead(0, place)
         stream.append_bytes(message_id, attempts, body)
         for channel in self.channels.values():
             channel.origin += 1  # it was counted when it was published
-        if owed is not None:
-            for name, channel in self.channels.items():
-                if name not in owed:
-                    channel.source.finish_ahead(0, place)
         self._show()
         if self.level == LEVEL_DISK:
             self.keeper.want_flush(self)

@@ -78,6 +78,9 @@ class CursorSource(Source):  # type: ignore[misc]
             if lane.skip > 0 and file.finished(ordinal):
                 lane.skip -= 1
                 lane.head = ordinal + 1
+                if ordinal == file.committed:  # nothing before it is in hand: nobody else would move on from here
+                    file.beyond -= 1
+                    self._advance(lane, ordinal + 1)
                 continue
             if stream.find(ordinal):
                 lane.head = ordinal + 1

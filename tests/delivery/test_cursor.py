@@ -1,0 +1,124 @@
+"""Cursors: what is finished ahead of the reader, and moves to and from the schedule that a kill cuts short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.queueside import Delivery, Reader, Side
+
+
+class Killed(Exception):
+    """Here the process ends."""
+
+
+def subscribe(side: Side, name: bytes, ready: int = 100) -> Reader:
+    reader = Reader()
+    reader.ready_count = ready
+    side.keeper.topic(b"t").channel(name).add(reader)
+    side.keeper.topic(b"t").mark()
+    return reader
+
+
+def read(side: Side, reader: Reader, ms: int = 0) -> list[Delivery]:
+    side.turn(ms)
+    return list(reader.deliveries())
+
+
+def finish(side: Side, name: bytes, reader: Reader, messages: list[Delivery]) -> None:
+    channel = side.keeper.topic(b"t").channel(name)
+    for message in messages:
+        assert channel.finish(reader, message.id, 0, 0) == 0
+    side.keeper.mark_channel(channel)
+
+
+def open_side(folder: Path, *channels: bytes) -> Side:
+    side = Side(folder)
+    for name in channels:
+        side.keeper.topic(b"t").channel(name)
+    side.turn()
+    return side
+
+
+def test_the_committed_place_passes_what_was_finished_ahead(tmp_path: Path) -> None:
+    """Else no segment would ever be let go, and the channel stopped at the end of its window."""
+    side = open_side(tmp_path, b"a")
+    reader = subscribe(side, b"a", ready=1)
+    topic = side.keeper.topic(b"t")
+    side.keeper.publish(topic, [b"0"])
+    first = read(side, reader)
+    topic.channel(b"a").source.finish_ahead(0, 1)  # the next message is another channel's
+    side.keeper.publish(topic, [b"1", b"2", b"3"])
+    side.turn()
+    finish(side, b"a", reader, first)
+    for _ in range(2):
+        finish(side, b"a", reader, read(side, reader))
+    file = topic.channel(b"a").source.lanes[0].file
+    side.turn()
+    assert (file.committed, file.beyond) == (4, 0)
+    side.close()
+
+
+def killed_in(side: Side, name: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
+    """Let the process end in a method of the keeper, before it did or after."""
+    whole = getattr(side.keeper, name)
+
+    def ends(*words: Any) -> None:
+        if after:
+            whole(*words)
+        raise Killed
+
+    monkeypatch.setattr(side.keeper, name, ends)
+
+
+def test_a_message_given_back_is_not_in_two_places_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = open_side(tmp_path, b"a", b"b")
+    side.keeper.publish(side.keeper.topic(b"t"), [b"one", b"two"])
+    reader = subscribe(side, b"a")
+    messages = read(side, reader)
+    killed_in(side, "defer", monkeypatch, after=True)
+    with pytest.raises(Killed):
+        side.keeper.topic(b"t").channel(b"a").requeue(reader, messages[0].id, 500, side.clock.monotonic_ms())
+    side.reopen(False)
+    channel = side.keeper.topic(b"t").channel(b"a")
+    assert channel.depth() + channel.deferred_count == 2
+    reader = subscribe(side, b"a")
+    assert [m.body for m in read(side, reader)] == [b"two"]
+    assert [(m.body, m.attempts) for m in read(side, reader, 600)] == [(b"one", 2)]
+    assert [m.body for m in read(side, subscribe(side, b"b"))] == [b"one", b"two"]
+    side.close()
+
+
+@pytest.mark.parametrize("how", ["published", "given back", "given back by both"])
+def test_a_deferred_message_does_not_come_twice_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    side = open_side(tmp_path, b"a", b"b")
+    topic = side.keeper.topic(b"t")
+    if how == "published":
+        side.keeper.publish(topic, [b"one"], 500)
+    else:
+        side.keeper.publish(topic, [b"one"])
+        for name in (b"a", b"b") if how == "given back by both" else (b"a",):
+            reader = subscribe(side, name)
+            (message,) = read(side, reader)
+            topic.channel(name).requeue(reader, message.id, 500 if name == b"a" else 800, side.clock.monotonic_ms())
+        side.turn()
+    killed_in(side, "over", monkeypatch, after=False)
+    with pytest.raises(Killed):
+        side.turn(600)
+    side.reopen(False)
+    for name in (b"a", b"b"):
+        reader = subscribe(side, name)
+        came = read(side, reader)
+        finish(side, name, reader, came)
+        later = read(side, reader, 1000)
+        finish(side, name, reader, later)
+        assert [m.body for m in came + later] == [b"one"]
+        channel = side.keeper.topic(b"t").channel(name)
+        assert channel.depth() + channel.in_flight_count + channel.deferred_count == 0
+    side.close()
