@@ -240,7 +240,7 @@ class QueueTopic(Topic):
         return 0
 
     def _show(self) -> None:
-        if self.level == LEVEL_OS and not self.paused:
+        if self.level == 0 and not self.paused:  # os
             self.stream.visible = self.stream.total
 
     def new_id(self, now_ns: int) -> int:

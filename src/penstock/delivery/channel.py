@@ -156,7 +156,7 @@ class Channel:
             consumer = self.consumers[self._turn]
             self._turn += 1
             room = consumer.ready_count - consumer.in_flight
-            if room <= 0 or consumer.behind + consumer.out.size > OUT_MAX:
+            if room <= 0 or consumer.behind + consumer.out.size > 8388608:  # OUT_MAX; a module's name is a look-up when compiled
                 idle += 1
                 continue
             if share == 0:
@@ -211,7 +211,7 @@ class Channel:
             consumer.in_flight += 1
             consumer.message_count += 1
             got += 1
-            if out.size > OUT_MAX:
+            if out.size > 8388608:  # OUT_MAX
                 break
         if out.size != before:
             consumer.wake()

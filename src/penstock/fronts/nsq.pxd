@@ -10,7 +10,7 @@ cdef class NsqFront:
     cdef public object broker, config, keeper, ask_authority, tls_context
     cdef public set sessions, holding
     cdef public dict rejected
-    cdef public bint strict, blocked
+    cdef public bint strict, blocked, healthy
     cdef public long long mono_ms, now_ns
     cdef public bytes ok
     cdef unsigned char *ok_at

@@ -147,10 +147,10 @@ class NsqSession(Consumer):
         while pos < total:
             end = find(base, pos, total, 10)
             if end < 0:
-                if total - pos > LINE_MAX:
+                if total - pos > 4096:  # LINE_MAX
                     raise WireError("a command line of more than 4 KiB")
                 break
-            if end - pos > LINE_MAX:
+            if end - pos > 4096:
                 raise WireError("a command line of more than 4 KiB")
             after = self._command(pos, end, total)
             if after < 0:
@@ -302,7 +302,7 @@ class NsqSession(Consumer):
             return body
         topic = self.topic
         answer = topic.ready(size, 1)
-        if answer != 0 or not self.keeper.healthy:
+        if answer != 0 or not self.front.healthy:
             self._not_stored(answer, b"E_PUB_FAILED PUB failed ")
             return body + 4 + size
         try:
@@ -385,7 +385,7 @@ class NsqSession(Consumer):
             return body
         topic = self.topic
         answer = topic.ready(size - 4 - 4 * count, count)
-        if answer != 0 or not self.keeper.healthy:
+        if answer != 0 or not self.front.healthy:
             self._not_stored(answer, b"E_MPUB_FAILED MPUB failed ")
             return end
         at = body + 8
@@ -644,6 +644,7 @@ class NsqFront:
         self.tls_context: Any = None
         self.strict = bool(broker.config.auth_http_address)
         self.blocked = False
+        self.healthy = True
         self.mono_ms = broker.mono_ms
         self.now_ns = broker.now_ns
         self.ok = OK_FRAME
@@ -670,6 +671,7 @@ class NsqFront:
         self.mono_ms = self.broker.mono_ms
         self.now_ns = self.broker.now_ns
         self.blocked = self.keeper.blocked()
+        self.healthy = self.keeper.healthy
 
     def flushed(self) -> None:
         """At the end of a turn: answers whose flush is done go out."""
