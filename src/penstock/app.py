@@ -77,6 +77,7 @@ class Process:
         broker, front = self.broker, self.front
         if broker is None:
             return
+        broker.staging.lift()
         queueing, arrived = broker.queueing, broker.store.arrived
         if front is not None:
             self._end_remoting(broker, front)

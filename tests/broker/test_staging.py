@@ -353,6 +353,28 @@ def test_an_error_in_the_middle_hides_the_batch_and_ends_writing(house: House, m
     assert house.rows() == named("a", 5) + named("b", 5)
 
 
+def test_a_batch_larger_than_what_is_reserved_is_seen_when_all_of_it_is(house: House) -> None:
+    """Readers see an offset when its number is reserved durably, 4,096 ahead: of a batch never only these."""
+    house.stage(A, [piece([b"%d" % n]) for n in range(10)] + [piece(named("a", 100)) for _ in range(50)])
+    house.publish([A])
+    told: list[str] = []
+    house.staging.when_visible(lambda: told.append("seen"))
+    assert (house.rows(), told) == ([], [])
+    house.stage(B, [piece(named("b", 3))], batch=1)
+    house.publish([B], batch=1)
+    house.settle()
+    assert len(house.rows()) == 5_013
+    assert told == ["seen"]
+    house.stage("c" * 32, [piece(named("c", 100)) for _ in range(45)], batch=2)
+    house.publish(["c" * 32], batch=2)
+    seen = len(house.rows())
+    assert seen in (5_013, 9_513)
+    house.kill()
+    house.open()
+    house.settle()
+    assert len(house.rows()) == 9_513
+
+
 def test_what_is_known_of_sinks_outlives_the_log(house: House) -> None:
     house.stage(A, [piece(named("a", 5))], batch=9)
     house.publish([A], batch=9)

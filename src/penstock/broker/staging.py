@@ -48,6 +48,7 @@ TOKENS_MAX = 100_000
 NAME_MAX = 255
 SWEEP_MS = 60_000
 DELAYED = 1
+NEVER = 1 << 62
 
 _HEAD = Struct(">4sII")
 _CHUNK = Struct(">QII")
@@ -94,6 +95,15 @@ class Spool:
     flushed: bool = False
     at_ms: int = 0
     queues: set[tuple[bytes, int]] = field(default_factory=set)
+
+
+@dataclass
+class Veil:
+    """A batch that readers do not see yet: from which offset on in which queues; `whole`: all of it is in the log."""
+
+    queues: list[tuple[Any, int]]
+    whole: bool = False
+    answers: list[Callable[[], None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -151,6 +161,7 @@ class Staging:
         self._draft = Draft()
         self._flushing: set[str] = set()
         self._waiting: list[tuple[set[str], Callable[[BaseException | None], None]]] = []
+        self._veils: list[Veil] = []
         self._doomed: list[tuple[int, Spool]] = []  # to be removed when the log is flushed up to a position
         self._removing = False
         self._sweep_ms = 0
@@ -493,9 +504,12 @@ class Staging:
         """
         assert self.sinks.begun is not None
         begun = self.sinks.begun
-        queues = [self._topic(name).queues[queue_id] for spool in spools for name, queue_id in spool.queues]
-        for queue in queues:
-            queue.hidden_from = min(queue.hidden_from, queue.max_offset)
+        places = {place for spool in spools for place in spool.queues}
+        queues = [self._topic(name).queues[queue_id] for name, queue_id in places]
+        veil = Veil([(queue, queue.first_at_or_after(begun.physical)) for queue in queues])
+        self._veils.append(veil)
+        for queue, start in veil.queues:
+            queue.hidden_from = min(queue.hidden_from, start)
         try:
             for spool in spools:
                 for piece in self._pieces(spool):
@@ -511,8 +525,33 @@ class Staging:
             log.error("a publish was cut short sink=%s error=%s", begun.about["sink"], error)
             self.broker.store.fail(error)
             raise Refused(f"not published; a restart of the broker finishes it: {error}", remoting=14) from error
-        for queue in queues:
-            queue.hidden_from = 1 << 62
+        veil.whole = True
+        self.lift()
+
+    def lift(self) -> None:
+        """Let readers see what is whole now: offsets are shown when they are reserved durably, and a batch not before
+        all of its own are. At the end of every turn."""
+        store = self.broker.store
+        while self._veils and self._veils[0].whole:
+            veil = self._veils[0]
+            if any(queue.reserved < queue.max_offset for queue, _ in veil.queues):
+                return
+            del self._veils[0]
+            for queue, _ in veil.queues:
+                starts = [start for later in self._veils for other, start in later.queues if other is queue]
+                queue.hidden_from = min(starts, default=NEVER)
+                if queue.watched and not queue.arrived:
+                    queue.arrived = True
+                    store.arrived.append(queue)
+            for answer in veil.answers:
+                answer()
+
+    def when_visible(self, answer: Callable[[], None]) -> None:
+        """Call `answer` when readers see all that is published; at once when they do."""
+        if self._veils and self.broker.store.healthy:
+            self._veils[-1].answers.append(answer)
+        else:
+            answer()
 
     def _pieces(self, spool: Spool) -> Iterator[Piece]:
         """Everything in a spool, its sums checked."""
@@ -642,6 +681,7 @@ class Staging:
 
     def take_jobs(self, mono_ms: int) -> list[Job]:
         """Spools to be flushed, and to be removed."""
+        self.lift()
         jobs = []
         if self.wants_job and not self._flushing:
             self.wants_job = False
