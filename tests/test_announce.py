@@ -63,7 +63,9 @@ def topics(registry: ThreadedBroker) -> dict[str, list[str]]:
     """Topic to channels, as clients see them."""
     found = {}
     for topic in json.loads(ask(registry.lookup_http, "GET", "/topics").body)["topics"]:
-        found[topic] = json.loads(ask(registry.lookup_http, "GET", f"/lookup?topic={quote(topic)}").body)["channels"]
+        told = ask(registry.lookup_http, "GET", f"/lookup?topic={quote(topic)}")
+        if told.status == 200:  # else it has gone meanwhile
+            found[topic] = json.loads(told.body)["channels"]
     return found
 
 

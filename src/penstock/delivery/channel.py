@@ -156,7 +156,9 @@ class Channel:
             consumer = self.consumers[self._turn]
             self._turn += 1
             room = consumer.ready_count - consumer.in_flight
-            if room <= 0 or consumer.behind + consumer.out.size > 8388608:  # OUT_MAX; a module's name is a look-up when compiled
+            if (
+                room <= 0 or consumer.behind + consumer.out.size > 8388608
+            ):  # OUT_MAX; a module's name is a look-up when compiled
                 idle += 1
                 continue
             if share == 0:
