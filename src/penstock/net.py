@@ -167,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         transport = self.transport
         if transport is None or transport.is_closing():
             return
-        if data:
+        if data and not self._ending:
             transport.write(data)
         if getattr(session, "closing", False) and not self._ending:
             self._end(transport)

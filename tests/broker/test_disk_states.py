@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.queueside import Reader, Side
 from chaos.jobs import Lost, Peer, sized
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, StoreError
@@ -107,7 +108,7 @@ def test_a_full_disk_is_a_state(tmp_path: Path, level: str) -> None:
 
 
 @pytest.mark.parametrize("level", ["os", "disk"])
-def test_a_failed_flush_ends_acknowledging(tmp_path: Path, level: str) -> None:
+def test_a_failed_flush_ends_acknowledging(tmp_path: Path, level: str, caplog: pytest.LogCaptureFixture) -> None:
     disk, bodies = Disk(), []
     with Broker(tmp_path, files=disk, level=level) as broker:
         http(broker, "/topic/create?topic=jobs", b"")
@@ -129,9 +130,39 @@ def test_a_failed_flush_ends_acknowledging(tmp_path: Path, level: str) -> None:
         while time.monotonic() < deadline:
             with Peer(broker.nsq) as peer:
                 assert peer.ask(b"PUB jobs\n" + sized(b"y")).startswith(b"E_PUB_FAILED")
+    assert not [record.getMessage() for record in caplog.records if record.name == "asyncio"]
     with Broker(tmp_path, level=level) as broker:
         assert http(broker, "/ping") == (200, b"OK")
         if len(bodies) > 1:
             assert finish_all(broker, len(bodies) - 1) == bodies[1:]
         with Peer(broker.nsq) as peer:
             assert peer.ask(b"PUB jobs\n" + sized(b"after")) == b"OK"
+
+
+def test_files_stay_open_until_the_flush_that_has_them_is_done(tmp_path: Path) -> None:
+    side = Side(tmp_path, files=Files())
+    topic, keeper = side.keeper.topic(b"t"), side.keeper
+    reader = Reader()
+    reader.ready_count = 10_000
+    channel = topic.channel(b"c")
+    channel.add(reader)
+    for _ in range(200):
+        keeper.publish(topic, [bytes(4000)])
+    keeper.end_turn()
+    messages = list(reader.deliveries())
+    assert len(messages) == 200
+    side.clock.advance(600)
+    side.broker.update_time()
+    (flush,) = keeper.take_jobs()
+    for message in messages:
+        channel.finish(reader, message.id, 0, 0)
+    keeper.mark_channel(channel)
+    keeper.end_turn()  # the segments are let go of
+    assert keeper.take_jobs() == []
+    flush.run()
+    flush.finish(None, side.broker.mono_ms)
+    (clean,) = keeper.take_jobs()
+    clean.run()
+    assert keeper.healthy
+    assert len(list((tmp_path / "queues").rglob("*.queue"))) <= 4  # the last, two spares, and one that is still full
+    side.close()

@@ -68,6 +68,15 @@ def file_name(name: bytes) -> str:
     return _ESCAPED.sub(lambda m: b"%%%02X" % m[0][0], name).decode()
 
 
+def _unless_gone(path: Path, flush: Callable[[], None]) -> None:
+    """Flush what may be deleted at any moment."""
+    try:
+        flush()
+    except StoreError:
+        if path.exists():
+            raise
+
+
 class Ticket:
     """An answer that waits for a flush."""
 
@@ -751,10 +760,11 @@ class Queueing:
     def take_jobs(self) -> list[Job]:
         """The flush that is due, and files to be removed."""
         jobs = []
+        # A flush may still be at work on what was let go of since it began: its files stay open until it is done.
+        gone = [] if self._flush_running else self.pool.take_gone()
         due_ms = self.flush_due_ms()
         if due_ms is not None and due_ms <= self.mono_ms:
             jobs.append(self._flush_job())
-        gone = self.pool.take_gone()
         if gone:
             jobs.append(Job("clean", lambda: self.pool.remove(gone)))
         return jobs
@@ -794,10 +804,9 @@ class Queueing:
             for segment in segments:
                 segment.datasync()
             for cursor in cursors:
-                if cursor.path.exists():
-                    cursor.datasync()
+                _unless_gone(cursor.path, cursor.datasync)
             for folder in sorted(folders, reverse=True):
-                files.sync_folder(folder)
+                _unless_gone(folder, lambda folder=folder: files.sync_folder(folder))
 
         def finish(error: BaseException | None, mono_ms: int) -> None:
             self._flush_running = False
