@@ -1,4 +1,4 @@
-"""`python -m bench [log|backlog|spark] [--short]`"""
+"""`python -m bench [log|backlog|spark|nsq|latency|scale] [--short]`"""
 
 from __future__ import annotations
 
@@ -19,8 +19,14 @@ def main() -> None:
         sys.argv = ["bench spark", *arguments]
         runpy.run_path(str(Path(__file__).with_name("spark.py")), run_name="__main__")
         return
+    elif name == "nsq":
+        from bench.nsq import main as run
+    elif name == "latency":
+        from bench.latency import main as run
+    elif name == "scale":
+        from bench.scale import main as run
     else:
-        raise SystemExit(f"bench: no {name}; there are log, backlog and spark")
+        raise SystemExit(f"bench: no {name}; there are log, backlog, spark, nsq, latency and scale")
     run(arguments)
 
 

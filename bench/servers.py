@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,11 +26,13 @@ class Running:
     pid: int
     port: int
     registry: str = ""
+    nsq: int = 0
+    http: str = ""
 
 
-def load_client() -> Path:
-    """The load client, compiled when its source is newer."""
-    program, source = HERE / "load", HERE / "load.c"
+def load_client(name: str = "load") -> Path:
+    """A load client, compiled when its source is newer."""
+    program, source = HERE / name, HERE / f"{name}.c"
     if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
         try:
             subprocess.run(["cc", "-O2", "-Wall", "-o", str(program), str(source)], check=True)
@@ -38,7 +43,16 @@ def load_client() -> Path:
 
 def load(mode: str, server: Running, **flags: Any) -> dict[str, Any]:
     """Run the load client; its figures. Flags are its own: P=4, w=250, j=True, …"""
-    command = [str(load_client()), mode, "-p", str(server.port), "-i", str(server.pid)]
+    return _run([str(load_client()), mode, "-p", str(server.port)], server, flags)
+
+
+def nsq_load(mode: str, server: Running, **flags: Any) -> dict[str, Any]:
+    """Run the NSQ load client; its figures."""
+    return _run([str(load_client("nsqload")), mode, "-p", str(server.nsq)], server, flags)
+
+
+def _run(command: list[str], server: Running, flags: dict[str, Any]) -> dict[str, Any]:
+    command += ["-i", str(server.pid)]
     for name, value in flags.items():
         if value is not False:
             command += [f"-{name}"] if value is True else [f"-{name}", str(value)]
@@ -46,7 +60,7 @@ def load(mode: str, server: Running, **flags: Any) -> dict[str, Any]:
     if told.returncode:
         raise SystemExit(f"bench: {' '.join(command)}: {told.stderr.strip()}")
     figures: dict[str, Any] = json.loads(told.stdout)
-    if figures["refused"]:
+    if figures.get("refused"):
         raise SystemExit(f"bench: {figures['refused']} sends refused: {told.stderr.strip()}")
     return figures
 
@@ -82,27 +96,67 @@ def penstock(**settings: Any) -> Iterator[Running]:
             raise SystemExit(f"bench: the broker did not start: {log.read_text()}")
         addresses = json.loads(line.removeprefix("ready "))
         try:
-            yield Running(process.pid, int(addresses["remoting"].rpartition(":")[2]), addresses["registry"])
+            ports = {name: int(addresses[name].rpartition(":")[2]) for name in ("remoting", "nsq")}
+            yield Running(process.pid, ports["remoting"], addresses["registry"], ports["nsq"], addresses["http"])
         finally:
             process.terminate()
             process.wait(60)
             process.stdout.close()
 
 
-@contextmanager
-def sink() -> Iterator[Running]:
-    """The floor: a C server that reads the same frames, copies their bodies and answers."""
-    import socket
-
+def _free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    process = subprocess.Popen([str(load_client()), "sink", "-p", str(port)], stdout=subprocess.PIPE, text=True)
+        return int(free.getsockname()[1])
+
+
+@contextmanager
+def sink(client: str = "load") -> Iterator[Running]:
+    """The floor: a C server that reads the same frames, copies their bodies and answers."""
+    port = _free_port()
+    process = subprocess.Popen([str(load_client(client)), "sink", "-p", str(port)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
     try:
-        yield Running(process.pid, port)
+        yield Running(process.pid, port, nsq=port)
     finally:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+def find_nsqd() -> str | None:
+    """The original nsqd, if there is one on the path: ours has the same name and was not built with Go."""
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        program = Path(folder) / "nsqd"
+        if program.is_file() and os.access(program, os.X_OK):
+            told = subprocess.run([str(program), "-version"], capture_output=True, text=True)
+            if "built w/go" in told.stdout:
+                return str(program)
+    return None
+
+
+@contextmanager
+def nsqd(program: str) -> Iterator[Running]:
+    """The original, as it comes: a memory queue, then the disk."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        port, http = _free_port(), _free_port()
+        command = [
+            program,
+            "-data-path",
+            folder,
+            "-tcp-address",
+            f"127.0.0.1:{port}",
+            "-http-address",
+            f"127.0.0.1:{http}",
+        ]
+        process = subprocess.Popen([*command, "-log-level", "error"], stderr=subprocess.DEVNULL)
+        try:
+            for _ in range(500):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", http), 1):
+                    break
+                time.sleep(0.01)
+            yield Running(process.pid, port, nsq=port, http=f"127.0.0.1:{http}")
+        finally:
+            process.terminate()
+            process.wait(60)
