@@ -53,6 +53,7 @@ def idle_topics(topics: int, seconds: float) -> dict[str, Any]:
     """CPU share of a broker with so many topics of two channels each, messages in flight in every tenth."""
     with penstock(queue_segment_bytes=8 << 20) as broker:
         for number in range(topics):
+            _post(broker, f"/topic/create?topic=t{number}")
             for channel in ("one", "two"):
                 _post(broker, f"/channel/create?topic=t{number}&channel={channel}")
         held = [_hold(broker, f"t{number}", 10) for number in range(0, topics, 10)]
@@ -89,6 +90,7 @@ def idle_connections(count: int) -> dict[str, Any]:
 def backlog(messages: int) -> dict[str, Any]:
     """Anonymous memory of a broker whose channel is so far behind, and while a consumer catches up."""
     with penstock() as broker:
+        _post(broker, "/topic/create?topic=bench")
         _post(broker, "/channel/create?topic=bench&channel=ch")
         filled = nsq_load("load", broker, P=1, w=20, b=200, s=100, t=600, W=0, n=messages)
         memory = [anonymous_mib(broker.pid)]
