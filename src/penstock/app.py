@@ -85,7 +85,8 @@ class Process:
             broker.store.arrived = []
             for queue in arrived:
                 queue.arrived = False
-        queueing.arrived(arrived)
+        if arrived:
+            queueing.arrived(arrived)
         queueing.end_turn()
         if self.nsq is not None:
             self.nsq.flushed()

@@ -284,17 +284,21 @@ class Broker:
                 self._due_ms = self.mono_ms + max(DUE_RETRY_MS if next_ms <= self.now_ms else 0, next_ms - self.now_ms)
         return self._due_ms
 
-    def next_due_ms(self) -> int | None:
+    def next_due_ms(self) -> int:
         """The earliest moment that the last turn may have added."""
-        stored = self.store.durability.due_ms()
-        held = self.holds.next_ms()
-        queued = self.queueing.next_due_ms()
-        return min((ms for ms in (stored, held, queued, self._due_ms) if ms is not None), default=None)
+        due_ms = min(self._due_ms, self.queueing.next_due_ms())  # asked in every turn: no list is made of it
+        stored_ms = self.store.durability.due_ms()
+        if stored_ms is not None and stored_ms < due_ms:
+            due_ms = stored_ms
+        held_ms = self.holds.next_ms() if self.holds.count else None
+        return due_ms if held_ms is None else min(due_ms, held_ms)
 
     # -- tables --------------------------------------------------------------------------------------------------
 
     def save_tables(self) -> None:
         """Topics and groups that changed go to disk; before the answers of this turn are sent (reliability.md 1.2)."""
+        if not (self._topics_dirty or self.groups.dirty):
+            return
         config = self.folder / "config"
         if self._topics_dirty:
             save(self.files, config / "topics.json", self.topics.as_file())

@@ -49,6 +49,7 @@ log = logging.getLogger("penstock.queueing")
 
 FLUSH_INTERVAL_MS = 500
 FLUSH_WINDOW_MS = 1_000
+FAR_MS = 1 << 62
 TOPICS_MAX = 10_000
 CHANNEL_PROPERTY = "PENSTOCK_CHANNEL"
 TOPIC_PROPERTY = "PENSTOCK_QUEUE"
@@ -119,7 +120,7 @@ class Queueing:
         self._backends: dict[bytes, DiskQueue] = {}
         self._since: dict[tuple[bytes, bytes], int] = {}  # (topic, channel): deferred records from here on are its own
         self._dirty: dict[Topic, None] = {}
-        self._dirty_since = -1
+        self.dirty_since = -1
         self._delivered: set[int] = set()  # entries of the schedule whose delivery a kill kept from being told
         self._flush_running = False
         self.flush_wanted = False
@@ -449,7 +450,7 @@ class Queueing:
 
     def blocked(self) -> bool:
         """Whether something acknowledged has been unflushed for longer than level `os` allows."""
-        return 0 <= self._dirty_since < self.mono_ms - FLUSH_WINDOW_MS
+        return 0 <= self.dirty_since < self.mono_ms - FLUSH_WINDOW_MS
 
     def defer_publish(self, topic: Topic, body: bytes, defer_ms: int) -> None:
         """DPUB: the message reaches its channels after `defer_ms`. Refused when it cannot be stored."""
@@ -695,8 +696,8 @@ class Queueing:
         if not topic.dirty:
             topic.dirty = True
             self._dirty[topic] = None
-            if self._dirty_since < 0:
-                self._dirty_since = self.mono_ms
+            if self.dirty_since < 0:
+                self.dirty_since = self.mono_ms
         topic.trim()
 
     def tick(self) -> int:
@@ -725,11 +726,13 @@ class Queueing:
         flush_ms = self.flush_due_ms()
         return next_ms if flush_ms is None else min(next_ms, max(mono_ms, flush_ms))
 
-    def next_due_ms(self) -> int | None:
-        """The earliest moment this turn may have added."""
+    def next_due_ms(self) -> int:
+        """The earliest moment this turn may have added; far away when there is none."""
+        due_ms = self._timers[0][0] if self._timers else FAR_MS
+        if self.dirty_since < 0 and not self.flush_wanted:
+            return due_ms
         flush_ms = self.flush_due_ms()
-        timer_ms = self._timers[0][0] if self._timers else None
-        return min((ms for ms in (flush_ms, timer_ms) if ms is not None), default=None)
+        return due_ms if flush_ms is None or due_ms < flush_ms else flush_ms
 
     # -- flushing ------------------------------------------------------------------------------------------------
 
@@ -755,7 +758,7 @@ class Queueing:
             return None
         if self.flush_wanted:
             return 0
-        return None if self._dirty_since < 0 else self._dirty_since + FLUSH_INTERVAL_MS
+        return None if self.dirty_since < 0 else self.dirty_since + FLUSH_INTERVAL_MS
 
     def take_jobs(self) -> list[Job]:
         """The flush that is due, and files to be removed."""
@@ -793,7 +796,7 @@ class Queueing:
                             file.named = True
                             folders |= {file.path.parent, self.queues, self.folder}
         self._dirty = {}
-        self._dirty_since = -1
+        self.dirty_since = -1
         self.flush_wanted = False
         self._flush_running = True
         self._flush_started += 1

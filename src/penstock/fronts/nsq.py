@@ -668,10 +668,11 @@ class NsqFront:
 
     def update_time(self) -> None:
         """The first thing in each turn."""
-        self.mono_ms = self.broker.mono_ms
-        self.now_ns = self.broker.now_ns
-        self.blocked = self.keeper.blocked()
-        self.healthy = self.keeper.healthy
+        broker, keeper = self.broker, self.keeper
+        self.mono_ms = broker.mono_ms
+        self.now_ns = broker.now_ns
+        self.blocked = keeper.dirty_since >= 0 and keeper.blocked()
+        self.healthy = keeper.healthy
 
     def flushed(self) -> None:
         """At the end of a turn: answers whose flush is done go out."""
