@@ -216,9 +216,12 @@ def test_sums_full_of_anything_end_no_start(tmp_path: Path, junk: bytes) -> None
     queue.close(True)
 
 
-def test_a_segment_says_what_it_cannot_hold(tmp_path: Path) -> None:
+def test_a_batch_that_fits_no_segment_gets_its_own(tmp_path: Path) -> None:
     queue = make(tmp_path)
-    assert queue.ready(SEGMENT + 1, 1) != 0
-    assert put(queue, b"fits") == 0
+    large = [b"%d" % n + b"w" * SEGMENT for n in range(3)]
+    assert put(queue, b"before") == put(queue, *large) == put(queue, b"after") == 0
+    queue.close(clean=False)
+    queue = make(tmp_path)
+    assert bodies(queue) == [b"before", *large, b"after"]
     assert isinstance(queue.last, ReadySegment)
     queue.close(True)

@@ -410,18 +410,19 @@ class ReadyQueue(Stream):
         return segment.room(length, records)
 
     def _roll(self, length: int) -> int:
-        if length > self.segment_bytes:
+        size = max(self.segment_bytes, length)  # a batch that fits no segment gets one of its own
+        if length >= 1 << 31:
             return BROKEN
         self._number += 1
         path = self.folder / f"{self.name}_{self._number}.queue"
         try:
             self.files.make_folder(self.folder)
-            segment = self.pool.take(self.segment_bytes)
+            segment = self.pool.take(size)
             if segment is not None:
                 segment.begin(self.total)
                 segment.move(path)
             else:
-                segment = ReadySegment(path, self.segment_bytes, self.files)
+                segment = ReadySegment(path, size, self.files)
                 segment.create(self.total)
         except DiskFull:
             return FULL
