@@ -25,6 +25,7 @@ cdef class Decoder:
     cdef long long before
     cdef bint verify
     cdef bint raw
+    cdef bint halves
     cdef readonly long long broken
     cdef readonly long long broken_at
     cdef object _topics
@@ -40,7 +41,7 @@ cdef class Decoder:
     @cython.locals(done=cython.longlong, need=cython.longlong)
     cpdef int place(self, object owner, object starts, long long first, long long base) except -1
 
-    cpdef object choose(self, tuple topics, long long since, long long before, bint verify, bint raw)
+    cpdef object choose(self, tuple topics, long long since, long long before, bint verify, bint raw, bint halves=*)
 
     @cython.locals(done=cython.longlong, need=cython.longlong)
     cpdef int sweep(self, object owner, long long until, long long base) except -1

@@ -67,16 +67,18 @@ class Decoder:
         self.before = 1 << 62
         self.verify = False
         self.raw = False
+        self.halves = False
         self.broken = 0  # wanted records of the last sweep whose body has another sum; they are left out
         self.broken_at = -1  # where the first of them begins
         self.starts = np.empty(1, np.int32)
         self._table = np.empty(WIDTH, np.int32)
         self.table = self._table
 
-    def choose(self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool) -> None:
+    def choose(self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool, halves: bool = False) -> None:
         """Only records of these topics (none: all), stored at `since` or later and before `before`, in ms.
 
-        `verify` leaves out those whose body has another sum; `raw` keeps bodies that cannot be inflated as they are.
+        `verify` leaves out those whose body has another sum; `raw` keeps bodies that cannot be inflated as they are;
+        `halves` keeps halves of transactions, which are no messages.
         """
         self._topics = b"".join([len(topic).to_bytes(2, "big") + topic for topic in topics])
         self.topics = address(self._topics)
@@ -85,6 +87,7 @@ class Decoder:
         self.before = before
         self.verify = verify
         self.raw = raw
+        self.halves = halves
 
     # -- pass 0
 
@@ -134,7 +137,7 @@ class Decoder:
         """Walk a piece of a segment, from its beginning at physical offset `base`: where the walk stopped.
 
         That is at the first record that begins at `until` or behind, or at the first byte that begins no whole record
-        at its own place. Halves of transactions are no rows.
+        at its own place.
         """
         self.owner = owner
         self.records = address(owner)
@@ -156,7 +159,7 @@ class Decoder:
             total = self._frame(p, self.size - p, 0)
             if total < 0 or be64(self.records, p + 28) != base + p:
                 break
-            if not be32(self.records, p + 36) & 4 and self._wanted():
+            if (self.halves or not be32(self.records, p + 36) & 4) and self._wanted():
                 self.starts[kept] = p
                 kept += 1
             p += total

@@ -77,7 +77,8 @@ def plan(options: LogOptions, segments: Sequence[Segment]) -> list[list[Piece | 
                 tail: list[list[Piece | Entries]] = [
                     [Piece(s, max(covered - s.base, 0), s.end)] for s in rest if max(covered - s.base, 0) < s.end
                 ]
-                return [*([one] for one in entries), *tail]
+                through: list[list[Piece | Entries]] = [[one] for one in entries]
+                return through + tail
         elif options.use_consume_queue == "true":
             raise ConfigError("there are no consume queues to use", "load a store folder, or leave useConsumeQueue")
     return [list(run) for run in logfiles.cut(segments, options.split_bytes, options.min_partitions)]

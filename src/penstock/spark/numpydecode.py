@@ -35,16 +35,16 @@ class Decoder:
         self.last = -1
         self.topics: frozenset[bytes] = frozenset()
         self.since, self.before = -(1 << 62), 1 << 62
-        self.verify = self.raw = False
+        self.verify = self.raw = self.halves = False
         self.broken, self.broken_at = 0, -1
         self.bytes: Any = np.empty(0, np.uint8)
         self.fetched: Any = np.empty((0, WIDTH), np.int64)
         self.table: Any = self.fetched
 
-    def choose(self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool) -> None:
+    def choose(self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool, halves: bool = False) -> None:
         """Only records of these topics (none: all), stored at `since` or later and before `before`, in ms."""
         self.topics, self.since, self.before = frozenset(topics), since, before
-        self.verify, self.raw = verify, raw
+        self.verify, self.raw, self.halves = verify, raw, halves
 
     # -- pass 0
 
@@ -93,7 +93,8 @@ class Decoder:
         if bad.any():
             p = starts[int(np.flatnonzero(bad)[0])]
             table = table[: int(np.flatnonzero(bad)[0])]
-        table = table[self._field(table[:, START] + 36, 4) & 4 == 0]
+        if not self.halves:
+            table = table[self._field(table[:, START] + 36, 4) & 4 == 0]
         self._scan(table)
         self._keep(table)
         return p

@@ -1,0 +1,519 @@
+"""Every byte of a store's log looked at, and everything derived from it compared: what is wrong, by topic, queue and offset.
+
+    tasks    walk one piece of the log each: records that are none, body sums, the sums over whole records beside the
+             log, the consume-queue entry of each record, the index entries that point into the piece; back come findings
+             and, of each queue, the stretches of offsets that follow one another
+    driver   segments that are missing or short; gaps and doubles in those stretches; entries that lead to no record;
+             the index files' own links
+
+    damage   bytes of the truth that cannot be right: a message is lost or changed
+    derived  a consume queue or index that does not fit the log: `reindex`, or the broker's next start, mends it
+    note     worth knowing, and no fault: offsets the broker gave up after a crash, a topic made anew
+
+A changed bit outside a body is found only where whole-record sums are (stores of ours; RocketMQ has body sums alone), or where it
+breaks a length, a place, an offset or an entry. Nothing is written, no lock is taken.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+import numpy as np
+
+from penstock.errors import ConfigError
+from penstock.log.checksums import MAGIC as SUM_MAGIC
+from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
+from penstock.spark import derive, logfiles
+from penstock.spark.derive import Window
+from penstock.spark.logfiles import Damage, Piece, Segment
+from penstock.spark.pipelines.parallel import Progress, over
+from penstock.spark.pipelines.reindex import _INDEX_ENTRY, _INDEX_HEADER
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SPLIT_BYTES = 128 << 20
+FINDINGS_MAX = 1000  # of a task, and in the result
+_SUM = np.dtype([("start", ">u4"), ("crc", ">u4")])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing: bytes `position` to `end` of the log, and the message there as far as it is known."""
+
+    level: str
+    why: str
+    file: str = ""
+    topic: str = ""
+    queue: int = -1
+    offset: int = -1
+    position: int = -1
+    end: int = -1
+
+
+@dataclass
+class Result:
+    """What was looked at and found. `ok`: neither damage nor anything derived that does not fit."""
+
+    store: str
+    segments: int = 0
+    bytes: int = 0
+    records: int = 0
+    unchecked: int = 0
+    queues: int = 0
+    entries: int = 0
+    index_entries: int = 0
+    seconds: float = 0.0
+    findings: list[Finding] = field(default_factory=list)
+    more_findings: int = 0
+    topics: dict[str, list[int]] = field(default_factory=dict)  # messages, bytes
+    per_segment: list[list[int]] = field(default_factory=list)  # first byte, records, damaged bytes
+
+    @property
+    def ok(self) -> bool:
+        return self.more_findings == 0 and all(one.level == "note" for one in self.findings)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {"ok": self.ok, **asdict(self)}
+
+
+@dataclass
+class Part:
+    """What a task found in its piece. A stretch is [first offset, last offset, physical offset of the first]."""
+
+    records: int = 0
+    unchecked: int = 0
+    index_entries: int = 0
+    stretches: dict[tuple[str, int], list[list[int]]] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    more: int = 0
+    topics: dict[str, list[int]] = field(default_factory=dict)
+    segments: dict[int, list[int]] = field(default_factory=dict)
+
+    def add(self, finding: Finding) -> None:
+        if len(self.findings) < FINDINGS_MAX:
+            self.findings.append(finding)
+        else:
+            self.more += 1
+
+
+def run(
+    spark: SparkSession | None,
+    store: str | Path,
+    *,
+    split_bytes: int = SPLIT_BYTES,
+    message_delay_level: str = MESSAGE_DELAY_LEVEL,
+    report: str | Path = "",
+    progress: Progress | None = None,
+) -> Result:
+    """Audit the store in this folder; `report`, when given, is where an HTML page with the result goes."""
+    began = time.monotonic()
+    folder = Path(store).absolute()
+    if not (folder / "commitlog").is_dir():
+        raise ConfigError(f"{folder} is no store folder: it has no folder commitlog")
+    segments = logfiles.find(str(folder))
+    delays = delay_levels(message_delay_level)
+    total = sum(segment.end for segment in segments)
+
+    def work(pieces: list[Piece]) -> Iterator[Part]:
+        yield examine(folder, pieces, delays)
+
+    parts = over(spark, logfiles.cut(segments, split_bytes, None), work, progress, total)
+    result = Result(str(folder), len(segments), total)
+    _Judge(folder, segments, parts, result).run()
+    result.seconds = round(time.monotonic() - began, 3)
+    if report:
+        from penstock.spark.report import audit_page
+
+        Path(report).write_text(audit_page(result))
+    return result
+
+
+# -- in the tasks
+
+
+def examine(folder: Path, pieces: list[Piece], delays: tuple[int, ...]) -> Part:
+    """Everything about some pieces of the log that can be said from these and the files beside it."""
+    part = Part()
+    queues: dict[tuple[str, int], Queue] = {}
+    for piece in pieces:
+        sums = _sums(folder, piece.segment)
+        seen: list[Any] = []
+        keyed: list[Any] = []
+        in_segment = part.segments.setdefault(piece.segment.base, [0, 0])
+        for found in derive.windows(piece, delays):
+            if isinstance(found, Damage):
+                base = found.segment.base
+                in_segment[1] += found.end - found.begin
+                part.add(
+                    Finding("damage", "no record that can be right", found.segment.path, position=base + found.begin,
+                            end=base + found.end)
+                )  # fmt: skip
+                continue
+            in_segment[0] += len(found.topic)
+            _window(folder, part, found, sums, queues, piece.segment)
+            rows, hashes = found.keys()
+            keyed.append(np.stack([found.physical[rows], hashes], 1))
+            seen.append(found.physical)
+        _orphan_keys(folder, part, piece, keyed)
+    return part
+
+
+def _window(
+    folder: Path, part: Part, w: Window, sums: Any, queues: dict[tuple[str, int], Queue], segment: Segment
+) -> None:
+    part.records += len(w.topic)
+    for at, why in _broken(w, sums, part):
+        part.add(_about(w, at, "damage", why, segment.path))
+    whose = w.topic * (1 << 32) + (w.queue.astype(np.int64) & 0xFFFFFFFF)
+    real = w.kind & 4 == 0
+    for number in np.unique(whose[real]).tolist():
+        topic = w.topics[number >> 32].decode("utf-8", "surrogateescape")
+        key = (topic, int(np.int32(np.uint32(number & 0xFFFFFFFF))))
+        mine = np.flatnonzero(real & (whose == number))
+        counted = part.topics.setdefault(topic, [0, 0])
+        counted[0] += len(mine)
+        counted[1] += int(w.size[mine].sum())
+        _stretch(part.stretches.setdefault(key, []), w.offset[mine], w.physical[mine])
+        if key not in queues:
+            queues[key] = Queue(folder / "consumequeue" / topic / str(key[1]))
+        for i in queues[key].disagree(w.offset[mine], w.physical[mine], w.size[mine], w.code[mine]).tolist():
+            part.add(_about(w, int(mine[i]), "derived", "its consume-queue entry leads elsewhere", segment.path))
+
+
+def _about(w: Window, at: int, level: str, why: str, path: str) -> Finding:
+    physical = int(w.physical[at])
+    topic = w.topics[int(w.topic[at])].decode("utf-8", "replace")
+    return Finding(level, why, path, topic, int(w.queue[at]), int(w.offset[at]), physical, physical + int(w.size[at]))
+
+
+def _broken(w: Window, sums: Any, part: Part) -> Iterator[tuple[int, str]]:
+    """(row, why) of records whose body or whole has another sum than stands beside it."""
+    bodies = np.unpackbits(w.decoder.intact(), count=len(w.topic), bitorder="little").astype(bool)
+    _, lengths = w.decoder.spans(1)
+    for at in np.flatnonzero(~bodies & (lengths > 0)).tolist():
+        yield at, "the body has another checksum"
+    if sums is None:
+        part.unchecked += len(w.topic)
+        return
+    covers_from, starts, crcs = sums
+    inside = w.begin + w.start
+    place = np.searchsorted(starts, inside)
+    view = memoryview(w.data)
+    for at, (begin, size, where, n) in enumerate(
+        zip(w.start.tolist(), w.size.tolist(), inside.tolist(), place.tolist(), strict=True)
+    ):
+        if where < covers_from:
+            part.unchecked += 1
+        elif n >= len(starts) or starts[n] != where:
+            if bodies[at]:
+                yield at, "no checksum was stored for a record that begins here"
+        elif crc32(view[begin : begin + size]) != crcs[n] and (bodies[at] or lengths[at] == 0):
+            yield at, "the record has another checksum"
+
+
+def _sums(folder: Path, segment: Segment) -> Any:
+    """(first byte covered, starts, sums) from the file beside a segment; None without a good one."""
+    path = folder / "checksums" / f"{segment.base:020d}"
+    try:
+        head = np.fromfile(path, ">u4", 8)
+    except OSError:
+        return None
+    if len(head) < 8 or int(head[0]) != SUM_MAGIC or int(head[1]) != 1:
+        return None
+    if int(head[2]) << 32 | int(head[3]) != segment.base:
+        return None
+    held = np.fromfile(path, _SUM, offset=32)
+    zero = np.flatnonzero((held["start"] == 0) & ((np.arange(len(held)) > 0) | (held["crc"] == 0)))
+    held = held[: zero[0]] if len(zero) else held
+    return int(head[4]), held["start"].astype(np.int64), held["crc"].astype(np.int64)
+
+
+def _stretch(stretches: list[list[int]], offsets: Any, physical: Any) -> None:
+    cuts = np.flatnonzero(np.diff(offsets) != 1) + 1
+    for begin, end in zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True):
+        first, last = int(offsets[begin]), int(offsets[end - 1])
+        if stretches and stretches[-1][1] + 1 == first:
+            stretches[-1][1] = last
+        else:
+            stretches.append([first, last, int(physical[begin])])
+
+
+class Queue:
+    """A consume queue's entries, mapped file by file."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files = [(n // 20, Path(path)) for n, path in derive.segment_files(str(folder))]
+        self.held: dict[int, Any] = {}
+
+    def entries(self, number: int) -> Any:
+        if number not in self.held:
+            self.held.clear()
+            self.held[number] = np.fromfile(self.files[number][1], derive.ENTRY)
+        return self.held[number]
+
+    def disagree(self, offsets: Any, physical: Any, sizes: Any, codes: Any) -> Any:
+        """Which of these records the queue has another entry for; where it has none (deleted, not yet made) is no word."""
+        wrong = np.zeros(len(offsets), bool)
+        for number, (first, _) in enumerate(self.files):
+            if number + 1 < len(self.files) and (offsets >= self.files[number + 1][0]).all():
+                continue
+            held = self.entries(number)
+            inside = np.flatnonzero((offsets >= first) & (offsets < first + len(held)))
+            if not len(inside):
+                continue
+            found = held[offsets[inside] - first]
+            same = (found["physical"] == physical[inside]) & (found["size"] == sizes[inside])
+            same &= found["code"] == codes[inside]
+            wrong[inside] = ~same & (found["size"] != 0)
+        return np.flatnonzero(wrong)
+
+
+def _orphan_keys(folder: Path, part: Part, piece: Piece, keyed: list[Any]) -> None:
+    """Index entries that point into the piece and are no key of a record there."""
+    low, high = piece.segment.base + piece.begin, piece.segment.base + piece.end
+    there = np.concatenate(keyed) if keyed else np.empty((0, 2), np.int64)
+    known = set(map(tuple, there.tolist()))
+    for path in sorted((folder / "index").glob("[0-9]*")):
+        index = Index(path)
+        entries = index.between(low, high)
+        part.index_entries += len(entries)
+        for n, hash_, physical in entries:
+            if (physical, hash_) not in known:
+                part.add(
+                    Finding("derived", f"index entry {n} is no key of a record there", str(path), position=physical)
+                )
+
+
+class Index:
+    """An index file, mapped."""
+
+    def __init__(self, path: Path) -> None:
+        size = path.stat().st_size
+        self.path, self.count, self.slots, self.room = path, 0, 0, 0
+        with open(path, "rb") as file:
+            head = file.read(40)
+        if len(head) == 40:
+            *_, self.used, self.count = _INDEX_HEADER.unpack(head)
+            from penstock.log.verify import _index_shape
+
+            self.slots, self.room = _index_shape(path, size)
+        self.whole = self.slots > 0 and 1 <= self.count <= self.room
+        self.entries: Any = np.empty(0, _INDEX_ENTRY)
+        if self.whole:
+            self.entries = np.memmap(path, _INDEX_ENTRY, "r", 40 + self.slots * 4, self.count)
+
+    def between(self, low: int, high: int) -> list[tuple[int, int, int]]:
+        """(number, hash, physical offset) of the entries that point between these."""
+        physical = self.entries["physical"]
+        first, last = (
+            bisect_left(range(1, max(self.count, 1)), bound, key=lambda n: int(physical[n])) + 1
+            for bound in (low, high)
+        )
+        some = self.entries[first:last]
+        return list(zip(range(first, last), some["hash"].tolist(), some["physical"].tolist(), strict=True))
+
+    def find(self, hash_: int) -> list[int]:
+        """Physical offsets of the entries with this hash, newest first."""
+        found = []
+        with open(self.path, "rb") as file:
+            file.seek(40 + hash_ % self.slots * 4)
+            n = int.from_bytes(file.read(4), "big")
+        while 0 < n < self.count:
+            if int(self.entries["hash"][n]) == hash_:
+                found.append(int(self.entries["physical"][n]))
+            previous = int(self.entries["previous"][n])
+            n = previous if previous < n else 0  # links lead to older entries only
+        return found
+
+    def faults(self) -> Iterator[tuple[int, str]]:
+        """(entry, why) of what is wrong in the file itself."""
+        if not self.whole:
+            yield 0, "its size or its count cannot be right"
+            return
+        entries = np.array(self.entries)
+        physical = entries["physical"].astype(np.int64)[1:]
+        for n in np.flatnonzero(np.diff(physical) < 0).tolist():
+            yield n + 2, f"entry {n + 2} points before the one before it"
+        hashes = entries["hash"].astype(np.int64)[1:]
+        if len(hashes) and int(hashes.min()) < 0:
+            yield int(np.argmin(hashes)) + 1, "a hash is negative"
+            return
+        slot = hashes % self.slots
+        order = np.argsort(slot, kind="stable")
+        same = slot[order][1:] == slot[order][:-1]
+        previous = np.zeros(len(slot), np.int64)
+        previous[order[1:][same]] = order[:-1][same] + 1
+        for n in np.flatnonzero(entries["previous"][1:] != previous).tolist():
+            yield n + 1, f"entry {n + 1} links to {int(entries['previous'][n + 1])}, not to {int(previous[n])}"
+        heads = np.fromfile(self.path, ">i4", self.slots, offset=40).astype(np.int64)
+        wanted = np.zeros(self.slots, np.int64)
+        wanted[slot] = np.arange(1, len(slot) + 1)
+        for at in np.flatnonzero(heads != wanted).tolist():
+            yield int(wanted[at]), f"slot {at} begins with entry {int(heads[at])}, not {int(wanted[at])}"
+
+
+# -- on the driver
+
+
+class _Judge:
+    """Puts the parts together."""
+
+    def __init__(self, folder: Path, segments: list[Segment], parts: list[Part], result: Result) -> None:
+        self.folder, self.segments, self.parts, self.result = folder, segments, parts, result
+        self.first, self.end = segments[0].base, segments[-1].base + segments[-1].end
+        self.moving = (folder / "abort").exists()  # a broker is at work, or was killed: the newest entries may be ahead
+        self.findings: list[Finding] = []
+        self.holes: list[tuple[int, int]] = []  # bytes of the log that are known to be lost
+        self.gone: dict[tuple[str, int], set[int]] = {}
+
+    def run(self) -> None:
+        result = self.result
+        for part in self.parts:
+            result.records += part.records
+            result.unchecked += part.unchecked
+            result.index_entries += part.index_entries
+            result.more_findings += part.more
+            self.findings += part.findings
+            for topic, (count, size) in part.topics.items():
+                held = result.topics.setdefault(topic, [0, 0])
+                held[0] += count
+                held[1] += size
+        for segment in self.segments:
+            counts = [part.segments.get(segment.base, [0, 0]) for part in self.parts]
+            result.per_segment.append([segment.base, *(sum(c[i] for c in counts) for i in (0, 1))])
+        self._segments()
+        self.holes += [(one.position, one.end) for one in self.findings if one.level == "damage"]
+        self._queues()
+        self._index()
+        order = {"damage": 0, "derived": 1, "note": 2}
+        self.findings.sort(key=lambda one: (order[one.level], one.position, one.topic, one.queue, one.offset))
+        result.more_findings += max(len(self.findings) - FINDINGS_MAX, 0)
+        result.findings = self.findings[:FINDINGS_MAX]
+
+    def _segments(self) -> None:
+        usual = max(segment.size for segment in self.segments)
+        for before, after in pairwise(self.segments):
+            end = before.base + usual
+            if before.size < usual:
+                self._lost("the segment is cut short", before.path, before.base + before.size, min(end, after.base))
+            if after.base > end:
+                self._lost("a segment is missing", before.path, end, after.base)
+            elif after.base < end:
+                self._lost("the segment begins inside the one before it", after.path, after.base, end)
+        durable = logfiles.durable_end(self.folder)
+        if durable is not None and durable > self.end:
+            self._lost("the log ends before its durable position", self.segments[-1].path, self.end, durable)
+
+    def _lost(self, why: str, path: str, position: int, end: int) -> None:
+        self.findings.append(Finding("damage", why, path, position=position, end=end))
+
+    # queues
+
+    def _queues(self) -> None:
+        base = self.folder / "consumequeue"
+        there = {
+            (topic.name, int(queue.name))
+            for topic in (base.iterdir() if base.is_dir() else ())
+            for queue in topic.iterdir()
+            if queue.name.isdigit()
+        }
+        stretches: dict[tuple[str, int], list[list[int]]] = {}
+        for part in self.parts:
+            for key, found in part.stretches.items():
+                stretches.setdefault(key, []).extend(found)
+        self.result.queues = len(there | stretches.keys())
+        for key in sorted(there | stretches.keys()):
+            topic, number = key
+            offsets, physical, sizes, fillers = self._entries(base / topic / str(number))
+            self.result.entries += len(offsets)
+            self._follow(
+                key, stretches.get(key, []), dict(zip(offsets.tolist(), physical.tolist(), strict=True)), fillers
+            )
+            self._lead(key, stretches.get(key, []), offsets, physical, sizes)
+
+    def _entries(self, folder: Path) -> tuple[Any, Any, Any, set[int]]:
+        """(offsets, physical offsets, sizes) of the entries that should lead to a record, and the offsets given up."""
+        found, fillers = [np.empty((0, 3), np.int64)], set()
+        for first, path in derive.segment_files(str(folder)):
+            held = np.fromfile(path, derive.ENTRY)
+            size, physical = held["size"].astype(np.int64), held["physical"].astype(np.int64)
+            offsets = first // 20 + np.arange(len(held))
+            given_up = (size == derive.FILLER_SIZE) & (physical == 0)
+            fillers.update(offsets[given_up].tolist())
+            real = ((size != 0) | (physical != 0)) & ~given_up
+            found.append(np.stack([offsets[real], physical[real], size[real]], 1))
+        every = np.concatenate(found)
+        return every[:, 0], every[:, 1], every[:, 2], fillers
+
+    def _follow(
+        self, key: tuple[str, int], stretches: list[list[int]], entries: dict[int, int], fillers: set[int]
+    ) -> None:
+        """Gaps and doubles in a queue's offsets, in the order of the log."""
+        topic, queue = key
+        covered: list[list[int]] = []
+        expected = None
+        for first, last, physical in stretches:
+            if expected is None or first == expected:
+                pass
+            elif first > expected:
+                lost = [
+                    offset for offset in range(expected, min(first, expected + FINDINGS_MAX)) if offset not in fillers
+                ]
+                why = f"offsets {expected} to {first - 1} are missing"
+                if lost:
+                    self.findings.append(Finding("damage", why, "", topic, queue, lost[0], physical, physical))
+                else:
+                    self.findings.append(Finding("note", why + ": the broker gave them up", "", topic, queue, expected))
+            elif first == 0 and entries.get(0) == physical:
+                self.findings.append(
+                    Finding("note", "the topic was made anew", "", topic, queue, 0, physical, physical)
+                )
+                covered, expected = [], None
+            else:
+                again = (
+                    f"offset {first} again" if last == first else f"offsets {first} to {min(last, expected - 1)} again"
+                )
+                self.findings.append(Finding("damage", again, "", topic, queue, first, physical, physical))
+            covered.append([first, last])
+            expected = max(last + 1, expected or 0)
+
+    def _lead(self, key: tuple[str, int], stretches: list[list[int]], offsets: Any, physical: Any, sizes: Any) -> None:
+        """Entries that lead to no record of the queue."""
+        topic, queue = key
+        known = np.zeros(len(offsets), bool)
+        for first, last, _ in stretches:
+            known[np.searchsorted(offsets, first) : np.searchsorted(offsets, last, "right")] = True
+        orphans = ~known & (physical >= self.first)
+        if self.moving:
+            orphans &= physical < self.end
+        for i in np.flatnonzero(orphans).tolist():
+            at = int(physical[i])
+            if any(begin <= at < end for begin, end in self.holes):
+                level, why = "damage", "the message is lost: its bytes are damaged or gone"
+            else:
+                level, why = "derived", "the consume-queue entry leads to no record of this queue and offset"
+            where = f"consumequeue/{topic}/{queue}"
+            self.findings.append(Finding(level, why, where, topic, queue, int(offsets[i]), at, at + int(sizes[i])))
+
+    def _index(self) -> None:
+        for path in sorted((self.folder / "index").glob("[0-9]*")):
+            index = Index(path)
+            for n, why in index.faults():
+                at = int(index.entries["physical"][n]) if index.whole and 0 < n < index.count else -1
+                self.findings.append(Finding("derived", why, str(path), position=at, end=at))
+            beyond = np.asarray(index.entries["physical"][1:], np.int64) >= self.end
+            for n in [] if self.moving else np.flatnonzero(beyond).tolist():
+                at = int(index.entries["physical"][n + 1])
+                self.findings.append(
+                    Finding("derived", f"index entry {n + 1} points beyond the log", str(path), position=at, end=at)
+                )

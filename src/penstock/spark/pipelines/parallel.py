@@ -1,0 +1,99 @@
+"""Spreads work over Spark's tasks: one item a task, and back come small answers, never the messages.
+
+`work(item)` runs in a Python task and yields what pickles; the answers are returned in the order of the items. Without
+Spark (None) the same runs in this process, one item after another.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+I = TypeVar("I")  # noqa: E741
+A = TypeVar("A")
+
+Progress = Callable[[int, int], None]
+"""Called now and then with (done, of how many)."""
+
+_RETURNS = "item bigint, answer binary"
+
+
+def over(
+    spark: SparkSession | None,
+    items: Sequence[I],
+    work: Callable[[I], Iterator[A]],
+    progress: Progress | None = None,
+    total: int = 0,
+) -> list[A]:
+    """The answers for all items; `progress` is told the part of `total` that is done, by finished tasks."""
+    total = total or len(items)
+    if spark is None:
+        answers: list[A] = []
+        for n, item in enumerate(items, 1):
+            answers += work(item)
+            if progress:
+                progress(total * n // len(items), total)
+        return answers
+    if not items:
+        return []
+
+    def task(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        for batch in ids:
+            for number in batch.column(0).to_pylist():
+                packed = pickle.dumps(list(work(items[number])))
+                yield pa.RecordBatch.from_arrays(
+                    [pa.array([number], pa.int64()), pa.array([packed], pa.binary())], names=["item", "answer"]
+                )
+
+    frame = spark.range(0, len(items), 1, len(items)).mapInArrow(task, _RETURNS)
+    with _Watch(spark, len(items), total, progress):
+        rows = frame.collect()
+    rows.sort(key=lambda row: int(row["item"]))
+    return [answer for row in rows for answer in pickle.loads(row["answer"])]
+
+
+class _Watch:
+    """Tells the progress of one action, by its finished tasks; says nothing where Spark does not tell (Connect)."""
+
+    def __init__(self, spark: SparkSession, tasks: int, total: int, progress: Progress | None) -> None:
+        self.tasks, self.total, self.progress = tasks, total, progress
+        self.group = f"penstock-{uuid.uuid4().hex[:12]}"
+        self.context: Any = None
+        try:
+            self.context = spark.sparkContext if progress else None
+        except Exception:  # Connect has no such thing, and says so in its own way
+            self.progress = None
+        self.over = threading.Event()
+        self.thread = threading.Thread(target=self._look, name="penstock-progress", daemon=True)
+
+    def __enter__(self) -> None:
+        if self.progress:
+            self.context.setJobGroup(self.group, "penstock")
+            self.thread.start()
+
+    def __exit__(self, failed: Any, *_: object) -> None:
+        self.over.set()
+        if self.progress:
+            self.thread.join()
+            if failed is None:
+                self.progress(self.total, self.total)
+
+    def _look(self) -> None:
+        assert self.progress is not None
+        tracker = self.context.statusTracker()
+        while not self.over.wait(0.3):
+            done = 0
+            for job in tracker.getJobIdsForGroup(self.group):
+                info = tracker.getJobInfo(job)
+                stages = [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []
+                done += sum(stage.numCompletedTasks for stage in stages if stage)
+            self.progress(self.total * min(done, self.tasks) // self.tasks, self.total)

@@ -1,0 +1,270 @@
+"""Messages found by key, tag, time and words of the body, in a commit log, in an archive, or in both together.
+
+With a topic and a key, a store's key index leads to the records; what it does not cover (older, or not yet indexed) is
+scanned, as everything is without a key. Scanning is done in the tasks, which give back the hits alone. A message that is in
+the log and in the archive is shown once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError
+from penstock.spark import logfiles, logsource, schema
+from penstock.spark.logfiles import Piece, Segment
+from penstock.spark.logoptions import LogOptions
+from penstock.spark.logoptions import parse as parse_log
+from penstock.spark.options import moment_ms
+from penstock.spark.pipelines.parallel import Progress, over
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+LIMIT = 1000
+_COLUMNS = ("topic", "partition", "offset", "timestamp", "tags", "key", "value", "uniqKey")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a message must have; empty means any."""
+
+    topic: str
+    key: str
+    tag: str
+    body: bytes
+    since: int | None
+    until: int | None
+
+
+@dataclass(frozen=True)
+class Hit:
+    """One message; `source` is the file it was found in."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    tags: str | None
+    key: bytes | None
+    value: bytes
+    source: str
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON: bytes as text, as far as they are."""
+        text = {name: (raw or b"").decode("utf-8", "replace") for name, raw in (("key", self.key), ("value", self.value))}
+        return {**asdict(self), **text}
+
+
+@dataclass(frozen=True)
+class Result:
+    """The hits by time; `indexed` of them through the key index. `more`: there are more than the limit."""
+
+    hits: list[Hit] = field(default_factory=list)
+    indexed: int = 0
+    scanned: int = 0  # files or pieces
+    more: bool = False
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return {**asdict(self), "hits": [hit.as_dict() for hit in self.hits]}
+
+
+def run(
+    spark: SparkSession | None,
+    *,
+    path: str | Path = "",
+    archive: str | Path = "",
+    topic: str = "",
+    key: str = "",
+    tag: str = "",
+    body: str = "",
+    since: str = "",
+    until: str = "",
+    limit: int = LIMIT,
+    progress: Progress | None = None,
+) -> Result:
+    """Search the log at `path` (as `format("penstock-log")` takes it) and the Parquet archive of the job `archive`.
+
+    A key is one word of a message's keys, or its unique id.
+    """
+    began = time.monotonic()
+    if not path and not archive:
+        raise ConfigError("nothing to search in", "give a log, an archive, or both")
+    try:
+        times = [moment_ms(text) if text else None for text in (since, until)]
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    wanted = Wanted(topic, key, tag, body.encode(), *times)
+    items: list[Any] = []
+    hits: list[Hit] = []
+    if path:
+        options = _log_options(str(path), wanted)
+        segments = logfiles.find(str(path))
+        hits, spans = _through_index(options, segments, wanted)
+        items += [run for run in logsource.plan(options, segments) for run in [_without(run, spans)] if run]
+    indexed = len(hits)
+    if archive:
+        items += [str(file) for file in sorted(Path(archive).glob(f"topic={topic or '*'}/broker=*/queue=*/*.parquet"))]
+
+    def work(item: Any) -> Iterator[Hit]:
+        if isinstance(item, str):
+            return in_archive(item, wanted, limit)
+        return in_log(options, item, wanted, limit)
+
+    hits += over(spark, items, work, progress)
+    once = {(hit.topic, hit.partition, hit.offset, hit.timestamp, hit.value): hit for hit in reversed(hits)}
+    found = sorted(once.values(), key=lambda hit: (hit.timestamp, hit.topic, hit.partition, hit.offset))
+    return Result(found[:limit], indexed, len(items), len(found) > limit, round(time.monotonic() - began, 3))
+
+
+# -- the log
+
+
+def _log_options(path: str, wanted: Wanted) -> LogOptions:
+    given = {"path": path, "onBadRecord": "skip", "useConsumeQueue": "false"}
+    for name, value in (
+        ("topics", wanted.topic), ("tags", wanted.tag), ("startingTimestamp", wanted.since),
+        ("endingTimestamp", wanted.until),
+    ):  # fmt: skip
+        if value not in ("", None):
+            given[name] = str(value)
+    return parse_log(given)
+
+
+def in_log(options: LogOptions, parts: Any, wanted: Wanted, limit: int) -> Iterator[Hit]:
+    """The hits in some pieces of a log, at most one more than the limit."""
+    count = 0
+    source = parts[0].segment.path
+    for batch in logsource.batches(options, schema.arrow_of(_COLUMNS), parts):
+        for hit in _hits(_with_body(batch, wanted), wanted, source):
+            yield hit
+            count += 1
+            if count > limit:
+                return
+
+
+def _with_body(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+    """The rows that may be hits: what Arrow can say quickly."""
+    import pyarrow.compute as pc
+
+    if wanted.body:
+        batch = batch.filter(pc.fill_null(pc.match_substring(batch.column("value"), wanted.body), False))
+    if wanted.key:
+        inside = pc.fill_null(pc.match_substring(batch.column("key"), wanted.key.encode()), False)
+        if "uniqKey" in batch.schema.names:
+            inside = pc.or_(inside, pc.fill_null(pc.equal(batch.column("uniqKey"), wanted.key), False))
+        batch = batch.filter(inside)
+    return batch
+
+
+def _hits(batch: pa.RecordBatch, wanted: Wanted, source: str) -> Iterator[Hit]:
+    import pyarrow as pa
+
+    at = batch.schema.get_field_index("timestamp")
+    batch = batch.set_column(at, "timestamp", batch.column(at).cast(pa.int64()))
+    for row in batch.to_pylist():
+        keys = (row["key"] or b"").split(b" ")
+        if wanted.key and wanted.key.encode() not in keys and row.get("uniqKey") != wanted.key:
+            continue
+        yield Hit(
+            row["topic"], row["partition"], row["offset"], row["timestamp"] // 1000, row["tags"], row["key"],
+            row["value"], source,
+        )  # fmt: skip
+
+
+def _through_index(
+    options: LogOptions, segments: list[Segment], wanted: Wanted
+) -> tuple[list[Hit], list[tuple[int, int]]]:
+    """(hits the key index leads to, the stretches of the log it covers)."""
+    from penstock.spark.derive import _going_on
+    from penstock.spark.pipelines.audit import Index
+    from penstock.wire.record import java_hash
+
+    folder = logfiles.store_of(segments[0])
+    if not wanted.key or not wanted.topic or folder is None or not (folder / "index").is_dir():
+        return [], []
+    seed = java_hash(wanted.topic + "#") & 0xFFFFFFFF
+    signed = _going_on(seed, wanted.key.encode())
+    hash_ = abs(signed - (1 << 32) if signed >= 1 << 31 else signed)
+    hash_ = 0 if hash_ > 0x7FFFFFFF else hash_
+    hits: list[Hit] = []
+    spans: list[tuple[int, int]] = []
+    for path in sorted((folder / "index").glob("[0-9]*")):
+        index = Index(path)
+        if not index.whole or index.count < 2:
+            continue
+        spans.append((int(index.entries["physical"][1]), int(index.entries["physical"][-1]) + 1))
+        for physical in index.find(hash_):
+            hits += _at(options, segments, physical, wanted)
+    if spans:  # the files follow one another: between them stands nothing with a key
+        spans = [(spans[0][0], spans[-1][1])]
+    return hits, spans
+
+
+def _at(options: LogOptions, segments: list[Segment], physical: int, wanted: Wanted) -> Iterator[Hit]:
+    for segment in segments:
+        if segment.base <= physical < segment.base + segment.end:
+            at = physical - segment.base
+            for batch in logsource.batches(options, schema.arrow_of(_COLUMNS), [Piece(segment, at, at + 1)]):
+                yield from _hits(_with_body(batch, wanted), wanted, segment.path)
+
+
+def _without(run: list[Any], spans: list[tuple[int, int]]) -> list[Piece]:
+    """What is left of pieces when these stretches need not be read."""
+    left: list[Piece] = run
+    for begin, end in spans:
+        cut = []
+        for segment, low, high in left:
+            a, b = max(begin - segment.base, low), min(end - segment.base, high)
+            if a >= b:
+                cut.append(Piece(segment, low, high))
+                continue
+            cut += [Piece(segment, x, y) for x, y in ((low, a), (b, high)) if x < y]
+        left = cut
+    return left
+
+
+# -- the archive
+
+
+def in_archive(path: str, wanted: Wanted, limit: int) -> Iterator[Hit]:
+    """The hits in one file of an archive."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    topic = Path(path).parts[-4].partition("=")[2]
+    count = 0
+    file = pq.ParquetFile(path)
+    missing = {"partition", "offset", "timestamp", "value"} - set(file.schema_arrow.names)
+    if missing:
+        raise ConfigError(f"{path} lacks {', '.join(sorted(missing))}", "archive with these columns to search in them")
+    names = [name for name in (*_COLUMNS, "properties") if name in file.schema_arrow.names and name != "topic"]
+    for batch in file.iter_batches(columns=names):
+        rows = batch.num_rows
+        columns = {name: batch.column(name) for name in batch.schema.names if name != "properties"}
+        columns["topic"] = pa.repeat(pa.scalar(topic), rows)
+        for name in ("tags", "key"):
+            columns.setdefault(name, pa.nulls(rows, pa.string() if name == "tags" else pa.binary()))
+        if "properties" in batch.schema.names and "uniqKey" not in columns:
+            columns["uniqKey"] = pc.map_lookup(batch.column("properties"), pa.scalar("UNIQ_KEY"), "last")
+        flat = pa.RecordBatch.from_pydict(columns)
+        times = pc.divide(flat.column("timestamp").cast(pa.int64()), 1000)
+        keep = pa.array([True] * rows)
+        if wanted.since is not None:
+            keep = pc.and_(keep, pc.greater_equal(times, wanted.since))
+        if wanted.until is not None:
+            keep = pc.and_(keep, pc.less(times, wanted.until))
+        if wanted.tag:
+            keep = pc.and_(keep, pc.fill_null(pc.equal(flat.column("tags"), wanted.tag), False))
+        for hit in _hits(_with_body(flat.filter(keep), wanted), wanted, path):
+            yield hit
+            count += 1
+            if count > limit:
+                return
