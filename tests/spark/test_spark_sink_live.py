@@ -95,7 +95,7 @@ def pass_on(spark: Any, registry: str, source: str, sink: str, folder: Path, **o
     """A query from one topic to another; started."""
     return (
         spark.readStream.format("penstock")
-        .options(registry=registry, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="40")
+        .options(registry=registry, subscribe=source, startingOffsets="earliest", maxOffsetsPerTrigger="60")
         .load()
         .selectExpr("value", "key", "tags")
         .writeStream.format("penstock")
