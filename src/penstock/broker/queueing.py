@@ -444,7 +444,7 @@ class Queueing:
 
     def ticket(self, topic: Topic) -> Ticket | None:
         """What the answer to a publish must wait for."""
-        if topic.level == LEVEL_DISK or self.blocked():
+        if topic.level == LEVEL_DISK or (topic.level == LEVEL_OS and self.blocked()):
             return Ticket(self.want_flush(topic), self)
         return None
 

@@ -327,7 +327,7 @@ class NsqSession(Consumer):
     def _ok(self, topic: Topic) -> int:
         """Answer a publish, behind the flush where the topic's level says so."""
         out = self.out
-        if topic.level == 1 or self.front.blocked:
+        if topic.level == 1 or (self.front.blocked and topic.level == 0):
             self.hold(self.keeper.want_flush(topic))
         out.put_from(self.front.ok_at, 0, 10)
         return 0

@@ -1,0 +1,170 @@
+"""Flushes, back-pressure, dead letters and what a stop keeps, without sockets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.queueside import Quick, Reader, Side
+from penstock.broker.queueing import dead_letter_name, file_name
+from penstock.errors import Refused, StoreError
+
+
+def reader_of(side: Side, topic: bytes, channel: bytes, ready: int = 100) -> Reader:
+    reader = Reader()
+    reader.ready_count = ready
+    here = side.keeper.topic(topic).channel(channel)
+    here.add(reader)
+    side.keeper.mark_channel(here)
+    side.turn()
+    return reader
+
+
+def test_what_is_unflushed_for_a_second_holds_the_next_answer_back(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    topic = side.keeper.topic(b"t")
+    memory = Side(tmp_path / "m", level="memory")
+    assert side.keeper.publish(topic, [b"a"]) is None
+    side.keeper.end_turn()
+    side.clock.advance(1_001)
+    side.broker.update_time()
+    ticket = side.keeper.publish(topic, [b"b"])
+    assert ticket is not None
+    answered: list[bool] = []
+    ticket.then(answered.append)
+    assert answered == []
+    side.turn()
+    assert answered == [True]
+    assert side.keeper.publish(topic, [b"c"]) is None
+    memory.keeper.dirty_since = 0
+    assert memory.keeper.publish(memory.keeper.topic(b"t"), [b"a"]) is None
+    side.close()
+    memory.close()
+
+
+class Failing(Quick):
+    """Its flushes fail from some moment on."""
+
+    broken = False
+
+    def datasync(self, fd: int) -> None:
+        if self.broken:
+            raise StoreError("a flush failed")
+
+
+@pytest.mark.parametrize("level", ["os", "disk"])
+def test_after_a_failed_flush_nothing_is_acknowledged(tmp_path: Path, level: str) -> None:
+    files = Failing()
+    side = Side(tmp_path, files=files, level=level)
+    topic = side.keeper.topic(b"t")
+    side.turn()
+    reader = reader_of(side, b"t", b"c")
+    side.keeper.publish(topic, [b"before"])
+    side.turn(600)
+    assert [m.body for m in reader.deliveries()] == [b"before"]
+    files.broken = True
+    answered: list[bool] = []
+    ticket = side.keeper.publish(topic, [b"doubtful"])
+    if ticket:
+        ticket.then(answered.append)
+    side.turn()
+    side.turn(600)
+    assert answered == ([False] if level == "disk" else [])
+    assert not side.keeper.healthy
+    files.broken = False
+    with pytest.raises(Refused) as caught:
+        side.keeper.publish(topic, [b"no"])
+    assert (caught.value.nsq, caught.value.http) == ("E_PUB_FAILED", 503)
+    side.broker.close(clean=False)
+
+
+def test_too_many_attempts_end_with_the_dead_letters(tmp_path: Path) -> None:
+    side = Side(tmp_path, max_attempts=2)
+    side.keeper.publish(side.keeper.topic(b"t"), [b"poison"])
+    reader = reader_of(side, b"t", b"c")
+    channel = side.keeper.topic(b"t").channel(b"c")
+    for attempt in (1, 2):
+        (message,) = reader.deliveries()
+        assert message.attempts == attempt
+        channel.requeue(reader, message.id, 0, side.broker.mono_ms)
+        side.keeper.mark_channel(channel)
+        side.turn()
+    assert list(reader.deliveries()) == []
+    assert (channel.depth(), channel.in_flight_count, channel.buried_count) == (0, 0, 1)
+    dead = reader_of(side, dead_letter_name(b"t", b"c"), b"look")
+    assert [m.body for m in dead.deliveries()] == [b"poison"]
+    side.close()
+
+
+def test_attempts_outlive_a_clean_stop(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    side.keeper.publish(side.keeper.topic(b"t"), [b"a", b"b"])
+    reader_of(side, b"t", b"c", ready=1)
+    side.reopen(clean=True)
+    again = reader_of(side, b"t", b"c")
+    assert sorted((m.body, m.attempts) for m in again.deliveries()) == [(b"a", 2), (b"b", 1)]
+    side.close()
+
+
+def test_ephemeral_overflow_is_dropped_and_nothing_is_written(tmp_path: Path) -> None:
+    side = Side(tmp_path, mem_queue_size=10)
+    topic = side.keeper.topic(b"t#ephemeral")
+    channel = topic.channel(b"c#tmp")
+    side.keeper.publish(topic, [b"%d" % n for n in range(50)])
+    reader = reader_of(side, b"t#ephemeral", b"c#tmp")
+    assert [m.body for m in reader.deliveries()] == [b"%d" % n for n in range(10)]
+    assert channel.source.dropped == 40
+    assert not (tmp_path / "queues").exists()
+    assert not list(tmp_path.glob("*.diskqueue.*"))
+    side.reopen(clean=True)
+    assert side.keeper.find(b"t#ephemeral") is None
+    side.close()
+
+
+def test_a_message_that_is_always_given_back_lets_others_by(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    topic = side.keeper.topic(b"t")
+    for n in range(30):
+        side.keeper.publish(topic, [b"%d" % n])
+    reader = reader_of(side, b"t", b"c", ready=1)
+    channel = topic.channel(b"c")
+    seen = []
+    for _ in range(40):
+        (message,) = reader.deliveries()
+        seen.append(message.body)
+        if message.body == b"0":
+            channel.requeue(reader, message.id, 0, side.broker.mono_ms)
+        else:
+            channel.finish(reader, message.id, side.broker.now_ns, side.broker.mono_ms)
+        side.keeper.mark_channel(channel)
+        side.turn()
+    assert {b"%d" % n for n in range(30)} == set(seen)
+    side.close()
+
+
+def test_segments_go_when_every_channel_has_finished_them(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    topic = side.keeper.topic(b"t")
+    readers = [reader_of(side, b"t", name, ready=2000) for name in (b"a", b"b")]
+    for _ in range(200):
+        side.keeper.publish(topic, [b"x" * 1000])
+    side.turn()
+    assert len(topic.stream.segments) > 3
+    for reader, name in zip(readers, (b"a", b"b"), strict=True):
+        assert len(topic.stream.segments) > 3
+        channel = topic.channel(name)
+        for message in reader.deliveries():
+            channel.finish(reader, message.id, side.broker.now_ns, side.broker.mono_ms)
+        side.keeper.mark_channel(channel)
+        side.turn()
+    assert len(topic.stream.segments) == 1
+    assert len(list((tmp_path / "queues" / "t").glob("*.queue"))) == 1
+    side.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [(b"a.b-c_D9", "a.b-c_D9"), (b".hidden", "%2Ehidden"), (b"..", "%2E."), (b"t#tmp", "t%23tmp")]
+)
+def test_names_become_file_names(name: bytes, expected: str) -> None:
+    assert file_name(name) == expected
