@@ -41,7 +41,7 @@ def bodies(queue: ReadyQueue) -> list[bytes]:
     ordinal = queue.next(queue.begin())
     while ordinal < queue.end():
         if queue.find(ordinal):
-            found.append(queue.shown())
+            found.append(queue.body())
             ordinal += 1
         else:
             ordinal = max(ordinal + 1, queue.next(ordinal))

@@ -1,8 +1,9 @@
-cdef class Source:
-    cdef unsigned char *base
-    cdef public long long at, length, stamp_ns, message_id, attempts, place, lane
+from penstock.disk.stream cimport Shown
 
-    cpdef bytes body(self)
+
+cdef class Source(Shown):
+    cdef public long long place, lane
+
     cpdef int take(self) except -1
     cpdef int show(self, long long lane, long long place) except -1
     cpdef int done(self, long long lane, long long place) except -1

@@ -1,7 +1,6 @@
 """Source: where a channel's messages come from. `MemorySource` is one: a memory queue, and behind it a Backend on disk.
 
-A channel names a message by (lane, place). `take` and `show` show one in the attributes beside them, without making
-an object of it: the body is `length` bytes at `at` of `base`, valid until the source is used again.
+A channel names a message by (lane, place). `take` and `show` show one (`disk.stream.Shown`).
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -9,15 +8,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import cython
 
 from penstock.wire.nsq import HEAD_BYTES
 
 if cython.compiled:
+    from cython.cimports.penstock.disk.stream import Shown
     from cython.cimports.penstock.octets import address
 else:
+    from penstock.disk.stream import Shown
     from penstock.octets import address
 
 
@@ -35,26 +36,13 @@ class Backend(Protocol):
     def delete(self) -> None: ...
 
 
-class Source:
+class Source(Shown):  # type: ignore[misc]
     """What a channel asks. Times and limits are the channel's business."""
 
     def __init__(self) -> None:
-        self.base: Any = cython.NULL
-        self.at = 0
-        self.length = 0
-        self.stamp_ns = 0
-        self.message_id = 0
-        self.attempts = 0
+        Shown.__init__(self)
         self.place = 0
         self.lane = 0
-
-    def body(self) -> bytes:
-        """The body of the message that is shown."""
-        if cython.compiled:
-            data: bytes = self.base[self.at : self.at + self.length]
-        else:
-            data = bytes(self.base[self.at : self.at + self.length])
-        return data
 
     def take(self) -> int:
         """The next message that was not taken yet, oldest first: 1 when there was one, else 0."""

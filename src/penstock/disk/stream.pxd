@@ -1,8 +1,11 @@
-cdef class Stream:
+cdef class Shown:
     cdef unsigned char *base
     cdef public long long at, length, stamp_ns, message_id, attempts
 
-    cpdef bytes shown(self)
+    cpdef bytes body(self)
+
+
+cdef class Stream(Shown):
     cpdef long long begin(self) except -1
     cpdef long long end(self) except -1
     cpdef long long next(self, long long ordinal) except -1

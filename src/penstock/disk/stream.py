@@ -1,8 +1,4 @@
-"""Stream: records addressed by an ordinal, as a cursor reads them. A ready queue is one, a log topic's queue another.
-
-`find` shows one record in the attributes beside it, without making an object of it: the body is `length` bytes at
-`at` of `base`, valid until the stream is used again.
-"""
+"""Stream: records addressed by an ordinal, as a cursor reads them. A ready queue is one, a log topic's queue another."""
 
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
@@ -12,8 +8,10 @@ from typing import Any
 import cython
 
 
-class Stream:
-    """What a cursor asks of a stream. Ordinals rise; some may have no record (a gap, a damaged one)."""
+class Shown:
+    """One message at a time in attributes, without an object of its own: the body is `length` bytes at `at` of `base`,
+    valid until whoever shows it is used again.
+    """
 
     def __init__(self) -> None:
         self.base: Any = cython.NULL
@@ -23,13 +21,17 @@ class Stream:
         self.message_id = 0
         self.attempts = 0  # before this delivery
 
-    def shown(self) -> bytes:
-        """The body of the record that is shown."""
+    def body(self) -> bytes:
+        """The body as an object."""
         if cython.compiled:
             data: bytes = self.base[self.at : self.at + self.length]
         else:
             data = bytes(self.base[self.at : self.at + self.length])
         return data
+
+
+class Stream(Shown):
+    """What a cursor asks of a stream. Ordinals rise; some may have no record (a gap, a damaged one)."""
 
     def begin(self) -> int:
         """The first ordinal there may be a record of."""
