@@ -206,3 +206,10 @@ def test_consume_queues_lead_to_the_same_rows(store: Path) -> None:
     assert any(
         isinstance(one, logsource.Entries) for run in logsource.plan(options, logfiles.find(str(store))) for one in run
     )
+
+
+def test_the_tables_of_the_page_are_the_code() -> None:
+    from penstock.spark import pages
+
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    assert pages.rewritten(page) == page, "python -m penstock.spark.pages docs/spark.md"

@@ -130,5 +130,7 @@ def _fail(error: Exception) -> NoReturn:
     sys.exit(1)
 
 
+import penstock.spark.jobs  # noqa: E402, F401  (adds its commands to the group)
+
 if __name__ == "__main__":
     spark()

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.stats import Result as StatsResult
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#1c2733}
-table{border-collapse:collapse;margin:1em 0;font-size:13px}td,th{border-bottom:1px solid #d8dee6;padding:.25em .7em;text-align:left}
+table{border-collapse:collapse;margin:1em 0;font-size:13px}
+td,th{border-bottom:1px solid #d8dee6;padding:.25em .7em;text-align:left}
 td.n{text-align:right;font-variant-numeric:tabular-nums}h1{font-size:1.5em}h2{font-size:1.1em;margin-top:2em}
 .good{color:#18794e}.damage{color:#b42318}.derived{color:#a15c00}.note{color:#5b6b7b}svg{max-width:100%;height:auto}
 text{font:11px system-ui,sans-serif;fill:#44515f}"""

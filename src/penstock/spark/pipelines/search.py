@@ -56,7 +56,9 @@ class Hit:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON: bytes as text, as far as they are."""
-        text = {name: (raw or b"").decode("utf-8", "replace") for name, raw in (("key", self.key), ("value", self.value))}
+        text = {
+            name: (raw or b"").decode("utf-8", "replace") for name, raw in (("key", self.key), ("value", self.value))
+        }
         return {**asdict(self), **text}
 
 
@@ -107,7 +109,7 @@ def run(
         options = _log_options(str(path), wanted)
         segments = logfiles.find(str(path))
         hits, spans = _through_index(options, segments, wanted)
-        items += [run for run in logsource.plan(options, segments) for run in [_without(run, spans)] if run]
+        items += [left for run in logsource.plan(options, segments) if (left := _without(run, spans))]
     indexed = len(hits)
     if archive:
         items += [str(file) for file in sorted(Path(archive).glob(f"topic={topic or '*'}/broker=*/queue=*/*.parquet"))]

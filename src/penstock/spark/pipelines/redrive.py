@@ -1,0 +1,202 @@
+"""Dead letters sent back to the topics they came from: the chosen ones, each once.
+
+A dead letter keeps its topic in the property RETRY_TOPIC and its first id in ORIGIN_MESSAGE_ID; both go along. A small file
+notes which offsets were sent. Before sending, the chosen ones and the job's name are written into it; a killed run is
+finished first, under the same name, and the sink writes nothing twice under one name. Every group of the topic gets them, not
+only the one that gave them up.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, Locked
+from penstock.spark.pipelines.replay import _ms
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+DEAD_PREFIX = "%DLQ%"
+LIMIT = 100_000
+_COLUMNS = "broker,partition,offset,timestamp,reconsumeTimes,value,key,tags,properties"
+
+Place = tuple[str, int, int]
+"""(broker, queue, offset)."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was sent, or would be; `before` were sent by earlier runs, `resumed` belonged to one that did not end."""
+
+    group: str
+    rows: int
+    before: int
+    resumed: int
+    dry_run: bool
+    seconds: float
+    topics: dict[str, int] = field(default_factory=dict)
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def run(
+    spark: SparkSession,
+    group: str,
+    *,
+    registry: str = "127.0.0.1:9876",
+    where: str = "",
+    tag: str = "",
+    key: str = "",
+    since: str = "",
+    until: str = "",
+    state: str | Path = "",
+    dry_run: bool = True,
+) -> Result:
+    """Send the dead letters of a consumer group back. `where` is a condition in SQL on the columns of the source.
+
+    `state` is the folder with the notes of what was sent, by default below the user's state folder.
+    """
+    began = time.monotonic()
+    notes = _Notes(Path(state) if state else default_state(), registry, group)
+    frame = _chosen(_load(spark, registry, group), where, tag, key, since, until)
+    if dry_run:
+        rows = _places(frame, notes.done)
+        return _result(group, rows, notes, 0, True, began)
+    with notes.locked():
+        resumed = len(notes.pending)
+        if resumed:
+            _send(spark, _load(spark, registry, group), notes, registry)
+        rows = _places(frame, notes.done)
+        before = len(notes.done)
+        if rows:
+            notes.pending, notes.job = [_place(row) for row in rows], f"redrive-{uuid.uuid4().hex}"
+            notes.save()
+            _send(spark, _load(spark, registry, group), notes, registry)
+        return _result(group, rows, notes, resumed, False, began, before)
+
+
+def default_state() -> Path:
+    """Where notes are kept when nobody says so."""
+    return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "penstock" / "redrive"
+
+
+def _load(spark: SparkSession, registry: str, group: str) -> DataFrame:
+    options = {"registry": registry, "columns": _COLUMNS}
+    frame = spark.read.format("penstock").options(**options).load(DEAD_PREFIX + group.removeprefix(DEAD_PREFIX))
+    return frame.selectExpr("*", "properties['RETRY_TOPIC'] as topic").where("topic is not null")
+
+
+def _chosen(frame: DataFrame, where: str, tag: str, key: str, since: str, until: str) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    if where:
+        frame = frame.where(where)
+    if tag:
+        frame = frame.where(F.col("tags") == tag)
+    if key:
+        frame = frame.where(F.array_contains(F.split(F.col("key").cast("string"), " "), key))
+    for bound, late in ((_ms(since), False), (_ms(until), True)):
+        if bound is not None:
+            moment = F.timestamp_millis(F.lit(bound))
+            frame = frame.where(F.col("timestamp") < moment if late else F.col("timestamp") >= moment)
+    return frame
+
+
+def _places(frame: DataFrame, done: set[Place]) -> list[Any]:
+    """The chosen messages that were not sent yet, without their bodies."""
+    columns = ("broker", "partition", "offset", "topic", "tags", "cast(key as string) as key", "timestamp")
+    found = frame.selectExpr(*columns).orderBy("broker", "partition", "offset").limit(LIMIT + len(done) + 1).collect()
+    rows = [row for row in found if _place(row) not in done]
+    if len(rows) > LIMIT:
+        raise ConfigError(f"more than {LIMIT:,} dead letters are chosen", "choose fewer: --until, --tag, --where")
+    return rows
+
+
+def _place(row: Any) -> Place:
+    return row["broker"], row["partition"], row["offset"]
+
+
+def _send(spark: SparkSession, frame: DataFrame, notes: _Notes, registry: str) -> None:
+    from pyspark.sql import functions as F
+
+    chosen = spark.createDataFrame(notes.pending, "broker string, partition int, offset bigint")
+    rows = frame.join(F.broadcast(chosen), ["broker", "partition", "offset"])
+    job = rows.select("topic", "value", "key", "tags", "properties").write.format("penstock")
+    job.options(registry=registry, jobId=notes.job).mode("append").save()
+    notes.done.update(notes.pending)
+    notes.pending, notes.job = [], ""
+    notes.save()
+
+
+def _result(
+    group: str, rows: list[Any], notes: _Notes, resumed: int, dry_run: bool, began: float, before: int | None = None
+) -> Result:
+    topics: dict[str, int] = {}
+    for row in rows:
+        topics[row["topic"]] = topics.get(row["topic"], 0) + 1
+    samples = [
+        {
+            "topic": row["topic"],
+            "queue": row["partition"],
+            "offset": row["offset"],
+            "tags": row["tags"],
+            "key": row["key"],
+        }
+        for row in rows[:20]
+    ]
+    known = len(notes.done) if before is None else before
+    return Result(group, len(rows), known, resumed, dry_run, round(time.monotonic() - began, 3), topics, samples)
+
+
+class _Notes:
+    """Which dead letters of a group were sent, and which are being sent."""
+
+    def __init__(self, folder: Path, registry: str, group: str) -> None:
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{registry}-{group.removeprefix(DEAD_PREFIX)}")
+        self.path = folder / f"{name}.json"
+        self.done: set[Place] = set()
+        self.pending: list[Place] = []
+        self.job = ""
+        self._load()
+
+    def _load(self) -> None:
+        if self.path.exists():
+            table = json.loads(self.path.read_text())
+            self.done = {(broker, queue, offset) for broker, queue, offset in table["done"]}
+            self.pending = [(broker, queue, offset) for broker, queue, offset in table["pending"]]
+            self.job = table["job"]
+
+    def save(self) -> None:
+        """Replace the file; durable when this returns."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        aside = self.path.with_suffix(".tmp")
+        with open(aside, "w") as file:
+            json.dump({"done": sorted(self.done), "pending": self.pending, "job": self.job}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(self.path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """One run per group at a time. `Locked` when another one is at it."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with open(self.path.with_suffix(".lock"), "w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise Locked(f"another redrive of this group is running ({self.path})") from None
+            self._load()
+            yield

@@ -1,0 +1,164 @@
+"""Messages sent again: out of an archive or a commit log into topics, with key, tag and properties, each once.
+
+The sink stages and publishes under a job's name, and what is published once under a name is not published again. An archive
+is sent file by file, each under a name made of the file and of what was asked: a run that was killed, or is run twice, goes
+on with the files that are left, and an archive that has grown sends what is new. A log is one job, named by its end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError
+from penstock.spark import logfiles
+from penstock.spark.options import moment_ms
+from penstock.spark.pipelines.parallel import Progress
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_KEPT = ("value", "key", "tags", "properties")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What was sent, or would be: messages by the topic they go to. `rows` counts what was handed to the sink."""
+
+    source: str
+    registry: str
+    rows: int
+    jobs: int
+    seconds: float
+    dry_run: bool
+    topics: dict[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        return asdict(self)
+
+
+def run(
+    spark: SparkSession,
+    *,
+    archive: str | Path = "",
+    path: str | Path = "",
+    topics: tuple[str, ...] = (),
+    renamed: Mapping[str, str] | None = None,
+    registry: str = "127.0.0.1:9876",
+    since: str = "",
+    until: str = "",
+    rate: int = 0,
+    keep_queue: bool = False,
+    job: str = "",
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Result:
+    """Send the messages of an archive (the folder of the job `archive`) or of a log (`path`) to a cluster.
+
+    `renamed` says which topic goes where; others keep their name. `rate` is messages a second at most. `keep_queue`
+    sends each to the queue it came from. `job` is part of the name all is counted under: another one sends it again.
+    """
+    began = time.monotonic()
+    if bool(archive) == bool(path):
+        raise ConfigError("give an archive or a log")
+    selection: dict[str, Any] = {"topics": topics, "since": _ms(since), "until": _ms(until), "registry": registry,
+                 "renamed": dict(renamed or {}), "keep_queue": keep_queue, "job": job}  # fmt: skip
+    units = list(_files(Path(archive), topics) if archive else _log(str(path), topics))
+    if not units:
+        raise ConfigError(f"nothing to send at {archive or path}")
+    counts: dict[str, int] = {}
+    for done, (name, load, topic) in enumerate(units):
+        frame = _chosen(load(spark), topic, selection)
+        if dry_run or not topic:
+            for row in frame.groupBy("topic").count().collect():
+                counts[row["topic"]] = counts.get(row["topic"], 0) + row["count"]
+        else:
+            target = selection["renamed"].get(topic, topic)
+            counts[target] = counts.get(target, 0) + frame.count()
+        if not dry_run:
+            _send(frame, registry, job_name(name, selection), rate)
+        if progress:
+            progress(done + 1, len(units))
+    return Result(
+        str(archive or path), registry, sum(counts.values()), len(units), round(time.monotonic() - began, 3), dry_run,
+        dict(sorted(counts.items())),
+    )  # fmt: skip
+
+
+def job_name(unit: str, selection: Mapping[str, Any]) -> str:
+    """The same unit under the same selection always has the same name."""
+    text = json.dumps([unit, selection], sort_keys=True)
+    return "replay-" + hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _ms(text: str) -> int | None:
+    try:
+        return moment_ms(text) if text else None
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+
+
+def _files(archive: Path, topics: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+    for path in sorted(archive.glob("topic=*/broker=*/queue=*/*.parquet")):
+        topic = path.parts[-4].partition("=")[2]
+        if not topics or topic in topics:
+            yield str(path.relative_to(archive)), lambda spark, path=path: spark.read.parquet(str(path)), topic
+
+
+def _log(path: str, topics: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+    ends = [(Path(s.path).name, s.base, s.end) for s in logfiles.find(path)]
+
+    def load(spark: SparkSession) -> DataFrame:
+        options = {"columns": "topic,partition,timestamp,value,key,tags,properties", "topics": ",".join(topics)}
+        return spark.read.format("penstock-log").options(**options).load(path)
+
+    if not topics:
+        raise ConfigError("no topics given", "a log holds the broker's own topics too: name those to send")
+    yield json.dumps(ends), load, ""
+
+
+def _chosen(frame: DataFrame, topic: str, selection: Mapping[str, Any]) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    if "value" not in frame.columns:
+        raise ConfigError("the archive lacks the column value")
+    for bound, over in (("since", False), ("until", True)):
+        if selection[bound] is not None:
+            moment = F.timestamp_millis(F.lit(selection[bound]))
+            frame = frame.where(F.col("timestamp") < moment if over else F.col("timestamp") >= moment)
+    name = F.lit(topic) if topic else F.col("topic")
+    for old, new in selection["renamed"].items():
+        name = F.when(name == old, F.lit(new)).otherwise(name) if not topic else name
+    if topic:
+        name = F.lit(selection["renamed"].get(topic, topic))
+    kept = [column for column in _KEPT if column in frame.columns]
+    return frame.select(name.alias("topic"), *kept, *(["partition"] if selection["keep_queue"] else []))
+
+
+def _send(frame: DataFrame, registry: str, job: str, rate: int) -> None:
+    if rate:
+        frame = frame.coalesce(1).mapInArrow(_Throttle(rate), frame.schema)
+    frame.write.format("penstock").options(registry=registry, jobId=job).mode("append").save()
+
+
+class _Throttle:
+    """Lets batches through at so many rows a second."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+
+    def __call__(self, found: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        began, passed = time.monotonic(), 0
+        for batch in found:
+            for at in range(0, batch.num_rows, max(self.rate // 4, 1)):
+                part = batch.slice(at, max(self.rate // 4, 1))
+                passed += part.num_rows
+                time.sleep(max(began + passed / self.rate - time.monotonic(), 0))
+                yield part
