@@ -97,7 +97,7 @@ def backlog(messages: int) -> dict[str, Any]:
         read = nsq_load("load", broker, P=0, C=1, t=600, W=0, n=messages * 9 // 10)
         memory.append(anonymous_mib(broker.pid))
         return {
-            "messages": filled["messages"], "body_bytes": 100, "fill_rate": filled["rate"], "fill_cpu_us": filled["cpu_us"],
+            "messages": messages, "body_bytes": 100, "fill_rate": filled["rate"], "fill_cpu_us": filled["cpu_us"],
             "read_rate": read["rate"], "read_cpu_us": read["cpu_us"], "anonymous_mib": [round(mib) for mib in memory],
         }  # fmt: skip
 
