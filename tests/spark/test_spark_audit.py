@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -203,3 +204,27 @@ def test_work_in_this_process_keeps_order_and_tells_progress() -> None:
     answers = parallel.over(None, [3, 1, 2], lambda n: iter(range(n)), lambda *done: told.append(done), 300)
     assert answers == [0, 1, 2, 0, 0, 1]
     assert told == [(100, 300), (200, 300), (300, 300)]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_brokers_own_folder_live_and_stopped(tmp_path: Path) -> None:
+    """Keys, tags, delays by moment, by level and by span: no false alarm, and reindex makes the same queues."""
+    import penstock
+    from penstock.testing import Broker
+
+    folder = tmp_path / "store"
+    with Broker(folder) as broker, penstock.Producer(broker.registry) as producer:
+        due = time.time_ns() // 1_000_000 + 3_600_000
+        for n in range(60):
+            producer.send(penstock.Message("orders", b"%d" % n, tags="t" if n % 2 else None, keys=(f"k{n}",)))
+            if n % 10 == 0:
+                producer.send(penstock.Message("orders", b"later", tags="late", deliver_at_ms=due))
+                producer.send(penstock.Message("orders", b"level", tags="late", delay_level=18))
+        assert audit.run(None, folder).ok
+    result = audit.run(None, folder)
+    assert result.findings == []
+    assert result.records >= 72
+    reindex.run(None, folder, to=tmp_path / "new")
+    assert files(tmp_path / "new" / "consumequeue") == {
+        name: data for name, data in files(folder / "consumequeue").items() if data.strip(b"\0")
+    }

@@ -2,7 +2,7 @@
 
 A table per window, one row per record in the order of the log (numpy arrays); `audit` compares it with the files
 beside the log, `reindex` writes those files anew. Rules as in `log/store.py`: halves and rollbacks of transactions stand in no
-consume queue, rollbacks in no index; a delay level's entries carry the moment of delivery in place of the tags code.
+consume queue, rollbacks in no index; entries of delayed messages carry the moment of delivery in place of the tags code.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from penstock.wire.record import java_hash
 
 ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 FILLER_SIZE = 0x7FFFFFFF
+TIMER_TOPIC = b"rmq_sys_wheel_timer"
+_DUE = ((b"TIMER_DELIVER_MS", 1, 0), (b"TIMER_DELAY_MS", 1, 1), (b"TIMER_DELAY_SEC", 1000, 1))
 _NEVER = 1 << 62
 _MULTIPLIER = np.uint32(31)
 
@@ -39,6 +41,8 @@ class Window:
     physical: Any
     size: Any
     code: Any
+    tag: Any  # the code of the tag
+    late: Any  # delayed: `code` is a moment, which a restarted broker writes as the tag's code instead
     kind: Any  # of transaction: 0, 4 half, 8 commit, 12 rollback
     stored: Any
     start: Any  # in the window
@@ -86,19 +90,36 @@ def _window(decoder: Any, begin: int, levels: tuple[int, ...]) -> Window:
     kernel = _kernel()
     names, topic = _numbered(decoder, kernel.TOPIC)
     tags, tag = _numbered(decoder, kernel.TAGS)
-    code = np.array([_tag_code(name) for name in tags] or [0], np.int64)[tag]
+    of_tag = np.array([_tag_code(name) for name in tags] or [0], np.int64)[tag]
+    code, late = of_tag.copy(), np.zeros(len(topic), bool)
     stored = decoder.longs(kernel.STORE, -8)
     queue = decoder.ints(kernel.START, 12)
     if SCHEDULE_TOPIC in names:
-        late = topic == names.index(SCHEDULE_TOPIC)
+        mine = topic == names.index(SCHEDULE_TOPIC)
         wait = np.array(levels, np.int64)[np.clip(queue, 0, len(levels) - 1)]
-        code = np.where(late, stored + np.where(queue < 0, 0, wait), code)
+        code = np.where(mine, stored + np.where(queue < 0, 0, wait), code)
+        late |= mine
+    if TIMER_TOPIC in names:
+        mine = topic == names.index(TIMER_TOPIC)
+        places, sizes = decoder.spans(kernel.PROPERTIES)
+        for row in np.flatnonzero(mine).tolist():
+            code[row] = _due(decoder.owner[places[row] : places[row] + sizes[row]], int(stored[row]), int(code[row]))
+        late |= mine
     positions, _ = decoder.spans(kernel.START)
     return Window(
         decoder.owner, begin, names, topic, queue,
         decoder.longs(kernel.START, 20), decoder.longs(kernel.START, 28), decoder.ints(kernel.START, 0),
-        code, decoder.ints(kernel.START, 36) & 12, stored, positions.astype(np.int64), decoder,
+        code, of_tag, late, decoder.ints(kernel.START, 36) & 12, stored, positions.astype(np.int64), decoder,
     )  # fmt: skip
+
+
+def _due(properties: bytes, stored: int, otherwise: int) -> int:
+    """When a message with these properties is due, as the broker counts it."""
+    found = dict(pair.partition(b"\1")[::2] for pair in properties.split(b"\2"))
+    for name, unit, begin in _DUE:
+        if name in found:
+            return begin * stored + unit * int(found[name]) if found[name].isdigit() else otherwise
+    return otherwise
 
 
 def _numbered(decoder: Any, span: int) -> tuple[list[bytes], Any]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 SPLIT_BYTES = 128 << 20
 FINDINGS_MAX = 1000  # of a task, and in the result
+DAY_MS = 86_400_000
 _SUM = np.dtype([("start", ">u4"), ("crc", ">u4")])
 
 
@@ -185,7 +186,7 @@ def _window(
         _stretch(part.stretches.setdefault(key, []), w.offset[mine], w.physical[mine])
         if key not in queues:
             queues[key] = Queue(folder / "consumequeue" / topic / str(key[1]))
-        for i in queues[key].disagree(w.offset[mine], w.physical[mine], w.size[mine], w.code[mine]).tolist():
+        for i in queues[key].disagree(w, mine).tolist():
             part.add(_about(w, int(mine[i]), "derived", "its consume-queue entry leads elsewhere", segment.path))
 
 
@@ -261,8 +262,13 @@ class Queue:
             self.held[number] = np.fromfile(self.files[number][1], derive.ENTRY)
         return self.held[number]
 
-    def disagree(self, offsets: Any, physical: Any, sizes: Any, codes: Any) -> Any:
-        """Which of these records the queue has another entry for; where it has none (deleted, not yet made) is no word."""
+    def disagree(self, w: Window, mine: Any) -> Any:
+        """Which of these records the queue has another entry for; where it has none (deleted, not yet made) is no word.
+
+        An entry of a delayed message says a moment, which depends on the broker's settings: any that is not past will do.
+        """
+        offsets, physical, sizes, codes = w.offset[mine], w.physical[mine], w.size[mine], w.code[mine]
+        late, tags, stored = w.late[mine], w.tag[mine], w.stored[mine]
         wrong = np.zeros(len(offsets), bool)
         for number, (first, _) in enumerate(self.files):
             if number + 1 < len(self.files) and (offsets >= self.files[number + 1][0]).all():
@@ -273,7 +279,9 @@ class Queue:
                 continue
             found = held[offsets[inside] - first]
             same = (found["physical"] == physical[inside]) & (found["size"] == sizes[inside])
-            same &= found["code"] == codes[inside]
+            code = found["code"].astype(np.int64)
+            moment = late[inside] & ((code >= stored[inside] - DAY_MS) | (code == tags[inside]))
+            same &= (code == codes[inside]) | moment
             wrong[inside] = ~same & (found["size"] != 0)
         return np.flatnonzero(wrong)
 
