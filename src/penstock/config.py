@@ -77,7 +77,7 @@ class BrokerConfig:
     transaction_timeout_ms: int = _about("age at which a half message is checked", 6_000)
     transaction_check_interval_ms: int = _about("how often half messages are looked at", 60_000)
     transaction_check_max: int = _about("checks before a half message is given up", 15)
-    queue_segment_bytes: int = _about("size of a queue topic's segment in bytes", 64 << 20)
+    queue_segment_bytes: int = _about("size of a queue topic's segment in bytes", 16 << 20)
     channel_window: int = _about("messages a channel may run past the first unfinished one", 10_000)
     max_attempts: int = _about("deliveries after which a channel gives a message up; 0: never", 0)
     mem_queue_size: int = _about("messages kept in memory by a topic or channel of level memory", 10_000)

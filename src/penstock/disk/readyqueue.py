@@ -489,6 +489,9 @@ class ReadyQueue(Stream):
         return None
 
     def next(self, ordinal: int) -> int:
+        segment = self.last
+        if segment is not None and ordinal >= segment.first:
+            return ordinal
         segment = self._seen
         if segment is not None and segment.first <= ordinal < segment.first + segment.count:
             return ordinal
@@ -516,7 +519,7 @@ class ReadyQueue(Stream):
         return found
 
     def find(self, ordinal: int) -> int:
-        segment = self._seen
+        segment = self.last  # those who keep up, then the one who does not
         if segment is None or ordinal < segment.first or ordinal >= segment.first + segment.count:
             segment = self._segment(ordinal)
             if segment is None:
