@@ -1,4 +1,4 @@
-"""`python -m bench [log|backlog|spark|nsq|latency|scale] [--short]`"""
+"""`python -m bench [log|backlog|spark|nsq|latency|scale|page] [--short]`"""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def main() -> None:
         from bench.latency import main as run
     elif name == "scale":
         from bench.scale import main as run
+    elif name == "page":
+        from bench.page import main as run
     else:
-        raise SystemExit(f"bench: no {name}; there are log, backlog, spark, nsq, latency and scale")
+        raise SystemExit(f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale and page")
     run(arguments)
 
 
