@@ -1,10 +1,14 @@
 """The Spark side beside its floors, in rows per CPU-second of the JVM and all Python workers together.
 
-    python bench/spark.py [--rows-100 N] [--rows-1k N] [--rounds N] [--skip-archive] [--only source|sink]
+    python bench/spark.py [--rows-100 N] [--rows-1k N] [--rounds N] [--skip-archive] [--only source|sink|bulk] [--splits N …]
 
 source   against an empty source of the same schema, which gives the same batch again and again: what Spark itself costs;
          once from the broker over TCP, once from the broker's own files on the same machine (option `store`)
 sink     against a sink that takes every Arrow batch and lets it go; ours is flushed before a task ends, and published
+bulk     `format("penstock-log")` over a broker's folder against the empty source, and so many splits against one
+stats    counted and summed by topic, tag and minute in the tasks, with percentiles, against the counts and sums alone as a
+         Spark aggregation over the bulk source
+reindex  consume queues and key index of that folder: are the queues' bytes equal to the broker's own?
 archive  against `df.write.parquet` of the same columns with the same compression
 
 A query costs about half a CPU-second before its first row (Spark starts Python to plan it), so the runs are long.
@@ -242,7 +246,8 @@ def main() -> None:
     parser.add_argument("--rows-1k", type=int, default=1_500_000, help="messages of 1,024 bytes")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--skip-archive", action="store_true")
-    parser.add_argument("--only", choices=("source", "sink"), help="only these pairs")
+    parser.add_argument("--only", choices=("source", "sink", "bulk"), help="only these pairs")
+    parser.add_argument("--splits", type=int, nargs="*", default=[2, 16])
     given = parser.parse_args()
 
     import penstock.spark.batches as batches
@@ -258,6 +263,10 @@ def main() -> None:
         spark.dataSource.register(NullSink)
         numbers = itertools.count()
         for name, size, wanted in (("100 B", 100, given.rows_100), ("1 KB", 1024, given.rows_1k)):
+            if given.only in (None, "bulk"):
+                bulk(found, spark, Path(folder) / f"bulk-{size}", name, size, wanted, given)
+            if given.only == "bulk":
+                continue
             if given.only in (None, "sink"):
                 rows, frame = wanted // 4, rows_to_write(spark, wanted // 4, size)
                 works = {
@@ -309,9 +318,70 @@ def main() -> None:
             found["pairs"][f"archive {name}"] = pair
             tell(f"archive {name}", pair, "write", "archive")
         spark.stop()
+    if given.only and RESULTS.exists():
+        before = json.loads(RESULTS.read_text())
+        found = {**before, **found, "pairs": {**before["pairs"], **found["pairs"]}}
     RESULTS.parent.mkdir(exist_ok=True)
     RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"written to {RESULTS}")
+
+
+def bulk(found: dict[str, Any], spark: Any, folder: Path, name: str, size: int, wanted: int, given: Any) -> None:
+    """The pairs that read a broker's folder without the broker."""
+    from penstock.demo.command import broker
+    from penstock.spark.pipelines import reindex, stats
+
+    topic, pairs, store = "bench", found["pairs"], folder / "store"
+    folder.mkdir()
+    with broker(store) as registry:
+        fill(registry, topic, wanted, size)
+        rows = count(registry, topic)
+        one_batch(registry, topic, folder / "batch.arrow")
+
+    def log(splits: int, columns: str = "") -> Any:
+        options = {"minPartitions": splits, **({"columns": columns} if columns else {})}
+        return spark.read.format("penstock-log").options(**options).load(str(store))
+
+    def noop(frame: Any) -> None:
+        frame.write.format("noop").mode("append").save()
+
+    def pair(kind: str, floor: str, thing: str, rounds: int, works: dict[str, Callable[[], Any]]) -> None:
+        pairs[f"{kind} {name}"] = one = compared(floor, thing, spark, rows, rounds, works)
+        tell(f"{kind} {name}", one, floor, thing)
+
+    empty = spark.read.format(EmptySource.name()).options(rows=rows, batch=str(folder / "batch.arrow")).load()
+    four = log(QUEUES)
+    pair("bulk", "empty", "bulk", given.rounds, {"empty": lambda: noop(empty), "bulk": lambda: noop(four)})
+    for splits in given.splits:
+        works = {"one": lambda frame=log(1): noop(frame), "many": lambda frame=log(splits): noop(frame)}
+        pair(f"{splits} splits", "one", "many", max(given.rounds // 2, 1), works)
+    narrow = log(QUEUES, "topic,tags,timestamp,bornTimestamp,size,reconsumeTimes")
+
+    def through_the_jvm() -> None:
+        late = "unix_millis(timestamp) - unix_millis(bornTimestamp) as late"
+        asked = narrow.selectExpr(
+            "topic", "tags", "size", "reconsumeTimes", "date_trunc('minute', timestamp) as w", late
+        )
+        sums = {"size": "sum", "late": "sum", "reconsumeTimes": "sum", "*": "count"}
+        asked.groupBy("w", "topic", "tags").agg(sums).collect()
+
+    def in_the_tasks() -> None:
+        stats.run(spark, path=store, by=("topic", "tags"), window="1m")
+
+    pair("stats", "jvm", "tasks", given.rounds, {"jvm": through_the_jvm, "tasks": in_the_tasks})
+    result = reindex.run(spark, store, to=folder / "new")
+    own = {p.relative_to(store): p.read_bytes() for p in (store / "consumequeue").rglob("*") if p.is_file()}
+    same = all((folder / "new" / path).read_bytes() == data for path, data in own.items() if data.strip(b"\0"))
+    found[f"reindex {name}"] = {
+        "records": result.records,
+        "keys": result.keys,
+        "seconds": result.seconds,
+        "equal": same,
+    }
+    print(
+        f"reindex {name}: {result.records:,} records, {result.keys:,} keys, {result.seconds:.1f} s, queues equal: {same}",
+        flush=True,
+    )
 
 
 def tell(name: str, pair: dict[str, Any], floor: str, thing: str) -> None:

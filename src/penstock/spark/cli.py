@@ -27,6 +27,14 @@ def spark() -> None:
 @click.option(
     "--compression", type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]), default="zstd", show_default=True
 )
+@click.option(
+    "--format",
+    "table",
+    type=click.Choice(["parquet", "delta", "iceberg"]),
+    default="parquet",
+    show_default=True,
+    help="Commit the files to a table of this kind, too.",
+)
 @click.option("--group", default="", help="Show the archived offsets as this consumer group's.")
 @click.option("--store", default="", help="The broker's data folder, where it is on this machine: read directly.")
 @click.option("--master", help="Spark master (default: all cores of this machine).")
@@ -39,6 +47,7 @@ def archive(
     registry: str,
     columns: str | None,
     compression: str,
+    table: str,
     group: str,
     store: str,
     master: str | None,
@@ -63,6 +72,7 @@ def archive(
             registry=registry,
             columns=tuple(name.strip() for name in columns.split(",")) if columns else job.COLUMNS,
             compression=compression,
+            table=table,
             fail_on_data_loss=not allow_loss,
             group=group,
             store=store,

@@ -178,6 +178,37 @@ def reindex(
 
 
 @spark.command()
+@click.argument("topic")
+@click.option(
+    "--archive", required=True, type=click.Path(exists=True, file_okay=False), help="The folder of an archive."
+)
+@click.option("--records", type=int, default=1_000_000, show_default=True, help="Offsets in one file, at most.")
+@click.option("--delta", is_flag=True, help="Compact the topic's Delta table, in one transaction.")
+@click.option("--dry-run", is_flag=True, help="Say what would be joined.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, as_json: bool) -> None:
+    """Join the small files of TOPIC's archive; without Spark."""
+    from pathlib import Path
+
+    from penstock.spark.pipelines import manifest, tables
+
+    folder = Path(archive).absolute()
+    try:
+        if dry_run:
+            joined = tables.groups(manifest.archived(folder, topic), records)
+            before, after = sum(map(len, joined)), len(joined)
+        else:
+            with manifest.locked(folder, topic):
+                before, after = tables.compact_delta(folder, topic) if delta else tables.compact(folder, topic, records)
+    except Exception as error:
+        _fail(error)
+    if as_json:
+        click.echo(json.dumps({"topic": topic, "before": before, "after": after, "dry_run": dry_run}))
+    else:
+        click.echo(f"{'would join' if dry_run else 'joined'} {before:,} files into {after:,}")
+
+
+@spark.command()
 @click.argument("topics", nargs=-1)
 @click.option("--archive", default="", help="The folder of an archive.")
 @click.option("--path", default="", help="A store folder or commit log.")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.spark import planning, schema
 from penstock.spark.options import SourceOptions, parse
-from penstock.spark.pipelines import manifest
+from penstock.spark.pipelines import manifest, tables
 from penstock.spark.planning import Range
 from penstock.spark.source import RangePartition, batches, connection
 
@@ -76,6 +76,7 @@ def run(
     registry: str = "127.0.0.1:9876",
     columns: tuple[str, ...] = COLUMNS,
     compression: str = "zstd",
+    table: str = "parquet",
     fail_on_data_loss: bool = True,
     group: str = "",
     store: str | Path = "",
@@ -87,9 +88,11 @@ def run(
 
     `group`, when given, gets the archived positions as committed offsets, for operators to see. `store` is the
     broker's data folder, where the tasks can read it themselves.
+    `table`, one of parquet, delta, iceberg, says what else the files are committed to (see `tables`).
     Raises `DataLoss` when offsets are gone, `Locked` when another run is at it, NoRoute for an unknown topic.
     """
     began = time.monotonic()
+    tables.check(table)
     folder = Path(to).absolute()
     options = parse(
         {
@@ -117,6 +120,7 @@ def run(
                     state.next[r.queue] = r.end
                 state.pending = []
                 state.save()
+        tables.commit(table, folder, topic, state.next)
         if group:
             for queue, offset in state.next.items():
                 connection(options).commit(group, queue, offset)
@@ -145,6 +149,8 @@ def _sweep(folder: Path, topic: str) -> None:
     """Remove what killed tasks left half written."""
     for path in (folder / f"topic={topic}").glob("broker=*/queue=*/.*.writing"):
         path.unlink(missing_ok=True)
+    if not (folder / f"topic={topic}" / "_delta_log").exists():
+        tables.remove_contained(folder, topic)
 
 
 def _write_all(
