@@ -147,7 +147,6 @@ def examine(folder: Path, pieces: list[Piece], delays: tuple[int, ...]) -> Part:
     queues: dict[tuple[str, int], Queue] = {}
     for piece in pieces:
         sums = _sums(folder, piece.segment)
-        seen: list[Any] = []
         keyed: list[Any] = []
         in_segment = part.segments.setdefault(piece.segment.base, [0, 0])
         for found in derive.windows(piece, delays):
@@ -162,8 +161,7 @@ def examine(folder: Path, pieces: list[Piece], delays: tuple[int, ...]) -> Part:
             in_segment[0] += len(found.topic)
             _window(folder, part, found, sums, queues, piece.segment)
             rows, hashes = found.keys()
-            keyed.append(np.stack([found.physical[rows], hashes], 1))
-            seen.append(found.physical)
+            keyed.append(_key_of(found.physical[rows] - piece.segment.base - piece.begin, hashes))
         _orphan_keys(folder, part, piece, keyed)
     return part
 
@@ -289,17 +287,23 @@ class Queue:
 def _orphan_keys(folder: Path, part: Part, piece: Piece, keyed: list[Any]) -> None:
     """Index entries that point into the piece and are no key of a record there."""
     low, high = piece.segment.base + piece.begin, piece.segment.base + piece.end
-    there = np.concatenate(keyed) if keyed else np.empty((0, 2), np.int64)
-    known = set(map(tuple, there.tolist()))
+    known = np.sort(np.concatenate(keyed)) if keyed else np.empty(0, np.int64)
     for path in sorted((folder / "index").glob("[0-9]*")):
-        index = Index(path)
-        entries = index.between(low, high)
+        first, entries = Index(path).between(low, high)
         part.index_entries += len(entries)
-        for n, hash_, physical in entries:
-            if (physical, hash_) not in known:
-                part.add(
-                    Finding("derived", f"index entry {n} is no key of a record there", str(path), position=physical)
-                )
+        physical, hashes = entries["physical"].astype(np.int64), entries["hash"].astype(np.int64)
+        asked = _key_of(physical - low, hashes)
+        place = np.minimum(np.searchsorted(known, asked), max(len(known) - 1, 0))
+        wrong = (hashes < 0) | (physical < low) | (physical >= high)
+        wrong |= known[place] != asked if len(known) else True
+        for n in np.flatnonzero(wrong).tolist():
+            why = f"index entry {first + n} is no key of a record there"
+            part.add(Finding("derived", why, str(path), position=int(physical[n])))
+
+
+def _key_of(inside: Any, hashes: Any) -> Any:
+    """Place in the piece and hash as one number: a piece lies in one segment, and those are far below 4 GB."""
+    return inside << 31 | hashes & 0x7FFFFFFF
 
 
 class Index:
@@ -320,15 +324,14 @@ class Index:
         if self.whole:
             self.entries = np.memmap(path, _INDEX_ENTRY, "r", 40 + self.slots * 4, self.count)
 
-    def between(self, low: int, high: int) -> list[tuple[int, int, int]]:
-        """(number, hash, physical offset) of the entries that point between these."""
+    def between(self, low: int, high: int) -> tuple[int, Any]:
+        """(number of the first, entries) that point between these."""
         physical = self.entries["physical"]
         first, last = (
             bisect_left(range(1, max(self.count, 1)), bound, key=lambda n: int(physical[n])) + 1
             for bound in (low, high)
         )
-        some = self.entries[first:last]
-        return list(zip(range(first, last), some["hash"].tolist(), some["physical"].tolist(), strict=True))
+        return first, np.array(self.entries[first:last])
 
     def find(self, hash_: int) -> list[int]:
         """Physical offsets of the entries with this hash, newest first."""
