@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 import zlib
 from dataclasses import replace
@@ -206,6 +209,13 @@ def test_consume_queues_lead_to_the_same_rows(store: Path) -> None:
     assert any(
         isinstance(one, logsource.Entries) for run in logsource.plan(options, logfiles.find(str(store))) for one in run
     )
+
+
+def test_the_entry_module_of_the_bulk_reader_needs_nothing_but_pyspark() -> None:
+    blocked = "import sys; sys.modules.update(dict.fromkeys(['penstock', 'pyarrow', 'numpy', 'msgspec']))"
+    found = "import pyspark_penstock_log; assert pyspark_penstock_log.DefaultSource.name() == 'penstock-log'"
+    root = str(Path(logsource.__file__).parents[2])
+    subprocess.run([sys.executable, "-c", f"{blocked}; {found}"], check=True, env={**os.environ, "PYTHONPATH": root})
 
 
 def test_the_tables_of_the_page_are_the_code() -> None:

@@ -76,12 +76,8 @@ def run(
     counts: dict[str, int] = {}
     for done, (name, load, topic) in enumerate(units):
         frame = _chosen(load(spark), topic, selection)
-        if dry_run or not topic:
-            for row in frame.groupBy("topic").count().collect():
-                counts[row["topic"]] = counts.get(row["topic"], 0) + row["count"]
-        else:
-            target = selection["renamed"].get(topic, topic)
-            counts[target] = counts.get(target, 0) + frame.count()
+        for target, count in _counted(frame, Path(archive) / name if topic else None, selection, topic):
+            counts[target] = counts.get(target, 0) + count
         if not dry_run:
             _send(frame, registry, job_name(name, selection), rate)
         if progress:
@@ -90,6 +86,19 @@ def run(
         str(archive or path), registry, sum(counts.values()), len(units), round(time.monotonic() - began, 3), dry_run,
         dict(sorted(counts.items())),
     )  # fmt: skip
+
+
+def _counted(
+    frame: DataFrame, path: Path | None, selection: Mapping[str, Any], topic: str
+) -> Iterator[tuple[str, int]]:
+    """(topic, messages) of what will be sent; a whole file says it itself."""
+    if path is not None and selection["since"] is None and selection["until"] is None:
+        import pyarrow.parquet as pq
+
+        yield selection["renamed"].get(topic, topic), pq.ParquetFile(path).metadata.num_rows
+        return
+    for row in frame.groupBy("topic").count().collect():
+        yield row["topic"], row["count"]
 
 
 def job_name(unit: str, selection: Mapping[str, Any]) -> str:
