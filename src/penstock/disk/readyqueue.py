@@ -87,8 +87,8 @@ class ReadySegment:
         self.sums_fd = files.open(self.sums_path, create=True)
         files.grow(self.fd, self.size)
         files.grow(self.sums_fd, self.sums_size)
-        self.map = files.map(self.fd, self.size, scattered=True)
-        self.sums_map = files.map(self.sums_fd, self.sums_size, scattered=True)
+        self.map = files.map(self.fd, self.size)
+        self.sums_map = files.map(self.sums_fd, self.sums_size)
         if self.room(0, 0):
             raise DiskFull(f"no room for {self.path.name}")
         self.base, self.sums = address(self.map), address(self.sums_map)
