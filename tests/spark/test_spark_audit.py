@@ -183,6 +183,19 @@ def test_a_damaged_store_is_mended_by_reindex_and_opens(good: Path, tmp_path: Pa
     opened.close()
 
 
+def test_a_killed_reindex_goes_on(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(reindex, "_write_queues", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            reindex.run(None, good, to=tmp_path, split_bytes=5000)
+    parts = sorted((tmp_path / ".parts").iterdir())
+    parts[3].unlink()
+    result = reindex.run(None, good, to=tmp_path, split_bytes=5000)
+    assert (result.resumed, result.records) == (len(parts) - 1, 350)
+    assert files(tmp_path / "consumequeue") == files(good / "consumequeue")
+    assert not (tmp_path / ".parts").exists()
+
+
 def test_holes_are_fillers_and_the_newest_of_doubles_counts(tmp_path: Path) -> None:
     made = [Record(n, b"b") for n in (3, 4, 7, 4)]
     write_log(tmp_path, made)

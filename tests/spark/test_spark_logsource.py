@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,6 +23,7 @@ from test_spark_decode import records
 from penstock.errors import ConfigError, Corrupt
 from penstock.spark import batches, decode, logfiles, logsource, numpydecode, schema
 from penstock.spark.logoptions import OPTIONS, parse
+from penstock.spark.pipelines import audit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -153,6 +155,20 @@ def test_files_folders_patterns_and_renamed_copies_read_alike(tmp_path: Path) ->
     assert read(copy) == read(paths[1])
     with pytest.raises(ConfigError, match="no commit-log segments"):
         read(tmp_path / "nothing")
+
+
+def test_a_segment_made_ahead_of_its_use_is_no_end(tmp_path: Path, store: Path) -> None:
+    for folder in (tmp_path / "copy", tmp_path / "ours"):
+        if folder.name == "copy":
+            write_log(folder, many(50))
+        else:
+            shutil.copytree(store, folder)
+        before = read(folder)
+        last = max((folder / "commitlog").iterdir())
+        size = last.stat().st_size
+        (last.parent / f"{int(last.name) + size:020d}").write_bytes(bytes(size))
+        assert read(folder) == before
+    assert audit.run(None, tmp_path / "ours").ok
 
 
 def test_a_record_longer_than_the_window_and_zeros_in_bodies(tmp_path: Path) -> None:

@@ -78,7 +78,10 @@ def find(path: str) -> list[Segment]:
     if not chosen:
         hint = "give a store folder, its folder commitlog, segment files, or a pattern of these"
         raise ConfigError(f"no commit-log segments at {path}", hint)
-    return sorted((_segment(Path(name)) for name in chosen), key=lambda s: (s.base, s.path))
+    segments = sorted((_segment(Path(name)) for name in chosen), key=lambda s: (s.base, s.path))
+    while len(segments) > 1 and not segments[-1].end:  # made ahead of its use
+        segments.pop()
+    return segments
 
 
 def store_of(segment: Segment) -> Path | None:
@@ -98,13 +101,18 @@ def _segment(path: Path) -> Segment:
         head = os.pread(file.fileno(), 36, 0)
         base = int(path.name) if _is_name(path.name) else _PLACE.unpack_from(head, 28)[0] if len(head) == 36 else 0
         whole = Segment(str(path), base, size, size)
-        later = [name for name in os.listdir(path.parent) if _is_name(name) and int(name) > base]
-        if later:
-            return whole
         durable = durable_end(path.absolute().parent.parent) if path.absolute().parent.name == "commitlog" else None
         if durable is not None:
             return whole._replace(end=min(max(durable - base, 0), size))
+        if any(_is_name(name) and int(name) > base and _begun(path.parent / name) for name in os.listdir(path.parent)):
+            return whole
         return whole._replace(end=_written(file.fileno(), whole))
+
+
+def _begun(path: Path) -> bool:
+    """Whether anything was written to a segment yet: brokers make the next one ahead of its use."""
+    with open(path, "rb") as file:
+        return bool(file.read(8).strip(b"\0"))
 
 
 def durable_end(store: Path) -> int | None:
