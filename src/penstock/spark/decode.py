@@ -74,7 +74,9 @@ class Decoder:
         self._table = np.empty(WIDTH, np.int32)
         self.table = self._table
 
-    def choose(self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool, halves: bool = False) -> None:
+    def choose(
+        self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool, halves: bool = False
+    ) -> None:
         """Only records of these topics (none: all), stored at `since` or later and before `before`, in ms.
 
         `verify` leaves out those whose body has another sum; `raw` keeps bodies that cannot be inflated as they are;

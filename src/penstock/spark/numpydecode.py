@@ -41,7 +41,9 @@ class Decoder:
         self.fetched: Any = np.empty((0, WIDTH), np.int64)
         self.table: Any = self.fetched
 
-    def choose(self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool, halves: bool = False) -> None:
+    def choose(
+        self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool, halves: bool = False
+    ) -> None:
         """Only records of these topics (none: all), stored at `since` or later and before `before`, in ms."""
         self.topics, self.since, self.before = frozenset(topics), since, before
         self.verify, self.raw, self.halves = verify, raw, halves
