@@ -13,6 +13,7 @@ import heapq
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -809,7 +810,7 @@ class Queueing:
             for cursor in cursors:
                 _unless_gone(cursor.path, cursor.datasync)
             for folder in sorted(folders, reverse=True):
-                _unless_gone(folder, lambda folder=folder: files.sync_folder(folder))
+                _unless_gone(folder, partial(files.sync_folder, folder))
 
         def finish(error: BaseException | None, mono_ms: int) -> None:
             self._flush_running = False
