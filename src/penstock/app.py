@@ -503,10 +503,24 @@ def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
             if server.recovery is not None:
                 log.info("store open %s", server.recovery)
             print("ready", json.dumps({**server.addresses, "pid": os.getpid()}), flush=True)
+            keep_freed_memory()
             await stop.wait()
             log.info("stopping")
 
     runner()(main())
+
+
+def keep_freed_memory() -> None:
+    """Let the C library keep what it frees: outputs of a megabyte a turn would else be given back to the system and
+    faulted in anew, turn by turn (measured: 0.55 instead of up to 1.15 us of CPU for a message of an MPUB of 200).
+    """
+    import ctypes
+
+    trim_threshold, mmap_threshold = -1, -3
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # glibc's own
+        mallopt(trim_threshold, 128 << 20)
+        mallopt(mmap_threshold, 32 << 20)
 
 
 def raise_descriptor_limit() -> None:

@@ -263,7 +263,7 @@ def _serve(broker: BrokerConfig | None, registry: RegistryConfig | None, listene
     import asyncio
     import signal
 
-    from penstock.app import Server, raise_descriptor_limit, runner
+    from penstock.app import Server, keep_freed_memory, raise_descriptor_limit, runner
 
     os.umask(0o077)
     raise_descriptor_limit()
@@ -279,6 +279,7 @@ def _serve(broker: BrokerConfig | None, registry: RegistryConfig | None, listene
                     log.info("%s: listening on %s", word, server.addresses[key])
             gc.freeze()
             gc.enable()
+            keep_freed_memory()
             await stop.wait()
             log.info("stopping")
 
