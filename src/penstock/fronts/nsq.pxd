@@ -15,16 +15,16 @@ cdef class NsqFront:
     cdef public bytes ok
     cdef unsigned char *ok_at
     cdef public list _beats
-    cdef long long _number, _flush_seen
+    cdef long long _number
 
 
 cdef class NsqSession(Consumer):
     cdef public NsqFront front
-    cdef public object keeper, wake_connection, rights, authority
+    cdef public object keeper, wake_connection, rights
     cdef public str remote
     cdef public long long need, state, topic_count, heartbeat_ms, beat_ms, heard_ms, due_ms, connected_ms
     cdef public long long msg_size_max, body_size_max, rdy_max
-    cdef public bint begun, closing, identified, stalled, tls_needed, buffered
+    cdef public bint begun, closing, stalled, tls_needed, buffered
     cdef public Channel channel
     cdef public Topic topic
     cdef public bytes topic_name

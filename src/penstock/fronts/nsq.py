@@ -57,7 +57,6 @@ class NsqSession(Consumer):
         self.state = INIT
         self.begun = False  # the magic was there
         self.closing = False  # an error was sent: write it, then close
-        self.identified = False
         self.stalled = False  # waits for an answer from outside (AUTH): commands are kept
         self.channel: Any = None  # once subscribed
         self.topic: Any = None  # the one last published to
@@ -80,7 +79,6 @@ class NsqSession(Consumer):
         self.layers: list[Any] = []  # from the socket inwards
         self.buffered = False
         self.rights: Any = None  # what AUTH granted
-        self.authority: Any = None  # who was asked, with what secret
         self._inner = bytearray()
         self._wire: list[bytes] = []
         self._hold_number = 0  # the flush that the last answers wait for
@@ -473,7 +471,8 @@ class NsqSession(Consumer):
     def error(self, text: bytes) -> None:
         """An error frame."""
         self.out.put(frame(ERROR, text))
-        self.front.rejected[text[:24].split(b" ")[0]] = self.front.rejected.get(text[:24].split(b" ")[0], 0) + 1
+        rejected, code = self.front.rejected, text.partition(b" ")[0]
+        rejected[code] = rejected.get(code, 0) + 1
 
     def respond(self, data: bytes) -> None:
         """A whole frame."""
@@ -651,7 +650,6 @@ class NsqFront:
         self.ok_at: Any = address(OK_FRAME)
         self._beats: list[tuple[int, int, NsqSession]] = []
         self._number = 0
-        self._flush_seen = 0
 
     def session(self, remote: str, wake: Callable[[], None]) -> NsqSession:
         """A session for a new connection."""

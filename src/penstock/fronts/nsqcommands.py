@@ -127,7 +127,6 @@ def _identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
     session.heartbeat_ms = heartbeat_ms
     session.sample_rate, session.msg_timeout_ms = sample_rate, msg_timeout_ms
     session.beat_ms = session.front.mono_ms
-    session.identified = True
     if heartbeat_ms:
         session.front.look_at(session, session.front.mono_ms + heartbeat_ms)
     if not asked["feature_negotiation"]:
