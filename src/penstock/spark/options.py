@@ -121,7 +121,7 @@ OPTIONS = (
     Option("commitOffsetsToGroup", "text", "",
            "after each micro-batch write its end offsets to this consumer group: for operators to see, never to start"
            " from", "stream"),
-    Option("fetchTimeoutMs", "count", "120000", "how long one request may take"),
+    Option("fetchTimeoutMs", "count", "120000", "how long one request may take, and a broker that is away is waited for"),
     Option("fetchRetries", "whole", "3", "how often a failed request is tried again, on a new connection"),
     Option("fetchBytes", "bytes", "1m", "stored bytes per fetch, at most 4 MiB; 1 MiB stays in the processor's cache"),
     Option("store", "text", "",

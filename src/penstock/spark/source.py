@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import (
@@ -39,7 +40,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.client.reader import Fetched, LogReader, MessageQueue
-from penstock.errors import ClientError, Corrupt, PenstockError
+from penstock.errors import ClientError, ConnectionLost, Corrupt, NoRoute, PenstockError
 from penstock.spark import planning, schema
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.planning import Offsets, Range
@@ -80,7 +81,9 @@ class Source:
     def reader(self, wanted: StructType) -> Reader:
         """A batch reader; one that takes filters if Spark would call them."""
         schema.check(wanted)
-        loaded = self.loaded if self.loaded is not None else _batch_range(self.options)
+        loaded = self.loaded
+        if loaded is None:
+            loaded = _patiently(self.options, lambda: _batch_range(self.options), known=False)
         pushing = {"true": True, "false": False}.get(self.options.pushdown, _asked_by_pushdown())
         return (FilteringReader if pushing else Reader)(self.options, wanted, loaded)
 
@@ -269,17 +272,24 @@ def _gap(options: SourceOptions, wanted: Range, at: int, got: Fetched) -> int:
     return until
 
 
-def _patiently(options: SourceOptions, ask: Callable[[], T]) -> T:
-    """What `ask` returns, asked again after errors that may pass."""
-    for attempt in range(options.fetch_retries):
+def _patiently(options: SourceOptions, ask: Callable[[], T], *, known: bool = True) -> T:
+    """What `ask` returns, asked again after errors that may pass.
+
+    A broker that is away is waited for as long as one request may take; `known`: the topic was there once, so that a
+    registry without it has only lost its broker. Other errors are tried again `fetchRetries` times, which may be none.
+    """
+    deadline = time.monotonic() + options.fetch_timeout_ms / 1000
+    for attempt in count():
         try:
             return ask()
         except ClientError as error:
-            if not error.retryable:
+            away = isinstance(error, ConnectionLost | _NotYet) or (known and isinstance(error, NoRoute))
+            waits = away and options.fetch_retries > 0 and time.monotonic() < deadline
+            if not waits and not (error.retryable and attempt < options.fetch_retries):
                 raise
             log.warning("retrying: %s", error)
-            time.sleep(min(0.2 * 2**attempt, 5.0))
-    return ask()
+            time.sleep(min(0.2 * 2 ** min(attempt, 10), 2.0))
+    raise AssertionError("unreachable")
 
 
 # -- batch
@@ -364,12 +374,15 @@ class FilteringReader(Reader):
         if not isinstance(value, datetime):
             return
         micros = round((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1_000_000)
-        cluster = connection(self.options)
+
+        def at(queue: MessageQueue, ms: int) -> int:
+            return _patiently(self.options, lambda: connection(self.options).offset_at(queue, ms))
+
         if isinstance(one, GreaterThan | GreaterThanOrEqual | EqualTo):
-            begins = {queue: cluster.offset_at(queue, micros // 1000) for queue in self.loaded}
+            begins = {queue: at(queue, micros // 1000) for queue in self.loaded}
             self.loaded = {queue: (max(b, begins[queue]), e) for queue, (b, e) in self.loaded.items()}
         if isinstance(one, LessThan | LessThanOrEqual | EqualTo):
-            ends = {queue: cluster.offset_at(queue, micros // 1000 + 1) for queue in self.loaded}
+            ends = {queue: at(queue, micros // 1000 + 1) for queue in self.loaded}
             self.loaded = {queue: (b, min(e, ends[queue])) for queue, (b, e) in self.loaded.items()}
 
     def _by_tags(self, values: set[Any]) -> bool:
@@ -397,11 +410,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.batch_ms = 0  # monotonic time of the last batch
 
     def initialOffset(self) -> dict[str, Any]:
-        cluster = connection(self.options)
-        return planning.to_json(planning.starts(cluster, self.options, self._bounds(), stream=True))
+        cluster, o = connection(self.options), self.options
+        found = _patiently(o, lambda: planning.starts(cluster, o, self._seen(), stream=True), known=False)
+        return planning.to_json(found)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self.target = self._bounds()
+        self.target = self._bounds(known=False)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         o = self.options
@@ -414,7 +428,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]
         at = planning.from_json(start)
         self._show(at)
-        known = self.target if self.target is not None else self._bounds()
+        known = self.target if self.target is not None else self._bounds(known=bool(at))
         self.latest = planning.to_json({queue: max(end, at.get(queue, 0)) for queue, (_, end) in known.items()})
         for queue, (_, end) in known.items():
             if at.get(queue, 0) > end and self.target is None:
@@ -446,7 +460,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def stop(self) -> None:
         """Nothing: the process ends with the query."""
 
-    def _bounds(self) -> dict[MessageQueue, tuple[int, int]]:
+    def _bounds(self, *, known: bool) -> dict[MessageQueue, tuple[int, int]]:
+        """As `_seen`, with patience: a broker that is away for a while is no reason to end a query."""
+        return _patiently(self.options, self._seen, known=known)
+
+    def _seen(self) -> dict[MessageQueue, tuple[int, int]]:
         cluster = connection(self.options)
         return planning.bounds(cluster, planning.find_queues(cluster, self.options))
 
@@ -473,8 +491,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _record_bytes(self, queue: MessageQueue, offset: int) -> float:
         """Bytes of a stored record, from a few at this offset."""
-        got = connection(self.options).fetch(
-            queue, offset, max_bytes=_SAMPLE_BYTES, max_count=_SAMPLE_RECORDS, group=self.options.group_id_prefix
+        o = self.options
+        got = _patiently(
+            o,
+            lambda: connection(o).fetch(
+                queue, offset, max_bytes=_SAMPLE_BYTES, max_count=_SAMPLE_RECORDS, group=o.group_id_prefix
+            ),
         )
         return len(got.records) / max(got.next_offset - offset, 1)
 
