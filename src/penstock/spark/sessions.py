@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 # The first line of a traceback that is not indented: `package.Error: sentence`.
 _ERROR = re.compile(r"(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*: .*|[A-Z]\w*(?:Error|Exception|Loss|Route|Corrupt|Out|Lost))\s*$")
+# `: java.io.IOException: sentence` at the head of Java's stack, and each `Caused by:` further down.
+_JAVA_ERROR = re.compile(r"^(?:Caused by)?: (?:[\w$]+\.)+([\w$]+)(?::? ?)(.*)$", re.MULTILINE)
+CONNECT_HINT = "pip install 'penstock[connect]'"
 _jvm_words: IO[bytes] | None = None  # what the JVM says on its standard error
 
 
@@ -32,7 +35,8 @@ def session(
 ) -> SparkSession:
     """A session that knows `format("penstock")`: the active one, only registered with, or a new local one.
 
-    `config` wins over what is set here. `quick` starts two seconds sooner and computes slower: for short jobs.
+    `master` is Spark's, or `sc://host:port` for a Spark Connect server. `config` wins over what is set here. `quick`
+    starts two seconds sooner and computes slower: for short jobs.
     """
     from pyspark.sql import SparkSession
 
@@ -40,9 +44,9 @@ def session(
     if active is None and running():  # in a thread that has not used it yet
         active = SparkSession.builder.getOrCreate()
     if active is None:
-        active = _start(
-            app, master or os.environ.get("PENSTOCK_SPARK_MASTER", "local[*, 4]"), dict(config or {}), quick
-        )
+        where = master or os.environ.get("PENSTOCK_SPARK_MASTER", "local[*, 4]")
+        start = _connect if where.startswith("sc://") else _start
+        active = start(app, where, dict(config or {}), quick)
     register(active)
     return active
 
@@ -82,7 +86,24 @@ def settings(quick: bool = False) -> dict[str, str]:
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}"
         + (f" {_QUICK}" if quick else ""),
+        **({"spark.executor.extraJavaOptions": _QUICK} if quick else {}),
     }
+
+
+def _connect(app: str, where: str, config: dict[str, str], quick: bool) -> SparkSession:
+    """A session at a Spark Connect server, which has a JVM, settings and workers of its own."""
+    from pyspark.sql import SparkSession
+
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    try:
+        builder = SparkSession.builder.remote(where).appName(app)
+        for name, value in {"spark.sql.session.timeZone": "UTC", **config}.items():
+            builder = builder.config(name, value)
+        return builder.getOrCreate()
+    except ImportError as error:
+        raise ConfigError(f"Spark Connect needs another package ({error})", CONNECT_HINT) from None
+    except Exception as error:
+        raise ConfigError(f"no session at {where}: {cause(error)}", "is the Connect server there?") from None
 
 
 def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkSession:
@@ -92,12 +113,12 @@ def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkS
     from pyspark.sql import SparkSession
 
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
-    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app)
-    for name, value in {**settings(quick), **config}.items():
-        conf.set(name, value)
-    os.environ.setdefault("JAVA_HOME", str(java.find().home))
+    os.environ["JAVA_HOME"] = str(java.find().home)  # the one that was there may be too old
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _let_workers_import_us()
+    conf = SparkConf(loadDefaults=False).setMaster(master).setAppName(app)
+    for name, value in {**settings(quick), **_executor_settings(master), **config}.items():
+        conf.set(name, value)
     if SparkContext._gateway is None:
         global _jvm_words
         _jvm_words = tempfile.TemporaryFile(prefix="penstock-jvm-")  # noqa: SIM115  (lives as long as the JVM)
@@ -105,8 +126,26 @@ def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkS
             gateway = launch_gateway(conf, popen_kwargs={"stderr": _jvm_words})  # type: ignore[no-untyped-call]
         except PySparkException as error:
             raise ConfigError(f"Spark did not start: {error}\n{jvm_words()}", "penstock spark doctor") from None
-        SparkContext(conf=conf, gateway=gateway)
-    return SparkSession.builder.config(conf=conf).getOrCreate()
+        try:
+            SparkContext(conf=conf, gateway=gateway)
+        except Exception as error:
+            raise _not_started(master, error) from None
+    try:
+        return SparkSession.builder.config(conf=conf).getOrCreate()
+    except Exception as error:
+        raise _not_started(master, error) from None
+
+
+def _not_started(master: str, error: Exception) -> ConfigError:
+    """Why there is no session: what the JVM logged as an error says it better than what it answered."""
+    said = [line.partition(" ERROR ")[2] for line in jvm_words().splitlines() if " ERROR " in line]
+    why = said[0] if said else cause(error)
+    hint = (
+        "penstock spark doctor"
+        if master.startswith("local")
+        else "is the master there, and can its workers start Java?"
+    )
+    return ConfigError(f"Spark did not start at {master}: {why}", hint)
 
 
 def _let_workers_import_us() -> None:
@@ -115,6 +154,12 @@ def _let_workers_import_us() -> None:
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     if "site-packages" not in root and root not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, known)])
+
+
+def _executor_settings(master: str) -> dict[str, str]:
+    """Executors on other machines do not inherit this process's environment."""
+    paths = os.environ.get("PYTHONPATH", "")
+    return {"spark.executorEnv.PYTHONPATH": paths} if paths and not master.startswith("local") else {}
 
 
 def jvm_words(lines: int = 30) -> str:
@@ -128,6 +173,10 @@ def jvm_words(lines: int = 30) -> str:
 def cause(error: BaseException) -> str:
     """What went wrong, in one line: the innermost Python error behind a Spark exception, without its stack."""
     text = str(error)
+    if text.startswith("An error occurred while calling "):  # Py4J: the innermost error of Java, if Python has none
+        found = _JAVA_ERROR.findall(text)
+        if found and "Traceback (most recent call last):" not in text:
+            return f"{found[-1][0]}: {found[-1][1].strip()}".removesuffix(": ")
     blocks = text.split("Traceback (most recent call last):")[1:]
     for block in blocks:
         for line in block.splitlines():

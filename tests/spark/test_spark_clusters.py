@@ -1,0 +1,77 @@
+"""Every pipeline gives on a cluster what it gives in one process: a standalone one with two workers, and local-cluster."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import spark_rounds
+from spark_clusters import standalone
+from spark_logs import fill_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fill_store(tmp_path_factory.mktemp("rounds") / "store", 300)
+
+
+@pytest.fixture(scope="module")
+def topic(publish: Callable[..., str]) -> str:
+    return publish("rounds", 200)
+
+
+@pytest.fixture(scope="module")
+def here(
+    spark: SparkSession, registry: str, store: Path, topic: str, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """The answers of this process's local session."""
+    folder = tmp_path_factory.mktemp("local") / "round"
+    told = spark_rounds.round(spark, registry, store, folder, "local")
+    assert told["archive"]["resumed"] == 4
+    assert told["archive"]["offsets"] == [(queue, offset) for queue in range(4) for offset in range(50)]
+    assert told["archive"]["again"] == 0
+    assert told["copied"] == told["replay"][1] == {str(n): 1 for n in range(200)}
+    assert told["redrive"][:3] == [6, 6, 6]
+    assert told["redrive"][3] == {str(n): 1 for n in range(12)}
+    return json.loads(json.dumps(told))  # type: ignore[no-any-return]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with standalone(tmp_path_factory.mktemp("cluster")) as url:
+        yield url
+
+
+def there(master: str, registry: str, store: Path, folder: Path, name: str) -> Any:
+    """The answers of a session of a process of its own."""
+    paths = os.pathsep.join(str(ROOT / part) for part in ("src", "tests/spark"))
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tests/spark/spark_rounds.py"), master, registry, str(store), str(folder), name],
+        env={**os.environ, "PYTHONPATH": paths, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True, text=True, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return json.loads(done.stdout)
+
+
+def test_a_standalone_cluster_with_two_workers(
+    here: dict[str, Any], cluster: str, registry: str, store: Path, tmp_path: Path
+) -> None:
+    assert there(cluster, registry, store, tmp_path / "round", "standalone") == here
+
+
+def test_executors_of_their_own(here: dict[str, Any], registry: str, store: Path, tmp_path: Path) -> None:
+    assert there("local-cluster[2,1,1024]", registry, store, tmp_path / "round", "executors") == here
