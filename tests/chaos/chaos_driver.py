@@ -15,23 +15,34 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock.spark.sink import Staged, StreamWriter, _checked
+from penstock.spark.sink import Staged, StreamWriter, _checked, client_of
+from penstock.wire.codes import RequestCode
 from pyspark_penstock import DefaultSource
 
 PLANS = ("map", "hash", "rand", "count")
 
 
-def hold(folder: str, point: str) -> None:
-    """If somebody wants to kill something just here, wait until that has happened. One process at a time is held."""
+def hold(folder: str, point: str, about: str = "") -> None:
+    """If somebody wants to kill something just here, wait until that has happened. One process at a time is held; who
+    it is stands in the file, with what it was about to do."""
     wanted, held = Path(folder) / f"hold-{point}", Path(folder) / f"held-{point}"
+    mine = wanted.with_name(f"taken-{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
-        wanted.rename(held)
+        wanted.rename(mine)
+        mine.write_text(f"{os.getpid()} {about}")
+        mine.rename(held)
         while held.exists():
             time.sleep(0.01)
 
 
+def note(folder: str, doing: str) -> None:
+    """Write down what is being done now, for whoever kills at a random moment."""
+    with Path(folder, "doing").open("a") as file:
+        file.write(f"{doing} {time.time()}\n")
+
+
 class HeldWriter(StreamWriter):
-    """The sink, with three places to be killed at."""
+    """The sink, with places to be killed at: in a task, behind its SEAL, before, between and behind the PUBLISHes."""
 
     folder = ""
 
@@ -41,12 +52,31 @@ class HeldWriter(StreamWriter):
                 yield batch
                 hold(self.folder, "write")
 
-        return super().write(held())
+        note(self.folder, "staging")
+        staged = super().write(held())
+        hold(self.folder, "sealed")
+        return staged
 
     def commit(self, messages: list[Any], batchId: int) -> None:
-        hold(self.folder, "before")
-        super().commit(messages, batchId)
-        hold(self.folder, "after")
+        hold(self.folder, "before", f"{batchId}")
+        note(self.folder, "publishing")
+        client = client_of(self.options)
+        real, published = client.ask_broker, []
+
+        def ask_broker(broker: str, code: int, *given: Any) -> Any:
+            if code == RequestCode.STAGE_PUBLISH:
+                if published:
+                    hold(self.folder, "between", f"{batchId} {published[0]} {broker}")
+                published.append(broker)
+            return real(broker, code, *given)
+
+        client.ask_broker = ask_broker  # type: ignore[method-assign]
+        try:
+            super().commit(messages, batchId)
+        finally:
+            del client.ask_broker
+        note(self.folder, "resting")
+        hold(self.folder, "after", f"{batchId}")
 
 
 class HeldSink(DefaultSource):

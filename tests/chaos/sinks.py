@@ -41,12 +41,13 @@ SETTINGS: dict[str, object] = {
     "max_index_num": 200_000,
 }
 MASTER = "local-cluster[2,1,1024]"
-TARGETS = ("executor", "broker", "driver")
-POINTS = {
-    "driver": ("before", "after", "write", None),
-    "executor": ("write", None),
-    "broker": ("before", "write", "after", None),
+# Where each is killed; None: at a random moment of a batch. Between the two brokers' PUBLISH one or the other dies.
+POINTS: dict[str, tuple[str | None, ...]] = {
+    "driver": ("between", "after", "before", "write", None),
+    "executor": ("write", "sealed", None),
+    "broker": ("between second", "write", None, "between first", "before", "after"),
 }
+TARGETS = ("executor", "broker", "driver")
 WAIT_S = 180.0
 
 
@@ -83,7 +84,7 @@ class Poller(threading.Thread):
                     continue
                 if first == second:
                     self.seen[address].add(tuple(first))
-            time.sleep(0.003)  # all the time, but not all of the processor
+            time.sleep(0.01)  # all the time, but not all of the processor
         for peer in peers.values():
             peer.close()
 
@@ -112,7 +113,8 @@ class Campaign:
 
     def __init__(self, folder: Path, rows: int, per_batch: int, tell: Tell, master: str = MASTER) -> None:
         self.folder, self.rows, self.per_batch, self.tell, self.master = folder, rows, per_batch, tell, master
-        self.killed: Counter[str] = Counter()
+        self.killed: Counter[tuple[str, str]] = Counter()
+        self.moments: Counter[str] = Counter()  # what the query was doing at the random ones
         self.failed = self.started = 0
         self.brokers = [Cluster(folder / "a" / "data", SETTINGS)]
         (folder / "a").mkdir()
@@ -171,9 +173,9 @@ class Campaign:
     # -- the driver
 
     def start_driver(self) -> None:
-        (self.folder / "started").unlink(missing_ok=True)
-        for path in [*self.folder.glob("hold-*"), *self.folder.glob("held-*")]:
-            path.unlink()
+        for name in ("started", "doing"):
+            (self.folder / name).unlink(missing_ok=True)
+        self._let_go()
         given = {
             "master": self.master, "registry": self.brokers[0].registry, "folder": str(self.folder),
             "per_batch": self.per_batch,
@@ -221,42 +223,94 @@ class Campaign:
 
     def kill(self, target: str, point: str | None, chance: random.Random) -> bool:
         """Kill something at a point, or at a random moment. False when the queries came to their end before."""
-        held = self.folder / f"held-{point}"
+        name = (point or "").partition(" ")[0]
+        held = self.folder / f"held-{name}"
         if point is None:
-            time.sleep(chance.uniform(0.1, 2.0))  # the moment is the experiment
+            if not self._wait(lambda: bool(self._doing())):  # in a batch, not in a start
+                return False
+            time.sleep(chance.uniform(0.0, self._batch_s()))  # the moment is the experiment
             assert self.driver is not None
             if self.driver.poll() is not None:
                 return False
         else:
-            (self.folder / f"hold-{point}").touch()
+            (self.folder / f"hold-{name}").touch()
             if not self._wait(held.exists):
                 return False
+        about = held.read_text().split() if point else []
+        self._check_place(name, about)
+        doing = (self._doing() or ["nothing"])[-1].split()[0]
         if target == "driver":
             self._kill_driver()
         elif target == "executor":
-            if not self._kill_executor(chance):
+            if not self._kill_executor(int(about[0]) if about else 0, chance):
                 return False
         else:
             broker = chance.choice(self.brokers)
+            if name == "between":
+                broker = self._named(about[3 if point == "between second" else 2])
             broker.stop(signal.SIGKILL)
             held.unlink(missing_ok=True)
             broker.start()
         held.unlink(missing_ok=True)
-        self.killed[target] += 1
-        self.tell(f"killed {target} {self.killed[target]} {'at random' if point is None else point}")
+        self.killed[target, point or "random"] += 1
+        if point is None:
+            self.moments[doing] += 1
+        when = f"at random, {doing}" if point is None else f"{point} {' '.join(about[1:])}".strip()
+        self.tell(f"killed {target} {sum(n for (t, _), n in self.killed.items() if t == target)} {when}")
         return True
 
-    def _kill_executor(self, chance: random.Random) -> bool:
+    def _doing(self) -> list[str]:
+        path = self.folder / "doing"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def _batch_s(self) -> float:
+        """How long a batch takes, about, from the publishes of this driver's life."""
+        ends = [float(line.split()[1]) for line in self._doing() if line.startswith("resting")]
+        return min(max((ends[-1] - ends[0]) / (len(ends) - 1), 0.5), 10.0) if len(ends) > 1 else 2.0
+
+    def _named(self, name: str) -> Cluster:
+        return self.brokers[name == "broker-b"]
+
+    def _check_place(self, name: str, about: list[str]) -> None:
+        """Is what is held really where it says? The publish records of the brokers know."""
+        if name not in ("before", "between", "after"):
+            return
+        batch = int(about[1])
+        last = {broker: self._published(broker) for broker in self.brokers}
+        if name == "between":
+            first, second = self._named(about[2]), self._named(about[3])
+            assert first is not second, about
+            assert last[first] >= batch > last[second], f"{name} {about}: {list(last.values())}"
+        elif name == "after":
+            assert max(last.values()) >= batch
+        # `before` may be before a repeat of what was published: only a driver killed between or behind leaves that
+
+    def _published(self, broker: Cluster) -> int:
+        """The batch published last."""
+        batch = -1
+        for message in contents(broker.broker, "rmq_sys_penstock_sinks", 1):
+            about = json.loads(message.body)
+            batch = about["batch"] if about["k"] == "done" else batch
+        return batch
+
+    def _kill_executor(self, held: int, chance: random.Random) -> bool:
+        """The executor whose Python worker is held, or any."""
         assert self.driver is not None
         found = []
-        for child in psutil.Process(self.driver.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                if any("CoarseGrainedExecutorBackend" in word for word in child.cmdline()):
-                    found.append(child)
+        with contextlib.suppress(psutil.Error):
+            near = psutil.Process(held).parents() if held else psutil.Process(self.driver.pid).children(recursive=True)
+            for process in near:
+                with contextlib.suppress(psutil.Error):
+                    if any("CoarseGrainedExecutorBackend" in word for word in process.cmdline()):
+                        found.append(process)
         if not found:
             return False
         chance.choice(found).kill()
         return True
+
+    def _let_go(self) -> None:
+        for path in [*self.folder.glob("hold-*"), *self.folder.glob("held-*"), *self.folder.glob("taken-*")]:
+            path.unlink(missing_ok=True)
 
     def running(self) -> bool:
         """Start the driver if it is not running; False when the query has come to its end.
@@ -272,8 +326,7 @@ class Campaign:
     def finish(self) -> None:
         """Let the query come to its end."""
         while self.running():
-            for path in [*self.folder.glob("hold-*"), *self.folder.glob("held-*")]:
-                path.unlink(missing_ok=True)
+            self._let_go()
             assert self.driver is not None
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.driver.wait(1)
@@ -348,14 +401,16 @@ def run(
     seed: int = 0,
     master: str = MASTER,
     targets: tuple[str, ...] = TARGETS,
-) -> Counter[str]:
-    """So many kills of each target; what was killed. AssertionError when a row is lost, or there twice."""
+) -> Counter[tuple[str, str]]:
+    """So many kills of each target; what was killed where. AssertionError when a row is lost, or there twice, when
+    readers saw half a batch, or when a point was never hit."""
     chance = random.Random(seed)
     with (
         tempfile.TemporaryDirectory(prefix="penstock-sinks-", ignore_cleanup_errors=True) as name,
         Campaign(Path(name), rows, per_batch, tell, master) as campaign,
     ):
         todo = [(target, POINTS[target][n % len(POINTS[target])]) for n in range(kills) for target in targets]
+        wanted = Counter((target, point or "random") for target, point in todo)
         if kills > 3:
             chance.shuffle(todo)
         while todo and campaign.running():
@@ -365,4 +420,10 @@ def run(
         campaign.check()
         views = sum(map(len, campaign.poller.seen.values()))
         tell(f"{rows:,} rows through {len(PLANS)} plans: each once; {views:,} views, no half batch")
+        tell(f"{campaign.started} starts of the driver, {campaign.failed} ended by an error")
+        for (target, point), count in sorted(campaign.killed.items()):
+            tell(f"  {target:9} {point:15} {count:3}")
+        tell(f"  at random: {', '.join(f'{n} {doing}' for doing, n in campaign.moments.most_common())}")
+        missed = wanted - campaign.killed
+        assert not missed, f"the query ended before these kills: {dict(missed)}"
         return campaign.killed

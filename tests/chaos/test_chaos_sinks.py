@@ -1,4 +1,4 @@
-"""A sample of `./run chaos spark`: a kill of each kind under four plans; every start of a driver takes its time."""
+"""A sample of `./run chaos spark`: three kills of each kind under four plans; every start of a driver takes its time."""
 
 from __future__ import annotations
 
@@ -15,5 +15,6 @@ def test_every_row_once_whatever_is_killed() -> None:
     if not sinks.DATA.exists():
         pytest.skip(f"the real rows of {sinks.DATA.name} are not here")
     told: list[str] = []
-    killed = sinks.run(1, told.append, rows=600, per_batch=100, seed=7)
-    assert killed == {"driver": 1, "executor": 1, "broker": 1}, told
+    killed = sinks.run(3, told.append, rows=900, per_batch=75, seed=7)
+    assert killed.total() == 9, told
+    assert killed["driver", "between"] == killed["broker", "between second"] == 1, told

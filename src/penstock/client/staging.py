@@ -8,6 +8,7 @@ Which broker that is was said by the first run of the sink, and every broker tha
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -199,13 +200,24 @@ class StageClient(LogReader):
             for broker in part.brokers:
                 tokens.setdefault(broker, []).append(part.token)
         for broker, named in tokens.items():
-            try:
-                command = RemotingCommand(
-                    RequestCode.STAGE_DROP, {"sink": run.sink, "run": run.run}, json.dumps({"tokens": named}).encode()
-                )
-                self._call(self.address(broker), command)
-            except (ClientError, WireError):
-                continue
+            self._drop(run, broker, named)
+
+    def drop_all(self, run: SinkRun) -> None:
+        """Forget whatever is staged for the sink, at every broker; best effort as well."""
+        try:
+            brokers = list(self.masters())
+        except (ClientError, WireError):
+            return
+        for broker in brokers:
+            self._drop(run, broker, [])
+
+    def _drop(self, run: SinkRun, broker: str, tokens: list[str]) -> None:
+        body = json.dumps({"tokens": tokens}).encode()
+        with contextlib.suppress(ClientError, WireError):
+            self._call(
+                self.address(broker),
+                RemotingCommand(RequestCode.STAGE_DROP, {"sink": run.sink, "run": run.run}, body),
+            )
 
 
 def _in(part: Sealed, decided: dict[str, list[str]]) -> bool:
@@ -377,6 +389,11 @@ class Stager:
         except (ConnectionLost, TimedOut, BrokerRefused):
             self._forget(part)
             raise
+
+    def abandon(self) -> None:
+        """The attempt has failed: let the brokers forget its rows, if they can be reached."""
+        self.close()
+        self.client.drop(self.run, [Sealed(self.token, 0, 0, tuple(self._parts))])
 
     def close(self) -> None:
         """Let go of the connections; what is not sealed expires at the brokers."""

@@ -100,6 +100,9 @@ def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
                 chunks.add(piece.queue.broker, piece.data, piece.rows)
         chunks.flush()
         return stager.seal()
+    except Exception:  # the driver will never hear of this token
+        stager.abandon()
+        raise
     finally:
         stager.close()
 
@@ -169,7 +172,9 @@ class BatchWriter(DataSourceArrowWriter):
         commit(self.options, messages, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort(self.options, messages)
+        """The job is over, and with it whatever its tasks have staged; those that were killed tell nobody of theirs."""
+        if self.options.commit_mode == "batch":
+            client_of(self.options).drop_all(self.run)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
