@@ -1,14 +1,21 @@
-"""`penstock spark …`: jobs over topics, each in a local Spark unless PENSTOCK_SPARK_MASTER says otherwise."""
+"""`penstock spark …`: jobs over topics, each in a local Spark unless --master or PENSTOCK_SPARK_MASTER says otherwise.
+
+Exit code 0 when all went well; 1 for an error, which is told in one line and what to do about it in a second one, or, of
+`audit`, for a store that is not well; 2 for words the command does not know.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
 from penstock.errors import PenstockError
+from penstock.spark.progress import Progress
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.archive import Result
@@ -17,6 +24,54 @@ if TYPE_CHECKING:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 def spark() -> None:
     """Jobs over topics with Spark."""
+
+
+def on_spark(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options of every command that starts Spark."""
+    about = "A setting of Spark's; may be given again."
+    given = click.option("--conf", "config", multiple=True, metavar="NAME=VALUE", help=about, expose_value=False,
+                         callback=_keep_settings)  # fmt: skip
+    where = click.option("--master", help="Spark master, or sc://HOST:PORT (default: all cores of this machine).")
+    return where(given(command))
+
+
+def _keep_settings(context: click.Context, _: click.Parameter, pairs: tuple[str, ...]) -> None:
+    for pair in pairs:
+        if "=" not in pair:
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE")
+    context.meta["penstock.conf"] = dict(pair.split("=", 1) for pair in pairs)
+
+
+def run_job(
+    name: str,
+    unit: str,
+    master: str | None,
+    as_json: bool,
+    work: Callable[[Any, Progress], Any],
+    with_spark: bool = True,
+) -> Any:
+    """Start Spark, run, end with one line if it fails; the result."""
+    say = Progress(name, unit, quiet=as_json)
+    try:
+        running = None
+        if with_spark:
+            from penstock.spark.sessions import session
+
+            say.note("starting Spark")
+            config = click.get_current_context().meta.get("penstock.conf")
+            running = session(f"penstock {name}", master=master, config=config)
+        result = work(running, say)
+    except KeyboardInterrupt:
+        say.clear()
+        click.echo("penstock: stopped; run it again to go on", err=True)
+        sys.exit(130)
+    except Exception as error:
+        say.clear()
+        fail(error)
+    say.clear()
+    if as_json:
+        click.echo(json.dumps(result.as_dict(), default=str))
+    return result
 
 
 @spark.command()
@@ -37,7 +92,7 @@ def spark() -> None:
 )
 @click.option("--group", default="", help="Show the archived offsets as this consumer group's.")
 @click.option("--store", default="", help="The broker's data folder, where it is on this machine: read directly.")
-@click.option("--master", help="Spark master (default: all cores of this machine).")
+@on_spark
 @click.option("--allow-loss", is_flag=True, help="Go on, with a warning, where retention was faster.")
 @click.option("--dry-run", is_flag=True, help="Say what would be written.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; no progress.")
@@ -57,33 +112,15 @@ def archive(
 ) -> None:
     """Write what TOPIC holds beyond the last run to Parquet files, each offset once, whatever is killed when."""
     from penstock.spark.pipelines import archive as job
-    from penstock.spark.progress import Progress
-    from penstock.spark.sessions import session
 
-    say = Progress(f"archive {topic}", quiet=as_json)
-    try:
-        say.note("starting Spark") if not dry_run else None
-        # A dry run only asks the brokers.
-        running = session(f"penstock archive {topic}", master=master) if not dry_run else None
-        result = job.run(
-            running,  # type: ignore[arg-type]
-            topic,
-            to,
-            registry=registry,
-            columns=tuple(name.strip() for name in columns.split(",")) if columns else job.COLUMNS,
-            compression=compression,
-            table=table,
-            fail_on_data_loss=not allow_loss,
-            group=group,
-            store=store,
-            dry_run=dry_run,
-            progress=say,
-        )
-    except Exception as error:
-        say.clear()
-        _fail(error)
-    say.clear()
-    click.echo(json.dumps(result.as_dict()) if as_json else _told(result))
+    chosen = tuple(name.strip() for name in columns.split(",")) if columns else job.COLUMNS
+    # A dry run only asks the brokers.
+    result = run_job(f"archive {topic}", "messages", master, as_json, lambda running, say: job.run(
+        running, topic, to, registry=registry, columns=chosen, compression=compression, table=table,
+        fail_on_data_loss=not allow_loss, group=group, store=store, dry_run=dry_run, progress=say,
+    ), with_spark=not dry_run)  # fmt: skip
+    if not as_json:
+        click.echo(_told(result))
 
 
 def _told(result: Result) -> str:
@@ -114,6 +151,24 @@ def _positions(result: Result) -> str:
 
 
 @spark.command()
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option("--registry", default="127.0.0.1:9876", show_default=True, help="Name servers, separated by ';'.")
+@click.option("--from", "source", default="orders", show_default=True, help="The topic that is read.")
+@click.option("--to", "target", default="results", show_default=True, help="The topic that is written.")
+def template(folder: Path, registry: str, source: str, target: str) -> None:
+    """Write a project for Spark's declarative pipelines to FOLDER: topic → table → topic, each row once."""
+    from penstock.spark.template import write
+
+    try:
+        files = write(folder, registry=registry, source=source, target=target)
+    except Exception as error:
+        fail(error)
+    for file in files:
+        click.echo(f"  {file}")
+    click.echo(f'cd {folder} && SPARK_CONF_DIR="$PWD/conf" spark-pipelines run')
+
+
+@spark.command()
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(as_json: bool) -> None:
     """Say whether everything the Spark side needs is there, and what to do if not."""
@@ -127,8 +182,8 @@ def doctor(as_json: bool) -> None:
     sys.exit(0 if all(finding.good for finding in findings) else 1)
 
 
-def _fail(error: Exception) -> NoReturn:
-    """The Python cause of whatever Spark made of it, on one line."""
+def fail(error: Exception) -> NoReturn:
+    """The Python cause of whatever Spark made of it, on one line, and on a second one what to do about it."""
     from penstock.spark.sessions import cause
 
     if isinstance(error, ImportError):

@@ -1,21 +1,14 @@
-"""The commands of `penstock spark` that work on logs and archives: each starts Spark, runs a job, prints its result.
-
-Exit code 0 when all went well, 1 for an error or, of `audit`, a store that is not well.
-"""
+"""The commands of `penstock spark` that work on logs and archives: each starts Spark, runs a job, prints its result."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
-from typing import Any
 
 import click
 
-from penstock.spark.cli import _fail, spark
-from penstock.spark.progress import Progress
+from penstock.spark.cli import fail, on_spark, run_job, spark
 
-_MASTER = click.option("--master", help="Spark master (default: all cores of this machine).")
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; no progress.")
 _REGISTRY = click.option(
     "--registry", default="127.0.0.1:9876", show_default=True, help="Name servers, separated by ';'."
@@ -24,44 +17,17 @@ _SINCE = click.option("--from", "since", default="", help="Stored at or after th
 _UNTIL = click.option("--to", "until", default="", help="Stored before this moment.")
 
 
-def _run(
-    name: str,
-    unit: str,
-    master: str | None,
-    as_json: bool,
-    work: Callable[[Any, Progress], Any],
-    with_spark: bool = True,
-) -> Any:
-    """Start Spark, run, end with one line if it fails; the result."""
-    say = Progress(name, unit, quiet=as_json)
-    try:
-        running = None
-        if with_spark:
-            from penstock.spark.sessions import session
-
-            say.note("starting Spark")
-            running = session(f"penstock {name}", master=master)
-        result = work(running, say)
-    except Exception as error:
-        say.clear()
-        _fail(error)
-    say.clear()
-    if as_json:
-        click.echo(json.dumps(result.as_dict(), default=str))
-    return result
-
-
 @spark.command()
 @click.argument("store", type=click.Path(exists=True, file_okay=False))
 @click.option("--report", default="", help="Write an HTML page with the result here.")
 @click.option("--split-bytes", type=int, default=128 << 20, show_default=True, help="Bytes of log per task.")
-@_MASTER
+@on_spark
 @_JSON
 def audit(store: str, report: str, split_bytes: int, master: str | None, as_json: bool) -> None:
     """Look at every byte of STORE's log and all that is derived from it; name what is wrong."""
     from penstock.spark.pipelines import audit as job
 
-    result = _run("audit", "bytes", master, as_json, lambda running, say: job.run(
+    result = run_job("audit", "bytes", master, as_json, lambda running, say: job.run(
         running, store, split_bytes=split_bytes, report=report, progress=say))  # fmt: skip
     if not as_json:
         click.echo(
@@ -89,7 +55,7 @@ def audit(store: str, report: str, split_bytes: int, master: str | None, as_json
 @_SINCE
 @_UNTIL
 @click.option("--report", default="", help="Write an HTML page with tables and charts here.")
-@_MASTER
+@on_spark
 @_JSON
 def stats(
     topics: tuple[str, ...], path: str, registry: str, by: str, window: str, since: str, until: str, report: str,
@@ -98,7 +64,7 @@ def stats(
     """Count the messages of TOPICS by time window: how many, how large, how late, how often retried."""
     from penstock.spark.pipelines import stats as job
 
-    result = _run("stats", "bytes" if path else "messages", master, as_json, lambda running, say: job.run(
+    result = run_job("stats", "bytes" if path else "messages", master, as_json, lambda running, say: job.run(
         running, topics, path=path, registry=registry, by=[name.strip() for name in by.split(",")], window=window,
         since=since, until=until, report=report, progress=say))  # fmt: skip
     if as_json:
@@ -123,7 +89,7 @@ def stats(
 @_SINCE
 @_UNTIL
 @click.option("--limit", type=int, default=1000, show_default=True)
-@_MASTER
+@on_spark
 @_JSON
 def search(
     path: str, archive: str, topic: str, key: str, tag: str, body: str, since: str, until: str, limit: int,
@@ -132,7 +98,7 @@ def search(
     """Find messages by key, tag, time and body, in a log, an archive or both; each is shown once."""
     from penstock.spark.pipelines import search as job
 
-    result = _run("search", "pieces", master, as_json, lambda running, say: job.run(
+    result = run_job("search", "pieces", master, as_json, lambda running, say: job.run(
         running, path=path, archive=archive, topic=topic, key=key, tag=tag, body=body, since=since, until=until,
         limit=limit, progress=say))  # fmt: skip
     if as_json:
@@ -152,7 +118,7 @@ def search(
 @click.option("--swap", is_flag=True, help="Put them in the place of those there are; the broker must be stopped.")
 @click.option("--split-bytes", type=int, default=128 << 20, show_default=True, help="Bytes of log per task.")
 @click.option("--dry-run", is_flag=True, help="Say how much there is to do.")
-@_MASTER
+@on_spark
 @_JSON
 def reindex(
     store: str, to: str, swap: bool, split_bytes: int, dry_run: bool, master: str | None, as_json: bool
@@ -160,7 +126,7 @@ def reindex(
     """Make the consume queues and the key index of STORE anew from its commit log."""
     from penstock.spark.pipelines import reindex as job
 
-    result = _run("reindex", "bytes", master, as_json, lambda running, say: job.run(
+    result = run_job("reindex", "bytes", master, as_json, lambda running, say: job.run(
         running, store, to=to, swap=swap, split_bytes=split_bytes, dry_run=dry_run, progress=say),
         with_spark=not dry_run)  # fmt: skip
     if as_json:
@@ -201,7 +167,7 @@ def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, 
             with manifest.locked(folder, topic):
                 before, after = tables.compact_delta(folder, topic) if delta else tables.compact(folder, topic, records)
     except Exception as error:
-        _fail(error)
+        fail(error)
     if as_json:
         click.echo(json.dumps({"topic": topic, "before": before, "after": after, "dry_run": dry_run}))
     else:
@@ -220,7 +186,7 @@ def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, 
 @click.option("--keep-queue", is_flag=True, help="To the queue each came from, instead of by key.")
 @click.option("--job", default="", help="Another name sends again what was sent before.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
-@_MASTER
+@on_spark
 @_JSON
 def replay(
     topics: tuple[str, ...], archive: str, path: str, registry: str, renamed: tuple[str, ...], since: str, until: str,
@@ -230,7 +196,7 @@ def replay(
     from penstock.spark.pipelines import replay as pipeline
 
     names = dict(pair.partition("=")[::2] for pair in renamed)
-    result = _run("replay", "files", master, as_json, lambda running, say: pipeline.run(
+    result = run_job("replay", "files", master, as_json, lambda running, say: pipeline.run(
         running, archive=archive, path=path, topics=topics, renamed=names, registry=registry, since=since, until=until,
         rate=rate, keep_queue=keep_queue, job=job, dry_run=dry_run, progress=say))  # fmt: skip
     if as_json:
@@ -252,7 +218,7 @@ def replay(
 @_UNTIL
 @click.option("--state", default="", help="Folder with the notes of what was sent.")
 @click.option("--send", is_flag=True, help="Send; without it only said what would be sent.")
-@_MASTER
+@on_spark
 @_JSON
 def redrive(
     group: str, registry: str, where: str, tag: str, key: str, since: str, until: str, state: str, send: bool,
@@ -261,7 +227,7 @@ def redrive(
     """Send the dead letters of GROUP back to the topics they came from, each once."""
     from penstock.spark.pipelines import redrive as job
 
-    result = _run("redrive", "messages", master, as_json, lambda running, say: job.run(
+    result = run_job("redrive", "messages", master, as_json, lambda running, say: job.run(
         running, group, registry=registry, where=where, tag=tag, key=key, since=since, until=until, state=state,
         dry_run=not send))  # fmt: skip
     if as_json:

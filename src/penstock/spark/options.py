@@ -132,7 +132,7 @@ OPTIONS = (
 )  # fmt: skip
 
 # What Spark itself may add.
-IGNORED = frozenset({"checkpointlocation", "serialization.format", "versionasof", "timestampasof"})
+IGNORED = frozenset({"checkpointlocation", "queryname", "serialization.format", "versionasof", "timestampasof"})
 
 
 def parse(given: Mapping[str, str]) -> SourceOptions:

@@ -62,38 +62,47 @@ def over(
 
 
 class _Watch:
-    """Tells the progress of one action, by its finished tasks; says nothing where Spark does not tell (Connect)."""
+    """Tells the progress of one action, by its finished tasks."""
 
     def __init__(self, spark: SparkSession, tasks: int, total: int, progress: Progress | None) -> None:
-        self.tasks, self.total, self.progress = tasks, total, progress
+        self.spark, self.tasks, self.total, self.progress = spark, tasks, total, progress
         self.group = f"penstock-{uuid.uuid4().hex[:12]}"
-        self.context: Any = None
-        try:
-            self.context = spark.sparkContext if progress else None
-        except Exception:  # Connect has no such thing, and says so in its own way
-            self.progress = None
+        self.remote = "connect" in type(spark).__module__
+        self.handler: Any = self._told
         self.over = threading.Event()
         self.thread = threading.Thread(target=self._look, name="penstock-progress", daemon=True)
 
     def __enter__(self) -> None:
-        if self.progress:
-            self.context.setJobGroup(self.group, "penstock")
+        if self.progress and self.remote:
+            self.spark.registerProgressHandler(self.handler)
+        elif self.progress:
+            self.spark.sparkContext.setJobGroup(self.group, "penstock")
             self.thread.start()
 
     def __exit__(self, failed: Any, *_: object) -> None:
         self.over.set()
         if self.progress:
-            self.thread.join()
+            if self.remote:
+                self.spark.removeProgressHandler(self.handler)
+            else:
+                self.thread.join()
             if failed is None:
                 self.progress(self.total, self.total)
 
+    def _told(self, stages: Any, inflight_tasks: int, operation_id: str | None, done: bool) -> None:
+        """Spark Connect calls this by itself."""
+        self._say(sum(stage.num_completed_tasks for stage in stages or ()))
+
     def _look(self) -> None:
-        assert self.progress is not None
-        tracker = self.context.statusTracker()
+        tracker = self.spark.sparkContext.statusTracker()
         while not self.over.wait(0.3):
             done = 0
             for job in tracker.getJobIdsForGroup(self.group):
                 info = tracker.getJobInfo(job)
                 stages = [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []
                 done += sum(stage.numCompletedTasks for stage in stages if stage)
-            self.progress(self.total * min(done, self.tasks) // self.tasks, self.total)
+            self._say(done)
+
+    def _say(self, done: int) -> None:
+        assert self.progress is not None
+        self.progress(self.total * min(done, self.tasks) // self.tasks, self.total)
