@@ -54,7 +54,8 @@ class HeldWriter(StreamWriter):
 
         note(self.folder, "staging")
         staged = super().write(held())
-        hold(self.folder, "sealed")
+        if staged.sealed.brokers:  # not of a batch that is over
+            hold(self.folder, "sealed")
         return staged
 
     def commit(self, messages: list[Any], batchId: int) -> None:
