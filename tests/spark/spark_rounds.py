@@ -73,6 +73,8 @@ def round(spark: Any, registry: str, store: Path, folder: Path, name: str) -> di
     """All of it. `store` is a broker's folder, `folder` one of this round's own, `name` marks its topics."""
     told: dict[str, Any] = {"copied": copied(spark, registry, folder, f"copied-{name}")}
     told["archive"] = cut_and_resumed(spark, registry, folder / "archive")
+    bulk = spark.read.format("penstock-log").option("minPartitions", "3").load(str(store))
+    told["bulk"] = sorted(map(list, bulk.groupBy("topic", "partition").count().collect()))
     counted = stats.run(spark, path=store, by=("topic", "tags"), window="all")
     told["stats"] = counted.rows
     told["live"] = stats.run(spark, (TOPIC,), registry=registry, window="all", by=("partition",)).messages

@@ -1,4 +1,4 @@
-"""Every pipeline gives on a cluster what it gives in one process: a standalone one with two workers, and local-cluster."""
+"""Every pipeline gives the same everywhere: in this process, on a standalone cluster, on executors, at a Connect server."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import spark_rounds
-from spark_clusters import standalone
+from spark_clusters import connect_server, standalone
 from spark_logs import fill_store
 
 if TYPE_CHECKING:
@@ -75,3 +75,26 @@ def test_a_standalone_cluster_with_two_workers(
 
 def test_executors_of_their_own(here: dict[str, Any], registry: str, store: Path, tmp_path: Path) -> None:
     assert there("local-cluster[2,1,1024]", registry, store, tmp_path / "round", "executors") == here
+
+
+def test_a_connect_server(
+    here: dict[str, Any], registry: str, store: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    pytest.importorskip("grpc")
+    with connect_server(tmp_path_factory.mktemp("connect")) as url:
+        assert there(url, registry, store, tmp_path / "round", "connect") == here
+        done = penstock(
+            "stats", "--path", str(store), "--window", "all", "--by", "topic,tags", "--json", "--master", url
+        )
+        assert json.loads(done.stdout)["rows"] == here["stats"]
+    gone = penstock("stats", "--path", str(store), "--master", url)
+    assert gone.returncode == 1
+    assert gone.stderr.splitlines()[1].startswith(f"penstock: no session at {url}: ")
+
+
+def penstock(*words: str) -> subprocess.CompletedProcess[str]:
+    """`penstock spark …` as a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "spark", *words], env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
+        capture_output=True, text=True, timeout=200, check=False,
+    )  # fmt: skip

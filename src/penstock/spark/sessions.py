@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import sys
 import tempfile
 import warnings
@@ -95,6 +96,7 @@ def _connect(app: str, where: str, config: dict[str, str], quick: bool) -> Spark
     from pyspark.sql import SparkSession
 
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    _knock(where)
     try:
         builder = SparkSession.builder.remote(where).appName(app)
         for name, value in {"spark.sql.session.timeZone": "UTC", **config}.items():
@@ -104,6 +106,17 @@ def _connect(app: str, where: str, config: dict[str, str], quick: bool) -> Spark
         raise ConfigError(f"Spark Connect needs another package ({error})", CONNECT_HINT) from None
     except Exception as error:
         raise ConfigError(f"no session at {where}: {cause(error)}", "is the Connect server there?") from None
+
+
+def _knock(where: str) -> None:
+    """`ConfigError` when nobody listens there: Spark's own client would go on trying for many minutes."""
+    host, _, port = where.removeprefix("sc://").partition("/")[0].rpartition(":")
+    if not port.isdigit():  # the default port
+        host, port = where.removeprefix("sc://").partition("/")[0], "15002"
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), 10).close()
+    except OSError as error:
+        raise ConfigError(f"no session at {where}: {error}", "is the Connect server there?") from None
 
 
 def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkSession:
