@@ -160,14 +160,19 @@ def test_any_moment_by_property(tmp_path: Path) -> None:
     store.close()
 
 
-def test_what_a_rocketmq_broker_has_delivered_stays_delivered(tmp_path: Path) -> None:
+@pytest.mark.parametrize("had", [True, False], ids=["ours before", "new to us"])
+def test_what_a_rocketmq_broker_has_delivered_stays_delivered(tmp_path: Path, had: bool) -> None:
     clock = FakeClock()
-    store = make(tmp_path, clock=clock)
-    store.open()
+    store, _ = opened(tmp_path, clock) if had else (make(tmp_path, clock=clock), None)
+    if not had:
+        store.open()
     for n in range(5):
         delay(store, b"%d" % n)
+    if had:
+        work(store)
     store.close()
     store, schedule = opened(tmp_path, clock, None, delivered={1: 3})
+    assert len(schedule) == 2
     assert run_due(store, schedule, clock.now_ms() + 5000) == [b"3", b"4"]
     store.close()
 

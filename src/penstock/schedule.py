@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, Protocol
 import lmdb
 
 from penstock.errors import StoreError
+from penstock.message import ReceivedMessage
 from penstock.wire.record import decode_record
 
 LEVEL_TOPIC = b"SCHEDULE_TOPIC_XXXX"
@@ -86,8 +87,8 @@ class Schedule:
     topics = frozenset((LEVEL_TOPIC, TIMER_TOPIC))
 
     def __init__(self, folder: Path, *, delivered: Mapping[int, int] | None = None, map_size: int = MAP_SIZE) -> None:
-        """`delivered` (level to queue offset) tells what a RocketMQ broker has delivered of a folder it leaves to
-        us.
+        """`delivered` (level to queue offset) tells what a RocketMQ broker has delivered of a folder it leaves to us;
+        we may have had it before, and messages from then.
         """
         self.folder = folder
         self.position = _UNKNOWN
@@ -107,11 +108,11 @@ class Schedule:
         self._running = False
         self._dirty_since = -1
         self._retry_ms = 0
-        self._delivered: Mapping[int, int] = {}
+        self._delivered: Mapping[int, int] = dict(delivered or {})
         if folder.is_dir():
             self._open()
-        else:
-            self._delivered = dict(delivered or {})
+            if self._delivered:
+                self._drop_delivered()
 
     # ---- LMDB
 
@@ -172,12 +173,29 @@ class Schedule:
         if message is None:
             return
         if message.topic == LEVEL_TOPIC.decode():
-            if message.queue_offset < self._delivered.get(message.queue_id + 1, 0):
+            if self._has_delivered(message):
                 return
             due_ms = tags_code
         else:
             due_ms = due_by_properties(message.properties, store_ms)
         self.put(due_ms, physical + 1, record, physical)
+
+    def _has_delivered(self, message: ReceivedMessage) -> bool:
+        topic, offset = message.topic, message.queue_offset
+        return topic == LEVEL_TOPIC.decode() and offset < self._delivered.get(message.queue_id + 1, 0)
+
+    def _drop_delivered(self) -> None:
+        gone = []
+        with self._env.begin() as txn, txn.cursor(db=self._due) as cursor:
+            for key, value in cursor:
+                message = decode_record(bytes(value), decompress=False)
+                if message is not None and self._has_delivered(message):
+                    gone.append(bytes(key))
+        with self._env.begin(write=True) as txn:
+            for key in gone:
+                txn.delete(key, db=self._due)
+                txn.delete(key[8:], db=self._ids)
+        self._count -= len(gone)
 
     def put(self, due_ms: int, id_: int, record: bytes, physical: int) -> None:
         """Keep a message under its id, which the log knows of from physical on."""

@@ -560,3 +560,44 @@ def test_a_damaged_record_does_not_make_the_next_start_slow(tmp_path: Path) -> N
     store.close()
     assert store.open().clean
     store.close()
+
+
+@pytest.mark.parametrize("more", [20, 300])
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_a_rocketmq_broker_has_put_behind_ours_stays(tmp_path: Path, clean: bool, more: int) -> None:
+    """It keeps the checkpoint's slots, writes its own store times, and knows nothing of our other files."""
+    filled(tmp_path, 40).close(clean)
+    ours = [name for name in ("checksums", "checkpoint", "store.json", "offsets.json") if (tmp_path / name).exists()]
+    for name in ours:
+        place = tmp_path / name
+        (shutil.copytree if place.is_dir() else shutil.copy)(place, tmp_path / f"{name}.kept")
+    other = make(tmp_path, clock=FakeClock(now_ms=1_800_000_000_000))
+    other.open()
+    for n in range(40, 40 + more):
+        put(other, b"m%d" % n, queue_id=n % 2, properties=b"KEYS\x01k%d" % n)
+    other.close()
+    for name in ours:
+        shutil.rmtree(tmp_path / name) if (tmp_path / name).is_dir() else (tmp_path / name).unlink()
+        (tmp_path / f"{name}.kept").rename(tmp_path / name)
+    with (tmp_path / "checkpoint").open("r+b") as file:
+        file.write((1_800_000_000_000).to_bytes(8) * 3)
+
+    wanted = sorted(b"m%d" % n for n in range(40 + more))
+    before = verify(tmp_path)
+    assert before.ok
+    assert before.unchecked == more
+    store = make(tmp_path)
+    report = store.open()
+    assert report.damage == []
+    assert sorted(body for _, _, body in everything(store)) == wanted
+    for n in range(40 + more, 100 + more):
+        put(store, b"m%d" % n, queue_id=n % 2)
+    store.close()
+    after = verify(tmp_path)
+    assert after.ok
+    assert after.unchecked < more  # those behind our records in the same segment have sums now
+    assert (after.unchecked == 0) == (more == 20)
+    store = make(tmp_path)
+    assert store.open().clean
+    assert sorted(body for _, _, body in everything(store)) == sorted(b"m%d" % n for n in range(100 + more))
+    store.close()

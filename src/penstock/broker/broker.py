@@ -42,6 +42,7 @@ from penstock.disk.files import Files
 from penstock.disk.tables import load, save
 from penstock.errors import Refused
 from penstock.log import status
+from penstock.log.checkpoint import newest
 from penstock.log.draft import Draft
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.sequences import Sequences
@@ -340,7 +341,11 @@ class Broker:
         return {"offsetTable": {str(queue_id + 1): offset for queue_id, offset in found.items()}}
 
     def _delivered(self) -> dict[int, int]:
-        """What the broker that wrote this folder has delivered, by level."""
+        """What a RocketMQ broker that had this folder has delivered, by level; nothing when ours was the last one."""
+        path = self.folder / "checkpoint"
+        mark, counts = newest(path.read_bytes()) if path.is_file() else (None, True)
+        if mark is not None and counts:
+            return {}
         table = (load(self.files, self.folder / "config" / "delayOffset.json") or {}).get("offsetTable") or {}
         return {int(k): v for k, v in table.items() if str(k).isdecimal() and isinstance(v, int)}
 

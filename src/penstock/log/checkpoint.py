@@ -1,7 +1,8 @@
 """What a store knows of itself from one start to the next, and how it tells a killed process from a power cut.
 
 checkpoint   RocketMQ's 4096 bytes: three store times (8 each) of the last flushed record in log, queues and index.
-             Ours are two slots at 1024 and 2048, written in turns, the higher generation with a true sum counts:
+             Other times than a slot's mean that a RocketMQ broker wrote here since. Ours are two slots at 1024 and 2048,
+             written in turns, the higher generation with a true sum counts:
              "PCKP" | version (4) | generation (8) | epoch (8) | clean (8) | durable position (8) | derived position (8)
              | index file (8) | its count (8) | last store time (8) | queue entries (8) | CRC-32 (4)
 store.json   format version, store id, epoch, file sizes
@@ -51,31 +52,41 @@ class Checkpoint:
 
 
 class CheckpointFile:
-    """The file `checkpoint`. `value` is the last one read or written; None when there was none to believe."""
+    """The file `checkpoint`. `value` is the last one read or written; None when there was none to believe.
+
+    `foreign_from` is the position from which a RocketMQ broker has written since our last mark; -1 when none has.
+    """
 
     def __init__(self, path: Path, files: Files) -> None:
         self.path = path
         self.files = files
         self.value: Checkpoint | None = None
+        self.foreign_from = -1
+        self._generation = 0
         self._fd = -1
 
     def load(self) -> Checkpoint | None:
-        """The newest slot with a true sum."""
-        self.value = None
+        """The newest slot with a true sum, unless another broker has gone on behind it."""
+        self.value, self.foreign_from = None, -1
         if self.path.is_file():
             fd = self.files.open(self.path, writable=False)
             try:
                 data = self.files.read(fd, 0, SIZE)
             finally:
                 self.files.close(fd)
-            for value in parse(data):
-                if self.value is None or value.generation > self.value.generation:
+            value, counts = newest(data)
+            if value is not None:
+                self._generation = value.generation
+                if counts:
                     self.value = value
+                else:
+                    self.foreign_from = value.durable
         return self.value
 
     def write(self, value: Checkpoint) -> Checkpoint:
         """Write the value into the older slot and flush. For any thread, one at a time. StoreError."""
-        value = replace(value, generation=(self.value.generation if self.value else 0) + 1)
+        self._generation += 1
+        value = replace(value, generation=self._generation)
         if self._fd < 0:
             self._fd = self.files.open(self.path, create=True)
             if self.files.size(self._fd) < SIZE:
@@ -109,6 +120,17 @@ def parse(data: bytes) -> list[Checkpoint]:
         if version == FORMAT_VERSION:
             found.append(Checkpoint(generation, epoch, bool(clean), *rest))
     return found
+
+
+def newest(data: bytes) -> tuple[Checkpoint | None, bool]:
+    """(the slot of the highest generation, whether it still counts).
+
+    A RocketMQ broker on the folder keeps our slots and writes its own store times: ours are those of a slot (of the older
+    one, when a write was torn).
+    """
+    found = parse(data)
+    ours = [(0, 0, 0), *((mark.store_ms,) * 3 for mark in found)]
+    return max(found, key=lambda mark: mark.generation, default=None), times(data) in ours
 
 
 def times(data: bytes) -> tuple[int, int, int]:

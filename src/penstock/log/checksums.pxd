@@ -9,6 +9,7 @@ cdef class Sidecar:
     cdef public long long count
     cdef public long long allocated
     cdef public long long covers_from
+    cdef public long long covers_to
     cdef public int fd
     cdef public object map
     cdef public object files
@@ -18,7 +19,7 @@ cdef class Sidecar:
     cpdef bint open(self)
     @cython.locals(need=cython.longlong)
     cpdef int room(self, long long records)
-    cdef void put(self, long long start, long long crc) noexcept
+    cpdef void put(self, long long start, long long crc) noexcept
     @cython.locals(low=cython.longlong, high=cython.longlong, middle=cython.longlong, start=cython.longlong)
     cpdef long long find(self, long long start)
     cpdef long long start(self, long long n)

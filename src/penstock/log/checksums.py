@@ -51,6 +51,7 @@ class Sidecar:
         self.count = 0
         self.allocated = 0
         self.covers_from = 0
+        self.covers_to = segment_size
         self.fd = -1
         self.map: Any = None
         self.base: Any = cython.NULL
@@ -227,7 +228,7 @@ class Checksums:
                 return 2
             self._hint_car = car
             self._hint = 0
-        if start < car.covers_from:
+        if start < car.covers_from or start >= car.covers_to:
             return 2
         n = self._hint
         if n >= car.count or car.start(n) != start:
@@ -236,6 +237,17 @@ class Checksums:
             return 0
         self._hint = n + 1
         return 1 if car.sum(n) == crc else 0
+
+    def ignore_from(self, position: int) -> None:
+        """Records from this position of the log on are unchecked: another broker has written them."""
+        first = position - position % self.segment_size
+        car = self.get(first)
+        if car is not None:
+            car.covers_to = position - first
+        for path in self.folder.glob("[0-9]*"):
+            if path.name.isdigit() and int(path.name) > first:
+                self.drop(int(path.name))
+                self.sidecars[int(path.name)] = None
 
     def drop(self, first: int) -> Path:
         """Forget a segment; its sidecar file is the caller's to remove."""

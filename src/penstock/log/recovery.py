@@ -5,7 +5,8 @@
                    bad beyond the durable position   torn tail: cut there, zeros behind, later segments aside
                    bad below it                      damage: note it, go on at the next record that stands at its own
                    place
-    no checkpoint  (or RocketMQ's) from the first segment; there a bad record is damage if a good one follows
+    no checkpoint  (or a RocketMQ broker wrote since) from the first segment; there a bad record is damage if a good one
+                   follows
     queues, index  not after a clean stop: every entry of a queue is looked at, and whether the index files join up;
                    what cannot be right is derived again from the first segment on
 
@@ -20,6 +21,7 @@ import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from zlib import crc32
 
 from penstock.disk import tables
 from penstock.disk.files import last_byte, number_names, wipe
@@ -373,7 +375,12 @@ class _Recoverer:
         if store.index is not None:
             start = min(start, store.index_from)
         report.start = start
+        foreign = self.upkeep.checkpoint.foreign_from
+        if foreign >= 0:
+            store.log.sums.ignore_from(foreign)
         end = self._scan(self._behind(start), durable)
+        if foreign >= 0:
+            self._adopt(foreign, end)
         self._cut_tail(end)
         store.log.seek(end)
         for subscriber in store.subscribers:
@@ -480,6 +487,30 @@ class _Recoverer:
                     return durable
             self._damage(position, following)
             position = following
+
+    def _adopt(self, since: int, end: int) -> None:
+        """Sums for what RocketMQ has put behind our records. Its own segments stay without."""
+        log = self.store.log
+        for name in number_names(self.files.names(log.sums.folder)):
+            if name > since:
+                self.files.unlink(log.sums.drop(name))
+        segment, car = log.file.at(since), log.sums.get(since - since % log.file.size)
+        if segment is None or car is None:
+            return
+        car.cut(since - segment.first)
+        position = since
+        while position < min(end, segment.first + segment.size):
+            size = log.check(position)
+            if size <= 0:
+                position = self._resync(position) if size < 0 else end
+                position = end if position < 0 else position
+                continue
+            at = position - segment.first
+            if car.room(1):
+                raise StoreError(f"no room for the sums of {segment.path.name}")
+            car.put(at, crc32(segment.map[at : at + size]))
+            position += size
+        car.covers_to = segment.size
 
     def _damage(self, position: int, end: int) -> None:
         self.report.damage.append({"position": position, "end": end, "bytes": end - position})

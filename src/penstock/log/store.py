@@ -492,7 +492,7 @@ class LogStore:
 
     def _first_since(self, queue: ConsumeQueue, ms: int) -> int:
         low = queue.min_offset
-        high = queue.max_offset
+        end = high = queue.visible_end()
         while low < high:
             middle = (low + high) // 2
             probe = middle
@@ -504,17 +504,18 @@ class LogStore:
                 low = probe
             else:
                 high = middle
-        while low < queue.max_offset and self.store_time(queue, low) < 0:
+        while low < end and self.store_time(queue, low) < 0:
             low += 1
         return low
 
     def offset_by_time(self, queue: ConsumeQueue, ms: int, lower: bool = False) -> int:
         """The offset for a moment, as RocketMQ finds it: an exact hit, else the nearer neighbour, the earlier on a
         tie; after the last message the last one, 0 for an empty queue. With `lower`: the first stored at or after ms,
-        max_offset when there is none.
+        the end when there is none. Never beyond what readers see.
         """
-        if queue.max_offset == queue.min_offset:
-            return queue.max_offset if lower else 0
+        end = queue.visible_end()
+        if end <= queue.min_offset:
+            return end if lower else 0
         after = self._first_since(queue, ms)
         if lower:
             return after
@@ -523,7 +524,7 @@ class LogStore:
             before -= 1
         if before < queue.min_offset:
             return after
-        if after >= queue.max_offset:
+        if after >= end:
             return before
         later = self.store_time(queue, after)
         return after if later - ms < ms - self.store_time(queue, before) else before

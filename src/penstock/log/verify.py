@@ -155,8 +155,11 @@ class _Verifier:
         file, report = log.file, self.report
         report.segments = len(file.segments)
         report.first, report.bytes = file.first, file.end - file.first
-        known = marks.CheckpointFile(self.folder / "checkpoint", self.files).load()
+        checkpoint = marks.CheckpointFile(self.folder / "checkpoint", self.files)
+        known = checkpoint.load()
         durable = known.durable if known is not None else -1
+        if checkpoint.foreign_from >= 0:
+            log.sums.ignore_from(checkpoint.foreign_from)
         position = end = file.first
         shown = position
         while position < file.end:
@@ -205,7 +208,7 @@ class _Verifier:
         report = self.report
         report.records += 1
         car = log.sums.get(position - position % log.file.size)
-        if car is None or position % log.file.size < car.covers_from:
+        if car is None or not car.covers_from <= position % log.file.size < car.covers_to:
             report.unchecked += 1
         record = decode_record(log.bytes_at(position, size), decompress=False)
         if record is None or record.sys_flag & _HALF:
@@ -362,6 +365,10 @@ def _inspect_log(path: Path) -> Iterator[dict[str, Any]]:
     file.first = file.end = first
     file.adopt(segment)
     log = CommitLog(file, sums, bytes(8))
+    checkpoint = marks.CheckpointFile(path.parent.parent / "checkpoint", files)
+    checkpoint.load()
+    if checkpoint.foreign_from >= 0:
+        sums.ignore_from(checkpoint.foreign_from)
     log.seek_reading(first + size)
     position = first
     while position < first + size:

@@ -19,7 +19,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from penstock.errors import ConfigError
-from penstock.log.checkpoint import parse as checkpoints
+from penstock.log import checkpoint
 
 WINDOW_BYTES = 1 << 20
 _CHUNK = 4 << 20
@@ -117,11 +117,16 @@ def _begun(path: Path) -> bool:
 
 def durable_end(store: Path) -> int | None:
     """The physical offset below which a store of ours says all is durable; None where there is no such word."""
+    mark, counts = last_mark(store)
+    return mark.durable if mark is not None and counts else None
+
+
+def last_mark(store: Path) -> tuple[checkpoint.Checkpoint | None, bool]:
+    """(what our broker last wrote about the store, whether no other broker has gone on behind it)."""
     try:
-        marks = checkpoints((store / "checkpoint").read_bytes())
+        return checkpoint.newest((store / "checkpoint").read_bytes())
     except OSError:
-        return None
-    return max(marks, key=lambda mark: mark.generation).durable if marks else None
+        return None, True
 
 
 def _written(fd: int, segment: Segment) -> int:

@@ -203,14 +203,14 @@ def _broken(w: Window, sums: Any, part: Part) -> Iterator[tuple[int, str]]:
     if sums is None:
         part.unchecked += len(w.topic)
         return
-    covers_from, starts, crcs = sums
+    covers_from, covers_to, starts, crcs = sums
     inside = w.begin + w.start
     place = np.searchsorted(starts, inside)
     view = memoryview(w.data)
     for at, (begin, size, where, n) in enumerate(
         zip(w.start.tolist(), w.size.tolist(), inside.tolist(), place.tolist(), strict=True)
     ):
-        if where < covers_from:
+        if not covers_from <= where < covers_to:
             part.unchecked += 1
         elif n >= len(starts) or starts[n] != where:
             if bodies[at]:
@@ -220,7 +220,7 @@ def _broken(w: Window, sums: Any, part: Part) -> Iterator[tuple[int, str]]:
 
 
 def _sums(folder: Path, segment: Segment) -> Any:
-    """(first byte covered, starts, sums) from the file beside a segment; None without a good one."""
+    """(first byte covered, end of that, starts, sums) from the file beside a segment; None without a good one."""
     path = folder / "checksums" / f"{segment.base:020d}"
     try:
         head = np.fromfile(path, ">u4", 8)
@@ -233,7 +233,10 @@ def _sums(folder: Path, segment: Segment) -> Any:
     held = np.fromfile(path, _SUM, offset=32)
     zero = np.flatnonzero((held["start"] == 0) & ((np.arange(len(held)) > 0) | (held["crc"] == 0)))
     held = held[: zero[0]] if len(zero) else held
-    return int(head[4]), held["start"].astype(np.int64), held["crc"].astype(np.int64)
+    mark, counts = logfiles.last_mark(folder)
+    # What RocketMQ has put behind our last record has no sums.
+    until = segment.size if mark is None or counts else max(mark.durable - segment.base, 0)
+    return int(head[4]), until, held["start"].astype(np.int64), held["crc"].astype(np.int64)
 
 
 def _stretch(stretches: list[list[int]], offsets: Any, physical: Any) -> None:

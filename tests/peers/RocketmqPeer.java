@@ -1,0 +1,141 @@
+// The Java client of RocketMQ 4.9: sends and reads topics, and prints one JSON object for every message.
+
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.zip.CRC32;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
+import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.SendResult;
+import org.apache.rocketmq.client.producer.TransactionListener;
+import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.common.message.Message;
+import org.apache.rocketmq.common.message.MessageExt;
+import org.apache.rocketmq.common.message.MessageQueue;
+
+class RocketmqPeer {
+    public static void main(String[] words) throws Exception {
+        String what = words[0], registry = words[1], topic = words[2];
+        int code = 0; // the end is said aloud: the client's threads are many, and not all of them daemons
+        try {
+            if (what.equals("send")) {
+                send(registry, topic, Integer.parseInt(words[3]));
+            } else if (what.equals("read")) {
+                read(registry, topic);
+            } else {
+                throw new IllegalArgumentException(what);
+            }
+        } catch (Throwable error) {
+            error.printStackTrace();
+            code = 1;
+        }
+        System.exit(code);
+    }
+
+    /** A body that tells its number; every seventh is long enough to be compressed. */
+    static byte[] body(int number) {
+        StringBuilder text = new StringBuilder("body " + number + " ");
+        for (int n = 0; n < (number % 7 == 0 ? 2000 : number % 40); n++) text.append((char) ('a' + (number + n) % 26));
+        return text.toString().getBytes(StandardCharsets.UTF_8);
+    }
+
+    static Message message(String topic, int number) {
+        Message made = new Message(topic, number % 3 == 0 ? "" : "Tag" + number % 5, "key-" + number, body(number));
+        if (number % 4 == 0) made.putUserProperty("origin", "número " + number);
+        made.setFlag(number);
+        return made;
+    }
+
+    /** Single messages, batches of five, transactions of which every second is rolled back, and delayed ones. */
+    static void send(String registry, String topic, int count) throws Exception {
+        TransactionMQProducer producer = new TransactionMQProducer("peer-producers");
+        producer.setNamesrvAddr(registry);
+        producer.setCompressMsgBodyOverHowmuch(1000);
+        producer.setSendMsgTimeout(10_000);
+        producer.setTransactionListener(new TransactionListener() {
+            @Override
+            public LocalTransactionState executeLocalTransaction(Message message, Object commit) {
+                return (Boolean) commit ? LocalTransactionState.COMMIT_MESSAGE : LocalTransactionState.ROLLBACK_MESSAGE;
+            }
+
+            @Override
+            public LocalTransactionState checkLocalTransaction(MessageExt message) {
+                return LocalTransactionState.ROLLBACK_MESSAGE;
+            }
+        });
+        producer.start();
+        producer.createTopic("TBW102", topic, 4);
+        List<MessageQueue> queues = producer.fetchPublishMessageQueues(topic);
+        for (int number = 0; number < count; ) {
+            MessageQueue queue = queues.get(number % queues.size());
+            switch (number % 10) {
+                case 3:
+                    List<Message> batch = new ArrayList<>();
+                    for (int n = 0; n < 5; n++) batch.add(message(topic, number + n));
+                    SendResult result = producer.send(batch, queue);
+                    sent(number, result, "batch");
+                    number += 5;
+                    break;
+                case 8:
+                    boolean commit = number % 20 == 8;
+                    sent(number, producer.sendMessageInTransaction(message(topic, number), commit),
+                        commit ? "committed" : "rolled back");
+                    number++;
+                    break;
+                case 9:
+                    Message late = message(topic, number);
+                    late.setDelayTimeLevel(1);
+                    sent(number, producer.send(late, queue), "delayed");
+                    number++;
+                    break;
+                default:
+                    sent(number, producer.send(message(topic, number), queue), "single");
+                    number++;
+            }
+        }
+        producer.shutdown();
+    }
+
+    static void sent(int number, SendResult result, String how) {
+        System.out.printf("{\"number\": %d, \"how\": \"%s\", \"status\": \"%s\", \"offset\": %d, \"queue\": %d}%n",
+            number, how, result.getSendStatus(), result.getQueueOffset(), result.getMessageQueue().getQueueId());
+    }
+
+    /** Everything that the topic holds, queue by queue. */
+    static void read(String registry, String topic) throws Exception {
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("peer-readers");
+        consumer.setNamesrvAddr(registry);
+        consumer.start();
+        for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {
+            long offset = consumer.minOffset(queue), end = consumer.maxOffset(queue);
+            while (offset < end) {
+                PullResult pulled = consumer.pull(queue, "*", offset, 32);
+                if (pulled.getPullStatus() == PullStatus.FOUND) pulled.getMsgFoundList().forEach(RocketmqPeer::show);
+                offset = pulled.getNextBeginOffset();
+            }
+        }
+        consumer.shutdown();
+    }
+
+    static void show(MessageExt message) {
+        CRC32 sum = new CRC32();
+        sum.update(message.getBody());
+        System.out.printf("{\"queue\": %d, \"offset\": %d, \"id\": \"%s\", \"physical\": %d, \"size\": %d, \"born\": \"%s\","
+                + " \"store\": \"%s\", \"stored\": %d, \"sysFlag\": %d, \"flag\": %d, \"crc\": %d, \"length\": %d, \"keys\": %s,"
+                + " \"tags\": %s, \"origin\": %s}%n",
+            message.getQueueId(), message.getQueueOffset(), offsetId(message), message.getCommitLogOffset(),
+            message.getStoreSize(), message.getBornHostString(), message.getStoreHost(), message.getStoreTimestamp(),
+            message.getSysFlag(), message.getFlag(), sum.getValue(), message.getBody().length, quoted(message.getKeys()),
+            quoted(message.getTags()), quoted(message.getUserProperty("origin")));
+    }
+
+    static String offsetId(MessageExt message) {
+        return ((org.apache.rocketmq.common.message.MessageClientExt) message).getOffsetMsgId();
+    }
+
+    static String quoted(String text) {
+        return text == null ? "null" : "\"" + text + "\"";
+    }
+}
