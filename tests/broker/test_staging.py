@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,11 @@ from typing import Any
 import pytest
 
 from penstock.broker.broker import Broker
+from penstock.broker.sinks import Sink, Sinks
 from penstock.broker.staging import Piece, Staging, Wanted, pieces
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
+from penstock.disk.files import Files
 from penstock.errors import Refused
 from penstock.log.durability import run_now
 from penstock.wire.record import BatchItem, decode_record, encode_batch
@@ -32,8 +35,9 @@ def piece(
 class House:
     """A broker that is opened, killed and opened again on one folder."""
 
-    def __init__(self, folder: Path, **settings: Any) -> None:
+    def __init__(self, folder: Path, files: Files | None = None, **settings: Any) -> None:
         self.clock = FakeClock()
+        self.files = files
         self.config = BrokerConfig(
             data=str(folder), mapped_file_size_commit_log=64 << 10, mapped_file_size_consume_queue=4_000,
             max_hash_slot_num=100, max_index_num=400, **settings,
@@ -41,7 +45,7 @@ class House:
         self.open()
 
     def open(self) -> None:
-        self.broker = Broker(self.config, clock=self.clock)
+        self.broker = Broker(self.config, clock=self.clock, files=self.files)
         self.broker.open()
 
     @property
@@ -402,3 +406,58 @@ def test_the_oldest_sinks_are_forgotten_first(house: House, monkeypatch: pytest.
 def test_pieces_are_cut_as_they_were_joined() -> None:
     found = list(pieces(piece(named("a", 2)) + piece(named("b", 1), queue_id=3, delayed=True)))
     assert [(p.topic, p.queue_id, p.count, p.delayed) for p in found] == [(b"T", 0, 2, False), (b"T", 3, 1, True)]
+
+
+def test_ten_thousand_sinks_are_known_again_soon(house: House) -> None:
+    """The table is written by a thread, a bounded piece of it in the loop, and read in a moment at the start."""
+    sinks = house.staging.sinks
+    tokens = {name: [f"{n:032x}" for n in range(8)] for name in ("broker-a", "broker-b")}
+    for n in range(10_000):
+        about = Sink("Q", f"run-{n}", "broker-a", n, {"rows": 1, "brokers": tokens}, at_ms=n)
+        sinks.by_name[f"sink-{n}"] = about
+    sinks._changed_at = 0
+    flushed = house.broker.store.flushed_position
+    house.clock.advance(3_600_000)
+    house.broker.update_time()
+    began = time.process_time()
+    job = sinks.take_job(flushed + 1, flushed + 1, house.broker.mono_ms)
+    assert time.process_time() - began < 0.1, "the loop stands still"
+    assert job is not None
+    sinks.by_name["sink-1"].last = 77  # the loop goes on meanwhile
+    run_now([job], house.broker.mono_ms)
+    began = time.process_time()
+    read = Sinks(sinks.path, house.broker.files)
+    assert time.process_time() - began < 2
+    assert len(read.by_name) == 10_000
+    assert read.by_name["sink-1"].last == 1
+    assert read.by_name["sink-9999"].answer == {"rows": 1, "brokers": tokens}
+    sinks.by_name.clear()
+
+
+class Room(Files):
+    """A disk of 1 MB with nothing on it but what is staged."""
+
+    def usage(self, path: Path) -> tuple[int, int]:
+        folder = path if path.name == "staging" else path / "staging"
+        return sum(file.stat().st_size for file in folder.glob("*")), 1 << 20
+
+
+def test_staged_bytes_count_against_the_disk_marks(tmp_path: Path) -> None:
+    house = House(tmp_path / "data", files=Room())
+    staging, chunk = house.staging, piece([b"x" * 60_000])
+    staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    with pytest.raises(Refused, match="disk is full") as refused:
+        for number in range(1, 30):
+            staging.append(A, number, chunk)
+            house.settle()
+    assert refused.value.remoting == 14
+    assert 0.85 < staging.staged_bytes / (1 << 20) < 1
+    assert house.broker.store.refusal  # and for whoever sends
+    staging.drop("S", "run", [])
+    for _ in range(3):
+        house.settle()
+    assert staging.staged_bytes == 0
+    assert house.broker.store.refusal == 0
+    staging.open_token("S", "Q", "run", "broker-a", B, 0, BORN)
+    staging.append(B, 1, chunk)
+    house.broker.close()

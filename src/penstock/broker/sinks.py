@@ -14,7 +14,7 @@ kept until `done` is on the disk.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from penstock.wire.record import decode_record
 SINK_TOPIC = b"rmq_sys_penstock_sinks"
 SINKS_MAX = 10_000
 STALE_RUNS_MAX = 32
-SNAPSHOT_MS = 5_000
+SNAPSHOT_MS, SNAPSHOT_MS_PER_SINK = 5_000, 5
 SNAPSHOT_BYTES = 64 << 20  # the most that an unclean start has to read again for the sinks' sake
 
 
@@ -135,12 +135,12 @@ class Sinks:
             return None
         if self._changed_at > flushed:
             return None
-        due = mono_ms - self._saved_ms >= SNAPSHOT_MS and self._changed_at > self.position
+        pause_ms = SNAPSHOT_MS + len(self.by_name) * SNAPSHOT_MS_PER_SINK
+        due = mono_ms - self._saved_ms >= pause_ms and self._changed_at > self.position
         if not due and flushed - self.position < SNAPSHOT_BYTES and mono_ms < 1 << 62:
             return None
         self._running = True
-        sinks = {name: asdict(sink) for name, sink in self.by_name.items()}
-        data = json.dumps({"position": flushed, "sinks": sinks}).encode()
+        sinks = {name: dict(vars(sink)) for name, sink in self.by_name.items()}  # their values are never changed
 
         def finish(error: BaseException | None, now_ms: int) -> None:
             self._running = False
@@ -148,7 +148,13 @@ class Sinks:
             if error is None:
                 self.position = flushed  # a full disk keeps the old file, and later is early enough
 
-        return Job("sinks", lambda: replace(self.files, self.path, data), finish)
+        return Job("sinks", lambda: replace(self.files, self.path, _text(flushed, sinks)), finish)
 
     def close(self) -> None:
         """The table is in the log."""
+
+
+def _text(position: int, sinks: dict[str, dict[str, Any]]) -> bytes:
+    """The snapshot. Sink by sink, so that the loop gets its turns while a thread makes it."""
+    every = ",".join(f"{json.dumps(name)}:{json.dumps(about)}" for name, about in sinks.items())
+    return f'{{"position":{position},"sinks":{{{every}}}}}'.encode()

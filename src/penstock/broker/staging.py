@@ -546,6 +546,16 @@ class Staging:
             for answer in veil.answers:
                 answer()
 
+    def veils(self, data: bytes) -> bool:
+        """Whether a record that was found by its place is one that readers of its queue do not see yet."""
+        if not self._veils:
+            return False
+        message = record.decode_record(data, decompress=False)
+        if message is None or message.sys_flag & 4:  # a half of a transaction stands in no queue
+            return False
+        queue = self.broker.store.queues.get(message.topic.encode(), {}).get(message.queue_id)
+        return queue is not None and message.queue_offset >= queue.hidden_from
+
     def when_visible(self, answer: Callable[[], None]) -> None:
         """Call `answer` when readers see all that is published; at once when they do."""
         if self._veils and self.broker.store.healthy:

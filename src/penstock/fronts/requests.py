@@ -278,6 +278,7 @@ class Requests(StageCalls, QueueCalls):
         found = store.query(
             fields["topic"].encode(), fields["key"].encode(), count, fields["beginTimestamp"], fields["endTimestamp"]
         )
+        found = [data for data in found if not self.broker.staging.veils(data)]
         if not found:
             return request.reply(
                 ResponseCode.QUERY_NOT_FOUND, remark="can not find message, maybe time range not correct"
@@ -288,7 +289,7 @@ class Requests(StageCalls, QueueCalls):
     def view_message(self, session: Any, request: RemotingCommand) -> Answer:
         offset = read_fields(request.code, request.ext)["offset"]
         data = self.broker.store.record_at(offset) if offset >= 0 else None
-        if data is None:
+        if data is None or self.broker.staging.veils(data):
             raise Refused(f"can not find message by the offset, {offset}")
         return request.reply(body=data)
 
@@ -610,7 +611,7 @@ class Requests(StageCalls, QueueCalls):
         except ValueError:
             raise Refused(f"{fields['msgId']} is no message id") from None
         data = self.broker.store.record_at(physical)
-        if data is None:
+        if data is None or self.broker.staging.veils(data):
             raise Refused(f"can not find message by the offset, {physical}")
         client = fields["clientId"] or next(iter(self._online(fields["consumerGroup"]).members))
         return self._forward(session, request, fields["consumerGroup"], client, data)
