@@ -41,51 +41,70 @@ def bodies(registry: str, topic: str) -> Counter[bytes]:
     return found
 
 
-async def test_a_thousand_lost_replies_and_restarts(own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of each request the reply may be lost, or the request itself; the broker is killed three times meanwhile."""
-    chance = random.Random(11)
-    lost = 0
-    real = ClientCluster.call
+class Lossy:
+    """Of each send the reply may be lost, when the broker has stored it, or the request itself."""
 
-    async def lossy(self: ClientCluster, address: str, command: Any, timeout_s: float | None = None) -> Any:
-        nonlocal lost
-        if command.code not in SENDS:
-            return await real(self, address, command, timeout_s)
-        if chance.random() < 0.1:
-            raise ConnectionLost("before the broker had it")
-        answer = await real(self, address, command, timeout_s)
-        if chance.random() < 0.55 and lost < 1_200:
-            lost += 1
-            raise ConnectionLost("the reply is lost")
-        return answer
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.chance = random.Random(11)
+        self.most = most
+        self.lost = 0  # replies of requests that were carried out
+        self.sent: list[bytes] = []
+        real = ClientCluster.call
 
-    monkeypatch.setattr(ClientCluster, "call", lossy)
-    monkeypatch.setattr("penstock.client.aio.producer.BUSY_WAIT_S", 0.001)
-    sent: list[bytes] = []
+        async def call(cluster: ClientCluster, address: str, command: Any, timeout_s: float | None = None) -> Any:
+            if command.code not in SENDS:
+                return await real(cluster, address, command, timeout_s)
+            if self.chance.random() < 0.1:
+                raise ConnectionLost("before the broker had it")
+            answer = await real(cluster, address, command, timeout_s)
+            if answer.code == 0 and self.chance.random() < 0.55 and self.lost < self.most:
+                self.lost += 1
+                raise ConnectionLost("the reply is lost")
+            return answer
 
-    async def send(producer: Producer, worker: int) -> None:
+        monkeypatch.setattr(ClientCluster, "call", call)
+        monkeypatch.setattr("penstock.client.aio.producer.BUSY_WAIT_S", 0.001)
+
+    async def send(self, producer: Producer, worker: int, batches: bool = True) -> None:
         for n in range(25):
-            if n % 5 == 4:
+            if batches and n % 5 == 4:
                 batch = [Message("Once", b"%d/%d/%d" % (worker, n, part)) for part in range(3)]
                 await producer.send_batch(batch)
-                sent.extend(message.body for message in batch)
+                self.sent.extend(message.body for message in batch)
             else:
-                sent.append(b"%d/%d" % (worker, n))
-                await producer.send(Message("Once", sent[-1], keys=(f"{worker}",)))
+                self.sent.append(b"%d/%d" % (worker, n))
+                await producer.send(Message("Once", self.sent[-1], keys=(f"{worker}",)))
+
+
+async def test_a_thousand_lost_replies_and_restarts(own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More than a thousand sends whose reply was lost are sent again; the broker is killed three times meanwhile."""
+    lossy = Lossy(monkeypatch, 1_200)
 
     async def restart() -> None:
         for want in (150, 400, 700):
-            while lost < want:
+            while lossy.lost < want:
                 await asyncio.sleep(0.01)
             await asyncio.to_thread(own_cluster.stop, signal.SIGKILL)
             await asyncio.to_thread(own_cluster.start)
 
     async with Producer(own_cluster.registry, idempotent=True, send_timeout_s=90) as producer:
         restarting = asyncio.create_task(restart())
-        await asyncio.gather(*(send(producer, worker) for worker in range(40)))
+        await asyncio.gather(*(lossy.send(producer, worker) for worker in range(40)))
         await restarting
-    assert lost >= 1_000
-    assert bodies(own_cluster.registry, "Once") == Counter(sent)
+    assert lossy.lost >= 1_000
+    assert bodies(own_cluster.registry, "Once") == Counter(lossy.sent)
+
+
+async def test_without_numbers_every_lost_reply_is_a_message_too_many(
+    own_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the test above would find if brokers did not know a send when it comes again."""
+    lossy = Lossy(monkeypatch, 100)
+    async with Producer(own_cluster.registry, retries=1_000, send_timeout_s=90) as producer:
+        await asyncio.gather(*(lossy.send(producer, worker, batches=False) for worker in range(4)))
+    found = bodies(own_cluster.registry, "Once")
+    assert set(found) == set(lossy.sent)
+    assert found.total() - len(lossy.sent) == lossy.lost > 50
 
 
 def test_a_repeat_gets_the_first_answer_even_after_a_restart(tmp_path: Any) -> None:
