@@ -6,6 +6,7 @@ Spark imports this module in every session that looks a format up, so nothing bu
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
@@ -26,12 +27,15 @@ class DefaultSource(DataSource):
     """
 
     def __init__(self, options: dict[str, str]) -> None:
-        from penstock.spark import sinkoptions
+        from penstock.errors import ConfigError
+        from penstock.spark import catalog, sinkoptions
 
-        super().__init__(options)
+        self._created = catalog.created(options)
+        super().__init__(options if self._created is None else self._created)
         self._source: Source | None = None
-        if not (sinkoptions.for_writing(options) or _asked_by("write_into_data_source.py")):
-            self._source = self.source  # now: one DataFrame is one range
+        if options and not (sinkoptions.for_writing(options) or _asked_by("write_into_data_source.py")):
+            with suppress(ConfigError):  # said again by `schema` or `reader`, if it is not the table that knows the topic
+                self._source = self.source  # now: one DataFrame is one range
 
     @property
     def source(self) -> Source:
@@ -46,14 +50,28 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "penstock"
 
-    def schema(self) -> str:
-        return self.source.schema()
+    def schema(self) -> str | StructType:
+        if self._created is None:
+            return self.source.schema()
+        from penstock.spark import catalog
+
+        return catalog.schema(self.source.columns(), self._created)
 
     def reader(self, schema: StructType) -> Reader:
-        return self.source.reader(schema)
+        return self._of_table(schema).reader(schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:
-        return self.source.stream_reader(schema)
+        return self._of_table(schema).stream_reader(schema)
+
+    def _of_table(self, schema: StructType) -> Source:
+        """The reading side; that of a catalog's table has its options in the schema."""
+        if self._source is None:
+            from penstock.spark import catalog
+
+            named = {name.lower() for name in self.options}
+            kept = {name: text for name, text in catalog.kept(schema).items() if name not in named}
+            self.options = {**kept, **self.options}
+        return self.source
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from penstock.spark import sink

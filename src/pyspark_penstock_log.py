@@ -9,7 +9,7 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from penstock.spark.logsource import LogReader
+    from penstock.spark.logsource import LogReader, LogSource
 
 
 class DefaultSource(DataSource):
@@ -19,17 +19,37 @@ class DefaultSource(DataSource):
     """
 
     def __init__(self, options: dict[str, str]) -> None:
+        from penstock.spark import catalog
+
+        self._created = catalog.created(options)
+        super().__init__(options if self._created is None else self._created)
+        self._source: LogSource | None = None
+        if options:
+            self._source = self.source  # now: one DataFrame is one range
+
+    @property
+    def source(self) -> LogSource:
+        """The reading side."""
         from penstock.spark.logsource import LogSource
 
-        super().__init__(options)
-        self._source = LogSource(options)  # now: one DataFrame is one range
+        if self._source is None:
+            self._source = LogSource(self.options)
+        return self._source
 
     @classmethod
     def name(cls) -> str:
         return "penstock-log"
 
-    def schema(self) -> str:
-        return self._source.schema()
+    def schema(self) -> str | StructType:
+        if self._created is None:
+            return self.source.schema()
+        from penstock.spark import catalog
+
+        return catalog.schema(self.source.columns(), self._created)
 
     def reader(self, schema: StructType) -> LogReader:
-        return self._source.reader(schema)
+        if not self.options:  # a catalog's table has its options in the schema
+            from penstock.spark import catalog
+
+            self.options = catalog.kept(schema)
+        return self.source.reader(schema)

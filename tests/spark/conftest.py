@@ -60,7 +60,7 @@ def publish(registry: str) -> Publish:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A quick local session, started the way users start it."""
     from penstock.errors import ConfigError
     from penstock.spark import java, session
@@ -72,7 +72,11 @@ def spark() -> Iterator[SparkSession]:
     # PySpark's own sockets and pandas notices are not ours to fail on.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        started = session("tests", master="local[2, 2]", quick=True, config={"spark.sql.shuffle.partitions": "2"})
+        config = {
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("tables")),
+        }
+        started = session("tests", master="local[2, 2]", quick=True, config=config)
         yield started
         started.stop()
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from penstock.errors import PenstockError
 from penstock.spark.progress import Progress
 
 if TYPE_CHECKING:
@@ -182,17 +181,36 @@ def doctor(as_json: bool) -> None:
     sys.exit(0 if all(finding.good for finding in findings) else 1)
 
 
+# What to do about an error that does not say it itself, by the name of its class: behind Spark only its text is left.
+_NEXT = {
+    "NoRoute": "is the topic's name right, and --registry the cluster it is in?",
+    "ConnectionLost": "is a broker there? --registry says where; `penstock up` starts one",
+    "TimedOut": "is the broker up and not too busy? run it again to go on",
+    "Locked": "wait for the other run to end",
+    "DataLoss": "retention was faster: --allow-loss goes on, or keep messages longer",
+    "Corrupt": "penstock spark audit says what else is damaged",
+    "OSError": "can this user read and write there, here and on the workers?",
+    "AnalysisException": "the columns are those of docs/spark.md",
+}
+_ELSE = "penstock spark doctor says whether everything is there"
+
+
 def fail(error: Exception) -> NoReturn:
     """The Python cause of whatever Spark made of it, on one line, and on a second one what to do about it."""
     from penstock.spark.sessions import cause
 
+    text = cause(error) if "PySparkException" in _names(error) or "Py4JError" in _names(error) else str(error)
+    hint = getattr(error, "hint", "")
     if isinstance(error, ImportError):
-        click.echo(f"penstock: {error}\n  pip install 'penstock[spark]'", err=True)
-    elif isinstance(error, PenstockError):
-        click.echo(f"penstock: {error}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
-    else:
-        click.echo(f"penstock: {cause(error)}", err=True)
+        hint = "pip install 'penstock[spark]'"
+    known = [*_names(error), text.partition(":")[0]]
+    hint = hint or next((_NEXT[name] for name in known if name in _NEXT), _ELSE)
+    click.echo(f"penstock: {text.splitlines()[0] if text else type(error).__name__}\n  {hint}", err=True)
     sys.exit(1)
+
+
+def _names(error: Exception) -> list[str]:
+    return [kind.__name__ for kind in type(error).__mro__]
 
 
 import penstock.spark.jobs  # noqa: E402, F401  (adds its commands to the group)

@@ -48,11 +48,14 @@ class LogSource:
         self.options = parse(options)
         self.segments = logfiles.find(self.options.path)
 
-    def schema(self) -> str:
-        """The columns asked for, as DDL."""
+    def columns(self) -> tuple[str, ...]:
+        """The columns asked for."""
         o = self.options
-        names = schema.columns(headers=o.include_headers, metadata=o.include_metadata, names=o.columns, bulk=True)
-        return schema.ddl(names)
+        return schema.columns(headers=o.include_headers, metadata=o.include_metadata, names=o.columns, bulk=True)
+
+    def schema(self) -> str:
+        """The same as DDL."""
+        return schema.ddl(self.columns())
 
     def reader(self, wanted: StructType) -> LogReader:
         """A batch reader; one that takes filters if Spark would call them."""

@@ -131,6 +131,10 @@ OPTIONS = (
            "answer filters at the store; `auto` does when `spark.sql.python.filterPushdown.enabled` is on", "batch"),
 )  # fmt: skip
 
+_TABLES = (
+    'load("topic"); a table: CREATE TABLE t USING penstock OPTIONS (…) without a list of columns, or'
+    " SELECT … FROM t WITH (subscribe 'topic')"
+)
 # What Spark itself may add.
 IGNORED = frozenset({"checkpointlocation", "queryname", "serialization.format", "versionasof", "timestampasof"})
 
@@ -190,6 +194,8 @@ def table(known: Sequence[Option] = OPTIONS) -> str:
 def _check(options: SourceOptions, seen: dict[str, str]) -> None:
     chosen = [name for name in ("subscribe", "subscribePattern", "assign", "path") if name in seen]
     if not chosen:
+        if not seen:  # as from a catalog's table that was made with a schema of the user's
+            raise ConfigError("no topic given: Spark gave no options at all", _TABLES)
         raise ConfigError("no topic given", 'set subscribe, subscribePattern or assign, or load("topic")')
     if len(chosen) > 1:
         raise ConfigError(f"{' and '.join(chosen)} exclude each other", "give exactly one of them")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -23,6 +24,8 @@ _QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _ERROR = re.compile(r"(?:[A-Za-z_][\w.]*\.)?([A-Z]\w*: .*|[A-Z]\w*(?:Error|Exception|Loss|Route|Corrupt|Out|Lost))\s*$")
 # `: java.io.IOException: sentence` at the head of Java's stack, and each `Caused by:` further down.
 _JAVA_ERROR = re.compile(r"^(?:Caused by)?: (?:[\w$]+\.)+([\w$]+)(?::? ?)(.*)$", re.MULTILINE)
+# What a JVM that gives up says first, in its log or before it has one.
+_JVM_SAID = re.compile(r"(?: ERROR |^Exception in thread \S+ (?:[\w$]+\.)*|^[Ee]rror: )(.*)$", re.MULTILINE)
 CONNECT_HINT = "pip install 'penstock[connect]'"
 _jvm_words: IO[bytes] | None = None  # what the JVM says on its standard error
 
@@ -91,11 +94,18 @@ def settings(quick: bool = False) -> dict[str, str]:
     }
 
 
+def _hush() -> None:
+    """PySpark's notices about pandas, and its second account, as a line of JSON, of each error it raises anyway."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).disabled = True
+
+
 def _connect(app: str, where: str, config: dict[str, str], quick: bool) -> SparkSession:
     """A session at a Spark Connect server, which has a JVM, settings and workers of its own."""
     from pyspark.sql import SparkSession
 
-    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    _hush()
     _knock(where)
     try:
         builder = SparkSession.builder.remote(where).appName(app)
@@ -125,7 +135,7 @@ def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkS
     from pyspark.java_gateway import launch_gateway
     from pyspark.sql import SparkSession
 
-    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
+    _hush()
     os.environ["JAVA_HOME"] = str(java.find().home)  # the one that was there may be too old
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     _let_workers_import_us()
@@ -138,7 +148,7 @@ def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkS
         try:
             gateway = launch_gateway(conf, popen_kwargs={"stderr": _jvm_words})  # type: ignore[no-untyped-call]
         except PySparkException as error:
-            raise ConfigError(f"Spark did not start: {error}\n{jvm_words()}", "penstock spark doctor") from None
+            raise _not_started(master, error) from None
         try:
             SparkContext(conf=conf, gateway=gateway)
         except Exception as error:
@@ -151,8 +161,8 @@ def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkS
 
 def _not_started(master: str, error: Exception) -> ConfigError:
     """Why there is no session: what the JVM logged as an error says it better than what it answered."""
-    said = [line.partition(" ERROR ")[2] for line in jvm_words().splitlines() if " ERROR " in line]
-    why = said[0] if said else cause(error)
+    said = [match[1] for match in _JVM_SAID.finditer(jvm_words(200))]
+    why = said[0].strip() if said else cause(error)
     hint = (
         "penstock spark doctor"
         if master.startswith("local")

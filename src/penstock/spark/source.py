@@ -73,10 +73,14 @@ class Source:
         except PenstockError:  # a stream needs no range, and a batch says it again in `reader`
             self.loaded = None
 
-    def schema(self) -> str:
-        """The columns asked for, as DDL."""
+    def columns(self) -> tuple[str, ...]:
+        """The columns asked for."""
         o = self.options
-        return schema.ddl(schema.columns(headers=o.include_headers, metadata=o.include_metadata, names=o.columns))
+        return schema.columns(headers=o.include_headers, metadata=o.include_metadata, names=o.columns)
+
+    def schema(self) -> str:
+        """The same as DDL."""
+        return schema.ddl(self.columns())
 
     def reader(self, wanted: StructType) -> Reader:
         """A batch reader; one that takes filters if Spark would call them."""

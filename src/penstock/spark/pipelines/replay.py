@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.client.reader import LogReader
 from penstock.errors import ConfigError
 from penstock.spark import logfiles
 from penstock.spark.options import moment_ms
@@ -73,6 +74,9 @@ def run(
     units = list(_files(Path(archive), topics) if archive else _log(str(path), topics))
     if not units:
         raise ConfigError(f"nothing to send at {archive or path}")
+    if not dry_run:
+        with LogReader(registry, timeout_s=10) as cluster:  # the sink would wait for it for minutes
+            cluster.topics()
     counts: dict[str, int] = {}
     for done, (name, load, topic) in enumerate(units):
         frame = _chosen(load(spark), topic, selection)
