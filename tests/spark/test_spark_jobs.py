@@ -285,3 +285,21 @@ def test_a_command_is_quiet_in_a_pipe_and_says_its_cause(store: Path, tmp_path: 
 def test_results_are_json() -> None:
     for result in (audit.Result("s"), reindex.Result("s", "t", 1, 1, 1, 1, 0, 0, False, False, 0.1)):
         assert json.loads(json.dumps(result.as_dict()))["store"] == "s"
+
+
+def test_a_groups_retried_and_dead_messages_are_counted_by_group(tmp_path: Path) -> None:
+    made = [
+        Record(n, b"x", 0, name, stored_ms=1_700_000_000_000 + n)
+        for name, count in ((b"%RETRY%shop", 5), (b"%DLQ%shop", 2), (b"%RETRY%mill", 4), (b"orders", 9))
+        for n in range(count)
+    ]
+    write_log(tmp_path, made)
+    every = stats.run(None, path=tmp_path, by=("group",), window="all")
+    assert {row["group"]: row["messages"] for row in every.rows} == {"shop": 7, "mill": 4, None: 9}
+    one = stats.run(None, path=tmp_path, groups=("shop",), by=("group", "topic"), window="all")
+    assert [(row["group"], row["topic"], row["messages"]) for row in one.rows] == [
+        ("shop", "%DLQ%shop", 2),
+        ("shop", "%RETRY%shop", 5),
+    ]
+    told = CliRunner().invoke(command, ["stats", "--help"]).output
+    assert "--group" in told

@@ -50,7 +50,8 @@ def audit(store: str, report: str, split_bytes: int, master: str | None, as_json
 @click.argument("topics", nargs=-1)
 @click.option("--path", default="", help="A store folder or commit log instead of a live cluster.")
 @_REGISTRY
-@click.option("--by", default="topic", show_default=True, help="Groups: topic, partition, tags, bornHost; by commas.")
+@click.option("--by", default="topic", show_default=True, help="topic, partition, tags, bornHost, group; by commas.")
+@click.option("--group", "groups", multiple=True, help="A consumer group: its retried and dead messages; may be given again.")
 @click.option("--window", default="1h", show_default=True, help="Of store time: 30s, 5m, 1h, 1d or all.")
 @_SINCE
 @_UNTIL
@@ -58,19 +59,19 @@ def audit(store: str, report: str, split_bytes: int, master: str | None, as_json
 @on_spark
 @_JSON
 def stats(
-    topics: tuple[str, ...], path: str, registry: str, by: str, window: str, since: str, until: str, report: str,
-    master: str | None, as_json: bool,
+    topics: tuple[str, ...], path: str, registry: str, by: str, groups: tuple[str, ...], window: str, since: str,
+    until: str, report: str, master: str | None, as_json: bool,
 ) -> None:  # fmt: skip
     """Count the messages of TOPICS by time window: how many, how large, how late, how often retried."""
     from penstock.spark.pipelines import stats as job
 
     result = run_job("stats", "bytes" if path else "messages", master, as_json, lambda running, say: job.run(
         running, topics, path=path, registry=registry, by=[name.strip() for name in by.split(",")], window=window,
-        since=since, until=until, report=report, progress=say))  # fmt: skip
+        since=since, until=until, groups=groups, report=report, progress=say))  # fmt: skip
     if as_json:
         return
     names = ("window", *result.by, *result.MEASURES)
-    rows = [names, *[[f"{v:,}" if isinstance(v, int) else str(v) for v in row.values()] for row in result.rows[:200]]]
+    rows = [names, *[[f"{v:,}" if isinstance(v, int) else str(v or "") for v in row.values()] for row in result.rows[:200]]]
     widths = [max(len(row[n]) for row in rows) for n in range(len(names))]
     for row in rows:
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())

@@ -1,4 +1,4 @@
-"""Messages counted by time window, topic, queue, tag or producer: how many, how large, how late, how often retried.
+"""Messages counted by window, topic, queue, tag, producer or consumer group: how many, how large, how late, how often retried.
 
 Each task groups its own messages with Arrow and gives back sums only; the percentiles are exact, because sizes and
 latencies come back as counts of each value. The driver adds the sums up. A window is one of store time.
@@ -13,7 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from penstock.errors import ConfigError
+from penstock.client.reader import LogReader
+from penstock.errors import ConfigError, NoRoute
 from penstock.spark import logfiles, logsource, planning, schema
 from penstock.spark.logoptions import parse as parse_log
 from penstock.spark.options import parse
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
-BY = ("topic", "partition", "tags", "bornHost")
+BY = ("topic", "partition", "tags", "bornHost", "group")
+RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 NEEDED = ("timestamp", "bornTimestamp", "size", "reconsumeTimes")
 RECORDS_PER_TASK = 2_000_000
 ROWS_AT_ONCE = 100_000
@@ -62,11 +64,13 @@ def run(
     window: str = "1h",
     since: str = "",
     until: str = "",
+    groups: Sequence[str] = (),
     report: str | Path = "",
     progress: Progress | None = None,
 ) -> Result:
     """Statistics of topics of a live cluster, or, with `path`, of a commit log (as `format("penstock-log")` takes it).
 
+    `groups` are consumer groups whose retried and dead messages are counted, too: those of their topics that there are.
     `since` and `until` are milliseconds or ISO 8601 text, of store time. `report` is where an HTML page goes.
     """
     began = time.monotonic()
@@ -74,7 +78,8 @@ def run(
     if wrong:
         raise ConfigError(f"cannot group by {wrong[0]!r}", f"by: {', '.join(BY)}")
     span = window_ms(window)
-    names = tuple(by) + NEEDED
+    names = _columns(by)
+    topics = (*topics, *_topics_of(groups, path, registry))
     times = {name: text for name, text in (("startingTimestamp", since), ("endingTimestamp", until)) if text}
     items: list[Any]
     if path:
@@ -109,6 +114,24 @@ def run(
 
         Path(report).write_text(stats_page(result))
     return result
+
+
+def _columns(by: Sequence[str]) -> tuple[str, ...]:
+    """What must be read: a group is told by its topic's name."""
+    return tuple(dict.fromkeys("topic" if name == "group" else name for name in by)) + NEEDED
+
+
+def _topics_of(groups: Sequence[str], path: str | Path, registry: str) -> list[str]:
+    """The retry and dead-letter topics of these groups; of a live cluster only those that there are."""
+    names = [prefix + group for group in groups for prefix in (RETRY_PREFIX, DEAD_PREFIX)]
+    if path or not names:
+        return names
+    with LogReader(registry) as cluster:
+        there = set(cluster.topics())
+    missing = [group for group in groups if not {RETRY_PREFIX + group, DEAD_PREFIX + group} & there]
+    if missing:
+        raise NoRoute(f"consumer group {missing[0]!r} has neither a retry nor a dead-letter topic")
+    return [name for name in names if name in there]
 
 
 def window_ms(text: str) -> int:
@@ -151,7 +174,7 @@ def _grouped(table: pa.Table, by: Sequence[str], span: int) -> tuple[pa.Table, p
     stored = pc.divide(table["timestamp"].cast(pa.int64()), 1000)
     born = pc.divide(table["bornTimestamp"].cast(pa.int64()), 1000)
     window = pc.multiply(pc.divide(stored, span), span) if span else pa.array([0] * table.num_rows, pa.int64())
-    keys = {"window": window, **{name: table[name] for name in by}}
+    keys = {"window": window, **{name: _group_of(table["topic"]) if name == "group" else table[name] for name in by}}
     sizes = pa.table(
         {**keys, "value": table["size"].cast(pa.int64()), "retries": table["reconsumeTimes"].cast(pa.int64())}
     )
@@ -163,6 +186,13 @@ def _grouped(table: pa.Table, by: Sequence[str], span: int) -> tuple[pa.Table, p
         one.select([*names, "retries_count", "retries_sum"]).rename_columns([*names, "count", "retries"]),
         other.select([*names, "count_all"]).rename_columns([*names, "count"]),
     )
+
+
+def _group_of(topics: Any) -> Any:
+    """The consumer group in a topic's name; null for topics that are no group's."""
+    import pyarrow.compute as pc
+
+    return pc.struct_field(pc.extract_regex(topics, "^%(?:RETRY|DLQ)%(?P<group>.*)"), "group")
 
 
 def _added(tables: list[pa.Table]) -> pa.Table:
