@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from dataclasses import fields
 from pathlib import Path
 
@@ -52,6 +53,66 @@ def test_the_spark_blocks_run() -> None:
                 if "spark" in code or kind == "spark":
                     exec(compile(code.replace("127.0.0.1:9876", broker.registry), page, "exec"), names)
         assert names["orders"].count() == 100  # type: ignore[attr-defined]
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore")
+def test_the_how_to_pages_run(tmp_path: Path) -> None:
+    """Their commands and their Python, page by page, against one broker whose folder is /data/store."""
+    pytest.importorskip("pyspark")
+    with Broker(tmp_path / "store") as broker:
+        fill(broker.registry)
+        places = {"127.0.0.1:9876": broker.registry, "/data/": f"{tmp_path}/"}
+        for page in ("archive", "stats", "audit", "search", "reindex", "replay", "redrive", "exactly-once", "bulk",
+                     "cluster", "declarative"):  # fmt: skip
+            names: dict[str, object] = {}
+            for language, kind, code in re.findall(
+                r"^```(sh|python)( [a-z]+)?\n(.*?)^```", (ROOT / f"docs/howto/{page}.md").read_text(), re.DOTALL | re.M
+            ):
+                for old, new in places.items():
+                    code = code.replace(old, new)
+                if language == "python" and kind == " spark":
+                    exec(compile(code, page, "exec"), names)
+                elif language == "sh" and not kind:
+                    for line in code.splitlines():
+                        command(line, broker.registry)
+    for line in ("penstock spark reindex {} --swap", "penstock spark audit {}"):  # with the broker stopped
+        command(line.format(tmp_path / "store"), "")
+    assert {page.stem for page in ROOT.glob("docs/howto/*.md")} == {
+        "README", "archive", "stats", "audit", "search", "reindex", "replay", "redrive", "exactly-once", "bulk",
+        "cluster", "declarative",
+    }  # fmt: skip
+
+
+def fill(registry: str) -> None:
+    """A topic of 100 messages, and a consumer group that gave up on some."""
+    import penstock
+
+    with penstock.Producer(registry) as producer:
+        for number in range(100):
+            producer.send(
+                penstock.Message("orders", b"%d" % number, tags="paid" if number % 3 else "open", keys=(f"k{number}",))
+            )
+        for number in range(6):
+            properties = {"RETRY_TOPIC": "orders", "ORIGIN_MESSAGE_ID": f"id{number}"}
+            producer.send(
+                penstock.Message("%DLQ%shop-consumers", b"%d" % number, tags="paid" if number % 3 else "open",
+                                 properties=properties)
+            )  # fmt: skip
+
+
+def command(line: str, registry: str) -> None:
+    """One line of a page, with the broker's address where the command takes one."""
+    from click.testing import CliRunner
+
+    from penstock.spark.cli import spark
+
+    program, group, name, *words = shlex.split(line)
+    assert (program, group) == ("penstock", "spark"), line
+    if any("--registry" in option.opts for option in spark.commands[name].params):
+        words += ["--registry", registry]
+    done = CliRunner().invoke(spark, [name, *words])
+    assert done.exit_code == 0, (line, done.output)
 
 
 def test_every_setting_is_described() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -15,6 +16,10 @@ from typing import NamedTuple
 import pytest
 from spark_clusters import standalone
 from spark_logs import fill_store
+
+from penstock.client.aio.producer import Producer
+from penstock.client.reader import MessageQueue
+from penstock.message import Message
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]
 
@@ -101,7 +106,14 @@ ENDS = ("archived is", " s", "all is well", "in ", " found", "sent, or sent befo
 @pytest.fixture(scope="module")
 def topics(registry: str, publish: Callable[..., str]) -> None:
     publish("quiet", 40)
-    publish("%DLQ%quiet-group", 4)  # nothing in it that says where it came from
+    asyncio.run(dead_letters(registry))
+
+
+async def dead_letters(registry: str) -> None:
+    """Some that do not say where they came from."""
+    async with Producer(registry) as producer:
+        queue = MessageQueue("%DLQ%quiet-group", (await producer.queues("quiet"))[0].broker, 0)
+        await producer.send_batch([Message(queue.topic, b"%d" % n) for n in range(4)], queue=queue)
 
 
 def check_seven(said: list[Said]) -> None:

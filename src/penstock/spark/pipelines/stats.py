@@ -127,11 +127,18 @@ def _topics_of(groups: Sequence[str], path: str | Path, registry: str) -> list[s
     if path or not names:
         return names
     with LogReader(registry) as cluster:
-        there = set(cluster.topics())
-    missing = [group for group in groups if not {RETRY_PREFIX + group, DEAD_PREFIX + group} & there]
+        there = [name for name in names if _is_there(cluster, name)]
+    missing = [group for group in groups if not {RETRY_PREFIX + group, DEAD_PREFIX + group} & set(there)]
     if missing:
         raise NoRoute(f"consumer group {missing[0]!r} has neither a retry nor a dead-letter topic")
-    return [name for name in names if name in there]
+    return there
+
+
+def _is_there(cluster: LogReader, topic: str) -> bool:
+    try:
+        return bool(cluster.queues(topic))
+    except NoRoute:
+        return False
 
 
 def window_ms(text: str) -> int:
