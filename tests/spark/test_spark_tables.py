@@ -71,6 +71,8 @@ def test_a_delta_table_has_each_file_once(tmp_path: Path) -> None:
     assert Counter(zip(rows["queue"].to_pylist(), rows["offset"].to_pylist(), strict=True)) == Counter(
         [*((0, n) for n in range(12)), *((1, n) for n in range(3))]
     )
+    with pytest.raises(ConfigError, match="a Delta table lists the files of t"):
+        tables.compact(tmp_path, "t", 100)
     assert tables.compact_delta(tmp_path, "t") == (3, 1)
     assert tables.commit("delta", tmp_path, "t", {QUEUE: 12, OTHER: 3}) == 0
     assert tables.delta_table(tmp_path, "t").to_pyarrow_table().num_rows == 15
@@ -83,6 +85,8 @@ def test_an_iceberg_table_has_each_file_once(tmp_path: Path) -> None:
     for end, new in ((9, 2), (9, 0), (12, 1), (12, 0)):
         write(tmp_path, *(((9, 12),) if end == 12 else ()))
         assert tables.commit("iceberg", tmp_path, "t", {QUEUE: end}) == new
+    with pytest.raises(ConfigError, match="an Iceberg table lists the files of t"):
+        tables.compact(tmp_path, "t", 100)
     catalog = tables.iceberg_catalog(tmp_path)
     rows = catalog.load_table(tables.iceberg_name("t")).scan().to_arrow()
     catalog.close()

@@ -12,10 +12,13 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 import uuid
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from penstock.client.reader import MessageQueue
 from penstock.errors import ConfigError
@@ -172,12 +175,27 @@ def compact(folder: Path, topic: str, most: int) -> tuple[int, int]:
     archives or compacts next removes those that another file holds. In that moment a reader of the bare folder sees rows
     twice; readers of a Delta table never do (its own compaction is used, in one transaction).
     """
+    _refuse_listed(folder, topic)
     remove_contained(folder, topic)
     joined = groups(manifest.archived(folder, topic), most)
     for group in joined:
         _join(folder, group)
     remove_contained(folder, topic)
     return sum(map(len, joined)), len(joined)
+
+
+def _refuse_listed(folder: Path, topic: str) -> None:
+    """ConfigError when a table lists the files that would go."""
+    if (folder / f"topic={topic}" / "_delta_log").exists():
+        raise ConfigError(f"a Delta table lists the files of {topic}", "compact --delta joins them in one transaction")
+    catalog = folder / "_penstock" / "iceberg.db"
+    if catalog.exists():
+        with closing(sqlite3.connect(f"file:{quote(str(catalog))}?mode=ro", uri=True)) as tables:
+            name = iceberg_name(topic).partition(".")[2]
+            if tables.execute("select 1 from iceberg_tables where table_name = ?", (name,)).fetchone():
+                raise ConfigError(
+                    f"an Iceberg table lists the files of {topic}", "use Iceberg's own compaction, rewrite_data_files"
+                )
 
 
 def compact_delta(folder: Path, topic: str) -> tuple[int, int]:
