@@ -24,6 +24,7 @@ COMPILED = [
     "penstock.net",
     "penstock.spark.decode",
     "penstock.spark.encode",
+    "penstock.spark.sheet",
     "penstock.wire.header",
     "penstock.wire.nsq",
     "penstock.wire.outbox",

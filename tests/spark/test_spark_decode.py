@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from spark_records import Record, read_plainly
 
 from penstock.errors import Corrupt
 from penstock.spark import decode, numpydecode, schema
-from penstock.spark.batches import Batches
+from penstock.spark.batches import _PLAIN, SHEETS, Batches
 
 DECODERS = [pytest.param(decode.Decoder, id="kernel"), pytest.param(numpydecode.Decoder, id="numpy")]
 ALL = schema.arrow_of(tuple(schema.BY_NAME))
@@ -61,15 +62,18 @@ def records(draw: Any) -> list[Record]:
     return made
 
 
+def plain(batch: pa.RecordBatch) -> list[dict[str, object]]:
+    """The rows; times as numbers, because Python has not all of them."""
+    columns = [batch.column(i) for i in range(batch.num_columns)]
+    columns = [column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column for column in columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names).to_pylist()  # type: ignore[no-any-return]
+
+
 def rows(decoder: Any, data: bytes, first: int = 0, until: int = 1 << 60, **limits: int) -> list[dict[str, object]]:
     out = []
-    for batch in Batches(ALL, broker="b", decoder=decoder).of(data, first, until, **limits):
+    for batch in Batches(ALL, broker="b", decoder=decoder, **limits).of(data, first, until):  # type: ignore[arg-type]
         batch.validate(full=True)
-        columns = [
-            batch.column(i).cast(pa.int64()) if pa.types.is_timestamp(field.type) else batch.column(i)
-            for i, field in enumerate(batch.schema)
-        ]
-        out += pa.RecordBatch.from_arrays(columns, names=ALL.names).to_pylist()
+        out += plain(batch)
     for row in out:
         assert row.pop("broker") == "b"
         row.pop("delayUntil")
@@ -149,10 +153,56 @@ def test_due_and_real_topic_come_from_properties(decoder: Any) -> None:
 def test_batches_are_cut_by_rows_and_by_bytes(decoder: Any) -> None:
     data = b"".join(Record(i, body=b"x" * 100).encode() for i in range(10))
     offset = schema.arrow_of(("offset",))
-    sizes = lambda **limits: [b.num_rows for b in Batches(offset, decoder=decoder()).of(data, 0, 99, **limits)]  # noqa: E731
+    sizes = lambda **limits: [b.num_rows for b in Batches(offset, decoder=decoder(), **limits).of(data, 0, 99)]  # noqa: E731
     assert sizes(rows_max=4) == [4, 4, 2]
     assert sizes(bytes_max=3 * len(data) // 10) == [3, 3, 3, 1]
     assert sizes(bytes_max=1) == [1] * 10
+
+
+PLAIN = tuple(name for name in schema.BY_NAME if name in _PLAIN)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    made=records(),
+    cuts=st.lists(st.integers(0, 12), max_size=3),
+    rows_max=st.integers(1, 5),
+    bytes_max=st.integers(1, 2000),
+    columns=st.lists(st.sampled_from(PLAIN), min_size=1, unique=True),
+)
+def test_a_sheet_gathers_the_same_rows_over_several_fetches(
+    made: list[Record], cuts: list[int], rows_max: int, bytes_max: int, columns: list[str]
+) -> None:
+    data = b"".join(record.encode() for record in made)
+    arrow = schema.arrow_of(tuple(columns))
+    expected = [row for b in Batches(arrow, decoder=numpydecode.Decoder()).of(data, 0, 1 << 60) for row in plain(b)]
+    make = Batches(arrow, decoder=decode.Decoder(), rows_max=rows_max, bytes_max=bytes_max)
+    edges = [0, *sorted(min(cut, len(made)) for cut in cuts), len(made)]
+    found = []
+    for begin, end in pairwise(edges):
+        piece = b"".join(record.encode() for record in made[begin:end])
+        found += list(make.feed(make.decoder.load(piece, 0, 1 << 60)))
+    found += list(make.rest())
+    for batch in found:
+        batch.validate(full=True)
+        assert batch.schema.equals(arrow)
+    assert [row for batch in found for row in plain(batch)] == expected
+
+
+@pytest.mark.skipif(not SHEETS, reason="an uncompiled build has no sheets")
+def test_memory_is_used_again_only_when_nobody_holds_the_batch() -> None:
+    data = [b"".join(Record(10 * n + i, body=b"%d" % n * 50).encode() for i in range(10)) for n in range(30)]
+    make = Batches(schema.arrow_of(("offset", "value")), decoder=decode.Decoder())
+    address = lambda batch: batch.column(1).buffers()[2].address  # noqa: E731
+    places = {address(batch) for piece in data for batch in make.of(piece, 0, 1 << 60)}
+    assert len(places) <= 2  # one being made, one in the hand of this loop
+    kept = [batch for piece in data for batch in make.of(piece, 0, 1 << 60)]
+    one = kept[3].column(1).slice(2, 1)  # holds the memory as well as the batch does
+    del kept[3]
+    kept += [batch for piece in data for batch in make.of(piece, 0, 1 << 60)]
+    assert one.to_pylist() == [b"3" * 50]
+    rows = [row["offset"] for batch in kept for row in batch.to_pylist()]
+    assert rows == [i for i in range(300) if i // 10 != 3] + list(range(300))
 
 
 @pytest.mark.parametrize("decoder", DECODERS)

@@ -84,7 +84,9 @@ def test_random_logs_read_alike(kernel: Any, made: list[Record], splits: int, da
     """Flags, IPv6 hosts, halves of transactions, compressed bodies, blanks; then bits flipped and the tail torn."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(batches, "kernel", kernel)
-        patch.setattr(logfiles, "WINDOW_BYTES", data.draw(st.sampled_from((400, 1 << 20))))
+        window = data.draw(st.sampled_from((400, 1 << 20)))
+        patch.setattr(batches, "WINDOW_BYTES", window)
+        patch.setattr(batches, "BATCH_BYTES_MAX", window)
         store = Path(folder)
         write_log(store, made, size=data.draw(st.sampled_from((700, 2048))))
         paths = sorted((store / "commitlog").iterdir())
@@ -97,6 +99,8 @@ def test_random_logs_read_alike(kernel: Any, made: list[Record], splits: int, da
             want = expected(store)
         except (zlib.error, ValueError):
             return  # the flipped bit is in a compressed body: another test's
+        if any((row["sysFlag"] or 0) & 0x701 > 1 for row in want):
+            return  # it names another codec for the body
         assert without_bytes(read(store, splits, onBadRecord="row")) == want
 
 

@@ -10,8 +10,9 @@ import itertools
 import socket
 import threading
 import time
+from struct import Struct
 from types import TracebackType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from penstock.client import requests
 from penstock.client.routes import MessageQueue, Route, parse_route, split_address, split_addresses
@@ -23,6 +24,7 @@ from penstock.wire.remoting import FLAG_ONEWAY, FRAME_BYTES_MAX, RemotingCommand
 __all__ = ["Fetched", "LogReader", "MessageQueue"]
 
 ROUTE_MS = 30_000
+_TIMEVAL = Struct("@ll")
 
 # pull answers that are results, not errors
 _PULL_RESULTS = (
@@ -47,7 +49,7 @@ class Fetched(NamedTuple):
 
 
 class Line:
-    """One connection, one request at a time."""
+    """One connection; requests are answered in turn, an answer that nobody waits for any more is passed over."""
 
     def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
         try:
@@ -55,17 +57,32 @@ class Line:
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The system keeps the time, and so a body of megabytes can be waited for in one call.
+        self._socket.settimeout(None)
+        self._patience = 0.0
+        self._wait_at_most(timeout_s)
         self._opaques = itertools.count(1)
 
     def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """The answer. TimedOut and ConnectionLost leave the line unusable."""
+        self.ask(command, timeout_s)
+        return command if command.flag & FLAG_ONEWAY else self.hear(command, timeout_s)
+
+    def ask(self, command: RemotingCommand, timeout_s: float) -> None:
+        """Send a request; errors as of `call`."""
         command.opaque = next(self._opaques) & 0x7FFFFFFF
+        try:
+            self._wait_at_most(timeout_s)
+            self._socket.sendall(encode(command))
+        except BlockingIOError as error:
+            raise TimedOut(f"request {command.code} could not be sent within {timeout_s:g} s") from error
+        except OSError as error:
+            raise ConnectionLost(f"connection broke: {error}") from error
+
+    def hear(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """The answer to a request that was sent; errors as of `call`."""
         deadline = time.monotonic() + timeout_s
         try:
-            self._socket.settimeout(timeout_s)
-            self._socket.sendall(encode(command))
-            if command.flag & FLAG_ONEWAY:
-                return command
             while True:
                 answer = self._receive(deadline)
                 if answer.response and answer.opaque == command.opaque:
@@ -82,22 +99,37 @@ class Line:
         header_size = mark & 0xFFFFFF
         if not 4 <= length <= FRAME_BYTES_MAX or header_size > length - 4:
             raise WireError(f"frame of {length} bytes with a header of {header_size}")
-        rest = self._exactly(length - 4, deadline)
-        return decode(mark >> 24, bytes(rest[:header_size]), bytes(memoryview(rest)[header_size:]))
+        header = self._exactly(header_size, deadline)
+        return decode(mark >> 24, header, self._exactly(length - 4 - header_size, deadline))
 
-    def _exactly(self, size: int, deadline: float) -> bytearray:
-        data = bytearray(size)
-        view = memoryview(data)
-        while view:
+    def _exactly(self, size: int, deadline: float) -> bytes:
+        """So many bytes, received in place: nearly always in one call."""
+        if not size:
+            return b""
+        parts: list[bytes] = []
+        while size:
             left = deadline - time.monotonic()
             if left <= 0:
                 raise TimeoutError
-            self._socket.settimeout(left)
-            count = self._socket.recv_into(view)
-            if not count:
+            self._wait_at_most(left)
+            try:
+                part = self._socket.recv(size, socket.MSG_WAITALL)
+            except BlockingIOError:
+                raise TimeoutError from None
+            if not part:
                 raise ConnectionResetError("closed by the peer")
-            view = view[count:]
-        return data
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _wait_at_most(self, seconds: float) -> None:
+        """Set how long one call to the system may take, when the time set before is not about the same."""
+        if not 0.9 * self._patience <= seconds <= self._patience:
+            self._patience = seconds
+            micros = max(int(seconds * 1_000_000), 1)
+            span = _TIMEVAL.pack(*divmod(micros, 1_000_000))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
 
     def close(self) -> None:
         self._socket.close()
@@ -116,6 +148,7 @@ class LogReader:
         self._lines: dict[tuple[str, int], Line] = {}
         self._routes: dict[str, tuple[float, Route]] = {}
         self._lock = threading.RLock()
+        self._ahead: tuple[Any, Line, RemotingCommand] | None = None  # what was asked, where, the request
 
     def __enter__(self) -> LogReader:
         return self
@@ -167,19 +200,53 @@ class LogReader:
         tags: str = "*",
         group: str = "TOOLS_CONSUMER",
         durable: bool = True,
+        until: int | None = None,
     ) -> Fetched:
-        """Records from an offset on, at once: as many as there are within max_bytes and max_count, at least one."""
-        request = requests.pull(
-            group, queue, offset, max_count=max_count, max_bytes=max_bytes, tags=tags, durable=durable
-        )
-        answer = self._ask(queue, request, _PULL_RESULTS)
-        return Fetched(
-            answer.code,
-            _number(answer, "nextBeginOffset"),
-            _number(answer, "minOffset"),
-            _number(answer, "maxOffset"),
-            answer.body,
-        )
+        """Records from an offset on, at once: as many as there are within max_bytes and max_count, at least one.
+
+        `until`: the caller goes on from `next_offset` up to this offset with the same wishes, so what comes next is asked
+        for before this returns.
+        """
+
+        def asked(offset: int) -> tuple[Any, ...]:
+            count = max_count if until is None else min(max_count, until - offset)
+            return queue, offset, count, max_bytes, tags, group, durable
+
+        with self._lock:
+            answer = self._asked_before(asked(offset)) or self._ask(queue, _pull(*asked(offset)), _PULL_RESULTS)
+            fetched = Fetched(
+                answer.code,
+                _number(answer, "nextBeginOffset"),
+                _number(answer, "minOffset"),
+                _number(answer, "maxOffset"),
+                answer.body,
+            )
+            if until is not None and answer.code == ResponseCode.SUCCESS and fetched.next_offset < until:
+                self._ask_ahead(asked(fetched.next_offset))
+        return fetched
+
+    def _ask_ahead(self, asked: tuple[Any, ...]) -> None:
+        address = self._route(asked[0].topic).read_address(asked[0].broker)
+        line = self._lines.get(split_address(address, 10911)) if address else None
+        if line is not None:
+            request = _pull(*asked)
+            try:
+                line.ask(request, self._timeout_s)
+            except (ConnectionLost, TimedOut):  # whoever asks again learns it
+                return
+            self._ahead = asked, line, request
+
+    def _asked_before(self, asked: tuple[Any, ...]) -> RemotingCommand | None:
+        """The answer to what was asked ahead, if it was this and its line holds; errors are for the repetition."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or ahead[0] != asked or ahead[1] not in self._lines.values():
+            return None
+        try:
+            return _checked(ahead[1].hear(ahead[2], self._timeout_s), _PULL_RESULTS)
+        except (ClientError, WireError):
+            for address in [address for address, line in self._lines.items() if line is ahead[1]]:
+                self._lines.pop(address).close()
+            return None
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
         """The group's committed offset, None when it has none."""
@@ -271,6 +338,12 @@ _SYSTEM_TOPICS = frozenset(
         "DefaultCluster",
     )
 )
+
+
+def _pull(
+    queue: MessageQueue, offset: int, max_count: int, max_bytes: int, tags: str, group: str, durable: bool
+) -> RemotingCommand:
+    return requests.pull(group, queue, offset, max_count=max_count, max_bytes=max_bytes, tags=tags, durable=durable)
 
 
 def _number(answer: RemotingCommand, name: str) -> int:

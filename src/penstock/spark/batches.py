@@ -1,4 +1,9 @@
-"""Arrow batches out of fetched records, for any projection of the columns in `schema`."""
+"""Arrow batches out of fetched records, for any projection of the columns in `schema`.
+
+Columns that are copied as they stand go through a `Sheet`, in buffers that are used again once nobody holds the batch;
+such a batch may gather rows of several fetches, so whoever feeds them asks for the `rest` at the end. Other columns, and
+rows whose body must be inflated, are built from the rows of one fetch, in new buffers.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import Corrupt
+from penstock.spark import decode
+from penstock.spark.sheet import BYTES, INT, LONG, ONE, TEXT, TIME, Sheet
+from penstock.spark.sheet import COMPILED as SHEETS
 
 if TYPE_CHECKING or os.environ.get("PENSTOCK_PURE") == "1":
     from penstock.spark import numpydecode as kernel
@@ -23,10 +31,15 @@ else:
 COMPILED = kernel.__name__.endswith(".decode")
 ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 1 << 20  # of stored records: what a core's cache holds; four times as much costs half as much again
+WINDOW_BYTES = 256 << 10  # to read at a time, when a batch gathers several
 
 
 class Batches:
-    """Makes batches of one schema; `tags` and `keys` are what a row must carry, exactly (any of them)."""
+    """Makes batches of one schema; `tags` and `keys` are what a row must carry, exactly (any of them).
+
+    A batch has at most `rows_max` rows of at most `bytes_max` stored bytes, and at least one row. A body that cannot be
+    decompressed is `Corrupt`, or null in its row with `keep_damaged`.
+    """
 
     def __init__(
         self,
@@ -38,40 +51,67 @@ class Batches:
         real_topic: bool = False,
         keep_damaged: bool = False,
         decoder: Any = None,
+        rows_max: int = ROWS_MAX,
+        bytes_max: int = BATCH_BYTES_MAX,
     ) -> None:
         wanted = tuple(tag.encode() for tag in tags), tuple(key.encode() for key in keys)
         self.schema = schema
         self.broker = broker
         self.segment = ""  # the file that is read, where it is one
         self.keep_damaged = keep_damaged
-        self.decoder = kernel.Decoder(*wanted) if decoder is None else decoder
+        self.rows_max, self.bytes_max = rows_max, bytes_max
+        self.decoder: Any = kernel.Decoder(*wanted) if decoder is None else decoder
         builders = {**_BUILDERS, "topic": _real_topic} if real_topic else _BUILDERS
         self._columns: list[tuple[Callable[..., pa.Array], pa.DataType]] = [
             (builders[field.name], field.type) for field in schema
         ]
         self._inflate = "value" in schema.names
+        self._sheet = None if real_topic and "topic" in schema.names else self._sheet_of(schema.names)
+        self._open = False
 
-    def of(
-        self,
-        records: bytes,
-        first: int,
-        until: int,
-        *,
-        rows_max: int = ROWS_MAX,
-        bytes_max: int = BATCH_BYTES_MAX,
-    ) -> Iterator[pa.RecordBatch]:
-        """Batches of the records with queue offset in [first, until), each within the limits.
+    def _sheet_of(self, names: list[str]) -> Sheet | None:
+        """What gathers the rows; None when a column is not copied as it stands."""
+        if not SHEETS or not isinstance(self.decoder, decode.Decoder) or any(name not in _PLAIN for name in names):
+            return None
+        scans = any(name in ("key", "tags", "uniqKey") for name in names)
+        return Sheet([_PLAIN[name] for name in names], self.rows_max, self.bytes_max, scans, self._inflate)
 
-        A body that cannot be decompressed is `Corrupt`, or null in its row with `keep_damaged`.
-        """
-        count = self.decoder.load(records, first, until)
-        yield from self.cut(count, rows_max, bytes_max)
+    @property
+    def window_bytes(self) -> int:
+        """How much to read at a time: what stays in a core's cache until it is copied."""
+        return BATCH_BYTES_MAX if self._sheet is None else WINDOW_BYTES
 
-    def cut(self, count: int, rows_max: int = ROWS_MAX, bytes_max: int = BATCH_BYTES_MAX) -> Iterator[pa.RecordBatch]:
-        """Batches of the `count` rows that the decoder holds."""
-        decoder, row = self.decoder, 0
+    def of(self, records: bytes, first: int, until: int) -> Iterator[pa.RecordBatch]:
+        """Batches of the records with queue offset in [first, until)."""
+        yield from self.feed(self.decoder.load(records, first, until))
+        yield from self.rest()
+
+    def feed(self, count: int) -> Iterator[pa.RecordBatch]:
+        """Take the `count` rows that the decoder holds; the batches that are full now."""
+        row, sheet = 0, self._sheet
+        while sheet is not None and row < count:
+            if not self._open:
+                sheet.begin(self.decoder.size_of(row))
+                self._open = True
+            row += sheet.fill(self.decoder, row)
+            if row < count:
+                yield from self.rest()
+                if sheet.packed:
+                    break
+        yield from self.cut(count, row)
+
+    def rest(self) -> Iterator[pa.RecordBatch]:
+        """What was fed and has not filled a batch."""
+        if self._open and self._sheet is not None:
+            self._open = False
+            if self._sheet.rows:
+                yield self._gathered(self._sheet)
+
+    def cut(self, count: int, row: int = 0) -> Iterator[pa.RecordBatch]:
+        """Batches of the rows from `row` on, of the `count` that the decoder holds, in new buffers."""
+        decoder = self.decoder
         while row < count:
-            row += decoder.frame(row, rows_max, bytes_max, self._inflate)
+            row += decoder.frame(row, self.rows_max, self.bytes_max, self._inflate)
             if decoder.lost and not self.keep_damaged:
                 raise Corrupt(
                     self.segment or f"broker {self.broker}",
@@ -84,6 +124,14 @@ class Batches:
         """The batch that `frame` cut."""
         arrays = [build(self, kind) for build, kind in self._columns]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _gathered(self, sheet: Sheet) -> pa.RecordBatch:
+        """The batch that the sheet holds."""
+        batch = pa.RecordBatch._import_from_c(sheet.batch(), self.schema)
+        if sheet.foreign:
+            columns = [_valid_text(c) if pa.types.is_string(c.type) else c for c in batch.columns]
+            batch = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        return batch
 
 
 # -- one builder per column: (batches, Arrow type) to array
@@ -249,4 +297,24 @@ _BUILDERS: dict[str, Callable[[Batches, pa.DataType], pa.Array]] = {
     "crcOk": _intact,
     "delayUntil": _due,
     "segment": _segment,
+}
+
+# -- what a sheet copies: (kind, span, delta)
+
+_PLAIN = {
+    "key": (BYTES, kernel.KEYS, 0),
+    "value": (BYTES, kernel.BODY, 0),
+    "topic": (TEXT, kernel.TOPIC, 0),
+    "partition": (INT, kernel.START, 12),
+    "offset": (LONG, kernel.START, 20),
+    "timestamp": (TIME, kernel.STORE, -8),
+    "timestampType": (ONE, 0, 0),
+    "tags": (TEXT, kernel.TAGS, 0),
+    "uniqKey": (TEXT, kernel.UNIQUE, 0),
+    "bornTimestamp": (TIME, kernel.START, 40),
+    "flag": (INT, kernel.START, 16),
+    "sysFlag": (INT, kernel.START, 36),
+    "reconsumeTimes": (INT, kernel.BODY, -16),
+    "physicalOffset": (LONG, kernel.START, 28),
+    "size": (INT, kernel.START, 0),
 }

@@ -86,6 +86,10 @@ cdef class Decoder:
                    flags=cython.longlong)
     cdef object _inflate(self)
 
+    cpdef int size_of(self, long long row) except -1
+
+    cdef object reserve(self, long long rows)
+
     @cython.locals(i=cython.longlong, p=cython.longlong, out="int[::1]")
     cpdef object ints(self, int span, long long delta)
 

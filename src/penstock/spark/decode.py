@@ -377,6 +377,16 @@ class Decoder:
         self.extra = bytes(extra)
         self.inflated = address(self.extra)
 
+    def size_of(self, row: int) -> int:
+        """Stored bytes of a row's record."""
+        return int(be32(self.records, self.starts[row]))
+
+    def reserve(self, rows: int) -> None:
+        """Make sure that the table has room for so many rows."""
+        if len(self.table) < rows * WIDTH:
+            self._table = np.empty(rows * WIDTH, np.int32)
+            self.table = self._table
+
     # -- pass 2
 
     def ints(self, span: int, delta: int) -> Any:

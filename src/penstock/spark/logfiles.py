@@ -167,7 +167,7 @@ def cut(segments: Sequence[Segment], piece_bytes: int, least: int | None) -> lis
 # -- the walk
 
 
-def walk(piece: Piece, decoder: Any) -> Iterator[Rows | Damage]:
+def walk(piece: Piece, decoder: Any, window_bytes: int = WINDOW_BYTES) -> Iterator[Rows | Damage]:
     """The records of a piece, in order, and the damage met on the way."""
     segment, at, end = piece
     with open(segment.path, "rb", buffering=0) as file:
@@ -176,14 +176,14 @@ def walk(piece: Piece, decoder: Any) -> Iterator[Rows | Damage]:
             at = next_good(fd, segment, at)
             if not 0 <= at < end:
                 return
-        longest = WINDOW_BYTES
+        longest = window_bytes
         while at < segment.end:
             if at < end:
                 data = os.pread(fd, min(longest, segment.end - at), at)
                 reached = decoder.sweep(data, end - at, segment.base + at)
                 if decoder.count or decoder.broken:
                     yield Rows(decoder.count, at)
-                longest = WINDOW_BYTES
+                longest = window_bytes
                 if reached:
                     at += reached
                     continue

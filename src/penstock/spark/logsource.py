@@ -179,14 +179,16 @@ def batches(options: LogOptions, arrow: pa.Schema, parts: Sequence[Piece | Entri
 def _of_piece(options: LogOptions, make: Batches, piece: Piece) -> Iterator[pa.RecordBatch]:
     segment = piece.segment
     make.segment, make.broker = segment.path, options.broker or _broker(segment.path)
-    for found in logfiles.walk(piece, make.decoder):
+    for found in logfiles.walk(piece, make.decoder, make.window_bytes):
         if isinstance(found, Damage):
+            yield from make.rest()
             if options.on_bad_record == "fail":
                 raise Corrupt(segment.path, found.begin, f"no record, up to byte {found.end}; onBadRecord=skip goes on")
             if options.on_bad_record == "row" and not options.topics:
                 yield _damage_row(make, found)
         else:
-            yield from _cut(options, make, found.number, found.begin)
+            yield from _fed(options, make, found.number, found.begin)
+    yield from make.rest()
 
 
 def _of_entries(options: LogOptions, make: Batches, part: Entries) -> Iterator[pa.RecordBatch]:
@@ -196,26 +198,29 @@ def _of_entries(options: LogOptions, make: Batches, part: Entries) -> Iterator[p
     folder = Path(part.folder) / "consumequeue" / part.queue.topic / str(part.queue.queue_id)
     hint = "useConsumeQueue=false reads the log itself"
     at = part.first
-    for window, starts, first, base in Segments(part.folder).runs(part.queue, part.first, part.until):
+    for window, starts, first, base in Segments(part.folder).runs(
+        part.queue, part.first, part.until, make.window_bytes
+    ):
         make.segment = part.folder
         count = len(starts)
         try:
             rows = make.decoder.place(window, starts, first, base)
         except Corrupt as error:
             raise Corrupt(folder, first * ENTRY_BYTES, f"{error.why}; {hint}") from None
-        yield from _cut(options, make, rows, base)
+        yield from _fed(options, make, rows, base)
         at = first + count
+    yield from make.rest()
     if at < part.until:
         raise Corrupt(folder, at * ENTRY_BYTES, f"no entry for offset {at}, of {part.until}; {hint}")
 
 
-def _cut(options: LogOptions, make: Batches, count: int, begin: int) -> Iterator[pa.RecordBatch]:
+def _fed(options: LogOptions, make: Batches, count: int, begin: int) -> Iterator[pa.RecordBatch]:
     decoder = make.decoder
     if decoder.broken and options.on_bad_record == "fail":
         raise Corrupt(
             make.segment, begin + decoder.broken_at, "the body has another checksum; onBadRecord=skip goes on"
         )
-    for batch in make.cut(count):
+    for batch in make.feed(count):
         if decoder.lost and options.on_bad_record == "skip":
             batch = batch.filter(batch.column("value").is_valid())
         yield batch

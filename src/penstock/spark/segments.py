@@ -32,7 +32,9 @@ class Segments:
         self.folder = Path(folder)
         self._open: dict[int, tuple[int, int]] = {}  # first byte: descriptor, size
 
-    def runs(self, queue: MessageQueue, start: int, end: int) -> Iterator[tuple[bytes, Any, int, int]]:
+    def runs(
+        self, queue: MessageQueue, start: int, end: int, window_bytes: int = WINDOW_BYTES
+    ) -> Iterator[tuple[bytes, Any, int, int]]:
         """(window, positions in it, first queue offset, window's first byte) of offsets from `start` on.
 
         Ends before `end` where a file is missing or an entry is none.
@@ -52,7 +54,7 @@ class Segments:
                 if found is None:
                     return
                 base, descriptor, size = found
-                window = min(int(first[done]) + WINDOW_BYTES, base + size)
+                window = min(int(first[done]) + window_bytes, base + size)
                 # Entries ascend; one record at least, and none beyond the window or the segment.
                 count = max(int(np.searchsorted(last[done:whole], window, "right")), 1)
                 begin, stop = int(first[done]), int(last[done + count - 1])

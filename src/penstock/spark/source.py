@@ -181,13 +181,14 @@ def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> I
     while at < end:
         got = _patiently(options, lambda at=at: _fetch(cluster, options, part.range, at, tags))  # type: ignore[misc]
         if got.status == _FOUND:
-            yield from make.of(got.records, at, end)
+            yield from make.feed(make.decoder.load(got.records, at, end))
         elif got.status != _NONE_MATCHED:
             at = _gap(options, part.range, at, got)
             continue
         if got.next_offset <= at:
             raise PenstockError(f"{queue} does not go on from offset {at}")
         at = got.next_offset
+    yield from make.rest()
 
 
 def _from_files(
@@ -198,7 +199,7 @@ def _from_files(
 
     assert options.store is not None
     files = _files.setdefault((os.getpid(), options.store), Segments(options.store))
-    for window, starts, first, base in files.runs(wanted.queue, wanted.start, wanted.end):
+    for window, starts, first, base in files.runs(wanted.queue, wanted.start, wanted.end, make.window_bytes):
         if first == wanted.start and not _same_store(options, cluster, wanted, window, int(starts[0])):
             return
         count = len(starts)
@@ -207,7 +208,7 @@ def _from_files(
         except Corrupt as error:  # damage in the files is the broker's to judge: it may have set the record aside
             log.warning("reading on through the broker: %s", error)
             return
-        yield count, make.cut(rows)
+        yield count, make.feed(rows)
 
 
 def _same_store(options: SourceOptions, cluster: LogReader, wanted: Range, window: bytes, at: int) -> bool:
@@ -254,6 +255,7 @@ def _fetch(cluster: LogReader, options: SourceOptions, wanted: Range, at: int, t
         tags=tags,
         group=options.group_id_prefix,
         durable=True,
+        until=wanted.end,
     )
     if got.status != _FOUND and got.min_offset <= at < got.max_offset and got.next_offset == at:
         raise _NotYet(f"{wanted.queue} gives nothing at offset {at}, which is before its end {got.max_offset}")
