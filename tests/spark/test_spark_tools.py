@@ -41,6 +41,24 @@ def test_doctor_finds_a_broken_neighbour(tmp_path: Path, monkeypatch: pytest.Mon
     assert "PySpark" in done.output
 
 
+def test_doctor_does_not_ask_for_what_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "grpcio" else "1.0")
+    found = doctor._connect()
+    assert found.good
+    assert "not installed (grpcio)" in found.found
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "pyyaml" else "1.0")
+    assert "spark-pipelines needs pyyaml" in doctor._connect().found
+
+
+def test_the_cause_behind_java_is_the_innermost() -> None:
+    java = """An error occurred while calling o1.sql.
+: org.apache.spark.SparkException: Job aborted.
+\tat org.apache.spark.X(Y.scala:1)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/Z"""
+    assert cause(Exception(java)) == "IOException: No space left on device"
+
+
 def test_progress_is_a_line_now_and_then_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("penstock.spark.progress.time.monotonic", lambda: now[0])

@@ -28,7 +28,7 @@ class Finding(NamedTuple):
 
 def examine() -> list[Finding]:
     """All findings; starts no JVM."""
-    return [_python(), _build(), _pyspark(), *_packages(), _java(), *_neighbours()]
+    return [_python(), _build(), _pyspark(), *_packages(), _connect(), _java(), *_neighbours()]
 
 
 def _python() -> Finding:
@@ -61,6 +61,16 @@ def _packages() -> list[Finding]:
             advice = "PySpark 4.3 wants pandas < 3"
         findings.append(Finding(package, found or "not installed", advice))
     return findings
+
+
+def _connect() -> Finding:
+    """Needed by nobody who does not use it, so what is missing is no fault."""
+    wanted = ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard")
+    missing = [package for package in wanted if _version(package) is None]
+    if missing:
+        return Finding("Connect", f"not installed ({', '.join(missing)}); only sc:// and spark-pipelines need it")
+    pipelines = "" if _version("pyyaml") else "; spark-pipelines needs pyyaml, too"
+    return Finding("Connect", f"grpcio {_version('grpcio')}{pipelines}")
 
 
 def _java() -> Finding:
