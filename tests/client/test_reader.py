@@ -6,11 +6,12 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from penstock.client.blocking import Admin, Producer
-from penstock.client.reader import LogReader, MessageQueue
+from penstock.client.reader import Line, LogReader, MessageQueue
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.message import Message
 from penstock.wire.record import iter_records
@@ -74,6 +75,44 @@ def test_large_fetch(registry: str, fresh: Fresh) -> None:
         some = reader.fetch(queue, 0, max_bytes=100_000, durable=False)
         assert 0 < some.next_offset < 200
         assert len(some.records) <= 100_000
+
+
+def test_the_next_fetch_is_asked_for_ahead(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = fill(registry, fresh("ahead"), 100)
+    sent: list[int] = []
+    ask = Line.ask
+    monkeypatch.setattr(Line, "ask", lambda line, command, wait: (sent.append(command.code), ask(line, command, wait)))
+    with LogReader(registry) as reader:
+
+        def fetch(offset: int, count: int = 10) -> list[bytes]:
+            got = reader.fetch(queue, offset, max_count=count, durable=False, until=95)
+            return [m.body for m in iter_records(got.records)]
+
+        def bodies(first: int, end: int) -> list[bytes]:
+            return [b"%d" % i for i in range(first, end)]
+
+        reader.queues(queue.topic)
+        sent.clear()
+        assert fetch(0) == bodies(0, 10)
+        assert len(sent) == 2  # and offset 10 is under way
+        assert fetch(10) == bodies(10, 20)
+        assert len(sent) == 3
+        assert reader.offsets(queue, durable=False) == (0, 100)  # passes over the answer it did not ask for
+        assert fetch(40) == bodies(40, 50)
+        assert fetch(50, count=5) == bodies(50, 55)  # other wishes than those asked for
+        for line in reader._lines.values():
+            line._socket.shutdown(socket.SHUT_RDWR)
+        assert fetch(55, count=5) == bodies(55, 60)
+        assert fetch(90) == bodies(90, 95)
+        sent.clear()
+        assert fetch(94) == bodies(94, 95)
+        assert len(sent) == 1  # nothing is asked for behind the end
+
+
+def test_the_data_folder_a_broker_names(own_cluster) -> None:  # type: ignore[no-untyped-def]
+    queue = fill(own_cluster.registry, "T", 5)
+    with LogReader(own_cluster.registry) as reader:
+        assert (Path(reader.data_folder(queue)) / "commitlog").is_dir()
 
 
 def test_time_tags_and_commit(registry: str, fresh: Fresh) -> None:

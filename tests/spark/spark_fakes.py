@@ -21,6 +21,7 @@ class Log:
         self.fail: list[ClientError] = []
         self.fetches: list[tuple[MessageQueue, int, int, str]] = []
         self.page = 1 << 30
+        self.folder = ""
 
     def put(self, queue: MessageQueue, count: int, size: int = 10, **given: Any) -> None:
         held = self.records.setdefault(queue, [])
@@ -70,6 +71,9 @@ class Log:
         asked = {tag.strip().encode() for tag in tags.split("||")}
         chosen = [r for r in page if tags == "*" or r.properties.partition(b"TAGS\1")[2] in asked]
         return Fetched(0 if chosen else 20, page[-1].offset + 1, low, high, b"".join(r.encode() for r in chosen))
+
+    def data_folder(self, queue: MessageQueue) -> str:
+        return self.folder
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
         return self.groups.get((group, queue))

@@ -20,6 +20,7 @@ from penstock.client.reader import MessageQueue
 from penstock.errors import ConfigError, PenstockError, TimedOut
 from penstock.spark import planning, source
 from penstock.spark.planning import DataLoss, Range
+from penstock.spark.segments import Segments
 from penstock.spark.source import FilteringReader, RangePartition, Source
 
 A0, A1 = MessageQueue("t", "a", 0), MessageQueue("t", "a", 1)
@@ -251,6 +252,64 @@ def test_another_stores_files_and_damaged_ones_are_not_used(log: Log, tmp_path: 
     data[len(log.records[A0][0].encode()) + 25] ^= 1  # the queue offset in the second record
     segment.write_bytes(data)
     assert read(reader(store=str(tmp_path / "a"))) == expected
+
+
+def test_the_folder_a_broker_names_is_read_where_it_can_be(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "WORTH_FILES", 4)
+    monkeypatch.setattr(source, "_folders", {})
+    expected = read(reader(store="none"))
+    store_folder(log, tmp_path / "a")
+    log.folder = str(tmp_path / "a")
+    log.fetches.clear()
+    assert read(reader()) == expected
+    assert [most for *_, most, _ in log.fetches] == [1, 1]  # is it the same store?
+    log.fetches.clear()
+    assert read(reader(store="none")) == expected
+    assert all(most > 1 for *_, most, _ in log.fetches)
+    for folder in (str(tmp_path / "elsewhere"), ""):  # another machine's; a broker that does not say
+        source._folders.clear()
+        log.folder = folder
+        log.fetches.clear()
+        assert read(reader()) == expected
+        assert all(most > 1 for *_, most, _ in log.fetches)
+
+
+def test_short_ranges_are_fetched(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "_folders", {})
+    store_folder(log, tmp_path)
+    log.folder = str(tmp_path)
+    log.fetches.clear()
+    read(reader())
+    assert all(most > 1 for *_, most, _ in log.fetches)
+    assert source._folders == {}
+
+
+def test_records_far_apart_are_left_to_the_broker(tmp_path: Path) -> None:
+    log = Log()
+    for n in range(40):
+        log.put(A0, 1, size=100)
+        log.put(A1, 1, size=500 if n < 20 else 100)
+    interleaved = sorted(
+        ((queue, i) for queue in (A0, A1) for i in range(40)), key=lambda place: (place[1], place[0])
+    )  # one of each in turn
+    (tmp_path / "commitlog").mkdir()
+    data, entries = bytearray(), {A0: bytearray(), A1: bytearray()}
+    for queue, i in interleaved:
+        record = replace(log.records[queue][i], physical=len(data)).encode()
+        entries[queue] += struct.pack(">qiq", len(data), len(record), 0)
+        data += record
+    (tmp_path / "commitlog" / f"{0:020d}").write_bytes(data)
+    for queue, raw in entries.items():
+        place = tmp_path / "consumequeue" / queue.topic / str(queue.queue_id)
+        place.mkdir(parents=True)
+        (place / f"{0:020d}").write_bytes(raw)
+    held = Segments(tmp_path)
+    count = lambda queue, start, near: sum(len(run[1]) for run in held.runs(queue, start, 40, near=near))  # noqa: E731
+    assert count(A0, 0, False) == 40
+    assert count(A0, 0, True) == 0  # more of the other queue's bytes than of its own
+    assert count(A1, 0, True) == 40
 
 
 # -- stream

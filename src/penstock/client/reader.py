@@ -248,6 +248,15 @@ class LogReader:
                 self._lines.pop(address).close()
             return None
 
+    def data_folder(self, queue: MessageQueue) -> str:
+        """The data folder of the queue's broker, as the broker names it; empty when it does not say."""
+        try:
+            body = self._ask(queue, RemotingCommand(RequestCode.GET_BROKER_CONFIG)).body
+        except BrokerRefused:
+            return ""
+        lines = body.decode("utf-8", "replace").splitlines()
+        return next((line.partition("=")[2] for line in lines if line.startswith("storePathRootDir=")), "")
+
     def committed(self, group: str, queue: MessageQueue) -> int | None:
         """The group's committed offset, None when it has none."""
         answer = self._ask(

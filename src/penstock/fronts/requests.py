@@ -375,6 +375,7 @@ class Requests(StageCalls, QueueCalls):
             "maxMessageSize": config.max_message_size, "messageDelayLevel": config.message_delay_level,
             "flushDiskType": "SYNC_FLUSH" if config.level == "disk" else "ASYNC_FLUSH", "brokerRole": "ASYNC_MASTER",
             "mappedFileSizeCommitLog": config.mapped_file_size_commit_log,
+            "storePathRootDir": str(self.broker.folder.absolute()),
             "fileReservedTime": config.file_reserved_time_hours, "deleteWhen": f"{config.delete_when:02d}",
         }  # fmt: skip
         body = "".join(f"{key}={value}\n" for key, value in values.items())

@@ -56,7 +56,7 @@ class SourceOptions:
     fetch_timeout_ms: int
     fetch_retries: int
     fetch_bytes: int
-    store: str | None
+    store: str
     pushdown: str
 
 
@@ -124,9 +124,10 @@ OPTIONS = (
     Option("fetchTimeoutMs", "count", "120000", "how long one request may take, and a broker that is away is waited for"),
     Option("fetchRetries", "whole", "3", "how often a failed request is tried again, on a new connection"),
     Option("fetchBytes", "bytes", "1m", "stored bytes per fetch, at most 4 MiB; 1 MiB stays in the processor's cache"),
-    Option("store", "text", "",
-           "the broker's data folder, where it is on this machine or a shared disk and readable: its segments are then"
-           " read directly, and the broker is only asked for offsets. Whatever does not match is fetched as usual"),
+    Option("store", "text", "auto",
+           "the broker's data folder: where a task can read it, the segments are read directly, and the broker is only"
+           " asked for offsets. `auto`: the folder the broker names, for ranges of 1,000 messages and more; `none`: never;"
+           " else a path, for instance of a shared disk. Whatever does not match the broker is fetched as usual"),
     Option("pushdown", "word auto true false", "auto",
            "answer filters at the store; `auto` does when `spark.sql.python.filterPushdown.enabled` is on", "batch"),
 )  # fmt: skip

@@ -4,7 +4,8 @@ The broker says which offsets are durable; where they stand is in the consume qu
 offset 8, size 4, tags code 8; files named by the byte position of their first entry), and the records are in the commit
 log's segments, named by their first byte. They are read in windows that fit a core's cache: decoding touches each record
 twice, and out of a mapping both times would wait for memory. An open segment stays readable when retention deletes it.
-Anything that is not as expected ends the reading early, and what is left is fetched from the broker.
+Anything that is not as expected ends the reading early, and what is left is fetched from the broker. So does a queue whose
+records lie far apart between those of others: the broker picks them in less time than it takes to read all of them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from penstock.client.reader import MessageQueue
 ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 ENTRIES_AT_ONCE = 65_536
 WINDOW_BYTES = 1 << 20
+GAP_BYTES = 16 << 10  # of others' records: rather two reads than these
 OPEN_MAX = 8  # segments
 
 
@@ -33,11 +35,11 @@ class Segments:
         self._open: dict[int, tuple[int, int]] = {}  # first byte: descriptor, size
 
     def runs(
-        self, queue: MessageQueue, start: int, end: int, window_bytes: int = WINDOW_BYTES
+        self, queue: MessageQueue, start: int, end: int, window_bytes: int = WINDOW_BYTES, near: bool = False
     ) -> Iterator[tuple[bytes, Any, int, int]]:
         """(window, positions in it, first queue offset, window's first byte) of offsets from `start` on.
 
-        Ends before `end` where a file is missing or an entry is none.
+        Ends before `end` where a file is missing or an entry is none; with `near` also where records lie far apart.
         """
         at = start
         while at < end:
@@ -48,6 +50,9 @@ class Segments:
             whole = len(entries) if good.all() else int(np.argmin(good))
             if not whole:
                 return
+            gaps = np.append(np.flatnonzero(first[1:whole] - last[: whole - 1] > GAP_BYTES) + 1, whole)
+            if near and not _close(entries["size"][:whole], first, last, len(gaps)):
+                return
             done = 0
             while done < whole:
                 found = self._segment(int(first[done]))
@@ -56,7 +61,8 @@ class Segments:
                 base, descriptor, size = found
                 window = min(int(first[done]) + window_bytes, base + size)
                 # Entries ascend; one record at least, and none beyond the window or the segment.
-                count = max(int(np.searchsorted(last[done:whole], window, "right")), 1)
+                until = int(gaps[np.searchsorted(gaps, done, "right")])
+                count = max(int(np.searchsorted(last[done:until], window, "right")), 1)
                 begin, stop = int(first[done]), int(last[done + count - 1])
                 data = os.pread(descriptor, stop - begin, begin - base)
                 if len(data) < stop - begin:
@@ -101,6 +107,14 @@ class Segments:
             os.close(self._open.pop(next(iter(self._open)))[0])
         self._open[base] = descriptor, size
         return base, descriptor, size
+
+
+def _close(sizes: Any, first: Any, last: Any, runs: int) -> bool:
+    """Whether reading runs of records with small gaps between them reads little else, and in pieces worth a call."""
+    wanted = int(sizes.sum(dtype=np.int64))
+    inside = first[1 : len(sizes)] - last[: len(sizes) - 1]
+    others = int(inside[inside <= GAP_BYTES].sum())
+    return others <= wanted and (runs == 1 or wanted >= runs * GAP_BYTES)
 
 
 def _file_of(folder: Path, position: int) -> tuple[int, Path] | None:

@@ -56,6 +56,7 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 FLUSH_WAIT_S = 2.0
+WORTH_FILES = 1_000  # messages: fewer are fetched sooner than a file is opened and compared
 _FOUND, _NONE_MATCHED = 0, 20
 _SAMPLE_RECORDS, _SAMPLE_BYTES = 32, 64 << 10
 
@@ -174,8 +175,9 @@ def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> I
         keep_damaged=not options.fail_on_data_loss,
     )
     tags = " || ".join(part.tags) or "*"
-    if options.store:
-        for count, found in _from_files(options, cluster, make, part.range):
+    folder = _folder(options, cluster, part.range)
+    if folder:
+        for count, found in _from_files(folder, options, cluster, make, part.range):
             yield from found
             at += count
     while at < end:
@@ -191,16 +193,30 @@ def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> I
     yield from make.rest()
 
 
+def _folder(options: SourceOptions, cluster: LogReader, wanted: Range) -> str:
+    """The data folder to read the range from; empty: none. What the broker names is looked at once per process."""
+    if options.store not in ("auto", "none"):
+        return options.store
+    if options.store == "none" or wanted.end - wanted.start < WORTH_FILES:
+        return ""
+    key = (os.getpid(), options.registry, wanted.queue.broker)
+    if key not in _folders:
+        folder = _patiently(options, lambda: cluster.data_folder(wanted.queue))
+        _folders[key] = folder if folder and os.access(os.path.join(folder, "commitlog"), os.R_OK | os.X_OK) else ""
+    return _folders[key]
+
+
 def _from_files(
-    options: SourceOptions, cluster: LogReader, make: Batches, wanted: Range
+    folder: str, options: SourceOptions, cluster: LogReader, make: Batches, wanted: Range
 ) -> Iterator[tuple[int, Iterator[pa.RecordBatch]]]:
     """(number of offsets, their batches) out of the broker's own files; ends early where these do not fit."""
     from penstock.spark.segments import Segments
 
-    assert options.store is not None
-    files = _files.setdefault((os.getpid(), options.store), Segments(options.store))
-    for window, starts, first, base in files.runs(wanted.queue, wanted.start, wanted.end, make.window_bytes):
+    files = _files.setdefault((os.getpid(), folder), Segments(folder))
+    for window, starts, first, base in files.runs(wanted.queue, wanted.start, wanted.end, make.window_bytes, near=True):
         if first == wanted.start and not _same_store(options, cluster, wanted, window, int(starts[0])):
+            level = logging.DEBUG if options.store == "auto" else logging.WARNING
+            log.log(level, "%s is not the folder of broker %s: messages are fetched", folder, wanted.queue.broker)
             return
         count = len(starts)
         try:
@@ -214,15 +230,11 @@ def _from_files(
 def _same_store(options: SourceOptions, cluster: LogReader, wanted: Range, window: bytes, at: int) -> bool:
     """Whether the first record is, byte for byte, what the broker gives for that offset."""
     got = _patiently(options, lambda: cluster.fetch(wanted.queue, wanted.start, max_count=1, max_bytes=1))
-    same = got.status == _FOUND and window[at : at + len(got.records)] == got.records
-    if not same:
-        log.warning(
-            "%s is not the data folder of broker %s: its messages are fetched", options.store, wanted.queue.broker
-        )
-    return same
+    return got.status == _FOUND and window[at : at + len(got.records)] == got.records
 
 
 _files: dict[tuple[int, str], Segments] = {}
+_folders: dict[tuple[int, str, str], str] = {}
 _kept = False
 
 
