@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -87,3 +88,21 @@ def test_progress_draws_over_itself_on_a_terminal(monkeypatch: pytest.MonkeyPatc
     assert out.getvalue().startswith("\r\x1b[Karchive t [###############...............] 5 of 10")
     say.clear()
     assert out.getvalue().endswith("\r\x1b[K")
+
+
+def test_a_cluster_without_free_cores_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from types import SimpleNamespace
+
+    from penstock.spark.pipelines import parallel
+
+    monkeypatch.setattr(parallel, "IDLE_S", 0.0)
+    looked = threading.Semaphore(0)
+    context = SimpleNamespace(
+        setJobGroup=lambda *_: None,
+        statusTracker=lambda: SimpleNamespace(getJobIdsForGroup=lambda group: looked.release() or []),
+    )
+    out = io.StringIO()
+    with parallel._Watch(SimpleNamespace(sparkContext=context), 4, 100, Progress("audit", out=out)):  # type: ignore[arg-type]
+        for _ in range(4):
+            assert looked.acquire(timeout=20)
+    assert out.getvalue() == parallel.IDLE + "\n"

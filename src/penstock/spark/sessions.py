@@ -85,6 +85,7 @@ def settings(quick: bool = False) -> dict[str, str]:
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.python.unix.domain.socket.enabled": str(sys.platform == "linux").lower(),
         "spark.sql.shuffle.partitions": str(cores),
+        "spark.python.authenticate.socketTimeout": "120s",  # a worker may start slowly on a busy machine
         "spark.sql.pyspark.jvmStacktrace.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.driver.memory": "2g",

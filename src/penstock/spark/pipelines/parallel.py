@@ -6,8 +6,10 @@ Spark (None) the same runs in this process, one item after another.
 
 from __future__ import annotations
 
+import logging
 import pickle
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,12 +18,15 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+log = logging.getLogger(__name__)
 I = TypeVar("I")  # noqa: E741
 A = TypeVar("A")
 
 Progress = Callable[[int, int], None]
 """Called now and then with (done, of how many)."""
 
+IDLE_S = 30.0
+IDLE = "no worker has taken a task yet: has the cluster free cores? Waiting for them"
 _RETURNS = "item bigint, answer binary"
 
 
@@ -95,12 +100,19 @@ class _Watch:
 
     def _look(self) -> None:
         tracker = self.spark.sparkContext.statusTracker()
+        since: float | None = time.monotonic()  # nothing has begun since then
         while not self.over.wait(0.3):
-            done = 0
+            done = active = 0
             for job in tracker.getJobIdsForGroup(self.group):
                 info = tracker.getJobInfo(job)
-                stages = [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []
-                done += sum(stage.numCompletedTasks for stage in stages if stage)
+                for stage in [tracker.getStageInfo(stage) for stage in info.stageIds] if info else []:
+                    done += stage.numCompletedTasks if stage else 0
+                    active += stage.numActiveTasks if stage else 0
+            if done or active:
+                since = None
+            elif since is not None and time.monotonic() - since > IDLE_S:
+                since = None
+                getattr(self.progress, "note", log.warning)(IDLE)
             self._say(done)
 
     def _say(self, done: int) -> None:
