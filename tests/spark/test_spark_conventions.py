@@ -166,6 +166,12 @@ def test_requests_on_their_way(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given == [{"inflight": 8, "level": "disk"}, {"inflight": 3, "level": "os"}]
 
 
+def test_a_query_may_have_a_name() -> None:
+    """Spark hands it to the sink as an option, as it does the checkpoint."""
+    found = sinkoptions.parse({"topic": "t", "queryName": "copy", "checkpointLocation": "/c"})
+    assert found == sinkoptions.parse({"topic": "t"})
+
+
 # -- the bulk reader
 
 
