@@ -19,6 +19,7 @@ from spark_records import Record
 from penstock.errors import ConfigError
 from penstock.spark.cli import spark as command
 from penstock.spark.pipelines import archive, audit, redrive, reindex, replay, search, stats
+from penstock.spark.report import stats_page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -296,6 +297,7 @@ def test_a_groups_retried_and_dead_messages_are_counted_by_group(tmp_path: Path)
     write_log(tmp_path, made)
     every = stats.run(None, path=tmp_path, by=("group",), window="all")
     assert {row["group"]: row["messages"] for row in every.rows} == {"shop": 7, "mill": 4, None: 9}
+    assert "None" not in stats_page(every)
     one = stats.run(None, path=tmp_path, groups=("shop",), by=("group", "topic"), window="all")
     assert [(row["group"], row["topic"], row["messages"]) for row in one.rows] == [
         ("shop", "%DLQ%shop", 2),

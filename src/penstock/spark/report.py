@@ -36,7 +36,8 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         lines.append("<tr>")
         for value in row:
             number = isinstance(value, int | float)
-            lines.append(f'<td class="n">{value:,}' if number else f"<td>{escape(str(value))}")
+            text = "" if value is None else escape(str(value))
+            lines.append(f'<td class="n">{value:,}' if number else f"<td>{text}")
         lines.append("</tr>")
     more = f'<p class="note">and {len(rows) - ROWS_MAX:,} more rows</p>' if len(rows) > ROWS_MAX else ""
     return "".join(lines) + "</table>" + more
@@ -118,7 +119,7 @@ def stats_page(result: StatsResult) -> str:
     series: dict[str, dict[str, list[tuple[float, float]]]] = {"messages": {}, "latencyP99": {}}
     totals: dict[str, float] = {}
     for row in result.rows:
-        name = " · ".join(str(row[by]) for by in result.by) or "all"
+        name = " · ".join("–" if row[by] is None else str(row[by]) for by in result.by) or "all"
         totals[name] = totals.get(name, 0) + row["messages"]
         for what, held in series.items():
             held.setdefault(name, []).append((place[row["window"]], row[what]))
