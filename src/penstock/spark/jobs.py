@@ -51,7 +51,9 @@ def audit(store: str, report: str, split_bytes: int, master: str | None, as_json
 @click.option("--path", default="", help="A store folder or commit log instead of a live cluster.")
 @_REGISTRY
 @click.option("--by", default="topic", show_default=True, help="topic, partition, tags, bornHost, group; by commas.")
-@click.option("--group", "groups", multiple=True, help="A consumer group: its retried and dead messages; may be given again.")
+@click.option(
+    "--group", "groups", multiple=True, help="A consumer group: its retried and dead messages; may be given again."
+)
 @click.option("--window", default="1h", show_default=True, help="Of store time: 30s, 5m, 1h, 1d or all.")
 @_SINCE
 @_UNTIL
@@ -71,7 +73,10 @@ def stats(
     if as_json:
         return
     names = ("window", *result.by, *result.MEASURES)
-    rows = [names, *[[f"{v:,}" if isinstance(v, int) else str(v or "") for v in row.values()] for row in result.rows[:200]]]
+    rows = [
+        names,
+        *[[f"{v:,}" if isinstance(v, int) else str(v or "") for v in row.values()] for row in result.rows[:200]],
+    ]
     widths = [max(len(row[n]) for row in rows) for n in range(len(names))]
     for row in rows:
         click.echo("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
