@@ -36,7 +36,7 @@ def main() -> None:
     if given.what == "spark":
         from chaos import sinks
 
-        many, rows, per_batch = (3, 2_400, 200) if given.short else (30, 200_000, 1_250)
+        many, rows, per_batch = (3, 2_400, 200) if given.short else (30, 200_000, 2_500)
         began = time.monotonic()
         sinks.run(many, tell, rows=rows, per_batch=per_batch, seed=given.seed)
         print(f"{(time.monotonic() - began) / 60:.1f} minutes")

@@ -268,6 +268,11 @@ class Campaign:
     def _named(self, name: str) -> Cluster:
         return self.brokers[name == "broker-b"]
 
+    def reach(self, batch: int) -> bool:
+        """Wait until so many batches are done. False when the driver ended before."""
+        commits = self.folder / "checkpoint" / "commits"
+        return batch == 0 or self._wait(lambda: any(int(p.stem) >= batch - 1 for p in commits.glob("[0-9]*")))
+
     def _hold(self, name: str) -> bool:
         """Let somebody be held at this place, with a batch that is new; False when the query ended before."""
         held = self.folder / f"held-{name}"
@@ -421,8 +426,10 @@ def run(
         wanted = Counter((target, point or "random") for target, point in todo)
         if kills > 3:
             chance.shuffle(todo)
+        many, batches = len(todo), rows // per_batch
         while todo and campaign.running():
-            if campaign.kill(*todo[0], chance):
+            # All over the run, but soon enough: a batch that is killed is done again, so kills are no slower than batches.
+            if campaign.reach((many - len(todo)) * batches * 3 // (many * 4)) and campaign.kill(*todo[0], chance):
                 todo.pop(0)
         campaign.finish()
         campaign.check()

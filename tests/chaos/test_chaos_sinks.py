@@ -15,6 +15,7 @@ def test_every_row_once_whatever_is_killed() -> None:
     if not sinks.DATA.exists():
         pytest.skip(f"the real rows of {sinks.DATA.name} are not here")
     told: list[str] = []
-    killed = sinks.run(3, told.append, rows=900, per_batch=75, seed=7)
+    # One executor with two cores, and small batches: what takes its time is starting things again.
+    killed = sinks.run(3, told.append, rows=540, per_batch=60, seed=7, master="local-cluster[1,2,1024]")
     assert killed.total() == 9, told
     assert killed["driver", "between"] == killed["broker", "between second"] == 1, told
