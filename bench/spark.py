@@ -1,19 +1,22 @@
 """The Spark side beside its floors, in rows per CPU-second of the JVM and all Python workers together.
 
-    python bench/spark.py [--rows-100 N] [--rows-1k N] [--rounds N] [--skip-archive] [--only source|sink|bulk] [--splits N …]
+    ./run bench spark [--only PART …] [--rounds N] [--scale F]      PART: source sink bulk splits stats reindex archive
 
 source   against an empty source of the same schema, which gives the same batch again and again: what Spark itself costs;
-         once from the broker over TCP, once from the broker's own files on the same machine (option `store`)
+         as it comes (`files`: the task reads the folder the broker names) and over TCP (option `store` = none)
 sink     against a sink that takes every Arrow batch and lets it go; ours is flushed before a task ends, and published
-bulk     `format("penstock-log")` over a broker's folder against the empty source, and so many splits against one
-stats    counted and summed by topic, tag and minute in the tasks, with percentiles, against the counts and sums alone as a
-         Spark aggregation over the bulk source
-reindex  consume queues and key index of that folder: are the queues' bytes equal to the broker's own?
+bulk     `format("penstock-log")` over a broker's folder against the empty source
+splits   1 GiB of that folder in 2, 4 and 16 splits: the most and the least CPU
+stats    4 GiB counted and summed by topic, tag and minute in the tasks, with percentiles, against the counts and sums
+         alone as a Spark aggregation over the bulk source
+reindex  consume queues and key index of 5 million records: the queues' bytes are the broker's own, and both indexes give
+         the same answers
 archive  against `df.write.parquet` of the same columns with the same compression
 
-A query costs about half a CPU-second before its first row (Spark starts Python to plan it), so the runs are long.
-Both sides of a pair run in turn in one session, so that what else the machine does hits both. CPU seconds hardly
-depend on that; wall-clock rates do. Writes bench/results/spark.json.
+A query costs about half a CPU-second before its first row (Spark starts Python to plan it), so the runs are long: about
+20 minutes on two cores, and 12 GB of disk at most. Both sides of a pair run in turn in one session, so that what else the
+machine does hits both. CPU seconds hardly depend on that; wall-clock rates do. `--scale` makes all sizes smaller. Results
+go into bench/results/spark.json; the parts that were not run stay there as they were.
 """
 
 from __future__ import annotations
@@ -24,11 +27,13 @@ import itertools
 import json
 import os
 import platform
+import shutil
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +48,10 @@ from pyspark.sql.datasource import (
 )
 
 QUEUES = 4
+SIZES = {"100 B": 100, "1 KB": 1024}
+RECORD_BYTES = 168  # around a body
+LOG_BYTES = 1 << 30
+SPLITS = (2, 4, 16)
 WARM_UPS = 2  # the JVM compiles for many seconds, on the same cores
 RESULTS = Path(__file__).parent / "results" / "spark.json"
 
@@ -239,149 +248,260 @@ def one_batch(registry: str, topic: str, path: Path) -> int:
 # -- the run
 
 
+@dataclass
+class Bench:
+    """What the parts share."""
+
+    spark: Any
+    folder: Path
+    rounds: int
+    scale: float
+    found: dict[str, Any]
+
+    def rows(self, bytes_: float, size: int) -> int:
+        """How many messages with bodies of that size take so many bytes of log."""
+        return int(bytes_ * self.scale / (size + RECORD_BYTES))
+
+    def pair(
+        self, name: str, floor: str, thing: str, rows: int, works: dict[str, Callable[[], Any]], rounds: int = 0
+    ) -> None:
+        """Measure one pair, tell it and keep it."""
+        self.found["pairs"][name] = one = compared(floor, thing, self.spark, rows, rounds or self.rounds, works)
+        tell(name, one, floor, thing)
+
+    def empty(self, rows: int, batch: Path) -> Any:
+        """A frame of so many rows that cost nothing to make."""
+        return self.spark.read.format(EmptySource.name()).options(rows=rows, batch=str(batch)).load()
+
+
 def main() -> None:
     """Measure, print a table, write the JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows-100", type=int, default=4_000_000, help="messages of 100 bytes")
-    parser.add_argument("--rows-1k", type=int, default=1_500_000, help="messages of 1,024 bytes")
+    parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS), metavar="PART")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--skip-archive", action="store_true")
-    parser.add_argument("--only", choices=("source", "sink", "bulk"), help="only these pairs")
-    parser.add_argument("--splits", type=int, nargs="*", default=[2, 16])
+    parser.add_argument("--scale", type=float, default=1.0)
     given = parser.parse_args()
 
     import penstock.spark.batches as batches
-    from penstock.demo.command import broker
     from penstock.spark import session
-    from penstock.spark.pipelines import archive
 
     found: dict[str, Any] = {"machine": machine(), "decoder": "compiled" if batches.COMPILED else "numpy", "pairs": {}}
     print(f"{found['machine']}, decoder {found['decoder']}, {QUEUES} queues, broker level os on the same machine")
-    with tempfile.TemporaryDirectory() as folder, broker(Path(folder) / "store") as registry:
-        spark = session("bench", master="local[2, 2]")
-        spark.dataSource.register(EmptySource)
-        spark.dataSource.register(NullSink)
-        numbers = itertools.count()
-        for name, size, wanted in (("100 B", 100, given.rows_100), ("1 KB", 1024, given.rows_1k)):
-            if given.only in (None, "bulk"):
-                bulk(found, spark, Path(folder) / f"bulk-{size}", name, size, wanted, given)
-            if given.only == "bulk":
-                continue
-            if given.only in (None, "sink"):
-                rows, frame = wanted // 4, rows_to_write(spark, wanted // 4, size)
-                works = {
-                    "null": lambda frame=frame: frame.write.format(NullSink.name()).mode("append").save(),
-                    "sink": lambda frame=frame, topic=f"bench-sink-{size}": (
-                        frame.write.format("penstock")
-                        .options(registry=registry, level="disk")
-                        .mode("append")
-                        .save(topic)
-                    ),
-                }
-                found["pairs"][f"sink {name}"] = pair = compared("null", "sink", spark, rows, given.rounds, works)
-                tell(f"sink {name}", pair, "null", "sink")
-            if given.only == "sink":
-                continue
-            topic = f"bench-{size}"
-            fill(registry, topic, wanted, size)
-            rows = count(registry, topic)
-            batch = Path(folder) / f"{size}.arrow"
-            one_batch(registry, topic, batch)
-            # One frame, planned again by each action: what a query costs.
-            full = spark.read.format("penstock").option("registry", registry).load(topic)
-            floor = spark.read.format(EmptySource.name()).options(rows=rows, batch=str(batch)).load()
-            local = spark.read.format("penstock").options(registry=registry, store=f"{folder}/store").load(topic)
-            for way, frame in (("tcp", full), ("files", local)):
-                works = {
-                    "empty": lambda floor=floor: floor.write.format("noop").mode("append").save(),
-                    "source": lambda frame=frame: frame.write.format("noop").mode("append").save(),
-                }
-                pair = compared("empty", "source", spark, rows, given.rounds, works)
-                found["pairs"][f"source {way} {name}"] = pair
-                tell(f"source {way} {name}", pair, "empty", "source")
-            if given.skip_archive or given.only == "source":
-                continue
-            topic = f"bench-archive-{size}"
-            fill(registry, topic, wanted // 4, size)
-            rows = count(registry, topic)
-            columns = ",".join(archive.COLUMNS)
-            wide = spark.read.format("penstock").options(registry=registry, columns=columns).load(topic)
-            works = {
-                "write": lambda wide=wide: wide.write.option("compression", "zstd").parquet(
-                    f"{folder}/write{next(numbers)}"
-                ),
-                "archive": lambda topic=topic: archive.run(
-                    spark, topic, f"{folder}/archive{next(numbers)}", registry=registry
-                ),
-            }
-            pair = compared("write", "archive", spark, rows, max(given.rounds // 2, 1), works)
-            found["pairs"][f"archive {name}"] = pair
-            tell(f"archive {name}", pair, "write", "archive")
+    spark = session("bench", master="local[2, 2]")
+    spark.dataSource.register(EmptySource)
+    spark.dataSource.register(NullSink)
+    try:
+        for part in [part for part in PARTS if part in given.only]:
+            began = time.monotonic()
+            with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+                PARTS[part](Bench(spark, Path(folder), given.rounds, given.scale, found))
+            print(f"{part}: {time.monotonic() - began:.0f} s", flush=True)
+            keep(found)
+    finally:
         spark.stop()
-    if given.only and RESULTS.exists():
-        before = json.loads(RESULTS.read_text())
-        found = {**before, **found, "pairs": {**before["pairs"], **found["pairs"]}}
-    RESULTS.parent.mkdir(exist_ok=True)
-    RESULTS.write_text(json.dumps(found, indent=1) + "\n")
     print(f"written to {RESULTS}")
 
 
-def bulk(found: dict[str, Any], spark: Any, folder: Path, name: str, size: int, wanted: int, given: Any) -> None:
-    """The pairs that read a broker's folder without the broker."""
+def keep(found: dict[str, Any]) -> None:
+    """Put the new figures among those there are."""
+    before = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"pairs": {}}
+    merged = {**before, **found, "pairs": {**before["pairs"], **found["pairs"]}}
+    RESULTS.parent.mkdir(exist_ok=True)
+    RESULTS.write_text(json.dumps(merged, indent=1) + "\n")
+
+
+def noop(frame: Any) -> None:
+    """Read it all."""
+    frame.write.format("noop").mode("append").save()
+
+
+def source(bench: Bench) -> None:
+    """The live source against the empty one."""
     from penstock.demo.command import broker
-    from penstock.spark.pipelines import reindex, stats
 
-    topic, pairs, store = "bench", found["pairs"], folder / "store"
-    folder.mkdir()
-    with broker(store) as registry:
-        fill(registry, topic, wanted, size)
-        rows = count(registry, topic)
-        one_batch(registry, topic, folder / "batch.arrow")
+    for name, size in SIZES.items():
+        with broker(bench.folder / f"store-{size}") as registry:
+            topic, batch = f"bench-{size}", bench.folder / f"{size}.arrow"
+            fill(registry, topic, bench.rows(LOG_BYTES * 2, size), size)
+            rows = count(registry, topic)
+            one_batch(registry, topic, batch)
+            floor = bench.empty(rows, batch)
+            for way, store in (("files", "auto"), ("tcp", "none")):
+                # One frame, planned again by each action: what a query costs.
+                frame = bench.spark.read.format("penstock").options(registry=registry, store=store).load(topic)
+                works = {"empty": lambda f=floor: noop(f), "source": lambda f=frame: noop(f)}
+                bench.pair(f"source {way} {name}", "empty", "source", rows, works)
 
-    def log(splits: int, columns: str = "") -> Any:
-        options = {"minPartitions": splits, **({"columns": columns} if columns else {})}
-        return spark.read.format("penstock-log").options(**options).load(str(store))
 
-    def noop(frame: Any) -> None:
-        frame.write.format("noop").mode("append").save()
+def sink(bench: Bench) -> None:
+    """The sink against one that lets go of what it gets."""
+    from penstock.demo.command import broker
 
-    def pair(kind: str, floor: str, thing: str, rounds: int, works: dict[str, Callable[[], Any]]) -> None:
-        pairs[f"{kind} {name}"] = one = compared(floor, thing, spark, rows, rounds, works)
-        tell(f"{kind} {name}", one, floor, thing)
+    for name, size in SIZES.items():
+        with broker(bench.folder / f"store-{size}") as registry:
+            rows = bench.rows(LOG_BYTES / 4, size)
+            frame = rows_to_write(bench.spark, rows, size)
 
-    empty = spark.read.format(EmptySource.name()).options(rows=rows, batch=str(folder / "batch.arrow")).load()
-    four = log(QUEUES)
-    pair("bulk", "empty", "bulk", given.rounds, {"empty": lambda: noop(empty), "bulk": lambda: noop(four)})
-    for splits in given.splits:
-        works = {"one": lambda frame=log(1): noop(frame), "many": lambda frame=log(splits): noop(frame)}
-        pair(f"{splits} splits", "one", "many", max(given.rounds // 2, 1), works)
-    narrow = log(QUEUES, "topic,tags,timestamp,bornTimestamp,size,reconsumeTimes")
+            def null(frame: Any = frame) -> None:
+                frame.write.format(NullSink.name()).mode("append").save()
 
-    def through_the_jvm() -> None:
-        late = "unix_millis(timestamp) - unix_millis(bornTimestamp) as late"
-        asked = narrow.selectExpr(
-            "topic", "tags", "size", "reconsumeTimes", "date_trunc('minute', timestamp) as w", late
-        )
-        sums = {"size": "sum", "late": "sum", "reconsumeTimes": "sum", "*": "count"}
-        asked.groupBy("w", "topic", "tags").agg(sums).collect()
+            def ours(frame: Any = frame, registry: str = registry) -> None:
+                writer = frame.write.format("penstock").options(registry=registry, level="disk")
+                writer.mode("append").save("bench-sink")
 
-    def in_the_tasks() -> None:
-        stats.run(spark, path=store, by=("topic", "tags"), window="1m")
+            bench.pair(f"sink {name}", "null", "sink", rows, {"null": null, "sink": ours})
 
-    pair("stats", "jvm", "tasks", given.rounds, {"jvm": through_the_jvm, "tasks": in_the_tasks})
-    result = reindex.run(spark, store, to=folder / "new")
-    own = {p.relative_to(store): p.read_bytes() for p in (store / "consumequeue").rglob("*") if p.is_file()}
-    same = all((folder / "new" / path).read_bytes() == data for path, data in own.items() if data.strip(b"\0"))
-    found[f"reindex {name}"] = {
-        "records": result.records,
-        "keys": result.keys,
-        "seconds": result.seconds,
-        "equal": same,
-    }
+
+def bulk(bench: Bench) -> None:
+    """The bulk reader against the empty source."""
+    for name, size in SIZES.items():
+        store, rows = stored(bench, bench.rows(LOG_BYTES * 2, size), size)
+        floor, frame = bench.empty(rows, bench.folder / "batch.arrow"), log_of(bench, store, QUEUES)
+        works = {"empty": lambda f=floor: noop(f), "bulk": lambda f=frame: noop(f)}
+        bench.pair(f"bulk {name}", "empty", "bulk", rows, works)
+        shutil.rmtree(store)
+
+
+def splits(bench: Bench) -> None:
+    """One log in few and in many splits; noted is the most against the least CPU of all."""
+    for name, size in SIZES.items():
+        store, rows = stored(bench, bench.rows(LOG_BYTES, size), size)
+        frames = {n: log_of(bench, store, n) for n in SPLITS}
+        for frame in frames.values():
+            noop(frame)
+        spent: dict[int, list[float]] = {n: [] for n in frames}
+        for turn in range(bench.rounds):
+            for n in SPLITS if turn % 2 == 0 else SPLITS[::-1]:
+                spent[n].append(measured(bench.spark, rows, lambda f=frames[n]: noop(f))["cpu_s"])
+        middle = {n: statistics.median(found) for n, found in spent.items()}
+        ratio = max(middle.values()) / min(middle.values())
+        bench.found[f"splits {name}"] = {"rows": rows, "cpu_s": middle, "runs": spent, "most_to_least": ratio}
+        shown = "  ".join(f"{n}: {cpu:.2f} s" for n, cpu in middle.items())
+        print(f"{f'splits {name}':<18} {rows:>9,} rows  CPU of {shown}  most to least {ratio:.2f}", flush=True)
+        shutil.rmtree(store)
+
+
+def stats(bench: Bench) -> None:
+    """Sums made in the tasks against sums made by Spark."""
+    from penstock.spark.pipelines import stats as job
+
+    late = "unix_millis(timestamp) - unix_millis(bornTimestamp) as late"
+    asked = ("topic", "tags", "size", "reconsumeTimes", "date_trunc('minute', timestamp) as w", late)
+    sums = {"size": "sum", "late": "sum", "reconsumeTimes": "sum", "*": "count"}
+    for name, size in SIZES.items():
+        store, rows = stored(bench, bench.rows(4 * LOG_BYTES, size), size)
+        narrow = log_of(bench, store, 16, "topic,tags,timestamp,bornTimestamp,size,reconsumeTimes")
+
+        def through_the_jvm(narrow: Any = narrow) -> None:
+            narrow.selectExpr(*asked).groupBy("w", "topic", "tags").agg(sums).collect()
+
+        def in_the_tasks(store: Path = store, rows: int = rows) -> None:
+            result = job.run(bench.spark, path=store, by=("topic", "tags"), window="1m")
+            assert result.messages == rows
+
+        works = {"jvm": through_the_jvm, "tasks": in_the_tasks}
+        bench.pair(f"stats {name}", "jvm", "tasks", rows, works, max(bench.rounds - 2, 1))
+        shutil.rmtree(store)
+
+
+def reindex(bench: Bench) -> None:
+    """Queues and index made anew, against the broker's own."""
+    from penstock.spark.pipelines import reindex as job
+
+    store, _ = stored(bench, int(5_000_000 * bench.scale), 100)
+    cpu = cpu_seconds(os.getpid())
+    result = job.run(bench.spark, store, to=bench.folder / "new")
+    cpu = cpu_seconds(os.getpid()) - cpu
+    own = [path.relative_to(store) for path in (store / "consumequeue").rglob("*") if path.is_file()]
+    held = [path for path in own if (store / path).read_bytes().strip(b"\0")]
+    same = all((bench.folder / "new" / path).read_bytes() == (store / path).read_bytes() for path in held)
+    asked, alike = answers(store, bench.folder / "new")
+    bench.found["reindex 100 B"] = {
+        "records": result.records, "keys": result.keys, "seconds": result.seconds, "cpu_s": cpu, "files": len(held),
+        "equal": same, "asked": asked, "answers_equal": alike,
+    }  # fmt: skip
     print(
-        f"reindex {name}: {result.records:,} records, {result.keys:,} keys, {result.seconds:.1f} s, queues equal: {same}",
+        f"reindex: {result.records:,} records, {result.keys:,} keys, {result.seconds:.1f} s, {cpu:.1f} CPU-s;"
+        f" {len(held)} queue files equal: {same}; {asked:,} questions to both indexes, answers equal: {alike}",
         flush=True,
     )
+    if not (same and alike):
+        raise SystemExit("the new queues or the new index are not the broker's")
+
+
+def answers(store: Path, new: Path) -> tuple[int, bool]:
+    """How many keys both indexes were asked for, there and not there, in all and in a part of the time; all alike?"""
+    import numpy as np
+
+    from penstock.clock import Clock
+    from penstock.disk.files import Files
+    from penstock.log.keyindex import KeyIndex
+
+    table = json.loads((store / "store.json").read_text())
+    sizes = table["maxHashSlotNum"], table["maxIndexNum"]
+    one, other = (KeyIndex(folder / "index", *sizes, Files(), Clock()) for folder in (store, new))
+    one.load()
+    other.load()
+    entry = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
+    hashes: set[int] = set()
+    for path in sorted((store / "index").iterdir()):
+        every = np.fromfile(path, entry, offset=40 + 4 * sizes[0])["hash"]
+        hashes.update(np.unique(every)[:: max(len(np.unique(every)) // 500, 1)].tolist())
+    hashes |= {hash_ + 1 for hash_ in hashes}
+    begin, end = one.index_files[0].begin_ms(), one.index_files[-1].end_ms()
+    spans = ((0, 1 << 62), (begin + (end - begin) // 3, end - (end - begin) // 3))
+    questions = [(hash_, *span, 1 << 30) for hash_ in sorted(hashes) for span in spans]
+    alike = all(one.find(*question) == other.find(*question) for question in questions)
+    one.close()
+    other.close()
+    return len(questions), alike
+
+
+def archive(bench: Bench) -> None:
+    """Parquet written in the tasks against Parquet written by Spark."""
+    from penstock.demo.command import broker
+    from penstock.spark.pipelines import archive as job
+
+    numbers = itertools.count()
+    for name, size in SIZES.items():
+        with broker(bench.folder / f"store-{size}") as registry:
+            topic = f"bench-archive-{size}"
+            fill(registry, topic, bench.rows(LOG_BYTES / 4, size), size)
+            rows = count(registry, topic)
+            options = {"registry": registry, "columns": ",".join(job.COLUMNS)}
+            wide = bench.spark.read.format("penstock").options(**options).load(topic)
+
+            def write(wide: Any = wide) -> None:
+                wide.write.option("compression", "zstd").parquet(f"{bench.folder}/write{next(numbers)}")
+
+            def ours(topic: str = topic, registry: str = registry) -> None:
+                job.run(bench.spark, topic, f"{bench.folder}/archive{next(numbers)}", registry=registry)
+
+            works = {"write": write, "archive": ours}
+            bench.pair(f"archive {name}", "write", "archive", rows, works, max(bench.rounds - 2, 1))
+
+
+PARTS = {
+    "source": source, "sink": sink, "bulk": bulk, "splits": splits, "stats": stats, "reindex": reindex,
+    "archive": archive,
+}  # fmt: skip
+
+
+def stored(bench: Bench, wanted: int, size: int) -> tuple[Path, int]:
+    """The folder of a broker that is gone again, about so many messages in it, and how many they are."""
+    from penstock.demo.command import broker
+
+    store = bench.folder / f"store-{size}"
+    with broker(store) as registry:
+        fill(registry, "bench", wanted, size)
+        one_batch(registry, "bench", bench.folder / "batch.arrow")
+        return store, count(registry, "bench")
+
+
+def log_of(bench: Bench, store: Path, splits: int, columns: str = "") -> Any:
+    """That folder as a frame of so many splits."""
+    options = {"minPartitions": splits, "splitBytes": "1g", **({"columns": columns} if columns else {})}
+    return bench.spark.read.format("penstock-log").options(**options).load(str(store))
 
 
 def tell(name: str, pair: dict[str, Any], floor: str, thing: str) -> None:
