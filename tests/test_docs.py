@@ -55,8 +55,9 @@ def test_the_tutorial_runs() -> None:
 
 
 @pytest.mark.spark
-def test_the_spark_blocks_run() -> None:
+def test_the_spark_blocks_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("pyspark")
+    monkeypatch.chdir(tmp_path)  # where Spark keeps its tables
     import penstock
 
     with Broker() as broker:
@@ -78,9 +79,10 @@ def test_the_spark_blocks_run() -> None:
 
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore")
-def test_the_how_to_pages_run(tmp_path: Path) -> None:
+def test_the_how_to_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Their commands and their Python, page by page, against one broker whose folder is /data/store."""
     pytest.importorskip("pyspark")
+    monkeypatch.chdir(tmp_path)  # where Spark keeps its tables
     with Broker(tmp_path / "store") as broker:
         fill(broker.registry)
         places = {"127.0.0.1:9876": broker.registry, "/data/": f"{tmp_path}/"}
