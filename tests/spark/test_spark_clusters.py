@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -49,12 +49,6 @@ def here(
     return json.loads(json.dumps(told))  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with standalone(tmp_path_factory.mktemp("cluster")) as url:
-        yield url
-
-
 def there(master: str, registry: str, store: Path, folder: Path, name: str) -> Any:
     """The answers of a session of a process of its own."""
     paths = os.pathsep.join(str(ROOT / part) for part in ("src", "tests/spark"))
@@ -68,9 +62,10 @@ def there(master: str, registry: str, store: Path, folder: Path, name: str) -> A
 
 
 def test_a_standalone_cluster_with_two_workers(
-    here: dict[str, Any], cluster: str, registry: str, store: Path, tmp_path: Path
+    here: dict[str, Any], registry: str, store: Path, tmp_path: Path
 ) -> None:
-    assert there(cluster, registry, store, tmp_path / "round", "standalone") == here
+    with standalone(tmp_path) as url:
+        assert there(url, registry, store, tmp_path / "round", "standalone") == here
 
 
 def test_executors_of_their_own(here: dict[str, Any], registry: str, store: Path, tmp_path: Path) -> None:
