@@ -361,11 +361,13 @@ class Campaign:
             assert not lost + twice, f"{plan}: {len(lost)} lost, {len(twice)} twice, the first {(lost + twice)[0]!r}"
             assert len(found) == len(lines)
             if plan == "map":
-                last: dict[str, int] = {}
+                last: dict[str, tuple[int, int, str]] = {}
                 for m in found:
-                    number = int(m.body.split(b" ", 1)[0])
-                    assert number > last.get(m.keys[0], -1), f"{m.keys[0]}: {number} behind {last[m.keys[0]]}"
-                    last[m.keys[0]] = number
+                    number, where = int(m.body.split(b" ", 1)[0]), (m.queue_id, m.store_host)
+                    before = last.get(m.keys[0], (-1, *where))
+                    assert before[0] < number, f"{m.keys[0]}: {number} at {where} behind {before}"
+                    assert before[1:] == where, f"{m.keys[0]}: {number} at {where}, before at {before}"
+                    last[m.keys[0]] = number, *where
         for broker in self.brokers:
             self._check_units(broker.broker)
 
@@ -429,7 +431,10 @@ def run(
         many, batches = len(todo), rows // per_batch
         while todo and campaign.running():
             # All over the run, but soon enough: a batch that is killed is done again, so kills are no slower than batches.
-            if campaign.reach((many - len(todo)) * batches * 3 // (many * 4)) and campaign.kill(*todo[0], chance):
+            # Not before the first is done: where keys go is only known from then on.
+            if campaign.reach(max((many - len(todo)) * batches * 3 // (many * 4), 1)) and campaign.kill(
+                *todo[0], chance
+            ):
                 todo.pop(0)
         campaign.finish()
         campaign.check()

@@ -9,6 +9,7 @@ import struct
 import time
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -220,3 +221,41 @@ def wait_for_two(client: StageClient) -> None:
                 return
         assert time.monotonic() < deadline, "the brokers did not register again"
         time.sleep(0.05)
+
+
+def test_where_keys_go_outlives_a_broker_that_is_away(
+    pair: StageClient, own_cluster: Cluster, second_broker: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator tells which brokers had queues of a topic; one of them that is away is waited for, not done without."""
+    run = SinkRun("layout", "query", "run-1")
+    assert pair.known(run, "broker-a").layout == {}
+    both = ["broker-a", "broker-b"]
+    pair.publish(run, 0, [replace(stage_pair(pair, run, 0, "one", 5), layout={"T": both})])
+    coordinator = pair.coordinator(run)
+    assert pair.known(run, coordinator).layout == {"T": both}
+    own_cluster.stop(signal.SIGKILL)
+    second_broker.stop(signal.SIGKILL)
+    own_cluster.start()
+    second_broker.start()
+    with StageClient(own_cluster.registry, patience_s=30) as client:
+        wait_for_two(client)
+        assert client.known(run, coordinator).layout == {"T": both}
+        every = client.queues_to_write("T", both)
+        assert {queue.broker for queue in every} == set(both)
+        second_broker.stop(signal.SIGKILL)
+        client._routes.clear()
+        paused = []
+
+        def pause(seconds: float) -> None:
+            paused.append(seconds)
+            if len(paused) == 3:
+                second_broker.start()
+
+        monkeypatch.setattr("penstock.client.staging.time.sleep", pause)
+        assert client.queues_to_write("T", both) == every
+        assert len(paused) >= 3
+        monkeypatch.undo()
+    second_broker.stop(signal.SIGKILL)
+    with StageClient(own_cluster.registry, patience_s=0.5) as client:  # it does not come back
+        assert {queue.broker for queue in client.queues_to_write("T", both)} == {"broker-a"}
+    second_broker.start()

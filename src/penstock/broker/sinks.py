@@ -26,6 +26,7 @@ from penstock.wire.record import decode_record
 SINK_TOPIC = b"rmq_sys_penstock_sinks"
 SINKS_MAX = 10_000
 STALE_RUNS_MAX = 32
+LAYOUT_TOPICS_MAX = 1_000
 SNAPSHOT_MS, SNAPSHOT_MS_PER_SINK = 5_000, 5
 SNAPSHOT_BYTES = 64 << 20  # the most that an unclean start has to read again for the sinks' sake
 
@@ -42,6 +43,7 @@ class Sink:
     once: bool = False  # a job that nobody can name again: the first to be forgotten
     stale: list[str] = field(default_factory=list)
     at_ms: int = 0
+    layout: dict[str, list[str]] = field(default_factory=dict)  # topic: the brokers its rows were dealt out over
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ class Sinks:
         if sink is not None and begun is not None:
             sink.last = begun.about["batch"]
             sink.answer = {"rows": begun.about["rows"], "brokers": begun.about.get("brokers") or {}}
+            layout = {**sink.layout, **(begun.about.get("layout") or {})}
+            sink.layout = dict(list(layout.items())[-LAYOUT_TOPICS_MAX:])
 
     def done(self, prepared: int, physical: int) -> None:
         """Nothing here is waited for."""

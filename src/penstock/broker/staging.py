@@ -119,6 +119,7 @@ class Wanted:
     brokers: dict[str, list[str]]  # of the whole batch, at the coordinator
     reset: bool = False
     once: bool = False
+    layout: dict[str, list[str]] = field(default_factory=dict)
 
 
 def pieces(chunk: bytes) -> Iterator[Piece]:
@@ -481,7 +482,8 @@ class Staging:
             "k": "begin", "sink": wanted.sink, "batch": wanted.batch, "run": wanted.run,
             "rows": sum(spool.rows for spool in spools), "tokens": [spool.token for spool in spools],
         }  # fmt: skip
-        self._note(begin | ({"brokers": wanted.brokers} if wanted.brokers else {}))
+        more = {"brokers": wanted.brokers, "layout": wanted.layout}
+        self._note(begin | {name: about for name, about in more.items() if about})
         self._append(spools, 0)
         self.published += 1
         for spool in [s for s in self.spools.values() if s.sink == wanted.sink and s.batch <= wanted.batch]:

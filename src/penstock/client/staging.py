@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 from penstock.client.reader import Line, LogReader
@@ -27,8 +28,9 @@ from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand, encode
 
-__all__ = ["Published", "Sealed", "Sender", "SinkRun", "StageClient", "StagedLost", "Stager"]
+__all__ = ["Known", "Published", "Sealed", "Sender", "SinkRun", "StageClient", "StagedLost", "Stager"]
 
+log = logging.getLogger(__name__)
 T = TypeVar("T")
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 2.0
 # A broker that is restarting or has a full disk may do it a moment later.
@@ -60,12 +62,24 @@ class SinkRun:
 
 @dataclass(frozen=True)
 class Sealed:
-    """What one attempt of one task has staged: rows by broker, under one token."""
+    """What one attempt of one task has staged: rows by broker, under one token. `layout`: which brokers' queues of
+    each topic it has dealt them out over."""
 
     token: str
     rows: int
     bytes: int
     brokers: tuple[str, ...]
+    layout: dict[str, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a broker knows of a sink: the batch published last, -1 for none; who decides, empty when nobody does yet; the
+    layout of the batches so far."""
+
+    batch: int
+    coordinator: str
+    layout: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -118,16 +132,40 @@ class StageClient(LogReader):
             raise NoRoute("no broker is registered")
         return self._masters
 
-    def queues_to_write(self, topic: str) -> list[MessageQueue]:
-        """The message queues that take messages of a topic; of a topic that does not exist those it will have."""
+    def queues_to_write(self, topic: str, least: Iterable[str] = ()) -> list[MessageQueue]:
+        """The message queues that take messages of a topic; of a topic that does not exist those it will have.
+
+        `least`: brokers that had some of them before. One that is away is waited for, because with fewer queues keys
+        would go to others; one that does not come back is done without.
+        """
+        before = set(least)
+        fresh = False
+
+        def ask() -> list[MessageQueue]:
+            nonlocal fresh
+            found, fresh = self._queues_now(topic, fresh), True
+            away = before - {queue.broker for queue in found}
+            if away or not found:
+                raise NoRoute(
+                    f"no broker takes messages for topic {topic!r}, or one is away: {', '.join(sorted(away))}"
+                )
+            return found
+
         try:
-            route = self._route(topic)
+            return self.patiently(ask)
+        except NoRoute as error:
+            found = self._queues_now(topic, True)
+            if not found:
+                raise
+            log.warning("going on without it, keys change their queues: %s", error)
+            return found
+
+    def _queues_now(self, topic: str, fresh: bool) -> list[MessageQueue]:
+        try:
+            route = self._route(topic, fresh=fresh)
         except NoRoute:
-            route = self._route(DEFAULT_TOPIC).as_template_for(topic, QUEUES_PER_NEW_TOPIC)
-        found = route.publish_queues()
-        if not found:
-            raise NoRoute(f"no broker takes messages for topic {topic!r}")
-        return found
+            route = self._route(DEFAULT_TOPIC, fresh=fresh).as_template_for(topic, QUEUES_PER_NEW_TOPIC)
+        return route.publish_queues()
 
     def address(self, broker: str, *, fresh: bool = False) -> tuple[str, int]:
         """Where a broker listens. NoRoute while it is away."""
@@ -158,16 +196,16 @@ class StageClient(LogReader):
         known = self._deciders.get((run.sink, run.run))
         if known is None:
             names = sorted(self.patiently(lambda: self.masters(fresh=True)))
-            known = next((known for known in (self.state(run, name)[1] for name in names) if known), "")
+            known = next((known for known in (self.known(run, name).coordinator for name in names) if known), "")
             known = known or names[crc32(run.sink.encode()) % len(names)]
             self._deciders[run.sink, run.run] = known
         return known
 
-    def state(self, run: SinkRun, broker: str) -> tuple[int, str]:
-        """What a broker knows of the sink: (batch published last or -1, its coordinator or empty). BrokerRefused when
-        this run may not write."""
+    def known(self, run: SinkRun, broker: str) -> Known:
+        """What a broker knows of the sink. BrokerRefused when this run may not write."""
         answer = self.ask_broker(broker, RequestCode.STAGE_OPEN, run.ext())
-        return int(answer.ext["batch"]), answer.ext["coordinator"]
+        layout = json.loads(answer.body or b"{}").get("layout") or {}
+        return Known(int(answer.ext["batch"]), answer.ext["coordinator"], layout)
 
     def publish(self, run: SinkRun, batch: int, sealed: Iterable[Sealed]) -> Published:
         """Let readers see the rows of these tokens, in this order; of a batch that was decided before, those of then."""
@@ -179,7 +217,10 @@ class StageClient(LogReader):
                 tokens.setdefault(broker, []).append(part.token)
         alone = set(tokens) <= {coordinator}
         ext = {**run.ext(), "coordinator": coordinator, "batch": str(batch)}
-        body = {"tokens": tokens.get(coordinator, [])} | ({} if alone else {"brokers": tokens})
+        body: dict[str, Any] = {"tokens": tokens.get(coordinator, [])} | ({} if alone else {"brokers": tokens})
+        layout = {topic: sorted(names) for topic, names in _layout(parts).items()}
+        if layout and not run.once:
+            body["layout"] = layout
         answer = self.ask_broker(coordinator, RequestCode.STAGE_PUBLISH, ext, json.dumps(body).encode())
         told = json.loads(answer.body or b"{}")
         already = answer.ext.get("already") == "true"
@@ -218,6 +259,14 @@ class StageClient(LogReader):
                 self.address(broker),
                 RemotingCommand(RequestCode.STAGE_DROP, {"sink": run.sink, "run": run.run}, body),
             )
+
+
+def _layout(parts: Iterable[Sealed]) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for part in parts:
+        for topic, names in part.layout.items():
+            found.setdefault(topic, set()).update(names)
+    return found
 
 
 def _in(part: Sealed, decided: dict[str, list[str]]) -> bool:
@@ -281,10 +330,13 @@ class Stager:
         self._inflight = max(1, inflight)
         self._level = level
         self._parts: dict[str, _At] = {}
+        self.layout: dict[str, list[str]] = {}
 
     def over(self) -> bool:
-        """Whether the batch was published, or decided, before: then nothing needs to be staged."""
-        return self.client.state(self.run, self.coordinator)[0] >= self.batch
+        """Whether the batch was published, or decided, before: then nothing needs to be staged. Learns the layout."""
+        known = self.client.known(self.run, self.coordinator)
+        self.layout = known.layout
+        return known.batch >= self.batch
 
     def add(self, broker: str, chunk: bytes, rows: int) -> None:
         """Stage a chunk of pieces (see `broker.staging`) at a broker."""

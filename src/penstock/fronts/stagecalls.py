@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from penstock.broker.broker import Broker
-from penstock.broker.sinks import SINK_TOPIC
+from penstock.broker.sinks import LAYOUT_TOPICS_MAX, SINK_TOPIC
 from penstock.broker.staging import Wanted
 from penstock.errors import Refused, StoreError
 from penstock.wire import record
@@ -29,7 +29,9 @@ class StageCalls:
         if not fields["token"]:
             known = staging.ask(sink, query, run, bool(fields["reset"]))
             last, coordinator = (-1, "") if known is None else (known.last, known.coordinator)
-            return request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator})
+            layout = {} if known is None or not known.layout else {"layout": known.layout}
+            body = json.dumps(layout).encode() if layout else b""
+            return request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator}, body=body)
         number, known = staging.open_token(
             sink, query, run, fields["coordinator"] or "", fields["token"], -1 if fields["batch"] is None else fields["batch"],
             record.pack_host(session.remote), reset=bool(fields["reset"]), once=bool(fields["once"]),
@@ -97,12 +99,16 @@ def _failed(request: RemotingCommand, error: BaseException) -> RemotingCommand:
 def _wanted(fields: dict[str, Any], body: bytes) -> Wanted:
     value = _object(body)
     brokers = value.get("brokers") or {}
-    if not isinstance(brokers, dict) or fields["batch"] < 0:
+    layout = value.get("layout") or {}
+    if not isinstance(brokers, dict) or not isinstance(layout, dict) or fields["batch"] < 0:
         raise Refused("a publish names a batch from 0 on, and tokens by broker")
+    if len(layout) > LAYOUT_TOPICS_MAX:
+        layout = {}  # a hint, of a size that is not worth keeping
     return Wanted(
         fields["sink"], fields["query"], fields["run"], fields["batch"], fields["coordinator"],
         _tokens(value.get("tokens", [])), {str(name): list(_tokens(tokens)) for name, tokens in brokers.items()},
         bool(fields["reset"]), bool(fields["once"]),
+        {str(topic): list(_tokens(names)) for topic, names in layout.items()},
     )  # fmt: skip
 
 

@@ -78,6 +78,11 @@ class Rows:
         self._queues: dict[str, list[MessageQueue]] = {}
         self.count = 0  # rows so far
 
+    @property
+    def layout(self) -> dict[str, list[str]]:
+        """Over which brokers' queues the rows of each topic were dealt out."""
+        return {topic: sorted({queue.broker for queue in queues}) for topic, queues in self._queues.items()}
+
     def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
         """The batch's rows, each queue's in their order."""
         if not batch.num_rows:

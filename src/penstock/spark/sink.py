@@ -74,11 +74,13 @@ class _Chunks:
         self._held.clear()
 
 
-def _rows(options: SinkOptions, client: StageClient, batch: int, partition: int) -> Rows:
+def _rows(
+    options: SinkOptions, client: StageClient, batch: int, partition: int, layout: Mapping[str, list[str]]
+) -> Rows:
     from penstock.spark.rows import Rows
 
     return Rows(
-        client.queues_to_write,
+        lambda topic: client.queues_to_write(topic, layout.get(topic, ())),
         topic=options.topic or options.path,
         turn=batch + partition,
         piece_bytes=options.batch_bytes,
@@ -93,13 +95,13 @@ def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
     try:
         if stager.over():
             return stager.seal()
-        rows = _rows(options, client, batch, partition)
+        rows = _rows(options, client, batch, partition, stager.layout)
         chunks = _Chunks(stager, options.batch_bytes)
         for found in batches:
             for piece in rows.pieces(found):
                 chunks.add(piece.queue.broker, piece.data, piece.rows)
         chunks.flush()
-        return stager.seal()
+        return replace(stager.seal(), layout=rows.layout)
     except Exception:  # the driver will never hear of this token
         stager.abandon()
         raise
@@ -111,7 +113,7 @@ def send(options: SinkOptions, batch: int, partition: int, batches: Iterator[pa.
     """Send the rows of one task attempt at once."""
     client = client_of(options)
     sender = Sender(client, "spark-penstock-sink")
-    rows = _rows(options, client, batch, partition)
+    rows = _rows(options, client, batch, partition, {})
     for found in batches:
         for piece in rows.pieces(found):
             sender.send(piece.queue, piece.data[piece.start :], piece.rows, piece.sys_flag)
