@@ -16,6 +16,6 @@ def test_every_row_once_whatever_is_killed() -> None:
         pytest.skip(f"the real rows of {sinks.DATA.name} are not here")
     told: list[str] = []
     # One executor with two cores, and small batches: what takes its time is starting things again.
-    killed = sinks.run(3, told.append, rows=540, per_batch=60, seed=7, master="local-cluster[1,2,1024]")
+    killed = sinks.run(3, told.append, rows=600, per_batch=60, seed=7, master="local-cluster[1,2,1024]")
     assert killed.total() == 9, told
     assert killed["driver", "between"] == killed["broker", "between second"] == 1, told
