@@ -41,6 +41,7 @@ class Segments:
 
         Ends before `end` where a file is missing or an entry is none; with `near` also where records lie far apart.
         """
+        self._forget_replaced()
         at = start
         while at < end:
             entries = self._entries(queue, at, min(end - at, ENTRIES_AT_ONCE))
@@ -85,6 +86,16 @@ class Segments:
         except OSError:
             return np.empty(0, ENTRY)
         return np.frombuffer(raw[: len(raw) - len(raw) % ENTRY.itemsize], ENTRY)
+
+    def _forget_replaced(self) -> None:
+        """Let go of segments in whose place others stand: the folder was made anew. Those that retention took stay."""
+        for base, (descriptor, _) in list(self._open.items()):
+            try:
+                there = os.stat(self.folder / "commitlog" / f"{base:020d}").st_ino
+            except OSError:
+                continue
+            if there != os.fstat(descriptor).st_ino:
+                os.close(self._open.pop(base)[0])
 
     def _segment(self, physical: int) -> tuple[int, int, int] | None:
         """(first byte, descriptor, size) of the segment with this byte."""
