@@ -34,7 +34,8 @@ class DefaultSource(DataSource):
         super().__init__(options if self._created is None else self._created)
         self._source: Source | None = None
         if options and not (sinkoptions.for_writing(options) or _asked_by("write_into_data_source.py")):
-            with suppress(ConfigError):  # said again by `schema` or `reader`, if it is not the table that knows the topic
+            # An error is said again by `schema` or `reader`, if it is not the table that knows the topic.
+            with suppress(ConfigError):
                 self._source = self.source  # now: one DataFrame is one range
 
     @property
