@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -240,6 +241,7 @@ class Campaign:
             self._kill_driver()
         elif target == "executor":
             if not self._kill_executor(int(about[0]) if about else 0, chance):
+                self._let_go()
                 return False
         else:
             broker = chance.choice(self.brokers)
@@ -248,7 +250,7 @@ class Campaign:
             broker.stop(signal.SIGKILL)
             held.unlink(missing_ok=True)
             broker.start()
-        held.unlink(missing_ok=True)
+        self._let_go()
         self.killed[target, point or "random"] += 1
         if point is None:
             self.moments[doing] += 1
@@ -282,12 +284,21 @@ class Campaign:
                 return False
             if self._is_there(name, held.read_text().split()):
                 return True
-            held.unlink()  # a driver killed behind its PUBLISH does the batch again, and nothing is at stake in that
+            # A driver killed behind its PUBLISH does the batch again, and nothing is at stake in that; and the Python
+            # worker of an executor that was killed may go on for a while with what it had read.
+            held.unlink()
+
+    def _lives(self, pid: int) -> bool:
+        """Whether this process works for the driver that is running."""
+        assert self.driver is not None
+        with contextlib.suppress(psutil.Error):
+            return any(process.pid == self.driver.pid for process in psutil.Process(pid).parents())
+        return False
 
     def _is_there(self, name: str, about: list[str]) -> bool:
         """Is what is held really where it says? The publish records of the brokers know."""
         if name not in ("before", "between", "after"):
-            return True
+            return self._lives(int(about[0]))
         batch = int(about[1])
         last = {broker: self._published(broker) for broker in self.brokers}
         if name == "between":
@@ -407,6 +418,17 @@ class Campaign:
                 assert not (first < newest < last and first < oldest < last), f"half a batch was seen at {ends}"
 
 
+@contextlib.contextmanager
+def keeping(folder: Path, tell: Tell) -> Iterator[None]:
+    """Remove the folder at the end, unless something is to be learnt from it."""
+    try:
+        yield
+    except BaseException:
+        tell(f"logs, checkpoint and both brokers' folders: {folder}")
+        raise
+    shutil.rmtree(folder, ignore_errors=True)
+
+
 def run(
     kills: int,
     tell: Tell,
@@ -420,10 +442,8 @@ def run(
     """So many kills of each target; what was killed where. AssertionError when a row is lost, or there twice, when
     readers saw half a batch, or when a point was never hit."""
     chance = random.Random(seed)
-    with (
-        tempfile.TemporaryDirectory(prefix="penstock-sinks-", ignore_cleanup_errors=True) as name,
-        Campaign(Path(name), rows, per_batch, tell, master) as campaign,
-    ):
+    folder = Path(tempfile.mkdtemp(prefix="penstock-sinks-"))
+    with keeping(folder, tell), Campaign(folder, rows, per_batch, tell, master) as campaign:
         todo = [(target, POINTS[target][n % len(POINTS[target])]) for n in range(kills) for target in targets]
         wanted = Counter((target, point or "random") for target, point in todo)
         if kills > 3:
