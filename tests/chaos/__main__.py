@@ -2,7 +2,7 @@
 topics, then brokers with planted defects, each of which the oracle must find. With --long ten times as many.
 
 `./run chaos spark`: a query from a topic to topics, 200,000 rows, 30 kills each of its driver, its executors and the
-brokers; with --short 2,400 rows and 3 kills of each.
+brokers; with --short 2,400 rows and 3 kills of each; --minutes N makes no kills later than that.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--long", action="store_true", help="500 kills, 50 power cuts a level")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
     parser.add_argument("--only", choices=("log", "queue", "defects"))
+    parser.add_argument("--minutes", type=float, default=0, help="spark: no kills after so many, but the checks")
     given = parser.parse_args()
     times = 10 if given.long else 1
     print(f"seed {given.seed}", flush=True)
@@ -38,7 +39,7 @@ def main() -> None:
 
         many, rows, per_batch = (3, 2_400, 200) if given.short else (30, 200_000, 2_500)
         began = time.monotonic()
-        sinks.run(many, tell, rows=rows, per_batch=per_batch, seed=given.seed)
+        sinks.run(many, tell, rows=rows, per_batch=per_batch, seed=given.seed, minutes=given.minutes)
         print(f"{(time.monotonic() - began) / 60:.1f} minutes")
         return
     if given.only in (None, "log"):
