@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from dataclasses import fields
 from pathlib import Path
 
@@ -106,6 +107,7 @@ def test_the_how_to_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def fill(registry: str) -> None:
     """A topic of 100 messages, and a consumer group that gave up on some."""
     import penstock
+    from penstock.client.reader import LogReader
 
     with penstock.Producer(registry) as producer:
         for number in range(100):
@@ -118,6 +120,10 @@ def fill(registry: str) -> None:
                 penstock.Message("%DLQ%shop-consumers", b"%d" % number, tags="paid" if number % 3 else "open",
                                  properties=properties)
             )  # fmt: skip
+    with LogReader(registry) as reader:  # Spark reads what is flushed
+        queues = [queue for topic in ("orders", "%DLQ%shop-consumers") for queue in reader.queues(topic)]
+        while any(reader.offsets(queue)[1] < reader.offsets(queue, durable=False)[1] for queue in queues):
+            time.sleep(0.05)
 
 
 def command(line: str, registry: str) -> None:
