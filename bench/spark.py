@@ -7,8 +7,8 @@ source   against an empty source of the same schema, which gives the same batch 
 sink     against a sink that takes every Arrow batch and lets it go; ours is flushed before a task ends, and published
 bulk     `format("penstock-log")` over a broker's folder against the empty source
 splits   1 GiB of that folder in 2, 4 and 16 splits: the most and the least CPU
-stats    4 GiB counted and summed by topic, tag and minute in the tasks, with percentiles, against the counts and sums
-         alone as a Spark aggregation over the bulk source
+stats    4 GiB counted and summed by topic, tag and minute in the tasks, with percentiles, against the same as a Spark
+         aggregation over the bulk source, and against its counts and sums alone
 reindex  consume queues and key index of 5 million records: the queues' bytes are the broker's own, and both indexes give
          the same answers
 archive  against `df.write.parquet` of the same columns with the same compression
@@ -382,12 +382,16 @@ def splits(bench: Bench) -> None:
 
 
 def stats(bench: Bench) -> None:
-    """Sums made in the tasks against sums made by Spark."""
+    """Sums and percentiles made in the tasks against the same made by Spark, and against sums alone."""
+    from pyspark.sql.functions import expr
+
     from penstock.spark.pipelines import stats as job
 
     late = "unix_millis(timestamp) - unix_millis(bornTimestamp) as late"
     asked = ("topic", "tags", "size", "reconsumeTimes", "date_trunc('minute', timestamp) as w", late)
     sums = {"size": "sum", "late": "sum", "reconsumeTimes": "sum", "*": "count"}
+    same = [f"sum({column})" for column in ("size", "late", "reconsumeTimes")]
+    same += ["count(*)", *(f"percentile_approx({column}, array(0.5, 0.99))" for column in ("size", "late"))]
     for name, size in SIZES.items():
         store, rows = stored(bench, bench.rows(4 * LOG_BYTES, size), size)
         narrow = log_of(bench, store, 16, "topic,tags,timestamp,bornTimestamp,size,reconsumeTimes")
@@ -399,8 +403,12 @@ def stats(bench: Bench) -> None:
             result = job.run(bench.spark, path=store, by=("topic", "tags"), window="1m")
             assert result.messages == rows
 
-        works = {"jvm": through_the_jvm, "tasks": in_the_tasks}
-        bench.pair(f"stats {name}", "jvm", "tasks", rows, works, max(bench.rounds - 2, 1))
+        def the_same_through_the_jvm(narrow: Any = narrow) -> None:
+            narrow.selectExpr(*asked).groupBy("w", "topic", "tags").agg(*map(expr, same)).collect()
+
+        for kind, jvm in (("stats sums", through_the_jvm), ("stats", the_same_through_the_jvm)):
+            works = {"jvm": jvm, "tasks": in_the_tasks}
+            bench.pair(f"{kind} {name}", "jvm", "tasks", rows, works, max(bench.rounds - 2, 1))
         shutil.rmtree(store)
 
 
