@@ -1,4 +1,4 @@
-"""`python -m bench page`: writes the figures of the NSQ side from bench/results/ into docs/speed.md."""
+"""`python -m bench page`: writes the figures of the NSQ side and of Spark from bench/results/ into docs/speed.md."""
 
 from __future__ import annotations
 
@@ -10,6 +10,15 @@ from bench.servers import HERE
 
 PAGE = HERE.parent / "docs" / "speed.md"
 BEGIN = "## Queue topics over NSQ"
+SPARK = {  # kind of pair: what it is, against what, goal
+    "source files": ("source, out of the broker's files (the default where they can be read)", "empty source", 0.85),
+    "source tcp": ("source, over TCP", "empty source", 0.85),
+    "bulk": ("bulk source", "empty source", 0.85),
+    "sink": ("sink, flushed before a task ends, and published", "a sink that drops Arrow batches", 0.6),
+    "archive": ("`archive`", "`df.write.parquet`", 2.5),
+    "stats": ("`stats` of 4 GiB, percentiles included", "the same by Spark's aggregation", 2.0),
+    "stats sums": ("the same", "counts and sums alone by Spark's aggregation", None),
+}
 
 
 def _read(name: str) -> dict[str, Any]:
@@ -86,6 +95,40 @@ def _scale() -> list[str]:
     ]
 
 
+def _spark() -> list[str]:
+    figures = _read("spark")
+    lines = [
+        "",
+        "## Spark, in rows per CPU-second",
+        "",
+        f"{figures['machine']}, decoder {figures['decoder']}; JVM and Python workers together, medians, both sides in turn.",
+        "Other work was on the machine for some of it, as the ranges show.",
+        "",
+        "| | against | body | M rows per CPU-second | × (range) | goal |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind, (what, floor, goal) in SPARK.items():
+        for body in ("100 B", "1 KB"):
+            row = figures["pairs"][f"{kind} {body}"]
+            (_, theirs), (_, ours) = [(name, row[name]) for name in row if name.endswith("_rows_per_cpu_s")]
+            lines.append(
+                f"| {what} | {floor} | {body} | {ours / 1e6:.2f} against {theirs / 1e6:.2f} | {row['ratio']:.2f} "
+                f"({row['ratio_min']:.2f}–{row['ratio_max']:.2f}) | {goal or ''} |"
+            )
+    for body in ("100 B", "1 KB"):
+        row = figures[f"splits {body}"]
+        lines.append(
+            f"| 2, 4 and 16 splits of 1 GiB, most to least CPU | | {body} | | {row['most_to_least']:.2f} | 1.3 |"
+        )
+    made = figures["reindex 100 B"]
+    lines += [
+        "",
+        f"`reindex` of {made['records']:,} records: {made['seconds']:.1f} s, {made['files']} consume-queue files byte for byte "
+        f"the broker's, {made['asked']:,} questions to both key indexes answered alike.",
+    ]
+    return lines
+
+
 def main(arguments: list[str], page: Path = PAGE) -> None:
     kept = page.read_text().partition(BEGIN)[0]
-    page.write_text(kept + "\n".join(_speed() + _latency() + _scale()) + "\n")
+    page.write_text(kept + "\n".join(_speed() + _latency() + _scale() + _spark()) + "\n")
