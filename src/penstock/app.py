@@ -15,8 +15,10 @@ import signal
 import socket
 import stat
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +26,9 @@ from penstock.broker.broker import Broker
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, StoreError
 from penstock.fronts.flags import LEVELS, broadcast_address, join, set_log_level
-from penstock.net import Net
+from penstock.net import Faults, Limits, Net
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
     from penstock.announce import Announcer
@@ -41,12 +43,20 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
 log = logging.getLogger("penstock.app")
 
 JOBS_EVERY_MS = 5
+FAULT_RETRY_MS = 200
+TURN_STEPS = ("staging", "pulls", "channels", "flushes", "tables", "registration")
+TICK_STEPS = ("broker timer", "remoting timer", "NSQ timer", "name server timer", "registration timer")
 
 
 class Process:
-    """The roles of one process, as its `Net` sees them."""
+    """The roles of one process, as its `Net` sees them.
 
-    def __init__(self, clock: Clock) -> None:
+    A turn and a tick are made of steps. A step that raises is reported to `faults`; the others are taken all the same,
+    so that a full disk under one of them leaves no client of another without its answer.
+    """
+
+    def __init__(self, clock: Clock, stop: Callable[[str], None]) -> None:
+        self.faults = Faults(stop)
         self.clock = clock
         self.mono_ms = clock.monotonic_ms()
         self.broker: Broker | None = None
@@ -74,30 +84,50 @@ class Process:
 
     def end_turn(self) -> None:
         """The last thing before answers are written: wake held pulls, save what must be saved, hold what must wait."""
-        broker, front = self.broker, self.front
+        broker, front, report, mono_ms = self.broker, self.front, self.faults.report, self.mono_ms
         if broker is None:
             return
-        broker.staging.lift()
+        try:
+            broker.staging.lift()
+        except Exception as error:
+            report("staging", error, mono_ms)
         queueing, arrived = broker.queueing, broker.store.arrived
-        if front is not None:
-            self._end_remoting(broker, front)
-        else:
-            broker.store.arrived = []
-            for queue in arrived:
-                queue.arrived = False
-        if arrived:
-            queueing.arrived(arrived)
-        queueing.end_turn()
-        if self.nsq is not None:
-            self.nsq.flushed()
-        if front is not None and broker.store.arrived:  # dead letters, say
-            front.pump()
-        broker.save_tables()
-        if self.neighbour is not None and self.neighbour.changed:
-            self.neighbour.tick(self.mono_ms)
-        announcer = self.announcer
-        if announcer is not None and announcer.neighbour is not None and announcer.neighbour.changed:
-            announcer.neighbour.tick(self.mono_ms)
+        try:
+            if front is not None:
+                self._end_remoting(broker, front)
+            else:
+                broker.store.arrived = []
+                for queue in arrived:
+                    queue.arrived = False
+        except Exception as error:
+            report("pulls", error, mono_ms)
+        try:
+            if arrived:
+                queueing.arrived(arrived)
+            queueing.end_turn()
+        except Exception as error:
+            report("channels", error, mono_ms)
+        try:
+            if self.nsq is not None:
+                self.nsq.flushed()
+            if front is not None and broker.store.arrived:  # dead letters, say
+                front.pump()
+        except Exception as error:
+            report("flushes", error, mono_ms)
+        try:
+            broker.save_tables()
+        except Exception as error:
+            report("tables", error, mono_ms)
+        try:
+            if self.neighbour is not None and self.neighbour.changed:
+                self.neighbour.tick(mono_ms)
+            announcer = self.announcer
+            if announcer is not None and announcer.neighbour is not None and announcer.neighbour.changed:
+                announcer.neighbour.tick(mono_ms)
+        except Exception as error:
+            report("registration", error, mono_ms)
+        if self.faults.failing:
+            self.faults.settle(TURN_STEPS)
 
     def _end_remoting(self, broker: Broker, front: BrokerFront) -> None:
         front.seal()  # before a flush is looked at: if that one failed, these answers fail with it
@@ -124,20 +154,37 @@ class Process:
 
     def tick(self) -> int:
         """Everything that is due; when something will be again."""
-        due = [self.mono_ms + 60_000]
-        if self.broker is not None:
-            due.append(self.broker.tick())
-        for front in (self.front, self.nsq):
-            held = None if front is None else front.tick()
-            if held is not None:
-                due.append(held)
-        if self.name_server is not None:
-            due.append(self.name_server.tick(self.mono_ms))
+        mono_ms = self.mono_ms
+        announcer = self.announcer
+        timers: tuple[Callable[[], int | None] | None, ...] = (
+            None if self.broker is None else self.broker.tick,
+            None if self.front is None else self.front.tick,
+            None if self.nsq is None else self.nsq.tick,
+            None if self.name_server is None else partial(self.name_server.tick, mono_ms),
+            partial(self._tick_registration, announcer),
+        )
+        due_ms = mono_ms + 60_000
+        for step, timer in zip(TICK_STEPS, timers, strict=True):
+            if timer is None:
+                continue
+            try:
+                due = timer()
+            except Exception as error:
+                self.faults.report(step, error, mono_ms)
+                due = mono_ms + FAULT_RETRY_MS
+            if due is not None and due < due_ms:
+                due_ms = due
+        if self.faults.failing:
+            self.faults.settle(TICK_STEPS)
+        return due_ms
+
+    def _tick_registration(self, announcer: Announcer | None) -> int | None:
+        due = []
         if self.neighbour is not None:
             due.append(self.neighbour.tick(self.mono_ms))
-        if self.announcer is not None and self.announcer.neighbour is not None:
-            due.append(self.announcer.neighbour.tick(self.mono_ms))
-        return min(due)
+        if announcer is not None and announcer.neighbour is not None:
+            due.append(announcer.neighbour.tick(self.mono_ms))
+        return min(due, default=None)
 
     def next_due_ms(self) -> int | None:
         """The earliest moment this turn may have added: a held pull's, or a flush's."""
@@ -232,8 +279,9 @@ class Server:
         self._files = files or Files()
         self._clock = clock or Clock()
         self._stack = AsyncExitStack()
-        self._process = Process(self._clock)
+        self._process = Process(self._clock, self._stop)
         self._bound: dict[str, socket.socket] = {}
+        self.broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.addresses: dict[str, str] = {}
         self.broker: Broker | None = None
         self.recovery: Any = None
@@ -247,13 +295,19 @@ class Server:
     async def __aexit__(self, *error: object) -> None:
         await self._stack.aclose()
 
+    def _stop(self, why: str) -> None:
+        """What cannot be mended: `broken` says why, and whoever runs this server stops it."""
+        log.critical("this process cannot go on reason=%s", why)
+        if not self.broken.done():
+            self.broken.set_result(why)
+
     async def _start(self, stack: AsyncExitStack) -> None:
         for role in (self._registry_config, self._broker_config):
             if role is not None and role.log_level not in LEVELS:
                 raise ConfigError(f"log_level cannot be {role.log_level!r}", f"It is one of {', '.join(LEVELS)}.")
-        net = Net(self._process)
-        stack.push_async_callback(net.close)
         registry, config = self._registry_config, self._broker_config
+        net = self.net = Net(self._process, _limits(config or registry))
+        stack.push_async_callback(net.close)
         if registry is not None:
             self._bind_registry(stack, registry)
         if config is not None:
@@ -342,7 +396,7 @@ class Server:
             http = await self._start_http(net, stack, config, broker, tls)
         await self._start_announcer(stack, config, broker, http, lookupd)
         if "nsq" in bound:
-            from penstock.fronts.nsq import NsqFront
+            from penstock.fronts.nsq import TOO_MANY, NsqFront
 
             process.nsq = NsqFront(broker)
             process.nsq.tls_context = tls
@@ -354,7 +408,7 @@ class Server:
                 authority = Authority(config, net.begin)
                 process.nsq.ask_authority = authority.ask
                 stack.push_async_callback(authority.close)
-            await net.listen(bound["nsq"], process.nsq.session)
+            await net.listen(bound["nsq"], process.nsq.session, refusal=TOO_MANY)
         if "remoting" in bound:
             await self._start_remoting(net, stack, config, broker)
 
@@ -483,8 +537,17 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
+def _limits(config: BrokerConfig | RegistryConfig | None) -> Limits:
+    if config is None:
+        return Limits()
+    return Limits(config.max_connections, config.max_connections_per_address, config.connection_memory_bytes)
+
+
 def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
-    """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers."""
+    """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers.
+
+    StoreError when something failed that cannot be mended while running.
+    """
     os.umask(0o077)
     raise_descriptor_limit()
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
@@ -504,8 +567,12 @@ def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
                 log.info("store open %s", server.recovery)
             print("ready", json.dumps({**server.addresses, "pid": os.getpid()}), flush=True)
             keep_freed_memory()
-            await stop.wait()
+            asked = asyncio.ensure_future(stop.wait())
+            await asyncio.wait((asked, server.broken), return_when=asyncio.FIRST_COMPLETED)
             log.info("stopping")
+            asked.cancel()
+        if server.broken.done():
+            raise StoreError(f"{server.broken.result()}; stopped. What was acknowledged is stored: start again")
 
     runner()(main())
 

@@ -118,6 +118,11 @@ class BrokerConfig:
     statsd_udp_packet_size: int = _about("largest statsd packet in bytes", 508)
     statsd_exclude_ephemeral: bool = _about("leave ephemeral topics and channels out of statsd", False)
     node_id: int = _about("part of message ids, 0 to 1023; -1: from the host name", -1)
+    max_connections: int = _about("connections taken at once; one more is refused", 12_000)
+    max_connections_per_address: int = _about("the same for one address of another machine; loopback is free", 1_000)
+    connection_memory_bytes: int = _about(
+        "memory for unfinished requests and unread answers of all connections; 0: a quarter of the machine's", 0
+    )
     log_level: str = _about("debug, info, warn, error or fatal", "info")
     stage_max_bytes: int = _about("bytes of staged rows at which no more are taken", 64 << 30)
     stage_ttl_ms: int = _about("age at which staged rows that nobody published are dropped", 86_400_000)
@@ -143,6 +148,11 @@ class RegistryConfig:
     broadcast_address: str = _about("address this registry calls itself; empty: the host name", "")
     inactive_producer_timeout_ms: int = _about("time after which a silent nsqd is left out", 300_000)
     tombstone_lifetime_ms: int = _about("time a tombstoned producer is left out", 45_000)
+    max_connections: int = _about("connections taken at once; one more is refused", 12_000)
+    max_connections_per_address: int = _about("the same for one address of another machine; loopback is free", 1_000)
+    connection_memory_bytes: int = _about(
+        "memory for unfinished requests and unread answers of all connections; 0: a quarter of the machine's", 0
+    )
     log_level: str = _about("debug, info, warn, error or fatal", "info")
 
 

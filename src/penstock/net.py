@@ -5,18 +5,27 @@
 
 All connections read into one buffer: between `get_buffer` and `buffer_updated` of a read nothing else happens. Only
 an incomplete frame is copied out of it, to the front of the connection's next read.
+
+A session whose answers pile up within one turn says `full`: the frames it has not looked at are kept, nothing more is
+read from its socket, and it goes on when those answers were written; meanwhile the others are served.
+
+No exception ends the loop's work half way: a session that raises loses its connection, a role that raises is reported
+to `Faults`, and the turn and the timer go on. What fails again and again stops the process.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.errors import WireError
+from penstock.errors import StoreError, WireError
 
 log = logging.getLogger("penstock.net")
 
@@ -29,12 +38,69 @@ IDLE_MS = 120_000
 SWEEP_MS = 5_000
 TICK_MS_MAX = 1_000
 BACKLOG = 1024
+BACKLOG_BYTES_MAX = 1 << 20  # with no memory left for connections, one that owes its peer more than this is closed
+FAULTS_IN_A_ROW_MAX = 20
+FAULT_LOG_MS = 10_000
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How many connections a process takes, and how much memory all of them together; 0 bytes: a quarter of the RAM."""
+
+    connections_max: int = 12_000
+    connections_per_address_max: int = 1_000  # of another machine: loopback is free
+    memory_bytes_max: int = 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """The bound in bytes."""
+        return self.memory_bytes_max or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+
+
+class Faults:
+    """Exceptions of steps that every turn or tick takes: reported, and the other steps go on.
+
+    A failing disk is a state that may end (rule P8), so it never stops the process. Any other exception that the same
+    step raises `FAULTS_IN_A_ROW_MAX` times in a row does: `stop` is called with a sentence.
+    """
+
+    def __init__(self, stop: Callable[[str], None]) -> None:
+        self.stop = stop
+        self.count = 0  # since the start
+        self.failing: dict[str, str] = {}  # step → what it raised last time
+        self._in_a_row: dict[str, int] = {}
+        self._failed: set[str] = set()  # in this round
+        self._logged_ms: dict[str, int] = {}
+
+    def report(self, step: str, error: BaseException, mono_ms: int) -> None:
+        """A step raised."""
+        self.count += 1
+        self._failed.add(step)
+        self.failing[step] = f"{step}: {error or type(error).__name__}"
+        if mono_ms - self._logged_ms.get(step, -FAULT_LOG_MS) >= FAULT_LOG_MS:
+            self._logged_ms[step] = mono_ms
+            disk = isinstance(error, StoreError)
+            log.error("failed step=%s error=%s", step, error, exc_info=None if disk else error)
+        if isinstance(error, StoreError):
+            return
+        count = self._in_a_row[step] = self._in_a_row.get(step, 0) + 1
+        if count == FAULTS_IN_A_ROW_MAX:
+            self.stop(f"{step} failed {count} times in a row: {error!r}")
+
+    def settle(self, steps: Iterable[str]) -> None:
+        """All these steps were taken: those that did not raise are well again."""
+        for step in steps:
+            if step not in self._failed:
+                self.failing.pop(step, None)
+                self._in_a_row.pop(step, None)
+        self._failed.clear()
 
 
 class Role(Protocol):
     """What a process does: a broker, a registry, or both."""
 
     mono_ms: int
+    faults: Faults
 
     def update_time(self) -> None: ...
     def end_turn(self) -> None: ...
@@ -47,13 +113,21 @@ class Connection(asyncio.BufferedProtocol):
     """One socket and its session."""
 
     __slots__ = (
-        "_ending", "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_net",
-        "dirty", "heard_ms", "make", "remote", "session", "transport",
+        "_counted", "_ending", "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_memory", "_net", "_owed",
+        "_reading", "_refusal", "_stopped", "dirty", "heard_ms", "make", "remote", "session", "transport",
     )  # fmt: skip
 
-    def __init__(self, net: Net, make: Callable[[str, Callable[[], None]], Any]) -> None:
+    def __init__(
+        self, net: Net, make: Callable[[str, Callable[[], None]], Any], *, counted: bool = False, refusal: bytes = b""
+    ) -> None:
         self._net = net
         self.make = make
+        self._counted = counted  # among the connections that limits are for
+        self._refusal = refusal
+        self._reading = True
+        self._stopped = False  # the session has answered enough for now: the rest of what was read waits
+        self._memory = 0  # of a large frame
+        self._owed = 0  # bytes given to the transport that the peer has not taken
         self._left = b""
         self._large: bytearray | None = None
         self._filled = 0
@@ -69,16 +143,34 @@ class Connection(asyncio.BufferedProtocol):
         address = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
         self.remote = f"{address}:{peer[1]}"
         transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
-        self._net.role.update_time()
-        self.heard_ms = self._net.role.mono_ms
+        net = self._net
+        net.role.update_time()
+        self.heard_ms = net.role.mono_ms
+        self.session: Any = None
+        if self._counted and not net.admit(self.remote):
+            self._counted = False
+            if self._refusal:
+                transport.write(self._refusal)
+            self.transport = None
+            transport.close()
+            return
         self.session = self.make(self.remote, self.wake)
-        self._net.connections.add(self)
+        net.connections.add(self)
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._net.connections.discard(self)
+        net = self._net
+        net.connections.discard(self)
+        net.waiting_bytes -= self._memory + self._owed
+        self._memory = self._owed = 0
+        if self._counted:
+            net.dismiss(self.remote)
         self.transport = None
-        self._net.role.update_time()
-        self.session.lost()
+        self._large = None
+        self._left = b""
+        session = self.session
+        if session is not None:
+            net.role.update_time()
+            session.lost()
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -96,8 +188,15 @@ class Connection(asyncio.BufferedProtocol):
         assert self._large is not None
         filled = self._filled
         if filled == len(self._large):
-            self._large = self._large + bytearray(min(len(self._large), max(1, self.session.need - filled)))
+            self._keep_large(self._large + bytearray(min(len(self._large), max(1, self.session.need - filled))))
         return memoryview(self._large)[filled:]
+
+    def _keep_large(self, large: bytearray | None) -> None:
+        """The buffer of a large frame, counted among the memory of all connections."""
+        self._large = large
+        size = 0 if large is None else len(large)
+        self._net.waiting_bytes += size - self._memory
+        self._memory = size
 
     def buffer_updated(self, size: int) -> None:
         net = self._net
@@ -114,41 +213,96 @@ class Connection(asyncio.BufferedProtocol):
             total = self._filled
             if total < self.session.need:
                 return
+        self._feed(owner, total)
+
+    def _feed(self, owner: Any, total: int) -> None:
+        """Give the session what there is; keep what it has no use for yet."""
+        net, session = self._net, self.session
+        if session is None:  # refused at the door
+            return
         try:
-            used = self.session.feed(owner, total)
+            used = session.feed(owner, total)
         except WireError as error:
-            net.rejected(self.remote, error)
-            data = self.session.take()
-            if data and self.transport is not None:  # a last word
-                self.transport.write(data)
-                self._end(self.transport)
-            else:
-                self.close()
+            self._reject(error)
+            return
+        except Exception as error:
+            net.broken(self.remote, error)
+            self._reject(None)
             return
         rest = total - used
         if rest:
             if used or not self._frame_ms:
                 self._frame_ms = self.heard_ms
             if rest > LEFT_BYTES_MAX:
-                self._large = bytearray(owner[used:total]) + bytearray(READ_BYTES)
+                if net.waiting_bytes > net.memory_bytes_max:
+                    net.refuse("memory", self.remote)
+                    self.close()
+                    return
+                self._keep_large(bytearray(owner[used:total]) + bytearray(READ_BYTES))
                 self._filled = rest
                 self._left = b""
             else:
                 self._left = bytes(owner[used:total])
-                self._large = None
+                self._keep_large(None)
+            if getattr(session, "full", False):
+                self._frame_ms = 0  # the peer is not slow: we are behind
+                self._stopped = True
+                self._look_at_reading()
         else:
             self._frame_ms = 0
             self._left = b""
-            self._large = None
+            if self._large is not None:
+                self._keep_large(None)
         self.wake()
+
+    def _reject(self, error: WireError | None) -> None:
+        """The peer is no peer, or its session broke: a last word if there is one, then the end."""
+        if error is not None:
+            self._net.rejected(self.remote, error)
+        try:
+            data = self.session.take()
+        except Exception:
+            data = b""
+        if data and self.transport is not None:
+            self.transport.write(data)
+            self._end(self.transport)
+        else:
+            self.close()
+
+    def _go_on(self) -> None:
+        """What was kept while the session was full."""
+        transport = self.transport
+        if not self._stopped or self._full_ms or transport is None or transport.is_closing() or self._ending:
+            return
+        self._stopped = False
+        self._net.begin()
+        self.heard_ms = self._net.role.mono_ms
+        if self._large is not None:
+            self._feed(self._large, self._filled)
+        elif self._left:
+            self._feed(bytearray(self._left), len(self._left))
+        self._look_at_reading()
+
+    def _look_at_reading(self) -> None:
+        """Read from the socket unless answers wait to be taken."""
+        transport = self.transport
+        if transport is None or transport.is_closing() or self._ending:
+            return
+        wanted = not self._stopped and not self._full_ms
+        if wanted != self._reading:
+            self._reading = wanted
+            (transport.resume_reading if wanted else transport.pause_reading)()
 
     def eof_received(self) -> bool:
         """The peer sends nothing more: what its session still answers is written before the end."""
         eof = getattr(self.session, "eof", None)
-        if eof is not None:
+        if eof is not None and not self._stopped:
             self._net.begin()
-            eof()
-            self.flush()
+            try:
+                eof()
+                self.flush()
+            except Exception as error:
+                self._net.broken(self.remote, error)
         return False
 
     # -- writing -------------------------------------------------------------------------------------------------
@@ -169,8 +323,21 @@ class Connection(asyncio.BufferedProtocol):
             return
         if data and not self._ending:
             transport.write(data)
+            self._look_at_owed(transport)
+        if self._stopped and not self._full_ms:
+            self._net.loop.call_soon(self._go_on)  # behind what the others have sent
         if getattr(session, "closing", False) and not self._ending:
             self._end(transport)
+
+    def _look_at_owed(self, transport: Any) -> None:
+        """Count what the peer has not taken yet; close it when there is no memory for so slow a reader."""
+        net = self._net
+        owed: int = transport.get_write_buffer_size()
+        net.waiting_bytes += owed - self._owed
+        self._owed = owed
+        if net.waiting_bytes > net.memory_bytes_max and owed > BACKLOG_BYTES_MAX:
+            net.refuse("memory", self.remote)
+            self.close()
 
     def _end(self, transport: Any) -> None:
         """The session has said its last word. The peer may be in the middle of a sentence: it is heard out, or the word
@@ -184,22 +351,28 @@ class Connection(asyncio.BufferedProtocol):
 
     def pause_writing(self) -> None:
         # The peer does not read its answers: take no more of its requests until it does.
-        self._full_ms = self._net.role.mono_ms
+        self._full_ms = self._net.role.mono_ms or 1
         self._congested(True)
-        if self.transport is not None and not self._ending:
-            self.transport.pause_reading()
+        self._look_at_reading()
 
     def resume_writing(self) -> None:
         self._full_ms = 0
-        if self.transport is not None:
-            self.transport.resume_reading()
+        transport = self.transport
+        if transport is not None and not transport.is_closing():
+            self._look_at_owed(transport)
             self._congested(False)
+            self._go_on()
+            self._look_at_reading()
 
     def _congested(self, full: bool) -> None:
         congested = getattr(self.session, "congested", None)
         if congested is not None:
             self._net.begin()
-            congested(full)
+            try:
+                congested(full)
+            except Exception as error:
+                self._net.broken(self.remote, error)
+                self.close()
 
     def close(self) -> None:
         if self.transport is not None:
@@ -221,8 +394,14 @@ class Connection(asyncio.BufferedProtocol):
 class Net:
     """The loop side of one role: listeners, turns, one timer, and the threads that jobs run in."""
 
-    def __init__(self, role: Any) -> None:
+    def __init__(self, role: Any, limits: Limits | None = None) -> None:
         self.role: Role = role
+        self.limits = limits or Limits()
+        self.memory_bytes_max = self.limits.memory_bytes
+        self.waiting_bytes = 0  # of unfinished large frames and of answers that peers have not taken
+        self.refused = {"connections": 0, "address": 0, "memory": 0}
+        self._by_address: dict[str, int] = {}
+        self._count = 0
         self.loop = asyncio.get_running_loop()
         self.buffer = bytearray(READ_BYTES)
         self.view = memoryview(self.buffer)
@@ -241,9 +420,11 @@ class Net:
 
     # -- listening -----------------------------------------------------------------------------------------------
 
-    async def listen(self, listener: socket.socket, make: Callable[[str, Callable[[], None]], Any]) -> None:
-        """Accept connections on a bound socket."""
-        await self.serve(listener, lambda: Connection(self, make))
+    async def listen(
+        self, listener: socket.socket, make: Callable[[str, Callable[[], None]], Any], *, refusal: bytes = b""
+    ) -> None:
+        """Accept connections on a bound socket; `refusal` is what one too many is told."""
+        await self.serve(listener, lambda: Connection(self, make, counted=True, refusal=refusal))
 
     async def serve(self, listener: socket.socket, protocol: Callable[[], Any], tls: Any = None) -> None:
         """The same for connections of another kind: they have what `Connection` has of `flush`, `expired` and `close`,
@@ -258,9 +439,43 @@ class Net:
         _, connection = await self.loop.create_connection(lambda: Connection(self, make), host, port)
         return connection
 
-    def rejected(self, remote: str, error: Exception) -> None:
+    def admit(self, remote: str) -> bool:
+        """Whether a connection from this address is within the limits; it is counted until `dismiss`."""
+        limits, host = self.limits, remote.rpartition(":")[0]
+        if self._count >= limits.connections_max:
+            return self.refuse("connections", remote)
+        if self.waiting_bytes > self.memory_bytes_max:
+            return self.refuse("memory", remote)
+        count = self._by_address.get(host, 0)
+        if count >= limits.connections_per_address_max and not _is_loopback(host):
+            return self.refuse("address", remote)
+        self._count += 1
+        self._by_address[host] = count + 1
+        return True
+
+    def dismiss(self, remote: str) -> None:
+        """A connection that was admitted is gone."""
+        host = remote.rpartition(":")[0]
+        self._count -= 1
+        count = self._by_address.get(host, 0) - 1
+        if count > 0:
+            self._by_address[host] = count
+        else:
+            self._by_address.pop(host, None)
+
+    def refuse(self, limit: str, remote: str) -> bool:
+        """A connection runs into a limit: count it and say so. False."""
+        self.refused[limit] += 1
+        self.rejected(remote, WireError(f"the limit of {limit} is reached: see docs/operate.md, limits"), limit)
+        return False
+
+    def broken(self, remote: str, error: BaseException) -> None:
+        """A session raised what it should not: its connection ends, the others go on."""
+        log.error("session failed peer=%s", remote, exc_info=error)
+
+    def rejected(self, remote: str, error: Exception, about: str = "") -> None:
         """Say that a peer was no peer, at most once a second for each address and reason."""
-        key = (remote.rpartition(":")[0], type(error).__name__)
+        key = (remote.rpartition(":")[0], about or type(error).__name__)
         if self.role.mono_ms - self._rejected.get(key, -1000) >= 1000:
             self._rejected[key] = self.role.mono_ms
             if len(self._rejected) > 1000:
@@ -272,8 +487,8 @@ class Net:
     def begin_turn(self) -> None:
         """The first thing in a turn: look at the clock."""
         self.in_turn = True
+        self.loop.call_soon(self._end_turn)  # first: whatever is raised from here on, the turn ends
         self.role.update_time()
-        self.loop.call_soon(self._end_turn)
 
     def begin(self) -> None:
         """Something is about to happen that no read began."""
@@ -286,15 +501,29 @@ class Net:
             self.begin_turn()
 
     def _end_turn(self) -> None:
-        self.role.end_turn()  # may make more connections dirty
+        role = self.role
+        try:
+            role.end_turn()  # may make more connections dirty
+        except Exception as error:
+            role.faults.report("the end of a turn", error, role.mono_ms)
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
-            connection.flush()
+            try:
+                connection.flush()
+            except Exception as error:
+                self.broken(connection.remote, error)
+                connection.close()
         self.in_turn = False
-        self._start_jobs()
-        due_ms = self.role.next_due_ms()
-        if due_ms is not None and due_ms < self._timer_ms:
-            self._arm(due_ms)
+        try:
+            self._start_jobs()
+            due_ms = role.next_due_ms()
+            if due_ms is not None and due_ms < self._timer_ms:
+                self._arm(due_ms)
+        except Exception as error:
+            role.faults.report("the jobs of a turn", error, role.mono_ms)
+        else:
+            if role.faults.failing:
+                role.faults.settle(("the end of a turn", "the jobs of a turn"))
 
     # -- time ----------------------------------------------------------------------------------------------------
 
@@ -304,18 +533,35 @@ class Net:
         self._tick()
 
     def _tick(self) -> None:
-        if not self.in_turn:
-            self.begin_turn()
-        mono_ms = self.role.mono_ms
-        due_ms = self.role.tick()
+        role = self.role
+        mono_ms = role.mono_ms
+        due_ms = mono_ms + TICK_MS_MAX
+        try:
+            if not self.in_turn:
+                self.begin_turn()
+            mono_ms = role.mono_ms
+            due_ms = min(role.tick(), mono_ms + TICK_MS_MAX)
+        except Exception as error:
+            role.faults.report("the timer", error, mono_ms)
+            due_ms = mono_ms + TICK_MS_MAX
+        else:
+            if role.faults.failing:
+                role.faults.settle(("the timer",))
         if mono_ms >= self._sweep_ms:
             self._sweep_ms = mono_ms + SWEEP_MS
             for connection in list(self.connections):
-                why = connection.expired(mono_ms)
-                if why:
-                    log.info("connection closed peer=%s reason=%s", connection.remote, why)
-                    connection.close()
-        self._arm(min(due_ms, mono_ms + TICK_MS_MAX))
+                self._sweep(connection, mono_ms)
+        self._arm(due_ms)
+
+    def _sweep(self, connection: Connection, mono_ms: int) -> None:
+        try:
+            why = connection.expired(mono_ms)
+        except Exception as error:
+            self.broken(connection.remote, error)
+            why = "it failed"
+        if why:
+            log.info("connection closed peer=%s reason=%s", connection.remote, why)
+            connection.close()
 
     def _arm(self, due_ms: int) -> None:
         if self._timer is not None:
@@ -344,9 +590,16 @@ class Net:
 
     def _finish(self, job: Any, error: BaseException | None) -> None:
         self._jobs -= 1
-        if not self.in_turn:
-            self.begin_turn()
-        job.finish(error, self.role.mono_ms)
+        role = self.role
+        try:
+            if not self.in_turn:
+                self.begin_turn()
+            job.finish(error, role.mono_ms)
+        except Exception as caught:
+            role.faults.report(f"the end of a job ({type(job).__name__})", caught, role.mono_ms)
+        else:
+            if role.faults.failing:
+                role.faults.settle((f"the end of a job ({type(job).__name__})",))
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -377,3 +630,10 @@ class Net:
         await asyncio.sleep(0)
         self._flush_thread.shutdown()
         self._slow_thread.shutdown()
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return True  # a Unix socket

@@ -6,6 +6,7 @@ wall clock moves neither a delay nor a store timestamp. It follows a true correc
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -40,7 +41,7 @@ from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Waiters
 from penstock.disk.files import Files
 from penstock.disk.tables import load, save
-from penstock.errors import Refused
+from penstock.errors import DiskFull, Refused, StoreError
 from penstock.log import status
 from penstock.log.checkpoint import newest
 from penstock.log.draft import Draft
@@ -52,11 +53,14 @@ from penstock.schedule import Schedule
 from penstock.wire import record
 from penstock.wire.codes import SYS_BORN_IPV6, SYS_STORE_IPV6
 
+log = logging.getLogger("penstock.broker")
+
 OFFSETS_EVERY_MS = 5_000
 DELAYS_LOOKED_AT_MAX = 10_000
 CLIENTS_EVERY_MS = 10_000
 DUE_BATCH = 2_000
 DUE_RETRY_MS = 100
+TABLES_RETRY_MS = 1_000
 
 # RocketMQ's code and words for what an append may answer.
 APPEND_REFUSALS = {
@@ -159,6 +163,7 @@ class Broker:
         self._draft = Draft()
         self._due_ms = 0  # when the schedule must be looked at next
         self._topics_dirty = False
+        self._tables_retry_ms = 0
         self._offsets_due_ms = self._clients_due_ms = 0
         self._locked_down = False
 
@@ -176,7 +181,10 @@ class Broker:
         self._clamp_offsets()
         self.topics.changed.append(self._topics_changed)
         self._topics_dirty = True
-        self.save_tables()
+        try:
+            self.save_tables()
+        except DiskFull as error:
+            log.error("tables not written, tried again every second error=%s", error)
         self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
         self.transactions.load()
         self.queueing.open()
@@ -187,7 +195,7 @@ class Broker:
         """Write everything out and close the files."""
         if clean:
             self.offsets.dirty = True
-            self.save_tables()
+            self.write_tables()
             for write in self._offset_saves():
                 write()
         self.staging.close()
@@ -297,9 +305,16 @@ class Broker:
     # -- tables --------------------------------------------------------------------------------------------------
 
     def save_tables(self) -> None:
-        """Topics and groups that changed go to disk; before the answers of this turn are sent (reliability.md 1.2)."""
-        if not (self._topics_dirty or self.groups.dirty):
-            return
+        """`write_tables` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
+        if (self._topics_dirty or self.groups.dirty) and self.mono_ms >= self._tables_retry_ms:
+            try:
+                self.write_tables()
+            except StoreError:
+                self._tables_retry_ms = self.mono_ms + TABLES_RETRY_MS
+                raise
+
+    def write_tables(self) -> None:
+        """Topics and groups that changed go to disk, before anybody is told that they did. StoreError."""
         config = self.folder / "config"
         if self._topics_dirty:
             save(self.files, config / "topics.json", self.topics.as_file())

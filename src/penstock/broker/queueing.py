@@ -50,6 +50,7 @@ log = logging.getLogger("penstock.queueing")
 
 FLUSH_INTERVAL_MS = 500
 FLUSH_WINDOW_MS = 1_000
+TABLE_RETRY_MS = 1_000
 FAR_MS = 1 << 62
 TOPICS_MAX = 10_000
 CHANNEL_PROPERTY = "PENSTOCK_CHANNEL"
@@ -117,6 +118,7 @@ class Queueing:
         self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
         self._log_flushed = self._log_reserved = 0
         self._dat_dirty = False
+        self._dat_retry_ms = 0
         self._closing = False
         self._backends: dict[bytes, DiskQueue] = {}
         self._since: dict[tuple[bytes, bytes], int] = {}  # (topic, channel): deferred records from here on are its own
@@ -152,7 +154,10 @@ class Queueing:
             self._load(entry)
         self._count_deferred()
         self._dat_dirty = bool(self.topics)
-        self.save_tables()
+        try:
+            self.write_table()
+        except DiskFull as error:
+            log.error("nsqd.dat not written, tried again every second error=%s", error)
 
     def _load(self, entry: TopicEntry) -> None:
         name, more = entry.name.encode(), entry.more
@@ -188,7 +193,7 @@ class Queueing:
         if clean and self.healthy:
             self._closing = True
             self._dat_dirty = bool(self.topics)
-            self.save_tables()
+            self.write_table()
             self._write_memory()
             job = self._flush_job()
             job.run()
@@ -258,6 +263,11 @@ class Queueing:
         topic = self._make(name, self._level_of(name) if level is None else _LEVELS[level], 0)
         self.topics[name] = topic
         self.changed(not topic.ephemeral)
+        try:
+            self.write_table()
+        except StoreError as error:  # a message in a topic that a restart forgets would be lost with it
+            self.delete(topic)
+            raise Refused(f"topic not stored: {error}", remoting=14, nsq="E_PUB_FAILED", http=503) from error
         for call in self.fresh_topic:
             call(topic)
         return topic
@@ -320,17 +330,21 @@ class Queueing:
             for call in self.announce:
                 call()
 
-    def save_tables(self) -> None:
-        """`nsqd.dat`, when it changed; before the answers of this turn are sent."""
-        if not self._dat_dirty:
-            return
-        self._dat_dirty = False
-        table = [self._entry(topic) for topic in self.topics.values() if not topic.ephemeral]
-        try:
+    def save_table(self) -> None:
+        """`write_table` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
+        if self._dat_dirty and self.mono_ms >= self._dat_retry_ms:
+            try:
+                self.write_table()
+            except StoreError as error:
+                self._dat_retry_ms = self.mono_ms + TABLE_RETRY_MS
+                log.error("nsqd.dat not written, tried again every second error=%s", error)
+
+    def write_table(self) -> None:
+        """`nsqd.dat`, when it changed, before anybody is told of the change. StoreError; the next call tries again."""
+        if self._dat_dirty:
+            table = [self._entry(topic) for topic in self.topics.values() if not topic.ephemeral]
             write_nsqd_dat(self.files, self.folder, table, NSQD_VERSION)
-        except StoreError as error:
-            self._dat_dirty = True
-            log.error("nsqd.dat not written error=%s", error)
+            self._dat_dirty = False
 
     def _entry(self, topic: Topic) -> TopicEntry:
         more: dict[str, Any] = {"level": LEVEL_NAMES[topic.level]}
@@ -687,7 +701,7 @@ class Queueing:
         if self._flush_log is not None:
             self._flush_finished()
         if self._dat_dirty:
-            self.save_tables()
+            self.save_table()
 
     def _log_state(self) -> tuple[int, int]:
         store = self.broker.store

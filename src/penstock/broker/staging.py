@@ -628,7 +628,7 @@ class Staging:
             for name, queue_id in spool.queues:  # topics.json may be older than the log
                 if queue_id >= (count := self._topic(name).queue_count):
                     self.broker.topics.create(name, max(count, queue_id + 1), max(count, queue_id + 1))
-        self.broker.save_tables()
+        self.broker.write_tables()
         self._append(spools, present)
         log.warning(
             "finished a publish that a crash cut short sink=%s batch=%d rows=%d missing=%d",

@@ -15,6 +15,7 @@ cdef class NsqFront:
     cdef public bytes ok
     cdef unsigned char *ok_at
     cdef public list _beats
+    cdef public dict _due
     cdef long long _number
 
 
@@ -22,7 +23,7 @@ cdef class NsqSession(Consumer):
     cdef public NsqFront front
     cdef public object keeper, wake_connection, rights
     cdef public str remote
-    cdef public long long need, state, topic_count, heartbeat_ms, beat_ms, heard_ms, due_ms, connected_ms
+    cdef public long long need, state, topic_count, heartbeat_ms, beat_ms, heard_ms, due_number, connected_ms
     cdef public long long msg_size_max, body_size_max, rdy_max
     cdef public bint begun, closing, stalled, tls_needed, buffered
     cdef public Channel channel

@@ -37,6 +37,7 @@ log = logging.getLogger("penstock.fronts")
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 LINE_MAX = 4 << 10
 MAGIC_MS = 10_000
+TOO_MANY = frame(ERROR, b"E_INVALID too many connections")
 STALLED_BYTES_MAX = 1 << 20
 
 _FAILED_TEXT = (b"", b"ID not in flight", b"client does not own message")
@@ -70,7 +71,7 @@ class NsqSession(Consumer):
         self.msg_timeout_ms = config.msg_timeout_ms
         self.heartbeat_ms = min(30_000, config.max_heartbeat_interval_ms)
         self.beat_ms = self.heard_ms = front.mono_ms
-        self.due_ms = 0
+        self.due_number = 0
         self.connected_ms = front.broker.now_ms
         self.msg_size_max = config.max_msg_size
         self.body_size_max = config.max_body_size
@@ -217,6 +218,8 @@ class NsqSession(Consumer):
                 command.run(self, words, self.cut(body + 4, at))
         except Failed as failed:
             self.fail(failed.text)
+        except (StoreError, Refused) as error:  # the disk refused what the command needed to be remembered
+            self.fail(b"E_%s_FAILED %s failed %s" % (words[0], words[0], str(error).encode()))
         return at
 
     def cut(self, begin: int, end: int) -> bytes:
@@ -270,6 +273,9 @@ class NsqSession(Consumer):
             self.topic = self.keeper.topic(name)
         except Refused as refused:
             self.fail(b"%s %s %s" % (refused.nsq.encode(), verb, str(refused).encode()))
+            return -1
+        except StoreError as error:
+            self.fail(b"E_PUB_FAILED %s failed %s" % (verb, str(error).encode()))
             return -1
         self.topic_name = name
         self.topic_at = address(name)
@@ -553,8 +559,7 @@ class NsqSession(Consumer):
     def lost(self) -> None:
         """The connection is gone; what is in flight stays so until its deadline."""
         self.closing = True
-        self.front.sessions.discard(self)
-        self.front.holding.discard(self)
+        self.front.forget(self)
         self.keeper.producers.discard(self)
         channel, self.channel = self.channel, None
         if channel is not None and not channel.removed:
@@ -648,7 +653,8 @@ class NsqFront:
         self.now_ns = broker.now_ns
         self.ok = OK_FRAME
         self.ok_at: Any = address(OK_FRAME)
-        self._beats: list[tuple[int, int, NsqSession]] = []
+        self._beats: list[tuple[int, int]] = []
+        self._due: dict[int, NsqSession] = {}  # number in `_beats` → who; one that left is no longer held
         self._number = 0
 
     def session(self, remote: str, wake: Callable[[], None]) -> NsqSession:
@@ -660,9 +666,20 @@ class NsqFront:
 
     def look_at(self, session: NsqSession, due_ms: int) -> None:
         """Look whether this session is due for a heartbeat then."""
-        session.due_ms = due_ms
         self._number += 1
-        heapq.heappush(self._beats, (due_ms, self._number, session))
+        self._due.pop(session.due_number, None)
+        session.due_number = self._number
+        self._due[self._number] = session
+        heapq.heappush(self._beats, (due_ms, self._number))
+
+    def forget(self, session: NsqSession) -> None:
+        """A connection is gone: nothing here keeps its session alive."""
+        self.sessions.discard(session)
+        self.holding.discard(session)
+        self._due.pop(session.due_number, None)
+        if len(self._beats) > 1_000 and len(self._beats) > 4 * len(self._due):  # mostly of those that left
+            self._beats = [beat for beat in self._beats if beat[1] in self._due]
+            heapq.heapify(self._beats)
 
     def update_time(self) -> None:
         """The first thing in each turn."""
@@ -683,8 +700,8 @@ class NsqFront:
         """Heartbeats that are due; when the next one is."""
         beats, mono_ms = self._beats, self.mono_ms
         while beats and beats[0][0] <= mono_ms:
-            due_ms, _, session = heapq.heappop(beats)
-            if session.due_ms != due_ms or session not in self.sessions:
+            session = self._due.pop(heapq.heappop(beats)[1], None)
+            if session is None:
                 continue
             again_ms = session.beat(mono_ms)
             if again_ms:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.queuetopics import shown, valid_nsq_name
-from penstock.errors import Refused
+from penstock.errors import Refused, StoreError
 from penstock.fronts.nsqlayers import Deflate, Snappy, Tls
 from penstock.wire.nsq import CLOSE_WAIT_FRAME, OK_FRAME, RESPONSE, frame
 
@@ -232,8 +232,13 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
     if not valid_nsq_name(channel_name):
         raise Failed(b'E_BAD_CHANNEL SUB channel name "%s" is not valid' % shown(channel_name).encode())
     session.check_right(b"subscribe", topic_name, channel_name, b"SUB")
+    keeper = session.keeper
     try:
-        channel = session.keeper.topic(topic_name).channel(channel_name)
+        topic = keeper.topic(topic_name)
+        fresh = channel_name not in topic.channels
+        channel = topic.channel(channel_name)
+        if fresh:
+            _remember(keeper, topic, channel_name)
     except Refused as refused:
         raise Failed(b"%s SUB %s" % (refused.nsq.encode(), str(refused).encode())) from None
     limit = session.front.config.max_channel_consumers
@@ -245,6 +250,15 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
     session.channel = channel
     session.state = SUBSCRIBED
     session.respond(OK_FRAME)
+
+
+def _remember(keeper: Any, topic: Any, channel: bytes) -> None:
+    """A new channel is on disk before its consumer is told so, or it is not there. StoreError."""
+    try:
+        keeper.write_table()
+    except StoreError:
+        topic.delete_channel(channel)
+        raise
 
 
 def _cls(session: NsqSession, words: list[bytes], body: bytes) -> None:
@@ -261,10 +275,10 @@ def _message_id(session: NsqSession, words: list[bytes], count: int) -> int:
         raise Failed(b"E_INVALID %s insufficient number of params" % verb)
     if len(words[1]) != 16:
         raise Failed(b"E_INVALID invalid message ID")
-    try:
-        return int(words[1], 16) if not words[1].strip(b"0123456789abcdef") else -1
-    except ValueError:
+    if words[1].strip(b"0123456789abcdef"):
         return -1
+    number = int(words[1], 16)
+    return number if number < 1 << 63 else -1  # no id of ours
 
 
 def _answer(session: NsqSession, words: list[bytes], answer: int) -> None:

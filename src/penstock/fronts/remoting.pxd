@@ -25,7 +25,7 @@ cdef class RemotingSession:
     cdef public HeaderScan scan
     cdef public long long need, opaque_now
     cdef public int serialize
-    cdef public bint oneway, closed
+    cdef public bint oneway, closed, full
     cdef public dict _pending
     cdef public long long _opaque
     cdef unsigned char *base
@@ -64,6 +64,7 @@ cdef class BrokerSession(RemotingSession):
     cdef Draft draft
     cdef ReadResult result
     cdef public Outbox held
+    cdef public bint behind
     cdef public object waiting
     cdef Outbox raw, text
     cdef bytes _born_owner
@@ -84,7 +85,7 @@ cdef class BrokerSession(RemotingSession):
 
     @cython.locals(scan=HeaderScan, known=cython.bint)
     cdef frame(self, int kind, long long header, long long size, long long end)
-    @cython.locals(code=cython.longlong)
+    @cython.locals(code=cython.longlong, out=cython.longlong, held=cython.longlong)
     cdef bint hot(self, long long body, long long end) except -1
     @cython.locals(scan=HeaderScan, base=cython.p_uchar, slot=cython.int, queue_id=cython.longlong, sys_flag=cython.longlong, born_ms=cython.longlong, flag=cython.longlong, reconsume=cython.longlong, topic=LogTopic, n=cython.longlong, draft=Draft, text=Outbox, wait=cython.bint, queue=ConsumeQueue, status=cython.int)
     cdef _send(self, bint batch, long long body, long long body_len)

@@ -21,7 +21,7 @@ import cython
 from penstock.broker.broker import APPEND_REFUSALS
 from penstock.broker.topics import DEAD_PREFIX, HALF_TOPIC, RETRY_PREFIX, check_topic_name
 from penstock.delivery.waiters import Waiter
-from penstock.errors import PenstockError, Refused, WireError
+from penstock.errors import PenstockError, Refused, StoreError, WireError
 from penstock.fronts.requests import Requests, parse_tags
 from penstock.log.consumequeue import TagCodes
 from penstock.log.sequences import Stored
@@ -50,6 +50,7 @@ HOLD_MS_MAX = 120_000
 FLUSH_MS_MAX = 5_000  # rocketmq.md §7: then code 10
 PULL_COUNT_MAX = 1_024
 PULL_BYTES_MAX = 4 << 20
+TURN_BYTES_MAX = 2 << 20  # answers of one connection in one turn; what else it asks waits until these are written
 _NAMES = [name.encode() for name in NAMES]
 
 
@@ -105,6 +106,7 @@ class RemotingSession:
         self.serialize = 0
         self.oneway = False
         self.closed = False
+        self.full = False  # answers wait to be written: frames that were read wait, too
         self.opaque_now = 0
         self.base = self.scan.names
         self._pending: dict[int, tuple[Callable[[remoting.RemotingCommand | None], None], int]] = {}
@@ -122,7 +124,11 @@ class RemotingSession:
         self.base = base
         pos = 0
         self.need = 0
+        self.full = False
         while total - pos >= 4:
+            if self.out.size > 2097152:  # TURN_BYTES_MAX
+                self.full = True
+                break
             length = ube32(base, pos)
             if length < 4 or length > 16777216:
                 raise WireError(f"a frame of {length} bytes")
@@ -159,6 +165,9 @@ class RemotingSession:
             answer = self.server.handle(self, request)
         except Refused as refused:
             answer = request.reply(refused.remoting, remark=str(refused))
+        except StoreError as error:
+            log.error("request failed code=%d peer=%s error=%s", request.code, self.remote, error)
+            answer = request.reply(14, remark=f"service not available now: {error}")
         except Exception:
             log.exception("request failed code=%d peer=%s", request.code, self.remote)
             answer = request.reply(1, remark="the request failed; the log of the server says why")
@@ -241,6 +250,7 @@ class BrokerSession(RemotingSession):
         self.draft = server.draft
         self.result = server.result
         self.held = Outbox()
+        self.behind = False
         self.waiting: deque[tuple[int, int, bytes]] = deque()
         self.raw = server.raw
         self.text = server.text
@@ -281,14 +291,27 @@ class BrokerSession(RemotingSession):
             return False
         self.oneway = self.scan.flag & 2 != 0
         self.opaque_now = self.scan.opaque
+        out = self.out.size
+        held = self.held.size
         try:
             if code == 11 or code == 361:
                 self._pull()
             else:
                 self._send(code == 320, body, end - body)
-        except PenstockError as refused:
-            self._refuse(getattr(refused, "remoting", 1), str(refused))
+        except Refused as refused:
+            self._refuse(refused.remoting, str(refused))
+        except PenstockError as error:
+            self._unfinished(out, held, 14 if isinstance(error, StoreError) else 1, str(error))
+        except Exception:
+            log.exception("request failed code=%d peer=%s", code, self.remote)
+            self._unfinished(out, held, 1, "the request failed; the log of the server says why")
         return True
+
+    def _unfinished(self, out: int, held: int, code: int, remark: str) -> None:
+        """A request ended half way: what it had written of its answer goes, and it is told why."""
+        self.out.cut(min(out, self.out.size))
+        self.held.cut(min(held, self.held.size))
+        self._refuse(code, remark)
 
     def cold(self, kind: int, header: bytes, body: bytes) -> None:
         request = remoting.decode(kind, header, body)
@@ -945,6 +968,10 @@ class BrokerSession(RemotingSession):
         )
         self.out.put(remoting.encode(answer))
 
+    def congested(self, full: bool) -> None:
+        """The peer does not take its answers, or takes them again."""
+        self.behind = full
+
     def resume(self, waiter: Waiter, expired: bool) -> None:
         """News for a held pull, or its time is over: answer it, or hold it on."""
         if self.closed:
@@ -953,7 +980,10 @@ class BrokerSession(RemotingSession):
         self.opaque_now = hold.opaque
         self.serialize = hold.serialize
         status = self._read(hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.durable, hold.codes)
-        if status == 0:
+        if self.behind or self.out.size > 2097152:  # TURN_BYTES_MAX: it does not read so fast, it may ask again
+            self.result.next_offset = hold.offset
+            self._not_found(5, hold.offset)
+        elif status == 0:
             self._found(hold.counts)
         elif not expired and hold.topic.open and status in (1, 5, 8):
             if status == 1:
