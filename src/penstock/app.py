@@ -444,6 +444,7 @@ class Server:
         from penstock.fronts.http import NsqHttp, tls_required
 
         http = NsqHttp(broker, begin=net.begin)
+        http.net = net
         http.tcp_port, http.http_port, http.https_port = (
             _port(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")
         )

@@ -76,7 +76,7 @@ class GroupTable:
         if not isinstance(name, str):
             raise Refused("groupName is missing")
         check_group_name(name)
-        group = self.by_name.setdefault(name, Group(name))
+        group = Group(name)
         try:
             group.consume_enable = bool(config.get("consumeEnable", True))
             group.consume_from_min_enable = bool(config.get("consumeFromMinEnable", True))
@@ -88,6 +88,10 @@ class GroupTable:
             group.notify_changes = bool(config.get("notifyConsumerIdsChangedEnable", True))
         except (TypeError, ValueError):
             raise Refused(f"a number of the settings of group {name} is not a number") from None
+        known = self.by_name.get(name)
+        if known is not None:
+            group.get_counts = known.get_counts
+        self.by_name[name] = group
         self._changed(now_ms)
         return group
 

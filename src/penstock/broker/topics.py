@@ -85,6 +85,19 @@ class LogTopic:
         """How many message queues exist: those that may be read or written."""
         return int(max(self.read_queues, self.write_queues))
 
+    def keeps(self, queue_id: int) -> bool:
+        """Whether a queue that is no longer to be read still holds messages: whoever asks for them gets them."""
+        if queue_id >= len(self.queues):
+            return False
+        queue = self.queues[queue_id]
+        return bool(queue.min_offset < queue.max_offset)
+
+    def settings(self) -> tuple[Any, ...]:
+        """What an administrator may change, for `TopicTable.undo`."""
+        return (
+            self.read_queues, self.write_queues, self.perm, self.level, self.order, self.filter_type, self.sys_flag,
+        )  # fmt: skip
+
     def as_config(self, broker_perm: int = 6) -> dict[str, Any]:
         """RocketMQ's TopicConfig; `broker_perm` takes away what the broker does not grant."""
         config: dict[str, Any] = {
@@ -203,6 +216,16 @@ class TopicTable:
             self._announce(now_ms)
         return topic
 
+    def undo(self, topic: LogTopic, before: tuple[Any, ...] | None) -> None:
+        """Take a `create` back that could not be stored: as before, or (None) not there."""
+        if before is None:
+            topic.open = False
+            self.by_name.pop(topic.name, None)
+            return
+        (
+            topic.read_queues, topic.write_queues, topic.perm, topic.level, topic.order, topic.filter_type, topic.sys_flag,
+        ) = before  # fmt: skip
+
     def rule(self, name: bytes) -> dict[str, Any]:
         """The first `[[topic]]` rule whose pattern fits, or an empty one."""
         text = name.decode("utf-8", "replace")
@@ -216,10 +239,15 @@ class TopicTable:
     def take_up(self, queues: Mapping[bytes, Mapping[int, ConsumeQueue]]) -> None:
         """Make the topics that the store has messages of and topics.json does not know: it is older than they are.
 
-        A topic whose queues end where they ended when it was deleted stays deleted.
+        A topic whose queues end where they ended when it was deleted stays deleted. One that was given fewer queues than
+        the store has of it keeps the others, to be read.
         """
         for name, by_id in queues.items():
-            if name in self.by_name or not by_id:
+            topic = self.by_name.get(name)
+            if topic is not None:
+                for queue_id in range(len(topic.queues), max(by_id, default=-1) + 1):
+                    topic.queues.append(self._queue_of(name, queue_id))
+            if topic is not None or not by_id:
                 continue
             floors = self._floors.get(name, {})
             if any(queue.max_offset > floors.get(queue_id, 0) for queue_id, queue in by_id.items()):

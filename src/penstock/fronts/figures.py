@@ -266,6 +266,10 @@ FAMILIES = {
     "delayed_messages": ("gauge", "messages in the schedule"),
     "storage_size_bytes": ("gauge", "commit log written since its beginning"),
     "storage_flush_behind_bytes": ("gauge", "written and not flushed"),
+    "connections": ("gauge", "connections taken"),
+    "connections_refused_total": ("counter", "connections refused or closed at a limit"),
+    "connection_memory_bytes": ("gauge", "unfinished requests and unread answers of all connections"),
+    "faults_total": ("counter", "steps of the loop that raised"),
     "rejected_total": ("counter", "requests that should not have been sent"),
     "process_resident_memory_bytes": ("gauge", "memory of this process"),
 }
@@ -327,6 +331,15 @@ def broker_samples(broker: Any, rejected: Mapping[str, Mapping[Any, int]]) -> It
             yield sample("messages_out_total", count, topic=topic.decode(), group=group.name)
             yield sample("throughput_out_bytes_total", size, topic=topic.decode(), group=group.name)
     yield from group_samples(broker)
+
+
+def net_samples(net: Any) -> Iterator[tuple[str, str]]:
+    """The samples of the sockets of this process."""
+    yield sample("connections", len(net.connections))
+    yield sample("connection_memory_bytes", net.waiting_bytes)
+    yield sample("faults_total", net.role.faults.count)
+    for limit, count in net.refused.items():
+        yield sample("connections_refused_total", count, limit=limit)
 
 
 def group_samples(broker: Any) -> Iterator[tuple[str, str]]:

@@ -81,6 +81,7 @@ class NsqHttp(Site):
         self.lookups = parts(config.lookupd_tcp_address)
         self.lookups_changed: Callable[[], None] = lambda: None
         self.log_level = config.log_level
+        self.net: Any = None  # the sockets of this process, for its metrics and health
         self.quantiles = figures.percentiles(config.e2e_processing_latency_percentile)
         self.routes = {
             "/ping": {"GET": self._ping},
@@ -213,6 +214,8 @@ class NsqHttp(Site):
         queueing = self.broker.queueing
         if not queueing.healthy:
             return False, f"NOK - {queueing.error}"
+        if self.net is not None and (failing := self.net.role.faults.failing):
+            return False, f"NOK - {'; '.join(failing.values())}"
         return True, "OK"
 
     def _ping(self, request: Request) -> Answer:
@@ -272,6 +275,8 @@ class NsqHttp(Site):
         topics = figures.topic_stats(self.broker.queueing.all(), b"", self.quantiles, False, 0)
         of_topics = figures.topic_samples(await self._collect(topics))
         of_broker = figures.broker_samples(self.broker, self.rejections)
+        if self.net is not None:
+            of_broker = chain(of_broker, figures.net_samples(self.net))
         families: dict[str, list[str]] = {}
         for family, line in await self._collect(chain(of_broker, of_topics), LINES_A_PIECE):
             families.setdefault(family, []).append(line)
@@ -312,10 +317,12 @@ class NsqHttp(Site):
 
     def _create_topic(self, request: Request) -> Answer:
         self._topic_to_write(request.query)
+        self.broker.queueing.write_table()
         return DONE
 
     def _delete_topic(self, request: Request) -> Answer:
         self.broker.queueing.delete(self._known_topic(request))
+        self.broker.queueing.write_table()
         return DONE
 
     def _empty_topic(self, request: Request) -> Answer:
@@ -325,6 +332,7 @@ class NsqHttp(Site):
     def _pause_topic(self, request: Request, pause: bool) -> Answer:
         topic = self._known_topic(request)
         (topic.pause if pause else topic.unpause)()
+        self.broker.queueing.write_table()
         return DONE
 
     def _create_channel(self, request: Request) -> Answer:
@@ -333,11 +341,13 @@ class NsqHttp(Site):
         if topic is None:
             raise refuse(404, "TOPIC_NOT_FOUND")
         topic.channel(name)
+        self.broker.queueing.write_table()
         return DONE
 
     def _delete_channel(self, request: Request) -> Answer:
         topic, channel = self._known_channel(request)
         topic.delete_channel(channel.name)
+        self.broker.queueing.write_table()
         return DONE
 
     def _empty_channel(self, request: Request) -> Answer:
@@ -348,6 +358,7 @@ class NsqHttp(Site):
     def _pause_channel(self, request: Request, pause: bool) -> Answer:
         topic, channel = self._known_channel(request)
         topic.pause_channel(channel, pause)
+        self.broker.queueing.write_table()
         return DONE
 
     # -- settings ------------------------------------------------------------------------------------------------

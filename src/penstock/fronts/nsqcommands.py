@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.broker.queuetopics import shown, valid_nsq_name
-from penstock.errors import Refused, StoreError
+from penstock.errors import Refused
 from penstock.fronts.nsqlayers import Deflate, Snappy, Tls
 from penstock.wire.nsq import CLOSE_WAIT_FRAME, OK_FRAME, RESPONSE, frame
 
@@ -234,11 +234,8 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
     session.check_right(b"subscribe", topic_name, channel_name, b"SUB")
     keeper = session.keeper
     try:
-        topic = keeper.topic(topic_name)
-        fresh = channel_name not in topic.channels
-        channel = topic.channel(channel_name)
-        if fresh:
-            _remember(keeper, topic, channel_name)
+        channel = keeper.topic(topic_name).channel(channel_name)
+        keeper.write_table()  # a new channel is owed messages from now on: a restart must know it
     except Refused as refused:
         raise Failed(b"%s SUB %s" % (refused.nsq.encode(), str(refused).encode())) from None
     limit = session.front.config.max_channel_consumers
@@ -250,15 +247,6 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
     session.channel = channel
     session.state = SUBSCRIBED
     session.respond(OK_FRAME)
-
-
-def _remember(keeper: Any, topic: Any, channel: bytes) -> None:
-    """A new channel is on disk before its consumer is told so, or it is not there. StoreError."""
-    try:
-        keeper.write_table()
-    except StoreError:
-        topic.delete_channel(channel)
-        raise
 
 
 def _cls(session: NsqSession, words: list[bytes], body: bytes) -> None:

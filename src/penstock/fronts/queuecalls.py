@@ -85,6 +85,7 @@ class QueueCalls:
                 raise Refused(f"level {level} is none of {', '.join(LEVEL_NAMES)}")
             if queueing.topic(name, level).kind != "queue":
                 raise Refused(f"{fields['topic']} is a log topic, or a rule says so", remoting=18, http=409)
+            queueing.write_table()
             return request.reply()
         topic = queueing.find(name)
         if topic is None or (topic.kind != "queue" and not channel):
@@ -97,6 +98,7 @@ class QueueCalls:
             getattr(topic, action)()
         else:
             raise Refused(f"action {action} is none of add, rm, pause, unpause and empty")
+        queueing.write_table()
         return request.reply()
 
 

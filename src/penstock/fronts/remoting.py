@@ -794,7 +794,7 @@ class BrokerSession(RemotingSession):
         topic = self.pull_topic
         if topic is None or not topic.open or not self._same_pull(flags & 4, version):
             topic = self._find_pull(flags & 4, version)
-        if queue_id < 0 or queue_id >= topic.read_queues:
+        if queue_id < 0 or (queue_id >= topic.read_queues and not topic.keeps(queue_id)):
             self._refuse(
                 1, f"queueId[{queue_id}] is illegal, topic:[{topic.name.decode()}] "
                 f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[{self.remote}]",

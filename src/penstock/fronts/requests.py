@@ -15,7 +15,7 @@ from penstock import __version__
 from penstock.broker.broker import Broker
 from penstock.broker.clients import ConsumerGroup, Member, Subscription
 from penstock.broker.topics import LogTopic, check_group_name, check_topic_name
-from penstock.errors import Refused, WireError
+from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.queuecalls import QUEUE_TABLE, QueueCalls
 from penstock.fronts.stagecalls import STAGE_TABLE, StageCalls
 from penstock.wire import fastjson, record
@@ -73,7 +73,7 @@ class Requests(StageCalls, QueueCalls):
         """The consume queue a request names, or None when there is none such."""
         topic = self.broker.topics.get(fields["topic"].encode())
         queue_id = fields["queueId"]
-        if topic is None or not 0 <= queue_id < topic.queue_count:
+        if topic is None or not 0 <= queue_id < len(topic.queues):
             return None
         return topic.queues[queue_id]
 
@@ -306,7 +306,18 @@ class Requests(StageCalls, QueueCalls):
         level = request.ext.get("level")  # ours: os or disk
         if level is not None and level not in ("os", "disk"):
             raise Refused(f"level {level} is neither os nor disk")
-        self.broker.topics.create(
+        topics = self.broker.topics
+        known = topics.get(name.encode())
+        if known is not None and request.ext.get("force") != "true":
+            hidden = known.queues[max(0, fields["readQueueNums"]) : known.read_queues]
+            stored = [queue.queue_id for queue in hidden if queue.min_offset < queue.max_offset]
+            if stored:
+                raise Refused(
+                    f"queue {stored[-1]} of topic[{name}] holds messages: with {fields['readQueueNums']} queues to be read "
+                    "no consumer would find them. Lower the write queues alone until they are consumed, or force it."
+                )
+        before = None if known is None else known.settings()
+        topic = topics.create(
             name.encode(),
             fields["readQueueNums"],
             fields["writeQueueNums"],
@@ -316,6 +327,11 @@ class Requests(StageCalls, QueueCalls):
             sys_flag=fields["topicSysFlag"] or 0,
             level=None if level is None else {"os": 0, "disk": 1}[level],
         )
+        try:
+            self.broker.write_tables()
+        except StoreError:
+            topics.undo(topic, before)
+            raise
         return request.reply()
 
     def delete_topic(self, session: Any, request: RemotingCommand) -> Answer:
@@ -324,10 +340,12 @@ class Requests(StageCalls, QueueCalls):
         if self.broker.is_system_topic(name):
             raise Refused(f"The topic[{name}] is conflict with system topic.")
         self.broker.topics.delete(name.encode(), self.broker.now_ms)
+        self.broker.write_tables()
         return request.reply()
 
     def update_group(self, session: Any, request: RemotingCommand) -> Answer:
         self.broker.groups.update(self._json(request), self.broker.now_ms)
+        self.broker.write_tables()
         return request.reply()
 
     def delete_group(self, session: Any, request: RemotingCommand) -> Answer:
@@ -335,6 +353,7 @@ class Requests(StageCalls, QueueCalls):
         self.broker.groups.delete(fields["groupName"], self.broker.now_ms)
         if fields["removeOffset"]:
             self.broker.offsets.drop_group(fields["groupName"])
+        self.broker.write_tables()
         return request.reply()
 
     def all_topics(self, session: Any, request: RemotingCommand) -> Answer:

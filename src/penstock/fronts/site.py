@@ -20,7 +20,7 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
-from penstock.errors import Refused
+from penstock.errors import Refused, StoreError
 
 log = logging.getLogger("penstock.http")
 
@@ -215,6 +215,9 @@ class Site:
             answer = await given if inspect.isawaitable(given) else given
         except Refused as refused:
             answer = error(refused.http, str(refused))
+        except StoreError as failed:
+            log.error("not stored method=%s path=%s error=%s", method, ascii(path)[:200], failed)
+            answer = error(503, f"NOT_STORED: {failed}")
         except Exception:
             log.exception("request failed method=%s path=%s", method, ascii(path)[:200])
             answer = error(500, "INTERNAL_ERROR")
