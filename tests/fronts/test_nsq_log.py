@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,3 +136,49 @@ def test_a_topic_has_one_kind(broker: Broker) -> None:
         producer.send(Message("work", b"y", tags="t"))
     peer.publish(b"work", b"z")
     peer.close()
+
+
+def counts(broker: Broker, topic: str, *, by_name: bool) -> tuple[int, dict[str, tuple[int, int]]]:
+    """What `/stats` says of a topic, asked for by name or in the list of all: messages, and (messages, depth) by channel."""
+    path = "/stats?format=json" + (f"&topic={topic}" if by_name else "")
+    with urllib.request.urlopen(f"http://{broker.http}{path}", timeout=10) as told:
+        found = next(t for t in json.loads(told.read())["topics"] if t["topic_name"] == topic)
+    return found["message_count"], {
+        c["channel_name"]: (c["message_count"], c["depth"] + c["in_flight_count"]) for c in found["channels"]
+    }
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+@pytest.mark.parametrize("by_name", [True, False])
+def test_every_message_is_counted_whoever_asks(broker: Broker, kind: str, by_name: bool) -> None:
+    topic = "events-counted" if kind == "log" else "jobs"
+    writer, first, second = (NsqPeer(broker.nsq) for _ in range(3))
+    first.subscribe(topic.encode(), b"one", 1)
+    writer.publish(topic.encode(), *(b"%d" % n for n in range(10)))
+    assert counts(broker, topic, by_name=by_name) == (10, {"one": (10, 10)})
+    first.send(b"RDY 0\n")
+    first.finish(first.message())
+    assert first.ask(b"FIN " + b"0" * 16 + b"\n").startswith(b"E_FIN_FAILED")  # what was sent before is carried out
+    second.subscribe(topic.encode(), b"two", 0)
+    if kind == "log":
+        with Producer(broker.registry) as producer:
+            producer.send(Message(topic, b"by RocketMQ's door"))
+            producer.send_batch([Message(topic, b"a"), Message(topic, b"b")])
+    else:
+        writer.publish(topic.encode(), b"x", b"y", b"z")
+    messages, channels = counts(broker, topic, by_name=by_name)
+    for peer in (writer, first, second):
+        peer.close()
+    assert messages == 13
+    assert channels["one"] == (13, 12)
+    assert channels["two"] == (3, 3)
+
+
+def test_metrics_count_what_log_topics_receive(broker: Broker) -> None:
+    with Producer(broker.registry) as producer:
+        for n in range(5):
+            producer.send(Message("events-unseen", b"%d" % n))  # no NSQ client has named it
+    with urllib.request.urlopen(f"http://{broker.http}/metrics", timeout=10) as told:
+        lines = told.read().decode().splitlines()
+    assert 'penstock_messages_in_total{topic="events-unseen"} 5' in lines
+    assert not [line for line in lines if "rmq_sys" in line or "SCHEDULE_TOPIC" in line]

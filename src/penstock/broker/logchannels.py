@@ -36,8 +36,6 @@ class LogChannels(Topic):
 
     def put_bytes(self, now_ns: int, body: bytes, more: bool) -> None:
         self._batch.append(body)
-        self.message_count += 1
-        self.message_bytes += len(body)
 
     def placed(self) -> int:
         """Append the batch to one message queue, all or nothing. Refused when it cannot be stored."""
@@ -54,6 +52,14 @@ class LogChannels(Topic):
         if not self.channels:
             return sum(queue.visible_end() - queue.min_offset for queue in self.stored.queues)
         return 0
+
+    def refresh(self) -> None:
+        """Whoever published, by whichever protocol, is counted."""
+        self.message_count = self.stored.message_count
+        self.message_bytes = self.stored.put_bytes
+        for channel in self.channels.values():
+            lanes = channel.source.lanes[: len(self.stored.queues)]
+            channel.message_count = max(0, sum([lane.stream.end() for lane in lanes]) - channel.origin)
 
     def rewatch(self) -> bool:
         """Hear of the next message, too; whether there are some that may not be read yet."""
@@ -86,6 +92,7 @@ class LogChannels(Topic):
                 commit(lane)  # the file is newer than the table of offsets
             queue.watched = True
         channel: Channel = self.keeper.new_channel(name, self.name, source)
+        channel.origin = sum([lane.head for lane in source.lanes])
         if not ephemeral and self.keeper.has_stream(self.name, name):
             self._add_again(channel)
         return channel

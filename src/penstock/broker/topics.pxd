@@ -7,4 +7,4 @@ cdef class LogTopic:
     cdef public bint order, open, protected, is_retry
     cdef public str filter_type
     cdef public list queues
-    cdef public long long put_count, put_bytes
+    cdef public long long put_count, put_bytes, stored_before

@@ -77,6 +77,7 @@ class LogTopic:
         self.protected = name in PROTECTED
         self.is_retry = name.startswith(RETRY_PREFIX)
         self.queues: list[ConsumeQueue] = []
+        self.stored_before = 0  # messages of these queues when they were taken up
         self.put_count = 0
         self.put_bytes = 0
 
@@ -84,6 +85,16 @@ class LogTopic:
     def queue_count(self) -> int:
         """How many message queues exist: those that may be read or written."""
         return int(max(self.read_queues, self.write_queues))
+
+    @property
+    def message_count(self) -> int:
+        """Messages stored since the start, by whichever door."""
+        return int(sum([queue.max_offset for queue in self.queues]) - self.stored_before)
+
+    def add_queue(self, queue: ConsumeQueue) -> None:
+        """One more message queue."""
+        self.queues.append(queue)
+        self.stored_before += queue.max_offset
 
     def keeps(self, queue_id: int) -> bool:
         """Whether a queue that is no longer to be read still holds messages: whoever asks for them gets them."""
@@ -187,7 +198,7 @@ class TopicTable:
         for queue_id in range(len(topic.queues), topic.queue_count):
             queue = self._queue_of(name, queue_id)
             queue.min_offset = max(queue.min_offset, min(floors.get(queue_id, 0), queue.max_offset))
-            topic.queues.append(queue)
+            topic.add_queue(queue)
         if announce:
             self._announce(now_ms)
         return topic
@@ -246,7 +257,7 @@ class TopicTable:
             topic = self.by_name.get(name)
             if topic is not None:
                 for queue_id in range(len(topic.queues), max(by_id, default=-1) + 1):
-                    topic.queues.append(self._queue_of(name, queue_id))
+                    topic.add_queue(self._queue_of(name, queue_id))
             if topic is not None or not by_id:
                 continue
             floors = self._floors.get(name, {})

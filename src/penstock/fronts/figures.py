@@ -330,6 +330,10 @@ def broker_samples(broker: Any, rejected: Mapping[str, Mapping[Any, int]]) -> It
         for topic, (count, size) in group.get_counts.items():
             yield sample("messages_out_total", count, topic=topic.decode(), group=group.name)
             yield sample("throughput_out_bytes_total", size, topic=topic.decode(), group=group.name)
+    for name, topic in broker.topics.by_name.items():
+        if name not in queueing.topics and not broker.is_system_topic(name.decode()):
+            yield sample("messages_in_total", topic.message_count, topic=name.decode())
+            yield sample("throughput_in_bytes_total", topic.put_bytes, topic=name.decode())
     yield from group_samples(broker)
 
 

@@ -252,6 +252,8 @@ class NsqHttp(Site):
         else:
             found = queueing.find(wanted)
             topics = [found] if found is not None else []
+            for topic in topics:
+                topic.refresh()
         stats = await self._collect(
             figures.topic_stats(topics, query.get("channel", "").encode(), self.quantiles, clients, now_ms // 1000)
         )
