@@ -13,6 +13,12 @@ from penstock import __version__
 from penstock.config import BrokerConfig, RegistryConfig, load
 from penstock.errors import PenstockError
 
+EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3}
+EXTRAS = {
+    "pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "deltalake": "delta", "pyiceberg": "iceberg",
+    "matplotlib": "charts", "plotext": "charts", "rich": "cli",
+}  # fmt: skip
+
 
 class Lazy(click.Group):
     """A group whose large members are imported when they are called: `penstock --help` stays quick."""
@@ -49,7 +55,16 @@ class Lazy(click.Group):
             click.echo(f"penstock: {error}", err=True)
             if error.hint:
                 click.echo(f"  {error.hint}", err=True)
-            ctx.exit(2 if type(error).__name__ in ("ConfigError", "Locked") else 1)
+            ctx.exit(EXITS.get(type(error).__name__, 1))
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get((error.name or "").partition(".")[0])
+            click.echo(f"penstock: {error}", err=True)
+            if extra:
+                click.echo(f"  Install it with pip install 'penstock[{extra}]'.", err=True)
+            ctx.exit(1)
+        except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
+            click.echo(f"penstock: {error}", err=True)
+            ctx.exit(2 if isinstance(error, ValueError) else 1)
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})

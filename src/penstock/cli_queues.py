@@ -14,6 +14,7 @@ import click
 
 import penstock
 from penstock.cli_tools import confirm, print_rows, with_json, with_registry
+from penstock.errors import NotFound
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 # The histogram's last moments, from now on; what is due later is counted together.
@@ -36,11 +37,10 @@ def channel() -> None:
 def channel_ls(registry: str, as_json: bool, topic: str) -> None:
     """The channels, of all topics or of one."""
     with penstock.Admin(registry) as admin:
-        rows = [
-            {"topic": row["topic"], "broker": row["broker"], **one}
-            for row in admin.queue_topics(topic)
-            for one in row["channels"]
-        ]
+        topics = admin.queue_topics(topic)
+    if topic and not topics:
+        raise NotFound(f"no topic {topic!r} that NSQ clients know", "`penstock topic ls` lists the topics.")
+    rows = [{"topic": row["topic"], "broker": row["broker"], **one} for row in topics for one in row["channels"]]
     print_rows(sorted(rows, key=lambda row: (row["topic"], row["channel"], row["broker"])), as_json)
 
 

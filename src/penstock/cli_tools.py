@@ -110,21 +110,24 @@ def topic_info(registry: str, as_json: bool, name: str) -> None:
 @with_json
 @click.argument("name")
 @click.option("--kind", type=click.Choice(["log", "queue"]), default="log", show_default=True, help="Fixed for good.")
-@click.option(
-    "--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Message queues on each broker (log)."
-)
+@click.option("--queues", type=click.IntRange(1, 1024), help="Message queues on each broker (log); 8 of a new topic.")
 @click.option(
     "--level", type=click.Choice(["memory", "os", "disk"]), help="Durability; the broker's default without it."
 )
-def topic_add(registry: str, as_json: bool, name: str, kind: str, queues: int, level: str | None) -> None:
-    """Create a topic on every broker, or change the log topic of that name."""
+@click.option("--force", is_flag=True, help="Fewer queues even where the others hold messages.")
+def topic_add(
+    registry: str, as_json: bool, name: str, kind: str, queues: int | None, level: str | None, force: bool
+) -> None:
+    """Create a topic on every broker, or change of the log topic of that name what is given."""
+    if kind == "queue" and queues is not None:
+        raise click.UsageError("a queue topic has no message queues")
     if kind == "log" and level == "memory":
         raise click.UsageError("a log topic's level is os or disk")
     with penstock.Admin(registry) as admin:
         if kind == "queue":
             admin.change_queue(name, "add", level=level)
         else:
-            admin.create_topic(name, queues, level=level)
+            admin.create_topic(name, queues, level=level, force=force)
     if as_json:
         print_rows([{"topic": name, "kind": kind, "done": "add"}], as_json)
 
@@ -164,6 +167,7 @@ def group() -> None:
 def group_lag(registry: str, as_json: bool, name: str, only: str | None) -> None:
     """How far a group is in every message queue."""
     with penstock.Admin(registry) as admin:
+        admin.check_group(name)
         stats = sorted(admin.group_stats(name, only).items())
     print_rows(
         (
@@ -188,7 +192,8 @@ def group_lag(registry: str, as_json: bool, name: str, only: str | None) -> None
 @click.option(
     "--to", "start", default="first", show_default=True, help="first, last, or a moment: 2026-11-20T10:00:00+00:00."
 )
-def group_reset(registry: str, name: str, topic: str, start: str) -> None:
+@click.option("--new", is_flag=True, help="The group has not read anything yet: set where it begins.")
+def group_reset(registry: str, name: str, topic: str, start: str, new: bool) -> None:
     """Move a group within a topic."""
     from datetime import datetime
 
@@ -201,7 +206,7 @@ def group_reset(registry: str, name: str, topic: str, start: str) -> None:
         except ValueError:
             raise click.BadParameter(f"{start!r} is neither first, last nor a moment", param_hint="--to") from None
     with penstock.Admin(registry) as admin:
-        for queue, offset in sorted(admin.reset_offset(name, topic, goal).items()):
+        for queue, offset in sorted(admin.reset_offset(name, topic, goal, new=new).items()):
             click.echo(f"{queue.broker} {queue.queue_id}: {offset}")
 
 
@@ -214,7 +219,7 @@ def message() -> None:
 @with_registry
 @with_json
 @click.argument("msg_id")
-@click.option("-t", "--topic", "topic", help="Needed when the id is the producer's.")
+@click.option("-t", "--topic", "topic", help="Where to look; without it in every topic.")
 def message_get(registry: str, as_json: bool, msg_id: str, topic: str | None) -> None:
     """One message by id."""
     with penstock.Admin(registry) as admin:

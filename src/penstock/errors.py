@@ -82,11 +82,23 @@ class BrokerRefused(ClientError):
         super().__init__(f"refused with code {code}: {remark}")
         self.code = code
         self.remark = remark
-        self.retryable = code in (1, 2, 14)
+        # Code 1 is RocketMQ's word for many things; what it says of a name or a number will be so again.
+        lasting = any(
+            text in remark for text in ("The specified ", "is illegal", "illegal characters", "is not a number")
+        )
+        self.retryable = code in (2, 14) or (code == 1 and not lasting)
 
 
 class NoRoute(ClientError):
     """No broker serves the topic, as far as the registry knows."""
+
+
+class NotFound(ClientError):
+    """What was named is not there: a group, a channel, a message."""
+
+    def __init__(self, message: str, hint: str = ""):
+        super().__init__(message)
+        self.hint = hint
 
 
 class TimedOut(ClientError):
@@ -99,3 +111,7 @@ class ConnectionLost(ClientError):
     """The connection broke before the answer; whether the request was carried out is unknown."""
 
     retryable = True
+
+
+class NotConnected(ConnectionLost):
+    """There was no connection: the request was certainly not carried out."""

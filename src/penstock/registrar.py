@@ -28,6 +28,7 @@ class Registration:
         self.address = address
         self.nsq_address = nsq_address
         self._told_queues: frozenset[str] = frozenset()
+        self._remark = ""
 
     def _names(self) -> dict[str, str]:
         config = self.broker.config
@@ -45,7 +46,7 @@ class Registration:
             self._told_queues = self._queues()
             told["nsq"] = {"address": self.nsq_address, "topics": sorted(self._told_queues)}
         body = fastjson.dumps(told)
-        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.address}
+        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": ""}
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
 
     def _queues(self) -> frozenset[str]:
@@ -61,6 +62,10 @@ class Registration:
 
     def take(self, reply: RemotingCommand) -> None:
         """Order topics are kept at the registry; it tells which they are (rocketmq.md §9.7)."""
+        if (reply.remark or "") != self._remark:
+            self._remark = reply.remark or ""
+            if self._remark:
+                log.error("the registry says: %s", self._remark)
         if reply.body:
             table = fastjson.loads(reply.body).get("table") or {}
             for topic in self.broker.topics.by_name.values():

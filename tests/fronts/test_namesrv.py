@@ -1,6 +1,7 @@
 """`fronts.namesrv` through `handle`: every code, and the refusals of a registry."""
 
 import json
+import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fronts.raw_peer import RawPeer
 from penstock.clock import FakeClock
 from penstock.fronts.namesrv import NameServer
 from penstock.registry.registration import is_local_host
+from penstock.testing import Broker
 from penstock.wire.codes import HEADERS, RequestCode
 from penstock.wire.remoting import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 
@@ -285,3 +288,28 @@ def test_local_hosts() -> None:
     assert is_local_host("localhost")
     for other in ("192.0.2.1", "example.invalid", "", "[2001:db8::1]"):
         assert not is_local_host(other)
+
+
+def test_no_broker_of_ours_says_that_it_replicates(caplog: pytest.LogCaptureFixture) -> None:
+    with Broker() as broker:
+        ext = broker_ext(brokerName="broker-a", brokerAddr="127.0.0.1:1", brokerId="1")
+        with RawPeer(broker.registry) as slave:
+            answer = slave.ask(103, ext, plain_body())
+            assert answer.code == 0
+            assert "haServerAddr" not in answer.ext
+            assert answer.ext["masterAddr"] == broker.remoting
+    assert "a slave registered whose master replicates nothing" in caplog.text
+
+
+def test_a_second_broker_of_one_name_does_not_flip_the_route(caplog: pytest.LogCaptureFixture) -> None:
+    with Broker() as first, RawPeer(first.remoting) as peer:
+        assert peer.send("T", b"x").code == 0
+        with Broker(registry=first.registry) as second:  # broker-a, too
+            deadline = time.monotonic() + 10
+            while "two brokers of one name" not in caplog.text or "the registry says" not in caplog.text:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            with RawPeer(first.registry) as asker:
+                route = json.loads(asker.ask(105, {"topic": "T"}).body)
+            assert route["brokerDatas"][0]["brokerAddrs"] == {"0": first.remoting}
+            assert second.remoting != first.remoting

@@ -120,3 +120,19 @@ def test_tools() -> None:
     tables.delete_topic("T", "C")
     tables.delete_topic("U")
     assert set(tables.topics) == {"V"}
+
+
+def test_of_two_brokers_with_one_name_and_id_the_first_stays() -> None:
+    tables, here, there = RouteTables(), object(), object()
+    first = Registration("broker-a", "127.0.0.1:1", "C", 0, topics={"T": TopicQueues(4, 4, 6)})
+    second = Registration("broker-a", "127.0.0.1:2", "C", 0, topics={"T": TopicQueues(8, 8, 6)})
+    tables.register(first, here, 0)
+    assert tables.rival(second, there, 30_000) == "127.0.0.1:1"
+    assert tables.rival(Registration("broker-a", "127.0.0.1:3", "C", 1), there, 30_000) == ""  # a slave is none
+    assert tables.rival(second, here, 30_000) == ""  # the same broker under another address
+    assert tables.rival(first, there, 30_000) == ""  # the same broker by another connection
+    tables.register(first, here, 60_000)
+    assert tables.rival(second, there, 110_000) == "127.0.0.1:1"
+    assert tables.rival(second, there, 130_000) == ""  # nothing was heard of the other for long
+    tables.lost(here)  # it died: whoever comes next is the broker, wherever it is
+    assert tables.rival(second, there, 60_001) == ""

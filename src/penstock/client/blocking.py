@@ -6,6 +6,11 @@ Any thread may call them. After a fork make new ones.
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
+import os
+import signal
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +29,8 @@ from penstock.client.sending import COMPRESS_OVER_BYTES
 from penstock.client.subscriptions import Start
 from penstock.errors import PenstockError
 from penstock.message import Message, ReceivedMessage
-from penstock.wire.codes import PERM_READ, PERM_WRITE
+
+SIGTERM_S = 5.0
 
 C = TypeVar("C", bound="_Client")
 
@@ -178,6 +184,25 @@ class Delivery:
         portal().run(self._inner.reject(reason))
 
 
+_terminated: weakref.WeakSet[PushConsumer] = weakref.WeakSet()  # to be closed at SIGTERM
+
+
+def _on_sigterm(number: int, frame: object) -> None:
+    """Commit what was acknowledged and leave the groups; then the signal ends the process as it would have."""
+    for consumer in list(_terminated):
+        with contextlib.suppress(PenstockError, TimeoutError, RuntimeError):
+            portal().begin(consumer._inner.close()).result(SIGTERM_S)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _close_at_sigterm(consumer: PushConsumer) -> None:
+    """Where the program has no handler of its own: one that has is expected to close its consumers."""
+    _terminated.add(consumer)
+    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _on_sigterm)
+
+
 class PushConsumer(_Client):
     """Receives the messages of the topics it subscribed to. See `penstock.aio.PushConsumer` for the settings.
 
@@ -225,6 +250,17 @@ class PushConsumer(_Client):
             offsets_folder=offsets_folder,
             timeout_s=timeout_s,
         )
+
+    def start(self) -> PushConsumer:
+        """Connect to a name server; from now on SIGTERM closes this consumer. ConnectionLost when none answers."""
+        super().start()
+        _close_at_sigterm(self)
+        return self
+
+    def close(self) -> None:
+        """Stop pulling, commit what was acknowledged, leave the group."""
+        _terminated.discard(self)
+        super().close()
 
     @property
     def client_id(self) -> str:
@@ -362,14 +398,15 @@ class Admin(_Client):
     def create_topic(
         self,
         topic: str,
-        queue_count: int = 8,
+        queue_count: int | None = None,
         *,
         broker: str | None = None,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int | None = None,
         level: str | None = None,
+        force: bool = False,
     ) -> None:
-        """Create a topic, or change it, on every broker or on one: `queue_count` queues on each, durability `level`."""
-        portal().run(self._inner.create_topic(topic, queue_count, broker=broker, perm=perm, level=level))
+        """Create a topic, or change what is named of it, on every broker or on one."""
+        portal().run(self._inner.create_topic(topic, queue_count, broker=broker, perm=perm, level=level, force=force))
 
     def delete_topic(self, topic: str) -> None:
         """Delete a topic of either kind from every broker that has it, and from the routes."""
@@ -417,9 +454,19 @@ class Admin(_Client):
         """How far a group is in every queue, its retry topic included."""
         return portal().run(self._inner.group_stats(group, topic))
 
-    def reset_offset(self, group: str, topic: str, start: Start = "first") -> dict[MessageQueue, int]:
+    def groups(self) -> list[str]:
+        """The consumer groups that the brokers know: those with settings, and those with committed offsets; sorted."""
+        return portal().run(self._inner.groups())
+
+    def check_group(self, group: str) -> None:
+        """NotFound when no broker knows the group."""
+        portal().run(self._inner.check_group(group))
+
+    def reset_offset(
+        self, group: str, topic: str, start: Start = "first", *, new: bool = False
+    ) -> dict[MessageQueue, int]:
         """Move a group to a time, "first" or "last" in a topic; the new offsets."""
-        return portal().run(self._inner.reset_offset(group, topic, start))
+        return portal().run(self._inner.reset_offset(group, topic, start, new=new))
 
     def query_by_key(
         self,

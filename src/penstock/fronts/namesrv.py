@@ -8,6 +8,7 @@ broker in this process. Key-value configuration is the only thing kept on disk.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -23,6 +24,8 @@ from penstock.registry.routes import SYS_UNIT, SYS_UNIT_SUB, RouteTables
 from penstock.wire.codes import ORDER_NAMESPACE, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand
+
+log = logging.getLogger("penstock.registry")
 
 KV_NAME_BYTES_MAX = 255
 KV_VALUE_BYTES_MAX = 65_536
@@ -134,7 +137,23 @@ class NameServer:
         for address in (told.address, told.nsq_address):
             if address:
                 self._check_peer(ask.peer, address)
+        rival = self.routes.rival(told, ask.peer, ask.now_ms)
+        if rival:
+            remark = (
+                f"broker {told.broker} with id {told.broker_id} is alive at {rival}: the one at {told.address} is left out "
+                "of the routes. Give it a broker_name of its own."
+            )
+            log.error("two brokers of one name: %s", remark)
+            return ask.command.reply(remark=remark)  # with an error code a broker would only try again
+        fresh = told.address not in self.routes.live
         ha_address, master = self.routes.register(told, ask.peer, ask.now_ms)
+        if fresh:
+            log.info("broker registered name=%s id=%d address=%s", told.broker, told.broker_id, told.address)
+        if fresh and master and not ha_address:
+            log.warning(
+                "a slave registered whose master replicates nothing: it will stay empty, and would serve an empty route "
+                "after the master's end name=%s id=%d address=%s", told.broker, told.broker_id, told.address,
+            )  # fmt: skip
         ext = {key: value for key, value in (("haServerAddr", ha_address), ("masterAddr", master)) if value}
         orders = self._kv.get(ORDER_NAMESPACE)
         return ask.command.reply(ext=ext, body=dumps({"table": orders}) if orders else b"")

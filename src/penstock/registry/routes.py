@@ -16,6 +16,9 @@ from penstock.wire.codes import MASTER_ID, PERM_READ, PERM_WRITE
 EXPIRY_MS = 120_000
 SCAN_MS = 10_000
 FIRST_SCAN_MS = 5_000
+RIVAL_MS = (
+    60_000  # brokers register every 10 to 60 s: one heard of within this time, on a connection that lives, is alive
+)
 
 SYS_UNIT = 1
 SYS_UNIT_SUB = 2
@@ -71,6 +74,17 @@ class RouteTables:
         self._scan_ms: int | None = None
 
     # -- told by brokers
+
+    def rival(self, told: Registration, peer: object, now_ms: int) -> str:
+        """The address of another living broker with this name and id; empty when there is none.
+
+        Were both taken, clients would be sent to the one or the other, as their registrations come: the first one stays.
+        """
+        other = self.addresses.get(told.broker, {}).get(told.broker_id, told.address)
+        live = self.live.get(other)
+        if other == told.address or live is None or live.peer is peer or now_ms - live.seen_ms > RIVAL_MS:
+            return ""
+        return other
 
     def register(self, told: Registration, peer: object, now_ms: int) -> tuple[str, str]:
         """Take a broker in, or hear of it again. The answer is (HA address, address) of its master, for a slave."""

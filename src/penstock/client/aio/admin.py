@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import difflib
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,10 +14,10 @@ from typing import Any, Literal, NamedTuple
 
 from penstock.client import requests
 from penstock.client.aio.cluster import OK, Cluster, number
-from penstock.client.routes import MessageQueue, Route
+from penstock.client.routes import MessageQueue, Route, split_address
 from penstock.client.subscriptions import Start, read_offsets, start_ms
 from penstock.clock import Clock
-from penstock.errors import BrokerRefused, NoRoute, WireError
+from penstock.errors import BrokerRefused, NoRoute, NotFound, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.codes import (
     DEFAULT_TOPIC,
@@ -27,6 +31,8 @@ from penstock.wire.codes import (
 from penstock.wire.fastjson import loads
 from penstock.wire.record import decode_record, iter_records, parse_offset_msg_id
 from penstock.wire.remoting import RemotingCommand
+
+QUEUE_COUNT = 8  # of a new topic, on each broker
 
 
 class QueueStats(NamedTuple):
@@ -114,28 +120,48 @@ class Admin:
     async def create_topic(
         self,
         topic: str,
-        queue_count: int = 8,
+        queue_count: int | None = None,
         *,
         broker: str | None = None,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int | None = None,
         level: str | None = None,
+        force: bool = False,
     ) -> None:
-        """Create a topic, or change it, on every broker or on one: `queue_count` queues on each.
+        """Create a topic, or change it, on every broker or on one.
 
-        `level` is its durability, os or disk; without it a new topic gets the broker's default.
+        What is not named stays as it is: of a new topic, 8 queues on each broker, to be read and written, and the broker's
+        `level` of durability (os or disk). Fewer queues than hold messages are BrokerRefused, unless `force`: what
+        lies in the others can then only be read by asking for them by number.
         """
-        ext = {
-            "topic": topic,
-            "defaultTopic": DEFAULT_TOPIC,
-            "readQueueNums": str(queue_count),
-            "writeQueueNums": str(queue_count),
-            "perm": str(perm),
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-        } | ({} if level is None else {"level": level})
         for address in await self._masters(broker):
-            await self._cluster.ask(address, RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, dict(ext)))
+            known = await self._config(address, topic)
+            ext = {
+                "topic": topic,
+                "defaultTopic": DEFAULT_TOPIC,
+                "readQueueNums": str(known.get("readQueueNums", QUEUE_COUNT) if queue_count is None else queue_count),
+                "writeQueueNums": str(known.get("writeQueueNums", QUEUE_COUNT) if queue_count is None else queue_count),
+                "perm": str(known.get("perm", PERM_READ | PERM_WRITE) if perm is None else perm),
+                "topicFilterType": str(known.get("topicFilterType", "SINGLE_TAG")),
+                "topicSysFlag": str(known.get("topicSysFlag", 0)),
+                "order": str(bool(known.get("order", False))).lower(),
+            }
+            if level is not None:
+                ext["level"] = level
+            if force:
+                ext["force"] = "true"
+            await self._cluster.ask(address, RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
+
+    async def _config(self, address: str, topic: str) -> dict[str, Any]:
+        """A broker's settings of a log topic; empty when it has none such."""
+        request = RemotingCommand(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
+        codes = (*OK, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        answer = await self._cluster.ask(address, request, codes)
+        if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:  # a RocketMQ older than 4.9
+            table = await self._own(address, RequestCode.GET_ALL_TOPIC_CONFIG)
+            found = (table.get("topicConfigTable") or {}).get(topic)
+        else:
+            found = loads(answer.body) if answer.code == ResponseCode.SUCCESS else None
+        return found if isinstance(found, dict) else {}
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic of either kind from every broker that has it, and from the routes."""
@@ -278,11 +304,33 @@ class Admin:
 
     # -- offsets
 
-    async def reset_offset(self, group: str, topic: str, start: Start = "first") -> dict[MessageQueue, int]:
+    async def groups(self) -> list[str]:
+        """The consumer groups that the brokers know: those with settings, and those with committed offsets; sorted."""
+        found: set[str] = set()
+        for address in await self._masters():
+            table = await self._own(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            found.update(table.get("subscriptionGroupTable") or ())
+            table = await self._own(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+            found.update(key.rpartition("@")[2] for key in table.get("offsetTable") or ())
+        return sorted(found)
+
+    async def check_group(self, group: str) -> None:
+        """NotFound when no broker knows the group."""
+        known = await self.groups()
+        if group not in known:
+            near = difflib.get_close_matches(group, known, 1)
+            raise NotFound(f"no broker knows a group {group!r}", f"Did you mean {near[0]}?" if near else "")
+
+    async def reset_offset(
+        self, group: str, topic: str, start: Start = "first", *, new: bool = False
+    ) -> dict[MessageQueue, int]:
         """Move a group to a time, "first" or "last" in a topic; the new offsets.
 
-        Members that are online are moved at once; for a group that is offline the committed offsets are set.
+        Members that are online are moved at once; for a group that is offline the committed offsets are set. NotFound for
+        a group that no broker knows, unless it is to be a `new` one.
         """
+        if not new:
+            await self.check_group(group)
         moment = start_ms(start)
         when_ms = moment if moment is not None else -1 if start == "last" else 0
         ext = {"topic": topic, "group": group, "timestamp": str(when_ms), "isForce": "true"}
@@ -356,7 +404,8 @@ class Admin:
     async def message(self, msg_id: str, topic: str | None = None) -> ReceivedMessage:
         """One message by its offset message id, or, when `topic` is given, by the id its producer gave it.
 
-        BrokerRefused when it is not there; ValueError when the id is none.
+        An offset message id names a broker; only one that the registry knows is asked. Without a topic the id of a producer
+        is looked for in all of them. BrokerRefused or NotFound when it is not there; ValueError when the id is none.
         """
         if topic is not None:
             found = [m for m in await self._query(topic, msg_id, 32, 0, 1 << 62, unique=True) if m.uniq_key == msg_id]
@@ -365,6 +414,15 @@ class Admin:
             if len(msg_id) not in (32, 56):
                 raise BrokerRefused(ResponseCode.QUERY_NOT_FOUND, f"no message {msg_id} in topic {topic}")
         address, physical = parse_offset_msg_id(msg_id)
+        if address not in await self._known_addresses():
+            for name in await self.topics() if topic is None else ():
+                found = [
+                    m for m in await self._query(name, msg_id, 32, 0, 1 << 62, unique=True) if m.uniq_key == msg_id
+                ]
+                if found:
+                    return found[-1]
+            where = "any topic" if topic is None else f"topic {topic}"
+            raise NotFound(f"no message {msg_id} in {where}", "An id is what `penstock message find` prints as msgId.")
         answer = await self._cluster.ask(
             address, RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical)})
         )
@@ -372,6 +430,19 @@ class Admin:
         if message is None:
             raise WireError("the body is no record")
         return message
+
+    async def _known_addresses(self) -> set[str]:
+        """Every broker's, as message ids have them: with the numbers of its host."""
+        loop = asyncio.get_running_loop()
+        found = set()
+        for members in (await self.cluster_info()).brokers.values():
+            for address in members.values():
+                host, port = split_address(address)
+                found.add(address)
+                with contextlib.suppress(OSError):
+                    for info in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                        found.add(f"[{info[4][0]}]:{port}" if ":" in str(info[4][0]) else f"{info[4][0]}:{port}")
+        return found
 
     # -- small steps
 

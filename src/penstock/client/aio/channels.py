@@ -17,6 +17,7 @@ from typing import Any
 
 from penstock.client import nsqframes
 from penstock.client.aio.nsqconnection import NsqConnection
+from penstock.client.aio.outages import Outages
 from penstock.client.nsqframes import Arrived
 from penstock.client.nsqsending import ladder_s
 from penstock.client.ready import share_ready
@@ -79,6 +80,7 @@ class ChannelReader:
         channel: str,
         hand_out: Callable[[Held, ReceivedMessage], None],
         spawn: Spawn,
+        outages: Outages,
         *,
         in_flight_max: int,
         attempts_max: int,
@@ -88,6 +90,7 @@ class ChannelReader:
         self.channel = channel
         self._hand_out = hand_out
         self._spawn = spawn
+        self._outages = outages
         self._in_flight_max = in_flight_max
         self._attempts_max = attempts_max
         self._timeout_s = timeout_s
@@ -124,6 +127,7 @@ class ChannelReader:
                 try:
                     await connection.call(nsqframes.subscribe(self.topic, self.channel), self._timeout_s)
                     pause_s = RECONNECT_S
+                    self._outages.answered(f"broker {broker}")
                     self._connections[broker] = connection
                     self._joined.set()
                     self._share()
@@ -133,7 +137,7 @@ class ChannelReader:
                     self._lost(broker, connection)
                 log.info("channel %s of %s: the connection to %s is lost", self.channel, self.topic, address)
             except ClientError as error:
-                log.warning("channel %s of %s at %s: %s", self.channel, self.topic, address, error)
+                self._outages.failed(f"broker {broker}", f"channel {self.channel} of {self.topic} at {address}", error)
             await asyncio.sleep(pause_s * random.uniform(0.5, 1.0))
             pause_s = min(2 * pause_s, RECONNECT_MAX_S)
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from penstock.client import requests
 from penstock.client.aio.connection import Connection
+from penstock.client.aio.outages import Outages
 from penstock.client.routes import MessageQueue, Route, parse_route, split_addresses
 from penstock.clock import Clock
 from penstock.errors import BrokerRefused, ClientError, Closed, ConnectionLost, NoRoute, Refused, TimedOut, WireError
@@ -59,6 +60,7 @@ class Cluster:
         self._connections: dict[str, asyncio.Task[Connection]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._open = False
+        self.outages = Outages()
         self.on_routes: Callable[[], None] | None = None
 
     async def start(self) -> None:
@@ -202,8 +204,14 @@ class Cluster:
         """Ask for a route again; while no name server answers the old one stays."""
         try:
             await self.route(topic, fresh=True, kind="any")
+            self.outages.answered("the registry")
+        except NoRoute as error:
+            self.outages.answered("the registry")
+            self.outages.failed(f"topic {topic}", "its route", error)
         except (ClientError, WireError) as error:
-            log.warning("no fresh route of %s: %s", topic, error)
+            self.outages.failed("the registry", f"the route of {topic}", error)
+        else:
+            self.outages.answered(f"topic {topic}")
 
     async def _keep(self) -> None:
         """Every 30 s: routes again, and a heartbeat to every broker in them."""
@@ -233,6 +241,14 @@ class Cluster:
         )
         return list(found)
 
+    def broker_at(self, address: str) -> str:
+        """The broker of an address, as outages name it."""
+        for route in self.routes.values():
+            for name, members in route.brokers.items():
+                if address in members.values():
+                    return f"broker {name}"
+        return f"the broker at {address}"
+
     async def send_heartbeats(self) -> None:
         """A heartbeat to every broker known; the unreachable ones are left for the next time."""
         for address in self.broker_addresses():
@@ -242,7 +258,9 @@ class Cluster:
             try:
                 await self.call(address, beat)
             except ClientError as error:
-                log.warning("heartbeat to %s: %s", address, error)
+                self.outages.failed(self.broker_at(address), "a heartbeat", error)
+            else:
+                self.outages.answered(self.broker_at(address))
 
     async def unregister(self, *, producer: str = "", consumer: str = "") -> None:
         """Say goodbye to every broker connected to."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import cast
 
 from penstock.client.routes import split_address
-from penstock.errors import ConnectionLost, TimedOut, WireError
+from penstock.errors import ConnectionLost, NotConnected, TimedOut, WireError
 from penstock.wire.remoting import FLAG_ONEWAY, FRAME_BYTES_MAX, CommandParser, RemotingCommand, encode
 
 OnRequest = Callable[["Connection", RemotingCommand], None]
@@ -42,7 +42,7 @@ class Connection(asyncio.Protocol):
                     lambda: cls(address, on_request), host, port
                 )
         except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"cannot connect to {address}: {error or 'timed out'}") from error
+            raise NotConnected(f"cannot connect to {address}: {error or 'timed out'}") from error
         return connection
 
     @property
@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
     def send(self, command: RemotingCommand) -> None:
         """Write a one-way request or an answer. ConnectionLost when the connection is known to be broken."""
         if self.closed or self._transport is None:
-            raise ConnectionLost(f"the connection to {self.address} is closed")
+            raise NotConnected(f"the connection to {self.address} is closed")
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(encode(command))

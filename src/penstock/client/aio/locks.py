@@ -59,8 +59,9 @@ class QueueLocks:
             try:
                 held = await self.lock(list(assigned))
             except (ClientError, WireError) as error:
-                log.warning("group %s could not renew its queue locks: %s", self._group, error)
+                self._cluster.outages.failed("the queue locks", f"group {self._group} renews them", error)
                 continue
+            self._cluster.outages.answered("the queue locks")
             for queue in held & set(assigned):
                 assigned[queue].locked_s = asyncio.get_running_loop().time()
 
@@ -73,5 +74,5 @@ class QueueLocks:
                     assigned.locked_s = loop.time()
                     return
             except (ClientError, WireError) as error:
-                log.warning("group %s cannot lock %s: %s", self._group, assigned.queue, error)
+                self._cluster.outages.failed("the queue locks", f"group {self._group} locks {assigned.queue}", error)
             await asyncio.sleep(AGAIN_S)

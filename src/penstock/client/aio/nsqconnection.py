@@ -15,7 +15,7 @@ from penstock import __version__
 from penstock.client import nsqframes
 from penstock.client.nsqframes import OF_A_MESSAGE, Arrived, FrameParser
 from penstock.client.routes import split_address
-from penstock.errors import BrokerRefused, ConnectionLost, TimedOut, WireError
+from penstock.errors import BrokerRefused, ConnectionLost, NotConnected, TimedOut, WireError
 from penstock.wire.codes import ResponseCode
 from penstock.wire.nsq import ERROR, MESSAGE
 
@@ -74,7 +74,7 @@ class NsqConnection(asyncio.Protocol):
                     lambda: cls(address, on_message), host, port
                 )
         except (OSError, TimeoutError) as error:
-            raise ConnectionLost(f"cannot connect to {address}: {error or 'timed out'}") from error
+            raise NotConnected(f"cannot connect to {address}: {error or 'timed out'}") from error
         try:
             await connection._introduce(timeout_s)
         except BaseException:
@@ -105,7 +105,7 @@ class NsqConnection(asyncio.Protocol):
     def send(self, data: bytes) -> None:
         """Write a command that is not answered. ConnectionLost when the connection is known to be broken."""
         if self.closed or self._transport is None:
-            raise ConnectionLost(f"the connection to {self.address} is closed")
+            raise NotConnected(f"the connection to {self.address} is closed")
         if not self._out:
             self._loop.call_soon(self._flush)
         self._out.append(data)

@@ -28,7 +28,7 @@ from penstock.client.sending import (
     send_request,
 )
 from penstock.clock import Clock
-from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, PenstockError, TimedOut
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, NotConnected, PenstockError, TimedOut
 from penstock.message import Message
 from penstock.wire.codes import DEFAULT_TOPIC
 from penstock.wire.record import UniqueKeys, pack_host
@@ -41,6 +41,7 @@ Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 RETRIES = 3
 SEND_TIMEOUT_S = 10.0
 BUSY_WAIT_S = 0.05  # doubled with each retry
+BUSY_WAIT_MAX_S = 0.5
 ATTEMPT_S = 6.0  # an idempotent send that has no answer by then goes again; a slow flush is answered after 5
 TEMPLATE_S = 1.0  # how long a new topic's route may be guessed before the name server is asked again
 
@@ -239,7 +240,8 @@ class Producer:
         if self._idempotent:
             return await self._send_once(message, request, keys, queue, selector, deadline)
         avoid: str | None = None
-        for attempt in range(self._retries + 1):
+        attempt = unsure = 0
+        while True:
             to: MessageQueue | None = None
             try:
                 to, free = await self._choose(message, queue, selector, avoid)
@@ -256,12 +258,15 @@ class Producer:
                 if receipt.status is SendStatus.SEND_OK:
                     return receipt
                 log.warning("send to %s: %s, keys %s, id %s", to, receipt.status.value, message.keys, receipt.msg_id)
-                if not self._retry_unsure or attempt == self._retries:
+                unsure += 1
+                if not self._retry_unsure or unsure > self._retries:
                     return receipt
             except (ConnectionLost, BrokerRefused, NoRoute) as error:
                 refused = isinstance(error, BrokerRefused) and error.code not in RETRY_CODES
-                pause = BUSY_WAIT_S * 2**attempt
-                if refused or attempt == self._retries or loop.time() + pause >= deadline:
+                # What was certainly not stored is tried again until the time is over, the rest `retries` times.
+                unsure += isinstance(error, ConnectionLost) and not isinstance(error, NotConnected)
+                pause = min(BUSY_WAIT_S * 2**attempt, BUSY_WAIT_MAX_S)
+                if refused or unsure > self._retries or loop.time() + pause >= deadline:
                     raise
                 log.info("send to %s, attempt %d: %s", to or message.topic, attempt + 1, error)
                 self._templates.pop(message.topic, None)
@@ -271,9 +276,9 @@ class Producer:
                     await self._cluster.refresh(message.topic)
                 if to is None or avoid == to.broker or not free:
                     await asyncio.sleep(pause)
+            attempt += 1
             if to is not None:
                 avoid = to.broker
-        raise AssertionError("unreachable")
 
     async def _send_once(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Callable
 
 from penstock.client import requests
@@ -19,6 +20,7 @@ log = logging.getLogger("penstock.client")
 HOLD_MS = 15_000
 TIMEOUT_S = 30.0
 ERROR_WAIT_S = 1.0
+ERROR_WAIT_MAX_S = 5.0
 FORGOTTEN_WAIT_S = 0.1
 SPAN_MAX = 2_000  # offsets between the oldest unsettled message and the next pull, beyond a full window
 BYTES_MAX = 1 << 20
@@ -48,6 +50,7 @@ class Puller:
 
     async def run(self, assigned: Assigned) -> None:
         """Pull a queue, with hold, as long as its window has room and it is not dropped."""
+        pause_s, outages, broker = ERROR_WAIT_S, self._cluster.outages, f"broker {assigned.queue.broker}"
         while not assigned.dropped:
             window = assigned.window
             assigned.room.clear()
@@ -60,17 +63,19 @@ class Puller:
                 continue
             try:
                 await self._once(assigned)
+                pause_s = ERROR_WAIT_S
+                outages.answered(broker)
             except BrokerRefused as error:
                 if error.code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
                     log.info("group %s pulls %s: %s", self._group, assigned.queue, error)
                     await self._cluster.send_heartbeats()  # the broker forgot us, or heard an older member since
                     await asyncio.sleep(FORGOTTEN_WAIT_S)
                     continue
-                log.warning("group %s pulls %s: %s", self._group, assigned.queue, error)
-                await asyncio.sleep(ERROR_WAIT_S)
+                outages.failed(f"{assigned.queue}", f"group {self._group} pulls", error)
+                pause_s = await _pause(pause_s)
             except (ClientError, WireError) as error:
-                log.warning("group %s pulls %s: %s", self._group, assigned.queue, error)
-                await asyncio.sleep(ERROR_WAIT_S)
+                outages.failed(broker, f"group {self._group} pulls {assigned.queue}", error)
+                pause_s = await _pause(pause_s)
                 await self._cluster.refresh(assigned.queue.topic)
 
     async def _once(self, assigned: Assigned) -> None:
@@ -115,3 +120,9 @@ class Puller:
             log.error("message at %s is given up: its body is %s", where, message.undecodable)
             return False
         return assigned.subscription.wants(message)
+
+
+async def _pause(pause_s: float) -> float:
+    """Wait, a little less or more than the others do; how long to wait the next time."""
+    await asyncio.sleep(pause_s * random.uniform(0.7, 1.0))
+    return min(2 * pause_s, ERROR_WAIT_MAX_S)

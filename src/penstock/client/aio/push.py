@@ -35,7 +35,7 @@ from penstock.client.results import Outcome, Reject, Retry
 from penstock.client.routes import MessageQueue, Route, direct
 from penstock.client.subscriptions import Start, Subscription, consume_from, start_ms
 from penstock.clock import Clock
-from penstock.errors import ClientError, Closed, NoRoute, WireError
+from penstock.errors import ClientError, Closed, NoRoute, NotConnected, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
@@ -45,7 +45,9 @@ log = logging.getLogger("penstock.client")
 
 REBALANCE_S = 20.0
 REBALANCE_SOON_S = 1.0  # when a route, a lock or a member list is still missing
-COMMIT_S = 5.0
+COMMIT_SOON_S = 0.02  # what is settled is committed so soon: a stopped process brings little of it again
+COMMIT_FILE_S = 0.5
+COMMIT_AGAIN_S = 5.0
 GIVE_BACK_WAIT_S = 5.0
 ORDERLY_WAIT_S = 1.0
 CLOSE_S = 5.0  # how long listeners may take when their queue is given up
@@ -155,6 +157,7 @@ class PushConsumer:
         self._ready: asyncio.Queue[Delivery] = asyncio.Queue()
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
         self._rebalance_wanted = asyncio.Event()
+        self._settled = asyncio.Event()
         self._started = False
         self._closing = False
 
@@ -338,6 +341,7 @@ class PushConsumer:
                 self.group,
                 self._offer,
                 self._cluster.spawn,
+                self._cluster.outages,
                 in_flight_max=self._in_flight_max,
                 attempts_max=self._attempts_max,
                 timeout_s=self._timeout_s,
@@ -364,14 +368,18 @@ class PushConsumer:
                 async with asyncio.timeout(wait_s):  # wait_for may lose a cancellation that comes with the event
                     await self._rebalance_wanted.wait()
             self._rebalance_wanted.clear()
-            complete = True
+            complete, outages = True, self._cluster.outages
             for topic in self._topics():
                 try:
                     complete &= await self._rebalance(topic)
+                    outages.answered(f"the sharing of {topic}")
                 except NoRoute:
                     complete = False
+                except NotConnected as error:
+                    log.info("group %s cannot share out %s now: %s", self.group, topic, error)
+                    complete = False
                 except (ClientError, WireError) as error:
-                    log.warning("group %s cannot share out %s: %s", self.group, topic, error)
+                    outages.failed(f"the sharing of {topic}", f"group {self.group}", error)
                     complete = False
             wait_s = REBALANCE_S if complete else REBALANCE_SOON_S
 
@@ -531,17 +539,31 @@ class PushConsumer:
                     await asyncio.sleep(GIVE_BACK_WAIT_S)
         assigned.consumed_s = asyncio.get_running_loop().time()
         assigned.settle(message.queue_offset)
+        self._settled.set()
 
     # -- offsets
 
     async def _keep_offsets(self) -> None:
+        outages = self._cluster.outages
+        soon_s = COMMIT_SOON_S if self.model == "cluster" else COMMIT_FILE_S
         while True:
-            await asyncio.sleep(COMMIT_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(COMMIT_AGAIN_S):  # positions move without a message, too
+                    await self._settled.wait()
+            await asyncio.sleep(soon_s)  # those that are settled meanwhile go with it
+            self._settled.clear()
+            failed = False
             for assigned in list(self.assigned.values()):
+                broker = f"broker {assigned.queue.broker}"
                 try:
                     await self._commit(assigned)
+                    outages.answered(broker)
                 except (ClientError, WireError) as error:
-                    log.warning("group %s could not commit %s: %s", self.group, assigned.queue, error)
+                    outages.failed(broker, f"group {self.group} commits {assigned.queue}", error)
+                    failed = True
+            if failed:
+                await asyncio.sleep(COMMIT_AGAIN_S)
+                self._settled.set()
 
     async def _commit(self, assigned: Assigned) -> None:
         """Tell the committed offset to the broker, or write it to the file."""
