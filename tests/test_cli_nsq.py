@@ -243,3 +243,74 @@ def test_nsqlookupd_and_nsqd_find_each_other(tmp_path: Path) -> None:
             assert f"127.0.0.1:{found['tcp_port']}" == at["TCP"]
         registry.send_signal(signal.SIGINT)
         assert registry.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (
+            ["-data-path=nowhere/at/all"],
+            1,
+            "FATAL: failed to instantiate nsqd - failed to lock data-path: open nowhere/at/all",
+        ),
+        (["-tcp-address=127.0.0.1:99999"], 1, "listen (127.0.0.1:99999) failed"),
+        (["-http-address=127.0.0.1:x"], 1, "listen (127.0.0.1:x) failed"),
+        (["-tcp-address=256.1.1.1:99"], 1, "FATAL: failed to run nsqd - cannot listen on 256.1.1.1:99"),
+        (["-node-id=5000"], 1, "FATAL: failed to instantiate nsqd - --node-id must be [0,1024)"),
+        (["-max-deflate-level=20"], 1, "--max-deflate-level must be [1,9]"),
+        (["-e2e-processing-latency-percentile=2"], 1, "invalid E2E processing latency percentile: 2"),
+        (["-config=nowhere.toml"], 1, "FATAL: failed to load config file nowhere.toml - open nowhere.toml"),
+        (["-tls-cert=nowhere", "-tls-key=nowhere"], 1, "FATAL"),
+        (["-tls-client-auth-policy=bogus"], 1, "FATAL"),
+        (["-tls-required=true"], 1, "FATAL"),
+        (
+            ["-max-rdy-count=99999999999999999999"],
+            2,
+            'invalid value "99999999999999999999" for flag -max-rdy-count: value out',
+        ),
+        (["-msg-timeout=99999999999h"], 2, "parse error"),
+        (["-mem-queue-size=x"], 2, "parse error"),
+        (["-heap=1"], 2, "flag provided but not defined: -heap"),
+    ],
+)
+def test_what_nsqd_refuses_is_refused_in_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], status: int, said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    free = ["-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"]
+    told = run("nsqd", *free, *arguments)
+    assert told.returncode == status
+    assert said in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+def test_one_port_for_two_listeners_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+    told = run("nsqd", f"-tcp-address=127.0.0.1:{port}", f"-http-address=127.0.0.1:{port}", f"-data-path={tmp_path}")
+    assert told.returncode == 1
+    assert "FATAL" in told.stderr
+
+
+def test_an_address_of_a_lookupd_that_is_none_is_told_and_all_else_works(tmp_path: Path) -> None:
+    with running("nsqd", f"-data-path={tmp_path}", "-lookupd-tcp-address=bad") as (_, at):
+        assert ask(at["HTTP"], "GET", "/ping").body == b"OK"
+
+
+def test_debug_is_open_as_at_nsqd(tmp_path: Path) -> None:
+    with running("nsqd", f"-data-path={tmp_path}") as (_, at):
+        assert ask(at["HTTP"], "POST", "/debug/freememory").status == 200
+        assert ask(at["HTTP"], "GET", "/debug/stacks").status == 200
+        assert ask(at["HTTP"], "GET", "/debug/nothing").status == 404
+
+
+def test_nsqd_cannot_mistake_our_table_for_its_own(tmp_path: Path) -> None:
+    """Go's decoder takes field names in any case: the table of topics is then a sentence, and nsqd ends."""
+    with running("nsqd", f"-data-path={tmp_path}") as (_, at):
+        ask(at["HTTP"], "POST", "/pub?topic=t", b"x")
+    table = json.loads((tmp_path / "nsqd.dat").read_text())
+    assert [topic["name"] for topic in table["topics"]] == ["t"]
+    assert isinstance(table["TOPICS"], str)
+    with running("nsqd", f"-data-path={tmp_path}") as (_, at):  # we do
+        (topic,) = json.loads(ask(at["HTTP"], "GET", "/stats?format=json").body)["topics"]
+        assert topic["depth"] == 1

@@ -411,3 +411,17 @@ def test_sessions_of_closed_connections_are_let_go_of() -> None:
         while broker.call(lambda server: len(server._process.nsq.sessions)):
             assert time.monotonic() < deadline
         assert broker.call(lambda server: len(server._process.nsq._due)) == 0
+
+
+def test_the_log_says_who_came_and_went(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "penstock")
+    with Broker() as broker:
+        peer = NsqPeer(broker.nsq)
+        assert peer.ask(b"PUB jobs\n" + sized(b"x")) == b"OK"
+        port = peer.socket.getsockname()[1]
+        peer.close()
+        deadline = time.monotonic() + 10
+        while f"client left protocol=nsq peer=127.0.0.1:{port}" not in caplog.text:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    assert f"client connected protocol=nsq peer=127.0.0.1:{port}" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,10 @@ from penstock.tls import server_context
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A certificate that signs itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
+    return make_certificate(tmp_path_factory.mktemp("tls"))
+
+
+def make_certificate(folder: Path) -> dict[str, str]:
     cert, key = folder / "cert.pem", folder / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost",
@@ -95,3 +99,22 @@ def test_client_certificates(files: dict[str, str]) -> None:
     assert handshake(strict, known) == "TLSv1.3"
     with pytest.raises(ssl.SSLError):
         handshake(strict, stranger())
+
+
+def test_require_takes_any_certificate_and_none_without(
+    files: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    require = files | {"tls_client_auth_policy": "require"}
+    unknown = make_certificate(tmp_path_factory.mktemp("other"))  # nobody knows who signed it
+    client = stranger()
+    client.load_cert_chain(unknown["tls_cert"], unknown["tls_key"])
+    assert handshake(require, client) == "TLSv1.3"
+    client.maximum_version = ssl.TLSVersion.TLSv1_2
+    assert handshake(require, client) == "TLSv1.2"
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        bare = stranger()
+        bare.maximum_version = version
+        with pytest.raises(ssl.SSLError):
+            handshake(require, bare)
+    with pytest.raises(ssl.SSLError):  # the other policy is as strict as before
+        handshake(files | {"tls_client_auth_policy": "require-verify", "tls_root_ca_file": files["tls_cert"]}, client)

@@ -159,7 +159,7 @@ class Peer:
         self.announcer = announcer
         self.address = address
         host, _, port = address.rpartition(":")
-        self.host, self.port = host.strip("[]"), int(port)
+        self.host, self.port = host.strip("[]"), int(port) if port.isdecimal() else -1
         self.http: tuple[str, int] | None = None  # where it answers clients
         self.news = asyncio.Event()
         self._complained = False
@@ -195,6 +195,8 @@ class Peer:
         return True
 
     async def _talk(self) -> None:
+        if not self.host or not 0 < self.port < 65_536:
+            raise ValueError("an address is host:port")
         async with asyncio.timeout(ANSWER_S):
             reader, writer = await asyncio.open_connection(self.host, self.port)
         try:

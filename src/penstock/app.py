@@ -357,7 +357,7 @@ class Server:
             process.name_server = NameServer(
                 Path(config.data) / "namesrv", files=self._files, foreign_addresses=config.foreign_addresses
             )
-            await net.listen(bound["registry"], lambda remote, wake: RemotingSession(process, remote, wake))
+            await net.listen(bound["registry"], lambda remote, wake: RemotingSession(process, remote, wake), "registry")
         if "lookup" not in bound and "lookup_http" not in bound:
             return None
         from penstock.fronts.lookupd import Lookupd, LookupHttp
@@ -371,7 +371,7 @@ class Server:
         lookupd.tcp_port = _port(self.addresses.get("lookup", ":0"))
         lookupd.http_port = _port(self.addresses.get("lookup_http", ":0"))
         if "lookup" in bound:
-            await net.listen(bound["lookup"], lookupd.session)
+            await net.listen(bound["lookup"], lookupd.session, "lookupd")
         if "lookup_http" in bound:
             site = LookupHttp(lookupd, allowed_hosts=parts(config.allowed_hosts), begin=net.begin)
             await self._listen_http(net, stack, "lookup_http", site)
@@ -408,7 +408,7 @@ class Server:
                 authority = Authority(config, net.begin)
                 process.nsq.ask_authority = authority.ask
                 stack.push_async_callback(authority.close)
-            await net.listen(bound["nsq"], process.nsq.session, refusal=TOO_MANY)
+            await net.listen(bound["nsq"], process.nsq.session, "nsq", refusal=TOO_MANY)
         if "remoting" in bound:
             await self._start_remoting(net, stack, config, broker)
 
@@ -420,7 +420,7 @@ class Server:
         front = process.front = BrokerFront(broker)
         if config.advertise:
             self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
-        await net.listen(self._bound["remoting"], front.session)
+        await net.listen(self._bound["remoting"], front.session, "remoting")
         await self._listen_vip(net, stack, config, front)
         registration = Registration(broker, self.addresses["remoting"], self._nsq_address(config))
         if process.name_server is not None:
@@ -525,7 +525,7 @@ class Server:
             log.warning("no VIP port error=%s", error)
             return
         stack.callback(listener.close)
-        await net.listen(listener, front.session)
+        await net.listen(listener, front.session, "remoting")
 
     @staticmethod
     async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None]) -> None:

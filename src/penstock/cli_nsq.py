@@ -29,6 +29,10 @@ class Usage(Exception):
     """A command line that cannot be obeyed; the text is what Go's flag package says."""
 
 
+class Fatal(Usage):
+    """Values that are read and cannot be: nsqd says so in its log and ends with 1."""
+
+
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
@@ -41,7 +45,10 @@ def duration_ms(text: str) -> int:
     pieces = re.findall(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)", text)
     if not pieces or "".join(number + unit for number, unit in pieces) != text:
         raise ValueError(text)
-    return round(sum(float(number) * _UNITS[unit] for number, unit in pieces))
+    found = round(sum(float(number) * _UNITS[unit] for number, unit in pieces))
+    if found * 1_000_000 >= 1 << 63:
+        raise ValueError(text)
+    return found
 
 
 def read_value(option: Option, text: str) -> Any:
@@ -51,13 +58,18 @@ def read_value(option: Option, text: str) -> Any:
             raise ValueError(text)
         return TRUTHS[text]
     if option.kind == "int":
-        return int(text, 0) if text.lstrip("+-").isalnum() and text.isascii() else int("x")
+        number = int(text, 0) if text.lstrip("+-").isalnum() and text.isascii() else int("x")
+        if not -(1 << 63) <= number < 1 << 63:
+            raise OverflowError(text)
+        return number
     if option.kind == "duration":
         return duration_ms(text)
     if option.kind == "floats":
         found = [float(part) for part in text.split(",")]
-        if not all(0 < value <= 1 for value in found):
-            raise ValueError(text)
+        for value in found:
+            if not 0 < value <= 1:
+                wrong = f"invalid E2E processing latency percentile: {value:g} (parse error)"
+                raise Fatal(f"failed to instantiate nsqd - {wrong}")
         return found
     if option.kind == "level":
         return _word(text.lower(), LEVELS)
@@ -103,6 +115,8 @@ def parse(options: Sequence[Option], arguments: Sequence[str]) -> dict[str, Any]
                 raise Usage(f"flag needs an argument: -{name}")
         try:
             value = read_value(option, text)
+        except OverflowError:
+            raise Usage(f'invalid value "{text}" for flag -{name}: value out of range') from None
         except ValueError:
             raise Usage(f'invalid value "{text}" for flag -{name}: parse error') from None
         found[name] = [*found.get(name, ()), *value] if option.kind in _LISTS else value
@@ -117,9 +131,9 @@ def read_file(options: Sequence[Option], path: str) -> dict[str, Any]:
         with open(path, "rb") as file:
             table = tomllib.load(file)
     except OSError as error:
-        raise Usage(f"failed to load config file {path} - {error.strerror}") from None
+        raise Fatal(f"failed to load config file {path} - open {path}: {(error.strerror or '').lower()}") from None
     except tomllib.TOMLDecodeError as error:
-        raise Usage(f"failed to load config file {path} - {error}") from None
+        raise Fatal(f"failed to load config file {path} - {error}") from None
     found: dict[str, Any] = {}
     for option in options:
         if option.name not in table:
@@ -130,8 +144,8 @@ def read_file(options: Sequence[Option], path: str) -> dict[str, Any]:
                 found[option.flag] = [one for part in value for one in read_value(option, str(part))]
             else:
                 found[option.flag] = read_value(option, str(value).lower() if isinstance(value, bool) else str(value))
-        except ValueError:
-            raise Usage(f"config file {path}: {option.name} cannot be {value!r}") from None
+        except (ValueError, OverflowError):
+            raise Fatal(f"failed to load config file {path} - {option.name} cannot be {value!r}") from None
     return found
 
 
@@ -170,7 +184,7 @@ def _split(address: str) -> tuple[str, int]:
         return (address if "/" in address else f"./{address}"), -1
     host, _, port = address.rpartition(":")
     if not port.isdecimal() or int(port) > 65_535:
-        raise Usage(f"invalid address {address}")
+        raise Fatal(f"failed to instantiate nsqd - listen ({address}) failed - address {port}: invalid port")
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
@@ -192,9 +206,11 @@ def nsqd_config(values: dict[str, Any]) -> BrokerConfig:
 
     found = settings(NSQD, values)
     if not 0 <= found["node_id"] < 1024 and found["node_id"] != -1:
-        raise Usage("--node-id must be [0,1024)")
+        raise Fatal("failed to instantiate nsqd - --node-id must be [0,1024)")
     if not 1 <= found["max_deflate_level"] <= 9:
-        raise Usage("--max-deflate-level must be [1,9]")
+        raise Fatal("failed to instantiate nsqd - --max-deflate-level must be [1,9]")
+    if not os.path.isdir(found["data"] or "."):
+        raise Fatal(f"failed to instantiate nsqd - failed to lock data-path: open {found['data']}: no such directory")
     if found["tls_client_auth_policy"] and found["tls_required"] == "false":
         found["tls_required"] = "true"
     found["broadcast_address"] = found["broadcast_address"] or socket.gethostname()
@@ -245,6 +261,10 @@ def _run(
             print(version_line(name), flush=True)
             sys.exit(0)
         broker, registry = server(values)
+    except Fatal as error:
+        _log_to(f"[{name}] ", "info")
+        log.critical(str(error))
+        sys.exit(1)
     except Usage as error:
         text = f"{error}\n" if str(error) else ""
         sys.stderr.write(f"{text}{usage(name, options)}\n")
@@ -255,6 +275,9 @@ def _run(
         _serve(broker, registry, listeners)
     except (PenstockError, OSError) as failure:
         log.critical("failed to run %s - %s", name, failure)
+        sys.exit(1)
+    except Exception as failure:  # a harness that reads the log gets a line it can read
+        log.critical("failed to run %s - %r", name, failure)
         sys.exit(1)
     sys.exit(0)
 

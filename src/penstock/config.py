@@ -44,7 +44,7 @@ class BrokerConfig:
         "names besides this machine's own that HTTP is asked under; separated by ;, * for any", ""
     )
     admin_token: str = _about("bearer token for PUT /config and /debug; empty: these are refused", "")
-    open_config: bool = _about("let anybody change settings by PUT /config, as nsqd does", False)
+    open_config: bool = _about("let anybody use PUT /config and /debug, as nsqd does", False)
     broadcast_address: str = _about("address told to nsqlookupd; empty: that of the listener, else the host name", "")
     broadcast_tcp_port: int = _about("NSQ port told to nsqlookupd; 0: the real one", 0)
     broadcast_http_port: int = _about("HTTP port told to nsqlookupd; 0: the real one", 0)

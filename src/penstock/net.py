@@ -113,16 +113,17 @@ class Connection(asyncio.BufferedProtocol):
     """One socket and its session."""
 
     __slots__ = (
-        "_counted", "_ending", "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_memory", "_net", "_owed",
+        "_counted", "_ending", "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_memory", "_net", "_owed", "_protocol",
         "_reading", "_refusal", "_stopped", "dirty", "heard_ms", "make", "remote", "session", "transport",
     )  # fmt: skip
 
     def __init__(
-        self, net: Net, make: Callable[[str, Callable[[], None]], Any], *, counted: bool = False, refusal: bytes = b""
+        self, net: Net, make: Callable[[str, Callable[[], None]], Any], *, protocol: str = "", refusal: bytes = b""
     ) -> None:
         self._net = net
         self.make = make
-        self._counted = counted  # among the connections that limits are for
+        self._protocol = protocol  # of a peer that connected to us
+        self._counted = bool(protocol)  # among the connections that limits are for
         self._refusal = refusal
         self._reading = True
         self._stopped = False  # the session has answered enough for now: the rest of what was read waits
@@ -156,6 +157,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         self.session = self.make(self.remote, self.wake)
         net.connections.add(self)
+        if self._protocol:
+            log.info("client connected protocol=%s peer=%s", self._protocol, self.remote)
 
     def connection_lost(self, error: Exception | None) -> None:
         net = self._net
@@ -164,6 +167,7 @@ class Connection(asyncio.BufferedProtocol):
         self._memory = self._owed = 0
         if self._counted:
             net.dismiss(self.remote)
+            log.info("client left protocol=%s peer=%s reason=%s", self._protocol, self.remote, error or "closed")
         self.transport = None
         self._large = None
         self._left = b""
@@ -421,14 +425,20 @@ class Net:
     # -- listening -----------------------------------------------------------------------------------------------
 
     async def listen(
-        self, listener: socket.socket, make: Callable[[str, Callable[[], None]], Any], *, refusal: bytes = b""
+        self,
+        listener: socket.socket,
+        make: Callable[[str, Callable[[], None]], Any],
+        protocol: str,
+        *,
+        refusal: bytes = b"",
     ) -> None:
         """Accept connections on a bound socket; `refusal` is what one too many is told."""
-        await self.serve(listener, lambda: Connection(self, make, counted=True, refusal=refusal))
+        await self.serve(listener, lambda: Connection(self, make, protocol=protocol, refusal=refusal))
 
     async def serve(self, listener: socket.socket, protocol: Callable[[], Any], tls: Any = None) -> None:
         """The same for connections of another kind: they have what `Connection` has of `flush`, `expired` and `close`,
         and put themselves into `connections`."""
+        listener.listen(BACKLOG)  # uvloop would pass over the error of a port that somebody else listens on already
         create: Any = self.loop.create_server
         if listener.family == socket.AF_UNIX:
             create = self.loop.create_unix_server

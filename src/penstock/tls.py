@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import ssl
+import sys
 
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError
@@ -16,10 +18,7 @@ VERSIONS = {
 
 
 def server_context(config: BrokerConfig) -> ssl.SSLContext | None:
-    """The context, or None when there is no certificate. ConfigError for files and words that cannot be right.
-
-    A client certificate that is required is also verified: Python has no way to take any.
-    """
+    """The context, or None when there is no certificate. ConfigError for files and words that cannot be right."""
     if not config.tls_cert and not config.tls_key:
         if config.tls_required != "false" or config.tls_client_auth_policy:
             raise ConfigError("TLS is required and there is no certificate", "Set tls_cert and tls_key.")
@@ -47,4 +46,33 @@ def server_context(config: BrokerConfig) -> ssl.SSLContext | None:
         ) from None
     if config.tls_client_auth_policy:
         context.verify_mode = ssl.CERT_REQUIRED
+    if config.tls_client_auth_policy == "require":
+        _take_any_certificate(context)
     return context
+
+
+# int (*)(X509_STORE_CTX *, void *): 1 says that the peer's certificate is good.
+_Verify = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+_ANY = _Verify(lambda store, argument: 1)
+
+
+def _take_any_certificate(context: ssl.SSLContext) -> None:
+    """A client must show a certificate and prove that it has the key; who signed it does not matter, as at nsqd.
+
+    Python's ssl has no word for this, OpenSSL has: the context object holds the address of OpenSSL's own behind its head.
+    ConfigError where that library's functions cannot be reached: silently asking for more, or for less, is not an option.
+    """
+    try:
+        library = ctypes.CDLL(sys.modules["_ssl"].__file__)
+        get_mode, set_callback = library.SSL_CTX_get_verify_mode, library.SSL_CTX_set_cert_verify_callback
+        address = ctypes.c_void_p.from_address(id(context) + object.__basicsize__)
+        get_mode.argtypes, get_mode.restype = [ctypes.c_void_p], ctypes.c_int
+        set_callback.argtypes, set_callback.restype = [ctypes.c_void_p, _Verify, ctypes.c_void_p], None
+        if not address.value or get_mode(address) & 3 != 3:  # VERIFY_PEER | FAIL_IF_NO_PEER_CERT, as was set above
+            raise OSError("the context is of another shape")
+        set_callback(address, _ANY, None)
+    except (OSError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"tls_client_auth_policy=require cannot be had with this Python's OpenSSL: {error}",
+            "Set require-verify, with tls_root_ca_file for the certificates to be taken.",
+        ) from None

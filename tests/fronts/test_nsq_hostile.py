@@ -197,3 +197,16 @@ async def test_silence_before_the_magic_ends(tmp_path: Path) -> None:
     front.tick()
     assert other.closing
     broker.close()
+
+
+def test_identify_takes_its_fields_in_any_case() -> None:
+    """As Go's decoder does; of one field written twice the last counts."""
+    with Broker() as broker:
+        peer = NsqPeer(broker.nsq)
+        body = b'{"Client_ID":"a","FEATURE_NEGOTIATION":true,"msg_timeout":2000,"Msg_Timeout":5000,"other":1}'
+        answer = json.loads(peer.ask(b"IDENTIFY\n" + sized(body)))
+        assert answer["msg_timeout"] == 5000
+        peer.close()
+        peer = NsqPeer(broker.nsq)
+        assert b"heartbeat interval (5) is invalid" in peer.ask(b"IDENTIFY\n" + sized(b'{"Heartbeat_Interval":5}'))
+        peer.close()

@@ -18,6 +18,9 @@ from penstock.errors import Corrupt
 log = logging.getLogger("penstock.disk")
 
 HEAD_BYTES = 26
+# nsqd takes the names of fields in any case, and refuses to start on a table of topics that is a sentence: it would show
+# topics without their messages, which lie in files it does not know.
+NOT_FOR_NSQD = "messages of these topics lie in Penstock's own files, which nsqd cannot read"
 _NAME = re.compile(r"(?=.{1,64}$)[.a-zA-Z0-9_-]+(#ephemeral|#tmp)?", re.ASCII)
 
 
@@ -78,7 +81,10 @@ def write_nsqd_dat(files: Files, folder: Path, topics: list[TopicEntry], version
         }
         for topic in topics
     ]
-    tables.save(files, folder / "nsqd.dat", {"topics": table, "version": version})
+    found: dict[str, Any] = {"topics": table, "version": version}
+    if any(topic.more.get("level", "memory") != "memory" or topic.more.get("kind") == "log" for topic in topics):
+        found["TOPICS"] = NOT_FOR_NSQD
+    tables.save(files, folder / "nsqd.dat", found)
 
 
 def messages(files: Files, folder: Path, topic: str, channel: str = "") -> Iterator[StoredMessage]:

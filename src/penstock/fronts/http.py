@@ -365,8 +365,11 @@ class NsqHttp(Site):
 
     # -- settings ------------------------------------------------------------------------------------------------
 
-    def _admin(self, request: Request) -> bool:
+    def _trusted(self, request: Request) -> bool:
+        """Whether this peer may change settings and look inside: with the token, or anybody as at nsqd."""
         token = self.config.admin_token.encode()
+        if self.config.open_config:
+            return True
         return bool(token) and hmac.compare_digest(request.header(b"authorization"), b"Bearer " + token)
 
     def statsd_prefix(self) -> str:
@@ -398,7 +401,7 @@ class NsqHttp(Site):
         return self._option(request.path.rpartition("/")[2])
 
     async def _change_config(self, request: Request) -> Answer:
-        if not (self.config.open_config or self._admin(request)):
+        if not self._trusted(request):
             return self.reject(403, "ADMIN_TOKEN_REQUIRED")
         name = request.path.rpartition("/")[2]
         body = await request.body(self.config.max_msg_size)
@@ -418,17 +421,17 @@ class NsqHttp(Site):
         return self._option(name)
 
     def _no_debug(self, request: Request) -> Answer:
-        return error(404, "NOT_FOUND") if self._admin(request) else self.reject(403, "ADMIN_TOKEN_REQUIRED")
+        return error(404, "NOT_FOUND") if self._trusted(request) else self.reject(403, "ADMIN_TOKEN_REQUIRED")
 
     def _free_memory(self, request: Request) -> Answer:
-        if not self._admin(request):
+        if not self._trusted(request):
             return self.reject(403, "ADMIN_TOKEN_REQUIRED")
         gc.collect()
         return Answer(200, b"", (TEXT,))
 
     def _stacks(self, request: Request) -> Answer:
         """Where every thread is."""
-        if not self._admin(request):
+        if not self._trusted(request):
             return self.reject(403, "ADMIN_TOKEN_REQUIRED")
         pieces = []
         for number, frame in sys._current_frames().items():

@@ -76,6 +76,9 @@ def _parse(body: bytes) -> dict[str, Any]:
             table = {}
         if not isinstance(table, dict):
             raise ValueError
+        for name in list(table):  # as Go reads it: the case does not matter, the last one counts
+            if name.lower() in kinds and name.lower() != name:
+                table[name.lower()] = table.pop(name)
         for name, kind in kinds.items():
             value = table.get(name)
             if value is None:
