@@ -179,6 +179,7 @@ class Broker:
         self.save_tables()
         self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
         self.transactions.load()
+        self.queueing.pool.after_cut = recovery.power_cut
         self.queueing.open()
         self.staging.open()
         return recovery

@@ -1,7 +1,7 @@
 """lost+found: where damaged files go. Recovery deletes nothing (rule R14); retention removes them after three days.
 
-    lost+found/<path with dashes>.<ms>     the file or folder as it was found
-    lost+found/manifest.jsonl              a line each: {"from", "to", "why", "at"}
+lost+found/<path with dashes>.<ms>     the file or folder as it was found
+lost+found/manifest.jsonl              a line each: {"from", "to", "why", "at"}
 """
 
 from __future__ import annotations

@@ -28,9 +28,9 @@ from penstock.disk.files import Files
 from penstock.errors import StoreError
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import address, be32, be64, copy, put32, put64, zero
+    from cython.cimports.penstock.octets import address, be64, copy, put32, put64, zero
 else:
-    from penstock.octets import address, be32, be64, copy, put32, put64, zero
+    from penstock.octets import address, be64, copy, put32, put64, zero
 
 log = logging.getLogger("penstock.disk")
 

@@ -15,7 +15,6 @@ Nothing that may hold a record is deleted: it moves to ``lost+found/``. Run twic
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict, dataclass, field
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from penstock.disk import tables
+from penstock.disk.aside import set_aside
 from penstock.disk.files import last_byte, number_names, wipe
 from penstock.disk.segments import Segment, SegmentedFile, segment_name
 from penstock.errors import Locked, StoreError
@@ -47,6 +47,7 @@ class Recovery:
     """What opening found and did. Positions are physical offsets."""
 
     clean: bool = False
+    power_cut: bool = False
     epoch: int = 0
     start: int = 0
     end: int = 0
@@ -105,7 +106,9 @@ class _Recoverer:
                 queue.follow(log.file.first)
                 queue.reserve(queue.max_offset + store.options.reserve_offsets)
         if not report.clean:
-            self._close_gaps(aborted)
+            report.power_cut = self._power_cut(aborted)
+            if report.power_cut:
+                self._close_gaps()
             self._flush_all()
         store.entry_count = sum(queue.max_offset for by_id in store.queues.values() for queue in by_id.values())
         self.upkeep.checkpoint.write(self.upkeep.state())
@@ -223,22 +226,7 @@ class _Recoverer:
         if path.is_file() and path.stat().st_size == 0:
             self.files.unlink(path)
             return
-        lost = self.folder / "lost+found"
-        self.files.make_folder(lost)
-        name = f"{'-'.join(path.relative_to(self.folder).parts)}.{self.store.clock.now_ms()}"
-        to, n = lost / name, 0
-        while to.exists():
-            n += 1
-            to = lost / f"{name}.{n}"
-        self.files.rename(path, to)
-        self.files.sync_folder(lost)
-        self.files.sync_folder(path.parent)
-        line = {"from": str(path.relative_to(self.folder)), "to": to.name, "why": why, "at": self.store.clock.now_ms()}
-        fd = self.files.open(lost / "manifest.jsonl", create=True)
-        try:
-            self.files.write(fd, self.files.size(fd), json.dumps(line).encode() + b"\n")
-        finally:
-            self.files.close(fd)
+        set_aside(self.files, self.folder, path, why, self.store.clock.now_ms())
         self.report.moved.append(str(path.relative_to(self.folder)))
 
     # ---- clean
@@ -570,15 +558,17 @@ class _Recoverer:
 
     # ---- afterwards
 
-    def _close_gaps(self, aborted: str | None) -> None:
+    def _power_cut(self, aborted: str | None) -> bool:
+        """Whether more than the process ended: the memory that told where the log ends is gone."""
+        same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
+        pages = self.upkeep.live.seen()
+        told = any(state == marks.LIVE and self.store.log.end in ends for state, _, *ends in pages)
+        return aborted is not None and aborted.startswith("pid") and not (same_boot and told)
+
+    def _close_gaps(self) -> None:
         """After a power cut, queue offsets that somebody may have seen are not given out again."""
         store = self.store
         reserved = self._reserved()
-        same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
-        pages = self.upkeep.live.seen()
-        told = any(state == marks.LIVE and store.log.end in ends for state, _, *ends in pages)
-        if aborted is None or not aborted.startswith("pid") or (same_boot and told):
-            return
         for topic, queue_id in reserved:
             store.queue(topic, queue_id)
         for by_id in store.queues.values():
