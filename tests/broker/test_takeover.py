@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Reader, Side
-from penstock.errors import Corrupt
 
 LEFT = Path(__file__).parents[1] / "vectors" / "diskqueue" / "nsqd"
 
@@ -56,8 +55,24 @@ def test_a_folder_of_nsqd(tmp_path: Path, level: str, clean: bool) -> None:
     side.close()
 
 
-def test_a_table_that_cannot_be_read_ends_the_start(tmp_path: Path) -> None:
-    (tmp_path / "nsqd.dat").write_text("{")
-    with pytest.raises(Corrupt, match=r"nsqd\.dat"):
-        Side(tmp_path)
-    assert (tmp_path / "nsqd.dat").read_text() == "{"
+@pytest.mark.parametrize("damage", ["{", "[]", '{"topics": 5}', "folder", "gone"])
+def test_a_table_that_cannot_be_read_costs_no_message(tmp_path: Path, damage: str) -> None:
+    """Topics and channels are told from their files: ours, and nsqd's own."""
+    side = Side(tmp_path)
+    topic = side.keeper.topic(b"t")
+    topic.channel(b"c")
+    side.keeper.publish(topic, [b"kept"])
+    side.turn(1000)
+    side.broker.close(True)
+    for name in ("nsqd.dat", "nsqd.dat.bak"):
+        (tmp_path / name).unlink(missing_ok=True)
+        if damage == "folder":
+            (tmp_path / name).mkdir()
+        elif damage != "gone":
+            (tmp_path / name).write_text(damage)
+    side.open()
+    assert drain(side, b"t", b"c") == [b"kept"]
+    side.reopen(clean=True)
+    assert list(side.keeper.topics[b"t"].channels) == [b"c"]
+    assert bool(list(tmp_path.glob("lost+found/nsqd.dat.*"))) == (damage != "gone")
+    side.close()

@@ -84,3 +84,111 @@ def test_beginning_anew_forgets(tmp_path: Path) -> None:
     file.finish(5)
     file.restart(3)
     assert (file.committed, file.beyond, file.finished(5)) == (3, 0, 0)
+
+
+def written(path: Path) -> CursorFile:
+    file = make(path)
+    file.commit(40)
+    for ordinal in (41, 43, 44, 5000):
+        file.finish(ordinal)
+    file.commit(42)
+    return file
+
+
+def test_one_bit_anywhere_makes_nothing_finished_that_is_not(tmp_path: Path) -> None:
+    path = written(tmp_path).path
+    whole = path.read_bytes()
+    inside = (PAGE, PAGE + 7, PAGE + 9, PAGE + 15, PAGE + 20, PAGE + 21, PAGE + 90, PAGE + 641, 2 * PAGE)
+    for at in [0, 4, 7, 9, 16, *range(512, 536, 2), *range(1025, 1048, 2), *inside]:
+        for bit in range(8):
+            damaged = bytearray(whole)
+            damaged[at] ^= 1 << bit
+            path.write_bytes(damaged)
+            file = make(tmp_path, begin=0)
+            assert file.committed <= 42, (at, bit)
+            known = [o for o in (41, 43, 44, 5000) if o >= file.committed and file.finished(o)]
+            assert file.beyond == len(known), (at, bit)
+            assert file.reach() >= file.committed
+
+
+@pytest.mark.parametrize(
+    ("at", "length"), [(0, 16), (512, 24), (1024, 24), (0, 512), (0, PAGE), (PAGE, PAGE), (0, 3 * PAGE)]
+)
+@pytest.mark.parametrize("byte", [b"\0", b"\xff"])
+def test_a_part_that_is_overwritten_makes_nothing_finished(tmp_path: Path, at: int, length: int, byte: bytes) -> None:
+    path = written(tmp_path).path
+    whole = path.read_bytes()
+    path.write_bytes(whole[:at] + byte * length + whole[at + length :])
+    file = make(tmp_path, begin=0)
+    assert file.committed <= 42
+    assert {o for o in range(file.committed, 6000) if file.finished(o)} <= {41, 43, 44, 5000}
+
+
+@pytest.mark.parametrize("size", [0, 1, 600, 1100, PAGE, PAGE + 20, 2 * PAGE, 2 * PAGE + 1, 5 * PAGE])
+def test_a_file_of_another_length_says_no_more_than_it_did(tmp_path: Path, size: int) -> None:
+    path = written(tmp_path).path
+    path.write_bytes(path.read_bytes().ljust(size, b"\0")[:size])
+    file = make(tmp_path, begin=7)
+    assert file.committed in ((7,) if size < 600 else (40, 42))
+    assert {o for o in range(file.committed, 6000) if file.finished(o)} <= {41, 43, 44, 5000}
+    assert file.finish(60) == 0
+    again = make(tmp_path, begin=7)
+    assert again.finished(60)
+    assert again.committed == file.committed
+
+
+def test_a_commit_cut_short_is_the_old_one_or_the_new_one(tmp_path: Path) -> None:
+    """The process ends between any two stores of a commit: each of the three numbers may be old or new."""
+    path = written(tmp_path).path
+    before = path.read_bytes()
+    file = make(tmp_path)
+    file.commit(600)
+    after = path.read_bytes()
+    places = [at for at in range(512, 1048, 8) if before[at : at + 8] != after[at : at + 8]]
+    assert len(places) == 3
+    for which in range(8):
+        mixed = bytearray(before)
+        for n, at in enumerate(places):
+            if which >> n & 1:
+                mixed[at : at + 8] = after[at : at + 8]
+        path.write_bytes(mixed)
+        assert make(tmp_path).committed == (600 if which == 7 else 42)
+
+
+def test_going_back_is_not_undone_by_damage(tmp_path: Path) -> None:
+    file = written(tmp_path)
+    file.restart(3)
+    for at in (512, 1024):
+        data = bytearray(file.path.read_bytes())
+        data[at + 15] ^= 4
+        (tmp_path / "d").mkdir(exist_ok=True)
+        (tmp_path / "d" / "c.cursor").write_bytes(data)
+        assert make(tmp_path / "d", begin=0).committed == 3
+
+
+def test_version_1_is_read(tmp_path: Path) -> None:
+    """What was written before the sums: committed once, and pages of 32,704 bits."""
+    old_bits = (PAGE - 8) * 8
+    pages = [bytearray(PAGE), bytearray(PAGE)]
+    for ordinal in (13, 17, old_bits + 5):
+        page = pages[ordinal // old_bits]
+        page[:8] = (ordinal // old_bits * old_bits).to_bytes(8)
+        page[8 + ordinal % old_bits // 8] |= 1 << ordinal % 8
+    head = b"PCUR" + (1).to_bytes(4) + (2).to_bytes(8) + (12).to_bytes(8)
+    (tmp_path / "c.cursor").write_bytes(head.ljust(PAGE, b"\0") + b"".join(pages))
+    for _ in range(2):
+        file = make(tmp_path)
+        assert file.committed == 12
+        assert file.beyond == 3
+        assert [o for o in range(12, 40_000) if file.finished(o)] == [13, 17, old_bits + 5]
+
+
+def test_what_cannot_be_believed_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "queues" / "t"
+    path.mkdir(parents=True)
+    (path / "c.cursor").write_bytes(b"junk" * 1000)
+    assert make(path, begin=5).committed == 5
+    (kept,) = (tmp_path / "lost+found").glob("queues-t-c.cursor.*")
+    assert kept.read_bytes() == b"junk" * 1000
+    (tmp_path / "queues" / "u" / "c.cursor").mkdir(parents=True)
+    assert make(tmp_path / "queues" / "u", begin=6).committed == 6

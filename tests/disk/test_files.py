@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,53 @@ def test_a_table_and_its_backup(tmp_path: Path) -> None:
     path.unlink()
     assert tables.load(files, path) == {"a": 1}
     assert sorted(p.name for p in path.parent.iterdir()) == ["t.json.bak"]
+
+
+def test_any_changed_byte_of_a_table_is_found_out(tmp_path: Path) -> None:
+    files, path = Files(), tmp_path / "t.json"
+    for n in (1, 2):
+        tables.save(files, path, {"offsetTable": {"T@G": {"0": 123456 * n}}})
+    whole = path.read_bytes()
+    for bit in range(len(whole) * 8):
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(data)
+        found = tables.load(files, path)
+        assert found is not None
+        assert found["offsetTable"]["T@G"]["0"] in (123456, 246912), bytes(data)
+
+
+def test_what_cannot_be_used_is_kept(tmp_path: Path) -> None:
+    files, path = Files(), tmp_path / "config" / "t.json"
+
+    def fits(table: dict[str, object]) -> bool:
+        return isinstance(table.get("a"), int)
+
+    assert tables.take(files, tmp_path, path, fits, "it begins empty") is None
+    for n in (1, 2):
+        tables.save(files, path, {"a": n})
+    for damage in (b"[1]", b'{"a": "x"}', b"{", b""):
+        path.write_bytes(damage)
+        assert tables.take(files, tmp_path, path, fits, "it begins empty") == {"a": 1}
+        assert not path.exists()
+        tables.save(files, path, {"a": 2})
+    path.unlink()
+    path.mkdir()
+    path.with_name("t.json.tmp").mkdir()
+    assert tables.take(files, tmp_path, path, fits, "it begins empty") == {"a": 1}
+    tables.save(files, path, {"a": 3})
+    assert tables.load(files, path) == {"a": 3}
+    assert len(list((tmp_path / "lost+found").glob("config-t.json*"))) == 6
+
+
+def test_disk_use_is_counted_as_df_counts(tmp_path: Path) -> None:
+    used, total = Files().usage(tmp_path)
+    told = subprocess.run(
+        ["df", "--output=used,avail", "-B1", str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    df_used, df_available = map(int, told.stdout.split("\n")[1].split())
+    assert abs(used - df_used) < 64 << 20
+    assert abs(total - df_used - df_available) < 64 << 20
 
 
 def test_a_damaged_table_never_becomes_the_backup(tmp_path: Path) -> None:

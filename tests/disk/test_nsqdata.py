@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from disk.queue_parts import VECTORS
 from penstock.disk.files import Files
 from penstock.disk.nsqdata import ChannelEntry, TopicEntry, messages, read_nsqd_dat, write_nsqd_dat
-from penstock.errors import Corrupt
 
 FILES = Files()
 
@@ -42,7 +41,9 @@ def test_the_table_there_and_back(tmp_path: Path) -> None:
     original = json.loads((VECTORS / "nsqd" / "nsqd.dat").read_text())
     topics = read_nsqd_dat(FILES, VECTORS / "nsqd")
     write_nsqd_dat(FILES, tmp_path, topics, "1.3.0")
-    assert json.loads((tmp_path / "nsqd.dat").read_text()) == original
+    written = json.loads((tmp_path / "nsqd.dat").read_text())
+    assert len(written.pop("sum")) == 8
+    assert written == original
     ours = [TopicEntry("t#tmp", True, (ChannelEntry("c", True, {"since": 4}),), {"level": "os"})]
     write_nsqd_dat(FILES, tmp_path, ours, "1.3.0")
     assert read_nsqd_dat(FILES, tmp_path) == ours
@@ -69,10 +70,26 @@ def test_invalid_names_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFix
         b'{"topics":[{"name":"t","channels":{"name":"c"}}]}',
     ],
 )
-def test_anything_else_stops_the_start(tmp_path: Path, content: bytes) -> None:
+def test_of_anything_else_the_backup_is_read_and_then_the_files(tmp_path: Path, content: bytes) -> None:
+    known = TopicEntry("a", False, (ChannelEntry("c"),))
+    for _ in range(2):
+        write_nsqd_dat(FILES, tmp_path, [known], "1.3.0")
     (tmp_path / "nsqd.dat").write_bytes(content)
-    with pytest.raises(Corrupt):
-        read_nsqd_dat(FILES, tmp_path)
+    assert read_nsqd_dat(FILES, tmp_path) == [known]
+    assert content in [path.read_bytes() for path in (tmp_path / "lost+found").glob("nsqd.dat.*")]
+    (tmp_path / "nsqd.dat.bak").write_bytes(content)
+    assert read_nsqd_dat(FILES, tmp_path) == []
+    for name in ("a/a_1.queue", "a/c.cursor", "log/x.0.cursor", "log/x.1.cursor", "%23x/readme"):
+        path = tmp_path / "queues" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    for name in ("m.diskqueue.000000.dat", "m.diskqueue.000000.sum", "m:d.diskqueue.meta.dat"):
+        (tmp_path / name).write_bytes(b"")
+    assert read_nsqd_dat(FILES, tmp_path) == [
+        TopicEntry("a", False, (ChannelEntry("c"),), {"level": "os"}),
+        TopicEntry("log", False, (ChannelEntry("x"),), {"kind": "log"}),
+        TopicEntry("m", False, (ChannelEntry("d"),), {"level": "memory"}),
+    ]
 
 
 def test_the_backup_serves_a_damaged_table(tmp_path: Path) -> None:
@@ -96,9 +113,6 @@ JSON = st.recursive(
 def test_json_of_any_shape(tmp_path_factory: pytest.TempPathFactory, table: dict[str, object]) -> None:
     folder = tmp_path_factory.mktemp("any")
     (folder / "nsqd.dat").write_text(json.dumps(table))
-    try:
-        found = read_nsqd_dat(FILES, folder)
-    except Corrupt:
-        return
+    found = read_nsqd_dat(FILES, folder)
     write_nsqd_dat(FILES, folder, found, "1.3.0")
     assert read_nsqd_dat(FILES, folder) == found

@@ -601,3 +601,116 @@ def test_what_a_rocketmq_broker_has_put_behind_ours_stays(tmp_path: Path, clean:
     assert store.open().clean
     assert sorted(body for _, _, body in everything(store)) == sorted(b"m%d" % n for n in range(100 + more))
     store.close()
+
+
+SUMS = "checksums/00000000000000000000"
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_no_bit_of_the_sums_costs_a_message(tmp_path: Path, clean: bool) -> None:
+    store = filled(tmp_path / "a", 40)
+    store.close(clean=clean)
+    whole = (tmp_path / "a" / SUMS).read_bytes()
+    noise = random.Random(7)
+    places = [*range(0, 32 * 8, 3), *(32 * 8 + noise.randrange(40 * 64) for _ in range(60))]
+    for bit in places:
+        folder = snapshot(tmp_path / "a", tmp_path / "b")
+        data = bytearray(whole)
+        data[bit // 8] ^= 1 << bit % 8
+        (folder / SUMS).write_bytes(data)
+        copy = make(folder)
+        assert copy.open().damage == []
+        assert len(everything(copy)) == 40, bit
+        put(copy, b"next")
+        copy.close()
+        copy.open()
+        assert len(everything(copy)) == 41, bit
+        copy.close()
+        shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("fill", [b"\0", b"\xff"])
+@pytest.mark.parametrize(("begin", "end"), [(0, 32), (0, 200), (100, 300), (32, 40), (200, 1 << 20), (0, 1 << 20)])
+def test_no_part_of_the_sums_costs_a_message(tmp_path: Path, begin: int, end: int, fill: bytes, clean: bool) -> None:
+    store = filled(tmp_path, 40)
+    store.close(clean=clean)
+    path = tmp_path / SUMS
+    data = path.read_bytes()
+    end = min(end, len(data))
+    path.write_bytes(data[:begin] + fill * (end - begin) + data[end:])
+    assert store.open().damage == []
+    assert len(everything(store)) == 40
+    put(store, b"next")
+    store.close(clean=False)
+    store.open()
+    assert len(everything(store)) == 41
+    store.close()
+    path.write_bytes(path.read_bytes()[: begin + 10])
+    assert store.open().damage == []
+    assert len(everything(store)) == 41
+    store.close()
+
+
+def test_a_record_is_still_found_out_beside_damaged_sums(tmp_path: Path) -> None:
+    """A changed topic byte holds its body sum: only the sum over the whole record tells."""
+    store = filled(tmp_path, 40)
+    entry = store.queue(b"T", 1).entry(5)
+    assert entry is not None
+    store.close(clean=False)
+    path = tmp_path / "commitlog" / "00000000000000000000"
+    data = bytearray(path.read_bytes())
+    data[entry[0] + field_places(entry[1], len(b"m11"), 1)["topic"]] ^= 2
+    path.write_bytes(data)
+    sums = tmp_path / SUMS
+    damaged = bytearray(sums.read_bytes())
+    damaged[32 + 8 * 20 + 1] ^= 4
+    sums.write_bytes(damaged)
+    store.open()
+    assert everything(store) == [one for one in EXPECTED if one[1] < 20 and one[:2] != (1, 5)]
+    store.close()
+
+
+@pytest.mark.parametrize("torn", ["three new times", "one changed bit"])
+def test_times_of_a_torn_checkpoint_are_not_taken_for_another_brokers(tmp_path: Path, torn: str) -> None:
+    """A record that a power cut left half written must not be adopted as RocketMQ's."""
+    store = filled(tmp_path, 40)
+    last = put(store, b"half", properties=b"TAGS\x01t")
+    store.close(clean=False)
+    abort = (tmp_path / "abort").read_text()
+    (tmp_path / "abort").write_text(abort[: abort.index("boot")] + "boot of another life")
+    path = tmp_path / "checkpoint"
+    data = bytearray(path.read_bytes())
+    if torn == "three new times":
+        data[:24] = (int.from_bytes(data[:8]) + 777).to_bytes(8) * 3
+    else:
+        data[6] ^= 1
+    path.write_bytes(data)
+    log = tmp_path / "commitlog" / "00000000000000000000"
+    data = bytearray(log.read_bytes())
+    data[last.physical + field_places(100, 4, 1)["topic"]] ^= 2
+    log.write_bytes(data)
+    report = store.open()
+    assert report.cut_bytes > 0
+    assert store.log.end == last.physical
+    assert set(store.queues) == {b"T"}
+    assert everything(store) == [one for one in EXPECTED if one[1] < 20]
+    store.close()
+
+
+@pytest.mark.parametrize("name", ["lock", "abort", "checkpoint", "live0", "offsets.json", "store.json", "suspects.json",
+                                  "damage.jsonl", SUMS, "commitlog/00000000000000000000.x"])  # fmt: skip
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_folder_where_a_file_should_be(tmp_path: Path, name: str, clean: bool) -> None:
+    store = filled(tmp_path)
+    store.close(clean=clean)
+    (tmp_path / name).unlink(missing_ok=True)
+    (tmp_path / name / "inside").mkdir(parents=True)
+    store = make(tmp_path)
+    store.open()
+    assert everything(store) == EXPECTED
+    assert [path for path in (tmp_path / "lost+found").iterdir() if path.is_dir()]
+    put(store, b"next")
+    work(store)
+    store.close()
+    assert make(tmp_path).open().clean

@@ -262,7 +262,7 @@ def test_one_broker_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    make(tmp_path).folder.joinpath("store.json").write_text('{"formatVersion": 99}')
+    make(tmp_path).folder.joinpath("store.json").write_text('{"formatVersion": 99, "storeId": "x"}')
     store = make(tmp_path)
     with pytest.raises(StoreError, match="99"):
         store.open()

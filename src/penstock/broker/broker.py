@@ -12,9 +12,11 @@ import random
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock.broker import shapes
 from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
 from penstock.broker.groups import GroupTable, OffsetTable
 from penstock.broker.queueing import DONE_TOPIC, TOPIC_PROPERTY, Queueing
@@ -43,7 +45,7 @@ from penstock.disk.files import Files
 from penstock.disk.tables import load, save
 from penstock.errors import DiskFull, Refused, StoreError
 from penstock.log import status
-from penstock.log.checkpoint import newest
+from penstock.log.checkpoint import abort_text, newest
 from penstock.log.draft import Draft
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.sequences import Sequences
@@ -172,10 +174,12 @@ class Broker:
     def open(self) -> Any:
         """Open the store and the tables, make the system topics. Returns what recovery found."""
         recovery = self.store.open()
-        config = self.folder / "config"
-        self.topics.load(load(self.files, config / "topics.json") or {})
-        self.groups.load(load(self.files, config / "subscriptionGroup.json") or {})
-        self.offsets.load(load(self.files, config / "consumerOffset.json") or {})
+        table = partial(shapes.open_table, self.files, self.folder)
+        self.topics.load(table("topics.json", shapes.topics, "topics are made of the queues that hold messages"))
+        self.groups.load(table("subscriptionGroup.json", shapes.groups, "groups are made again when they are used"))
+        again = "every group begins where it says (ConsumeFromWhere); `penstock group reset` sets another place"
+        self.offsets.load(table("consumerOffset.json", shapes.offsets, again))
+        table("delayOffset.json", shapes.delays, "it is written again")
         self._system_topics()
         self.topics.take_up(self.store.queues)
         self._clamp_offsets()
@@ -187,6 +191,7 @@ class Broker:
             log.error("tables not written, tried again every second error=%s", error)
         self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
         self.transactions.load()
+        self.queueing.pool.after_cut = recovery.power_cut
         self.queueing.open()
         self.staging.open()
         return recovery
@@ -358,10 +363,11 @@ class Broker:
     def _delivered(self) -> dict[int, int]:
         """What a RocketMQ broker that had this folder has delivered, by level; nothing when ours was the last one."""
         path = self.folder / "checkpoint"
-        mark, counts = newest(path.read_bytes()) if path.is_file() else (None, True)
+        mark, counts = newest(path.read_bytes(), abort_text(self.folder)) if path.is_file() else (None, True)
         if mark is not None and counts:
             return {}
-        table = (load(self.files, self.folder / "config" / "delayOffset.json") or {}).get("offsetTable") or {}
+        delays = load(self.files, self.folder / "config" / "delayOffset.json", shapes.delays) or {}
+        table = delays.get("offsetTable") or {}
         return {int(k): v for k, v in table.items() if str(k).isdecimal() and isinstance(v, int)}
 
     # -- topics and writing --------------------------------------------------------------------------------------

@@ -293,13 +293,13 @@ class Queueing:
         return topic
 
     def _committed(self, name: bytes) -> Iterator[int]:
-        """Where the channels of a topic stand: no new message may get an ordinal below."""
+        """How far the channels of a topic have come: no new message may get an ordinal below."""
         folder = self.queues / file_name(name)
         for file in self.files.names(folder):
             if file.endswith(".cursor"):
                 cursor = CursorFile(folder / file, self.files)
                 cursor.open(0)
-                yield cursor.committed
+                yield cursor.reach()
 
     def _log_face(self, name: bytes) -> Topic | None:
         topic = self.topics.get(name)

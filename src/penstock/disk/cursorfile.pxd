@@ -1,10 +1,14 @@
 cimport cython
 
 
+@cython.locals(x=cython.ulonglong)
+cdef long long mix(long long n) noexcept
+
+
 @cython.final
 cdef class CursorFile:
     cdef public object path, files, map
-    cdef public long long committed, beyond, pages
+    cdef public long long committed, beyond, pages, turn
     cdef public bint dirty, named
     cdef unsigned char *base
 
@@ -16,4 +20,13 @@ cdef class CursorFile:
     cpdef int finished(self, long long ordinal) noexcept
     @cython.locals(page=cython.longlong, at=cython.longlong, first=cython.longlong, bit=cython.longlong)
     cpdef int finish(self, long long ordinal) except -1
+    @cython.locals(turn=cython.longlong, at=cython.longlong)
+    cdef void _put_committed(self) noexcept
+    @cython.locals(at=cython.longlong, first=cython.longlong, wrong=cython.longlong, bit=cython.longlong, number=cython.longlong)
+    cpdef _weigh(self)
+    @cython.locals(found=cython.longlong, n=cython.longlong, k=cython.longlong, byte=cython.int)
+    cdef long long _sum(self, long long at) noexcept
+    @cython.locals(found=cython.longlong, at=cython.longlong, first=cython.longlong, n=cython.longlong, number=cython.longlong)
+    cpdef long long reach(self)
+    @cython.locals(back=cython.bint)
     cpdef void commit(self, long long ordinal) noexcept

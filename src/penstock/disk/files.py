@@ -182,10 +182,12 @@ class Files:
         return os.stat(path).st_mtime_ns // 1_000_000
 
     def usage(self, folder: Path) -> tuple[int, int]:
-        """Bytes of the folder's file system: (used, total), where used counts what an ordinary user cannot have."""
+        """Bytes of the folder's file system: (used, used and available to us), as `df` counts and RocketMQ does: blocks that
+        are reserved for root are neither.
+        """
         stat = os.statvfs(folder)
-        total = stat.f_blocks * stat.f_frsize
-        return total - stat.f_bavail * stat.f_frsize, total
+        used = (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+        return used, used + stat.f_bavail * stat.f_frsize
 
     def lock(self, fd: int) -> bool:
         """Take the file's exclusive lock until it is closed; False when another process has it."""

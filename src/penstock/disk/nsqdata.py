@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import unquote
 
 from penstock.disk import queuefiles, tables
 from penstock.disk.files import Files
@@ -51,15 +52,13 @@ class StoredMessage(NamedTuple):
 
 
 def read_nsqd_dat(files: Files, folder: Path) -> list[TopicEntry]:
-    """The topics and channels; none when the file is not there. What has no valid name is left out. Corrupt when the file
-    and its backup hold something else.
+    """The topics and channels; what has no valid name is left out. When neither the file nor its backup is there or holds
+    them, those that have files of ours in the folder.
     """
     path = folder / "nsqd.dat"
-    table = tables.load(files, path)
+    table = tables.take(files, folder, path, _fits, "topics and channels are taken from the files of their messages")
     if table is None:
-        if path.is_file():
-            raise Corrupt(path, 0, "this is not nsqd's table of topics and channels")
-        return []
+        return _from_files(files, folder)
     found = []
     for entry in _entries(table, "topics", path):
         channels = tuple(ChannelEntry(*_common(part)) for part in _entries(entry, "channels", path) if _valid(part))
@@ -100,6 +99,50 @@ def _entries(table: dict[str, Any], field: str, path: Path) -> list[dict[str, An
     found = table.get(field) or []
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise Corrupt(path, 0, f'"{field}" is not a list of objects')
+    return found
+
+
+def _fits(table: dict[str, Any]) -> bool:
+    try:
+        for entry in _entries(table, "topics", Path()):
+            for part in _entries(entry, "channels", Path()):
+                attempts = part.get("attempts") or []
+                if not isinstance(part.get("since", 0), int) or not all(len(found) == 3 for found in attempts):
+                    return False
+            if not isinstance(entry.get("floor", 0), int) or not isinstance(entry.get("visible", 0), int):
+                return False
+            if not isinstance(entry.get("level", ""), str):
+                return False
+    except (Corrupt, TypeError):
+        return False
+    return True
+
+
+def _from_files(files: Files, folder: Path) -> list[TopicEntry]:
+    """The topics of level `os` and `disk`, and the channels of all topics, by their files in `queues`."""
+    found = []
+    for name in files.names(folder / "queues"):
+        inside = files.names(folder / "queues" / name)
+        queue = any(file.startswith(f"{name}_") and file.endswith(".queue") for file in inside)
+        cursors = [file.removesuffix(".cursor") for file in inside if file.endswith(".cursor")]
+        lanes = {lane.rpartition(".")[0] for lane in cursors if lane.rpartition(".")[2].isdigit()}
+        topic = unquote(name)
+        kind = {"level": "os"} if queue or not lanes else {"kind": "log"}
+        channels = sorted({unquote(channel) for channel in (cursors if "level" in kind else lanes)})
+        entries = tuple(ChannelEntry(channel) for channel in channels if _valid({"name": channel}))
+        if (queue or cursors) and _valid({"name": topic}):
+            log.warning("nsqd.dat is gone: topic %s with %d channels is there by its files", topic, len(entries))
+            found.append(TopicEntry(topic, False, entries, dict(kind)))
+    known = {entry.name for entry in found}
+    overflow: dict[str, list[ChannelEntry]] = {}
+    for name in queuefiles.queues_in(files, folder):
+        topic, _, channel = name.partition(":")
+        if _valid({"name": topic}) and topic not in known:
+            part = overflow.setdefault(topic, [])
+            part += [ChannelEntry(channel)] if channel and _valid({"name": channel}) else []
+    for topic, parts in overflow.items():
+        level = {"level": "memory"} if list(folder.glob(f"{topic}*.diskqueue.*.sum")) else {}
+        found.append(TopicEntry(topic, False, tuple(sorted(parts)), dict(level)))
     return found
 
 

@@ -6,10 +6,10 @@ from penstock.disk.stream cimport Stream
 @cython.final
 cdef class ReadySegment:
     cdef public object path, files, map, sums_map
-    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated
+    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, tag
     cdef public set damaged
     cdef public int fd, sums_fd
-    cdef public bint named
+    cdef public bint named, unverified
     cdef unsigned char *base
     cdef unsigned char *sums
 
@@ -17,10 +17,23 @@ cdef class ReadySegment:
     cpdef int room(self, long long length, long long records) except -1
     cpdef long long start(self, long long n) noexcept
     cpdef long long message_id(self, long long n) noexcept
+    cpdef long long framed(self, long long at, long long limit) noexcept
     @cython.locals(length=cython.longlong)
     cpdef long long holds(self, long long n, long long at, long long limit) noexcept
-    @cython.locals(n=cython.longlong, at=cython.longlong, whole=cython.longlong, whole_end=cython.longlong, length=cython.longlong, most=cython.longlong, ahead=cython.longlong)
-    cpdef _scan(self, long long limit)
+    @cython.locals(at=cython.longlong, length=cython.longlong)
+    cpdef _look(self, long long clean, long long limit, bint torn)
+    @cython.locals(n=cython.longlong, at=cython.longlong, whole=cython.longlong, whole_end=cython.longlong, length=cython.longlong, most=cython.longlong, ahead=cython.longlong, remade=cython.longlong, stored=cython.longlong)
+    cpdef _scan(self, long long limit, long long clean, bint torn)
+    cdef long long _crc(self, long long n, long long at, long long length) noexcept
+    cpdef _remake(self, long long n, long long at, long long length)
+    @cython.locals(length=cython.longlong)
+    cdef long long _rejoin(self, long long n, long long at, long long limit, long long most) noexcept
+    @cython.locals(length=cython.longlong, found=cython.longlong)
+    cpdef long long _tail(self, long long at, long long limit) noexcept
+    @cython.locals(length=cython.longlong, found=cython.longlong, at=cython.longlong)
+    cpdef long long records(self, long long limit) noexcept
+    @cython.locals(second=cython.longlong)
+    cdef bint _aligned(self, long long limit) noexcept
     @cython.locals(start=cython.longlong, empty=cython.longlong)
     cdef long long _next_good(self, long long n, long long at, long long limit, long long most) noexcept
     @cython.locals(crc=cython.longlong)
@@ -30,7 +43,7 @@ cdef class ReadySegment:
 cdef class ReadyQueue(Stream):
     cdef public object folder, files, pool
     cdef public str name
-    cdef public long long segment_bytes, last_id, total, visible, _number, _batch, _fresh_first
+    cdef public long long segment_bytes, last_id, total, visible, _number, _batch, _fresh_first, tag
     cdef public list segments
     cdef public ReadySegment last
     cdef ReadySegment _seen

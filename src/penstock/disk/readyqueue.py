@@ -1,13 +1,18 @@
 """ReadyQueue: a queue topic's messages, one copy for all its channels, in mapped segments of gmq's record layout.
 
     <name>_<n>.queue   'v' (1) | length (4) | id (8) | attempts (2) | delay, always 0 (4) | body     length counts from id on
-    <name>_<n>.sums    "PRDY" | version (4) | first ordinal (8) | segment size (8) | count when closed cleanly, or -1 (8)
+    <name>_<n>.sums    head, at 0 and again in the last 32 bytes:
+                       "PRDY" | version (4) | first ordinal (8) | segment size (4) | tag (4)
+                       | count when closed cleanly, or FFFFFFFF (4) | CRC-32 of the 28 bytes before (4)
                        then for each record, at 32 + n × 8:   start | "more follows" in bit 31 (4) | CRC-32 (4)
 
 A record's ordinal is its number in the queue; its id, which is also its timestamp in ns, rises from record to record of
 one broker. The sum begins with the ordinal, so that what stood in a segment that is used again is never taken for a
-message. The records of one MPUB all but the last say "more follows": of a batch that was cut off nothing is found.
-Positions are found by going through the sums (rule R11), not from memory.
+message; the tag says whose segment it is. The records of one MPUB all but the last say "more follows": of a batch that
+was cut off nothing is found. Positions are found by going through the sums (rule R11), not from memory.
+
+Where sums are lost the records are found by their lengths, and behind the last one stands a zero: they are served
+unchecked, their sums are made again. Nothing is deleted: what cannot be served goes to lost+found.
 
 Files have their full length from the start and take room on the disk in steps, ahead of use: a mapped hole on a full
 disk would end the process. A segment that every channel has finished goes to the pool, whose pages are warm, or away.
@@ -18,11 +23,14 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from zlib import crc32 as crc32_of
 
 import cython
 
+from penstock.disk.aside import data_folder, try_set_aside
 from penstock.disk.files import Files
 from penstock.disk.stream import Stream
 from penstock.errors import DiskFull, StoreError
@@ -35,30 +43,33 @@ else:
 log = logging.getLogger("penstock.disk")
 
 MAGIC = 0x50524459
-VERSION = 1
+VERSION = 2
 SUMS_HEAD = 32
 RECORD_HEAD = 19  # 'v', length, id, attempts, delay
 SMALLEST = 20
 STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
 POOL_MAX = 2
-UNCHECKED, NEVER_FLUSHED = -1, -2  # in place of a first ordinal
 FULL, BROKEN = 1, 2  # what an append may answer besides 0
+CHECKED, UNCHECKED, FOREIGN, OLD_DOUBT = 0, 1, 2, 3  # what opening may find
+NOT_CLEAN = 0xFFFFFFFF
 
 
 class ReadySegment:
     """One file of messages and its sums."""
 
-    def __init__(self, path: Path, size: int, files: Files) -> None:
+    def __init__(self, path: Path, size: int, files: Files, tag: int = 0) -> None:
         self.path = path
         self.size = size
         self.files = files
+        self.tag = tag  # whose segment it is: a power cut may leave a new name over old contents
         self.first = 0
         self.count = 0
         self.end = 0  # behind the last record
         self.allocated = 0
-        self.sums_size = SUMS_HEAD + (size // SMALLEST + 1) * 8
+        self.sums_size = _sums_size(size)
         self.sums_allocated = 0
         self.damaged: set[int] = set()
+        self.unverified = False  # trusted as a whole: each record is looked at when it is read
         self.fd = self.sums_fd = -1
         self.map: Any = None
         self.sums_map: Any = None
@@ -74,6 +85,8 @@ class ReadySegment:
         """Make both files. StoreError, DiskFull."""
         try:
             self._map(create=True)
+            if self.room(0, 0):
+                raise DiskFull(f"no room for {self.path.name}")
             self.begin(first)
         except BaseException:
             self.close()
@@ -87,10 +100,10 @@ class ReadySegment:
         self.sums_fd = files.open(self.sums_path, create=True)
         files.grow(self.fd, self.size)
         files.grow(self.sums_fd, self.sums_size)
+        files.allocate(self.sums_fd, 0, SUMS_HEAD)  # the two heads are written in any case
+        files.allocate(self.sums_fd, self.sums_size - SUMS_HEAD, SUMS_HEAD)
         self.map = files.map(self.fd, self.size)
         self.sums_map = files.map(self.sums_fd, self.sums_size)
-        if self.room(0, 0):
-            raise DiskFull(f"no room for {self.path.name}")
         self.base, self.sums = address(self.map), address(self.sums_map)
 
     def begin(self, first: int) -> None:
@@ -98,11 +111,22 @@ class ReadySegment:
         self.first = first
         self.count = self.end = 0
         self.damaged = set()
-        put32(self.sums, 0, MAGIC)
-        put32(self.sums, 4, VERSION)
-        put64(self.sums, 8, first)
-        put64(self.sums, 16, self.size)
-        put64(self.sums, 24, -1)
+        self.unverified = False
+        self.base[0] = 0
+        self._put_heads(NOT_CLEAN)
+
+    def _put_heads(self, count: int) -> None:
+        """Both copies of the head. The count and the sum over it are one store each time: kill -9 leaves no half."""
+        for at in (0, self.sums_size - SUMS_HEAD):
+            put32(self.sums, at, MAGIC)
+            put32(self.sums, at + 4, VERSION)
+            put64(self.sums, at + 8, self.first)
+            put32(self.sums, at + 16, self.size)
+            put32(self.sums, at + 20, self.tag)
+            crc = crc32(self.sums, at, 24, 0)
+            crc = crc32_of(count.to_bytes(4), crc)
+            word = count << 32 | crc
+            put64(self.sums, at + 24, word if word < 1 << 63 else word - (1 << 64))
 
     def room(self, length: int, records: int) -> int:
         """0 when so much more fits on the disk (the caller looked whether it fits the segment); FULL, BROKEN."""
@@ -133,113 +157,226 @@ class ReadySegment:
         """The id of record n."""
         return be64(self.base, self.start(n) + 5)
 
-    def holds(self, n: int, at: int, limit: int) -> int:
-        """The length of record n if it stands at `at` and its sum holds, else 0."""
+    def framed(self, at: int, limit: int) -> int:
+        """The length of what stands at `at` if it may be a record by its own lengths, else 0."""
         if at + 19 > limit or self.base[at] != 118:
             return 0
         length = ube32(self.base, at + 1) + 5
         if length < 19 or at + length > limit:
             return 0
-        if crc32(self.base, at, length, self.first + n) != ube32(self.sums, 36 + n * 8):
+        return length
+
+    def holds(self, n: int, at: int, limit: int) -> int:
+        """The length of record n if it stands at `at` and its sum holds, else 0."""
+        length = self.framed(at, limit)
+        if length and crc32(self.base, at, length, self.first + n) != ube32(self.sums, 36 + n * 8):
             return 0
         return length
 
-    def open(self) -> None:
-        """Map the existing files and find what they hold. StoreError when they cannot be read."""
+    def open(self, after_cut: bool) -> int:
+        """Map the existing files and find what they hold: CHECKED, or why not. `after_cut`: a power cut came before, and
+        what has no sums may never have been whole. StoreError when the files cannot be read.
+        """
         size = self.path.stat().st_size
-        self.size = max(size, SMALLEST)
-        checked = self.sums_path.is_file()
-        self.sums_size = max(
-            SUMS_HEAD + (self.size // SMALLEST + 1) * 8, self.sums_path.stat().st_size if checked else 0
-        )
-        self.allocated = self.sums_allocated = 0
+        heads, old = self._read_heads(size)
+        own = [head for head in heads if head[2] == self.tag]
         self.named = True
+        if heads and not own:
+            return FOREIGN
+        head = max(own, default=(0, max(size, SMALLEST), 0, NOT_CLEAN))
+        self.size = head[1]
+        self.sums_size = _sums_size(self.size)
         self.fd = self.files.open(self.path)
-        data_end = self.files.size(self.fd)
-        ranges = self.files.data_ranges(self.fd, 0, data_end)
+        ranges = self.files.data_ranges(self.fd, 0, size)
         self.files.close(self.fd)
         self._map(create=False)
         # What was written is allocated; what is not reads as zeros and is allocated before it is written.
         limit = max((end for _, end in ranges), default=0)
-        if checked and not any(self.sums_map[:SUMS_HEAD]):
-            self.first = NEVER_FLUSHED
-            return
-        checked = (
-            checked
-            and ube32(self.sums, 0) == MAGIC
-            and ube32(self.sums, 4) == VERSION
-            and be64(self.sums, 16) == self.size
-            and be64(self.sums, 8) >= 0
-        )
-        self.first = be64(self.sums, 8) if checked else UNCHECKED
-        if checked:
-            clean = be64(self.sums, 24)
-            if 0 <= clean <= (self.sums_size - SUMS_HEAD) // 8:
-                self._trust(clean, limit)
-            else:
-                self._scan(limit)
-        self.allocated = 0
+        self.allocated = self.sums_allocated = 0
+        if not own:
+            return UNCHECKED
+        self.first = head[0]
+        clean = head[3] if all(head == other for other in own) and head[3] <= (self.sums_size - 64) // 8 else -1
+        if old and (clean > 0 or self._aligned(limit)) and not self._begins_good(limit):
+            return OLD_DOUBT
+        self._look(clean, limit, after_cut or old)
         if self.room(0, 0):
             log.warning("no room to go on in %s", self.path.name)
+        elif self.end < self.allocated:
+            self.base[self.end] = 0
+        self._put_heads(NOT_CLEAN if self.damaged or clean < 0 else self.count)
+        return CHECKED
 
-    def _trust(self, count: int, limit: int) -> None:
-        """Closed cleanly: the last record is looked at, the others when they are read."""
-        self.count, self.end = count, 0
-        if count:
-            at = self.start(count - 1)
-            length = self.holds(count - 1, at, limit)
-            if not length:
-                self._scan(limit)
+    def _read_heads(self, size: int) -> tuple[list[tuple[int, int, int, int]], bool]:
+        """(first, size, tag, count) of each copy of the head that holds; whether it is one of version 1, without a sum."""
+        if not self.sums_path.is_file():
+            return [], False
+        fd = self.files.open(self.sums_path)
+        try:
+            length = self.files.size(fd)
+            copies = [self.files.read(fd, at, SUMS_HEAD) for at in {0, max(0, length - SUMS_HEAD)}]
+            front = self.files.read(fd, 0, SUMS_HEAD)
+        finally:
+            self.files.close(fd)
+        found = []
+        for data in copies:
+            if data[:8] == b"PRDY" + VERSION.to_bytes(4) and crc32_of(data[:28]) == int.from_bytes(data[28:]):
+                first, segment_size, tag, count = (
+                    int.from_bytes(data[a:b]) for a, b in ((8, 16), (16, 20), (20, 24), (24, 28))
+                )
+                found.append((first, segment_size, tag, count))
+        if not found and front[:8] == b"PRDY\0\0\0\1":
+            first, segment_size = int.from_bytes(front[8:16]), int.from_bytes(front[16:24])
+            if first < 1 << 62 and size <= segment_size < 1 << 31:
+                return [(first, segment_size, self.tag, min(int.from_bytes(front[24:32]), NOT_CLEAN))], True
+        return found, False
+
+    def _look(self, clean: int, limit: int, torn: bool) -> None:
+        """Find the records. Closed cleanly: the last one is looked at, the others when they are read."""
+        if clean == 0:
+            return
+        if clean > 0:
+            at = self.start(clean - 1)
+            length = self.holds(clean - 1, at, limit)
+            if length:
+                self.count, self.end, self.unverified = clean, at + length, True
                 return
-            self.end = at + length
+        self._scan(limit, clean, torn)
 
-    def _scan(self, limit: int) -> None:
-        """Go through the records: the torn tail is left out, a damaged record among good ones is remembered."""
-        most = (self.sums_size - SUMS_HEAD) // 8
-        n = at = whole = whole_end = 0
+    def _scan(self, limit: int, clean: int, torn: bool) -> None:
+        """Go through the records: the torn tail is left out, a damaged record among good ones is remembered, and where
+        only the sums are bad they are made again.
+        """
+        most = (self.sums_size - 64) // 8 if clean < 0 else clean
+        n = at = whole = whole_end = remade = 0
         while n < most:
             length = self.holds(n, at, limit) if self.start(n) == at else 0
             if not length:
-                ahead = self._next_good(n + 1, at, limit, most)
+                ahead = self._rejoin(n, at, limit, most)
                 if ahead < 0:
-                    break
-                self.damaged.update(range(n, ahead))
-                n, at = ahead, self.start(ahead)
+                    ahead = self._next_good(n + 1, at, limit, most)
+                    if ahead < 0:
+                        break
+                    self.damaged.update(range(n, ahead))
+                    n, at = ahead, self.start(ahead)
+                    continue
+                while n < ahead:
+                    length = self.framed(at, limit)
+                    stored = ube32(self.sums, 36 + n * 8)
+                    if stored and self.start(n) == at and not _one_bit(stored ^ self._crc(n, at, length)):
+                        self.damaged.add(n)
+                    else:
+                        self._remake(n, at, length)
+                        remade += 1
+                    at += length
+                    n += 1
                 continue
             at += length
             n += 1
             if not ube32(self.sums, 24 + n * 8) >> 31:
                 whole, whole_end = n, at
+        if clean >= 0 or (whole == n and not torn and self._tail(at, limit) > 1):
+            # The lengths lead on, and no process leaves more than one record without a sum: the sums are what is lost.
+            while n < most and self.framed(at, limit):
+                length = self.framed(at, limit)
+                self._remake(n, at, length)
+                remade += 1
+                at += length
+                n += 1
+            whole, whole_end = n, at
+        if clean > whole:
+            self.damaged.update(range(whole, clean))
+            whole = clean
         self.count, self.end = whole, whole_end
         self.damaged = {bad for bad in self.damaged if bad < whole}
         if self.damaged:
             log.error("damaged messages in %s: %d, skipped", self.path.name, len(self.damaged))
+        if remade:
+            log.error("damaged sums in %s: %d messages are served unchecked", self.path.name, remade)
+
+    def _crc(self, n: int, at: int, length: int) -> int:
+        return crc32(self.base, at, length, self.first + n)
+
+    def _remake(self, n: int, at: int, length: int) -> None:
+        """The sum of record n anew."""
+        self.files.allocate(self.sums_fd, SUMS_HEAD + n * 8, 8)
+        put32(self.sums, 32 + n * 8, at)
+        put32(self.sums, 36 + n * 8, self._crc(n, at, length))
+
+    def _rejoin(self, n: int, at: int, limit: int, most: int) -> int:
+        """From record n at `at` on by lengths: the next one whose sum holds where it stands; -1 when they lead nowhere."""
+        while n < most:
+            length = self.framed(at, limit)
+            if not length:
+                return -1
+            at += length
+            n += 1
+            if n < most and self.start(n) == at and self.holds(n, at, limit):
+                return n
+        return -1
+
+    def _tail(self, at: int, limit: int) -> int:
+        """How many records stand there by their lengths; none when they do not end with a zero, or the file."""
+        found = 0
+        while True:
+            length = self.framed(at, limit)
+            if not length:
+                return found if at >= limit or self.base[at] == 0 else 0
+            at += length
+            found += 1
+
+    def records(self, limit: int) -> int:
+        """How many records stand one behind another from the start, by their lengths."""
+        found = at = 0
+        while True:
+            length = self.framed(at, limit)
+            if not length:
+                return found
+            at += length
+            found += 1
+
+    def _aligned(self, limit: int) -> bool:
+        """Whether the sums name the places where the first records stand."""
+        second = self.framed(0, limit)
+        return self.start(0) == 0 and second > 0 and self.start(1) == second
+
+    def _begins_good(self, limit: int) -> bool:
+        """Whether a sum of the first ones holds: else it is the first ordinal that is wrong."""
+        return any(self.holds(n, self.start(n), limit) for n in range(64))
 
     def _next_good(self, n: int, at: int, limit: int, most: int) -> int:
         """The next record behind a bad one whose sum holds; -1 when there is none."""
         empty = 0
-        while n < most and empty < 512:  # a flipped bit, or a page of sums; 512 empty entries are the end
+        while n < most and empty < 4096:  # a flipped bit, or pages of sums; so many empty entries are the end
             start = self.start(n)
-            if start > at and self.holds(n, start, limit):
+            if start >= at and self.holds(n, start, limit):
                 return n
             empty = empty + 1 if start == 0 else 0
             n += 1
         return -1
 
+    def review(self) -> None:
+        """A record of a segment that was trusted does not hold: look at all of it."""
+        self.unverified = False
+        self._scan(self.end, self.count, False)
+
     def adopt_unchecked(self, first: int) -> None:
-        """A file without sums (gmq's own): its records as far as they follow each other; sums are made for them."""
-        self.begin(first)
+        """A file without sums (gmq's own, or they are lost): its records as far as they follow each other, and sums."""
+        self.first = first
         limit = self.path.stat().st_size
         n = at = 0
-        while at + RECORD_HEAD <= limit and self.base[at] == 118:
-            length = ube32(self.base, at + 1) + 5
-            if length < RECORD_HEAD or at + length > limit:
+        while True:
+            length = self.framed(at, limit)
+            if not length:
                 break
             if self.room(0, n + 1):
                 raise DiskFull(f"no room for the sums of {self.path.name}")
             self.seal(at, length, 0)
             at = self.end
             n += 1
+        if self.room(0, 0) == 0 and self.end < self.allocated:
+            self.base[self.end] = 0
+        self._put_heads(NOT_CLEAN)
         log.warning("unchecked segment %s: %d messages", self.path.name, n)
 
     def seal(self, at: int, length: int, more: int) -> None:
@@ -252,7 +389,7 @@ class ReadySegment:
 
     def mark(self, clean: bool) -> None:
         """Say in the file whether it needs to be gone through on the next start."""
-        put64(self.sums, 24, self.count if clean and not self.damaged else -1)
+        self._put_heads(self.count if clean and not self.damaged else NOT_CLEAN)
 
     def datasync(self) -> None:
         """Make messages and sums durable; for any thread."""
@@ -273,6 +410,15 @@ class ReadySegment:
         self.fd = self.sums_fd = -1
 
 
+def _sums_size(size: int) -> int:
+    return 2 * SUMS_HEAD + (size // SMALLEST + 1) * 8
+
+
+def _one_bit(difference: int) -> bool:
+    """Whether two sums are one flipped bit apart: then it is the stored one that is damaged, no record has two such sums."""
+    return difference != 0 and difference & (difference - 1) == 0
+
+
 class Pool:
     """Segments nobody needs: taken again with their pages warm, or removed by a thread (`take_gone`)."""
 
@@ -282,6 +428,7 @@ class Pool:
         self.spares: list[ReadySegment] = []
         self._gone: list[ReadySegment] = []
         self._number = 0
+        self.after_cut = False  # a power cut ended the process before: what has no sums may never have been whole
 
     def put(self, segment: ReadySegment) -> None:
         """A finished segment: its name goes away at once, its room when a thread has time."""
@@ -324,6 +471,15 @@ class Pool:
                 self.files.unlink(self.folder / name)
 
 
+def _number(segment: ReadySegment) -> int:
+    return int(segment.path.stem.rpartition("_")[2])
+
+
+def _pieces(view: Any) -> Iterator[bytes]:
+    for at in range(0, len(view), 1 << 18):
+        yield view[at : at + (1 << 18)]
+
+
 class ReadyQueue(Stream):
     """One topic's stream. Appending never raises: 0, FULL or BROKEN."""
 
@@ -331,6 +487,7 @@ class ReadyQueue(Stream):
         Stream.__init__(self)
         self.folder = folder
         self.name = name
+        self.tag = crc32_of(f"{folder.parent.name}/{folder.name}/{name}".encode())
         self.segment_bytes = segment_bytes
         self.pool = pool
         self.files = files
@@ -351,32 +508,42 @@ class ReadyQueue(Stream):
 
     def open(self, ordinal: int = 0) -> None:
         """Find the segments and what they hold; an empty queue begins at `ordinal`, which no record had."""
-        pattern = re.compile(re.escape(self.name) + r"_([0-9]{1,18})\.queue")
-        found = []
-        for file in self.files.names(self.folder):
-            match = pattern.fullmatch(file)
-            if match:
-                self._number = max(self._number, int(match[1]))
-                found.append((int(match[1]), self.folder / file))
-        segments: list[ReadySegment] = []
-        unchecked: list[ReadySegment] = []
-        for _, path in sorted(found):
-            segment = ReadySegment(path, self.segment_bytes, self.files)
-            segment.open()
-            if segment.first == NEVER_FLUSHED:  # a power cut came first: nothing in it was promised
-                self.pool.put(segment)
-                continue
-            (segments if segment.first >= 0 else unchecked).append(segment)
-        segments.sort(key=lambda s: s.first)
+        opened = [(segment, segment.open(self.pool.after_cut)) for segment in self._find()]
         end = ordinal
-        for segment in segments + unchecked:
-            if segment.first == UNCHECKED:
-                segment.adopt_unchecked(end)
-            if segment.first < end and self.segments:  # an older life of a file used again: nobody is owed it
-                self.pool.put(segment)
-                continue
-            self.segments.append(segment)
-            end = segment.first + segment.count
+        kept: list[ReadySegment] = []
+        lost: list[ReadySegment] = []  # without sums that can be believed
+        for segment, state in opened:
+            if state == CHECKED:
+                if segment.first < end and kept:  # an older life of a file used again: nobody is owed it
+                    self.pool.put(segment)
+                    continue
+                kept.append(segment)
+                end = segment.first + segment.count
+            elif state == UNCHECKED:
+                lost.append(segment)
+            elif state == FOREIGN:
+                self._aside(segment, "another queue's segment, under a new name that was never flushed")
+            else:
+                self._aside(segment, "messages that do not fit their sums")
+        for segment in lost:
+            limit = segment.path.stat().st_size
+            count = segment.records(limit)
+            if not count:
+                if any(map(any, _pieces(segment.map))):
+                    self._aside(segment, "no message is found in it")
+                else:
+                    self.pool.put(segment)
+            elif self.pool.after_cut:
+                self._aside(segment, "messages without sums: a power cut came before they were flushed")
+            else:
+                first = self._place(kept, segment, count)
+                if first < 0:
+                    first = end = max(end, ordinal)
+                segment.adopt_unchecked(first)
+                kept.append(segment)
+                end = max(end, segment.first + segment.count)
+        kept.sort(key=lambda segment: segment.first)
+        self.segments = kept
         self.total = self.visible = self._fresh_first = max(end, ordinal)
         if self.segments:
             last = self.segments[len(self.segments) - 1]
@@ -385,6 +552,44 @@ class ReadyQueue(Stream):
                 self.last = last
             if last.count:
                 self.last_id = last.message_id(last.count - 1)
+
+    def _find(self) -> list[ReadySegment]:
+        """The segments of the folder in the order of their numbers; what is none goes to lost+found."""
+        pattern = re.compile(re.escape(self.name) + r"_([0-9]{1,18})\.(queue|sums)")
+        found: dict[int, Path] = {}
+        odd: dict[int, Path] = {}
+        for file in self.files.names(self.folder):
+            match = pattern.fullmatch(file)
+            if match:
+                number, path = int(match[1]), self.folder / file
+                self._number = max(self._number, number)
+                if path.is_dir():
+                    try_set_aside(self.files, data_folder(path), path, "a folder where a segment should be")
+                else:
+                    (found if match[2] == "queue" else odd)[number] = path
+        for number in odd.keys() - found.keys():
+            try_set_aside(self.files, data_folder(odd[number]), odd[number], "sums of messages that are gone")
+        size = self.segment_bytes
+        return [ReadySegment(path, size, self.files, self.tag) for _, path in sorted(found.items())]
+
+    def _aside(self, segment: ReadySegment, why: str) -> None:
+        segment.close()
+        for path in (segment.path, segment.sums_path):
+            if path.exists():
+                try_set_aside(self.files, data_folder(path), path, why)
+
+    def _place(self, kept: list[ReadySegment], segment: ReadySegment, count: int) -> int:
+        """The ordinal of the first message of a segment whose head is lost, if its neighbours tell; else -1, and all of
+        it comes again under new ordinals.
+        """
+        number = _number(segment)
+        before = [other for other in kept if _number(other) == number - 1]
+        behind = [other for other in kept if _number(other) == number + 1]
+        for left in before:
+            for right in behind:
+                if left.first + left.count + count == right.first:
+                    return right.first - count
+        return -1
 
     def close(self, clean: bool) -> None:
         """Let go of the files; `clean` after everything was flushed: the next start need not look."""
@@ -419,10 +624,11 @@ class ReadyQueue(Stream):
             self.files.make_folder(self.folder)
             segment = self.pool.take(size)
             if segment is not None:
+                segment.tag = self.tag
                 segment.begin(self.total)
                 segment.move(path)
             else:
-                segment = ReadySegment(path, size, self.files)
+                segment = ReadySegment(path, size, self.files, self.tag)
                 segment.create(self.total)
         except DiskFull:
             return FULL
@@ -446,6 +652,8 @@ class ReadyQueue(Stream):
         segment = self.last
         end = segment.end
         base = segment.base
+        if end + length + 19 < segment.allocated:
+            put8(base, end + length + 19, 0)  # the next life of the file must not run on into this one's rest
         put8(base, end, 118)
         put32(base, end + 1, length + 14)
         put64(base, end + 5, message_id)
@@ -528,6 +736,9 @@ class ReadyQueue(Stream):
         if segment.damaged and n in segment.damaged:
             return 0
         at = segment.start(n)
+        if segment.unverified and (at + 19 > segment.end or segment.holds(n, at, segment.end) == 0):
+            segment.review()
+            return self.find(ordinal)
         length = ube32(segment.base, at + 1)
         if segment.base[at] != 118 or length < 14 or at + 5 + length > segment.end:
             return 0

@@ -1,18 +1,27 @@
 """A dict kept as JSON: replaced whole and safely, the previous version beside it as ``.bak``.
 
 A power cut at any moment leaves the old or the new version, never an empty or a half one: temporary file, flush,
-rename, flush of the folder. Java's fastjson writes integer keys without quotes (``{0:123}``); reading takes those too.
+rename, flush of the folder. The last field, ``"sum"``, is the CRC-32 of all bytes before it: a digit that changed is
+still JSON. A file without it (RocketMQ's, nsqd's) is read as it is.
+
+Java's fastjson writes integer keys without quotes (``{0:123}``); reading takes those too.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
+from penstock.disk.aside import try_set_aside
 from penstock.disk.files import Files
 from penstock.errors import StoreError
+
+log = logging.getLogger("penstock.disk")
 
 _BARE_KEY = re.compile(r'"(?:[^"\\]|\\.)*"|([{,]\s*)(-?\d+)(?=\s*:)')
 
@@ -31,27 +40,76 @@ def parse(text: str) -> dict[str, Any]:
     return value
 
 
-def load(files: Files, path: Path) -> dict[str, Any] | None:
-    """The table at path, or its ``.bak`` when the file is missing, empty or garbage; None when neither is readable."""
+_SUM = re.compile(rb',\s*"sum": "([0-9a-f]{8})"\s*}\s*$')
+Fits = Callable[[dict[str, Any]], bool]
+
+
+def load(files: Files, path: Path, fits: Fits | None = None) -> dict[str, Any] | None:
+    """The table at path, or its ``.bak`` when the file is missing, empty, garbage or of another shape (`fits` says);
+    None when neither is readable. Changes nothing.
+    """
+    for candidate in (path, path.with_name(path.name + ".bak")):
+        table = _read(files, candidate)
+        if table is not None and (fits is None or fits(table)):
+            return table
+    return None
+
+
+def take(files: Files, root: Path, path: Path, fits: Fits, without: str) -> dict[str, Any] | None:
+    """As `load`, by the one who owns the file: what cannot be used goes to lost+found of the data folder `root`, and a
+    line says so; `without` says what happens when there is no backup either.
+    """
+    for suffix in ("", ".bak", ".tmp", ".bak.tmp"):
+        odd = path.with_name(path.name + suffix)
+        if odd.is_dir():
+            try_set_aside(files, root, odd, "a folder where a table should be")
+    was_there = False
     for candidate in (path, path.with_name(path.name + ".bak")):
         if not candidate.is_file():
             continue
-        fd = files.open(candidate, writable=False)
-        try:
-            data = files.read(fd, 0, files.size(fd))
-        finally:
-            files.close(fd)
-        try:
-            return parse(data.decode("utf-8-sig"))
-        except ValueError:
-            continue
+        was_there = True
+        table = _read(files, candidate)
+        if table is not None and fits(table):
+            if candidate != path:
+                log.error("%s cannot be used: its former version %s is taken", path.name, candidate.name)
+            return table
+        try_set_aside(files, root, candidate, "not the table it should be")
+    if was_there:
+        log.error("%s and its former version cannot be used: %s", path.name, without)
     return None
+
+
+def _read(files: Files, path: Path) -> dict[str, Any] | None:
+    if not path.is_file():
+        return None
+    fd = files.open(path, writable=False)
+    try:
+        data = files.read(fd, 0, files.size(fd))
+    finally:
+        files.close(fd)
+    try:
+        table = parse(data.decode("utf-8-sig"))
+    except ValueError:
+        return None
+    told = _SUM.search(data)
+    if told is None:
+        return None if "sum" in table else table
+    table.pop("sum", None)
+    return table if int(told[1], 16) == crc32(data[: told.start()]) else None
+
+
+def encode(table: dict[str, Any]) -> bytes:
+    """The bytes of a table, with their sum."""
+    data = json.dumps(table, indent=1, ensure_ascii=False).encode()
+    if not table:
+        return data
+    body = data[:-2]
+    return body + b',\n "sum": "%08x"\n}' % crc32(body)
 
 
 def save(files: Files, path: Path, table: dict[str, Any]) -> None:
     """Replace the table at path durably; StoreError leaves the old one in place."""
-    data = json.dumps(table, indent=1, ensure_ascii=False).encode()
-    replace(files, path, data)
+    replace(files, path, encode(table))
 
 
 def replace(files: Files, path: Path, data: bytes) -> None:

@@ -7,7 +7,6 @@ or None when there is none (yet). What is refused is raised as `Refused` and ans
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Callable
 from typing import Any
 
@@ -526,7 +525,7 @@ class Requests(StageCalls, QueueCalls):
 
     def runtime_info(self, session: Any, request: RemotingCommand) -> Answer:
         broker, store = self.broker, self.broker.store
-        disk = shutil.disk_usage(broker.folder)
+        used, total = broker.files.usage(broker.folder)
         puts = broker.stats.value("BROKER_PUT_NUMS", broker.config.cluster_name)
         gets = broker.stats.value("BROKER_GET_NUMS", broker.config.cluster_name)
         put_rate = broker.stats.rates("BROKER_PUT_NUMS", broker.config.cluster_name)
@@ -534,7 +533,7 @@ class Requests(StageCalls, QueueCalls):
         put_text = " ".join([f"{put_rate[0].per_second if put_rate else 0.0}"] * 3)
         get_text = " ".join([f"{get_rate[0].per_second if get_rate else 0.0}"] * 3)
         up_s = (broker.clock.now_ms() - broker.started_ms) // 1000
-        ratio = str(round(disk.used / disk.total, 4))
+        ratio = str(round(used / max(1, total), 4))
         table: dict[str, Any] = {
             "brokerVersionDesc": "V4_9_8", "brokerVersion": 409, "penstockVersion": __version__,
             "bootTimestamp": broker.started_ms, "startAcceptSendRequestTimeStamp": broker.started_ms,

@@ -32,7 +32,8 @@ BLAMED = "suspects.json"
 _SLOTS = (1024, 2048)
 _SLOT = struct.Struct(">4sIqqqqqqqqq")
 _TIMES = struct.Struct(">qqq")
-FORMAT_VERSION = 1
+SLOT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class CheckpointFile:
         self._generation = 0
         self._fd = -1
 
-    def load(self) -> Checkpoint | None:
+    def load(self, abort: str | None = None) -> Checkpoint | None:
         """The newest slot with a true sum, unless another broker has gone on behind it."""
         self.value, self.foreign_from = None, -1
         if self.path.is_file():
@@ -74,7 +75,7 @@ class CheckpointFile:
                 data = self.files.read(fd, 0, SIZE)
             finally:
                 self.files.close(fd)
-            value, counts = newest(data)
+            value, counts = newest(data, abort)
             if value is not None:
                 self._generation = value.generation
                 if counts:
@@ -92,7 +93,7 @@ class CheckpointFile:
             if self.files.size(self._fd) < SIZE:
                 self.files.allocate(self._fd, 0, SIZE)
         packed = _SLOT.pack(
-            b"PCKP", FORMAT_VERSION, value.generation, value.epoch, value.clean, value.durable, value.derived,
+            b"PCKP", SLOT_VERSION, value.generation, value.epoch, value.clean, value.durable, value.derived,
             value.index_file, value.index_count, value.store_ms, value.entries,
         )  # fmt: skip
         self.files.write(self._fd, _SLOTS[value.generation % 2], packed + struct.pack(">I", crc32(packed)))
@@ -117,20 +118,32 @@ def parse(data: bytes) -> list[Checkpoint]:
         if data[at + _SLOT.size : at + _SLOT.size + 4] != struct.pack(">I", crc32(packed)):
             continue
         _, version, generation, epoch, clean, *rest = _SLOT.unpack(packed)
-        if version == FORMAT_VERSION:
+        if version == SLOT_VERSION:
             found.append(Checkpoint(generation, epoch, bool(clean), *rest))
     return found
 
 
-def newest(data: bytes) -> tuple[Checkpoint | None, bool]:
-    """(the slot of the highest generation, whether it still counts).
+def newest(data: bytes, abort: str | None = None) -> tuple[Checkpoint | None, bool]:
+    """(the slot of the highest generation, whether it still counts). `abort`: what the file of that name says.
 
     A RocketMQ broker on the folder keeps our slots and writes its own store times: ours are those of a slot (of the older
-    one, when a write was torn).
+    one, when a write was torn). While `abort` says that our own process was the last to start, other times are damage or
+    our own torn write (three equal ones), unless log and queues both went on: RocketMQ, which leaves our file `abort`.
     """
     found = parse(data)
     ours = [(0, 0, 0), *((mark.store_ms,) * 3 for mark in found)]
-    return max(found, key=lambda mark: mark.generation, default=None), times(data) in ours
+    mark = max(found, key=lambda mark: mark.generation, default=None)
+    told = times(data)
+    counts = told in ours
+    if not counts and mark is not None and abort is not None and abort.startswith("pid "):
+        counts = len(set(told)) == 1 or min(told[:2]) <= mark.store_ms
+    return mark, counts
+
+
+def abort_text(folder: Path) -> str | None:
+    """What the file `abort` of a store says; None when there is none: the last broker stopped cleanly."""
+    path = folder / "abort"
+    return path.read_bytes()[:200].decode("ascii", "replace") if path.is_file() else None
 
 
 def times(data: bytes) -> tuple[int, int, int]:
@@ -176,9 +189,10 @@ def open_store_file(
     files: Files, path: Path, log_segment_size: int, queue_file_size: int, slots: int, entries: int
 ) -> StoreFile:
     """Read it, raise the epoch by one, write it. Corrupt when a newer version wrote it: then nothing may be touched."""
-    table = tables.load(files, path) or {}
+    without = "sizes are taken from the files there are"
+    table = tables.take(files, path.parent, path, _known_shape, without) or {}
     version = table.get("formatVersion", FORMAT_VERSION)
-    if not isinstance(version, int) or version > FORMAT_VERSION:
+    if version > FORMAT_VERSION:
         raise Corrupt(path, 0, f"format version {version}; this program knows {FORMAT_VERSION}")
     store = StoreFile(
         str(table.get("storeId") or uuid.uuid4().hex),
@@ -202,6 +216,10 @@ def open_store_file(
         },
     )
     return store
+
+
+def _known_shape(table: dict[str, Any]) -> bool:
+    return isinstance(table.get("formatVersion"), int) and isinstance(table.get("storeId"), str)
 
 
 def _number(table: dict[str, Any], name: str, default: int) -> int:

@@ -15,8 +15,10 @@ cdef class Sidecar:
     cdef public object files
     cdef unsigned char *base
 
-    @cython.locals(base=cython.p_uchar)
-    cpdef bint open(self)
+    @cython.locals(base=cython.p_uchar, version=cython.longlong, first=cython.longlong, used=cython.longlong, whole=cython.bint)
+    cpdef open(self, bint mend)
+    @cython.locals(n=cython.longlong)
+    cpdef long long seek(self, long long start, long long crc)
     @cython.locals(need=cython.longlong)
     cpdef int room(self, long long records)
     cpdef void put(self, long long start, long long crc) noexcept
@@ -33,6 +35,9 @@ cdef class Checksums:
     cdef public dict sidecars
     cdef public object files
     cdef Sidecar current
+    cdef public long long strict_from
+    cdef public bint mend
+    cdef public long long damaged
     cdef long long _hint
     cdef Sidecar _hint_car
 
@@ -42,3 +47,5 @@ cdef class Checksums:
     cdef void put(self, long long start, long long crc) noexcept
     @cython.locals(car=Sidecar, n=cython.longlong)
     cdef int verdict(self, long long segment_first, long long start, long long crc)
+    @cython.locals(n=cython.longlong, wrong=cython.longlong)
+    cdef int _weigh(self, Sidecar car, long long segment_first, long long start, long long crc)

@@ -3,35 +3,43 @@
 RocketMQ's own sum covers the body only: a flipped bit in the topic or the queue offset would be served. The record's
 bytes must stay as they are, so ours stand beside them, in ``checksums/<name of the segment>``:
 
-    header  "PSUM" (4) | version 1 (4) | first position of the segment (8) | covers from (4) | 0 (12)
+    header  "PSUM" (4) | version 2 (4) | first position of the segment (8) | covers from (4)
+            | CRC-32 of the 20 bytes before (4) | 0 (8)
     entry n, at 32 + n × 8:   start in the segment (4) | CRC-32 over the whole record (4)
 
 Entries stand in the order of their starts; after the last there are zeros. Records below "covers from" (written by
-RocketMQ) are unchecked. The file has its greatest length from the beginning but takes room on the disk a window at a
-time, ahead of use.
+RocketMQ) are unchecked. A damaged sum costs no record that is good by its own lengths and body sum: the header says
+nothing that cannot be told from the segment, a sum that stands at another place or is one bit away counts, and a record
+that has none is unchecked, unless a power cut may have kept its sum from the disk (`strict_from`).
+
+The file has its greatest length from the beginning but takes room on the disk a window at a time, ahead of use.
 """
 
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cython
 
-from penstock.disk.files import Files, wipe
+from penstock.disk.aside import set_aside
+from penstock.disk.files import Files, last_byte, wipe
 from penstock.errors import DiskFull, StoreError
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import address, be32, be64, put32, put64, ube32
+    from cython.cimports.penstock.octets import address, be32, be64, crc32, put32, put64, ube32
 else:
-    from penstock.octets import address, be32, be64, put32, put64, ube32
+    from penstock.octets import address, be32, be64, crc32, put32, put64, ube32
+
+log = logging.getLogger("penstock.log")
 
 HEADER_SIZE = 32
 ENTRY_SIZE = 8  # hot functions below write the numbers: a module's name is a dictionary look-up when compiled
 MAGIC = 0x5053554D
-VERSION = 1
+VERSION = 2
 SMALLEST_RECORD = 92
 WINDOW = 1 << 20
 
@@ -70,44 +78,46 @@ class Sidecar:
             self.files.unlink(self.path)
             raise
         self.base = address(self.map)
+        self._put_header(covers_from)
+
+    def _put_header(self, covers_from: int) -> None:
+        self.covers_from = covers_from
         put32(self.base, 0, MAGIC)
         put32(self.base, 4, VERSION)
         put64(self.base, 8, self.first)
         put32(self.base, 16, covers_from)
-        self.covers_from = covers_from
+        put32(self.base, 20, crc32(self.base, 0, 20, 0))
 
-    def open(self) -> bool:
-        """Map the existing file; False when it is none of ours or damaged at its head."""
+    def open(self, mend: bool) -> None:
+        """Map the existing file. A header that is damaged or missing is told from what follows; with `mend` it is written
+        anew, and the file gets its length back. StoreError when it cannot be read.
+        """
         fd = self.files.open(self.path)
         try:
-            if self.files.size(fd) != self.size:
-                return False
-            self.files.allocate(fd, 0, min(self.size, WINDOW))
+            if mend:
+                self.files.grow(fd, self.size)
+            if self.files.size(fd) < self.size:
+                raise StoreError(f"{self.path} is too short")
+            self.files.allocate(fd, 0, min(self.size, HEADER_SIZE))
             self.map = self.files.map(fd, self.size, scattered=True)
-            base = address(self.map)
-            if be32(base, 0) != MAGIC or be32(base, 4) != VERSION or be64(base, 8) != self.first:
-                self.map = None
-                return False
         except BaseException:
             self.files.close(fd)
             raise
         self.fd = fd
-        self.base = address(self.map)
-        self.covers_from = ube32(self.base, 16)
-        self.count = self._count()
+        self.base = base = address(self.map)
+        version, first = be32(base, 4), be64(base, 8)
+        used = last_byte(self.files, self.path, self.map, HEADER_SIZE, self.size)
+        self.count = (used - HEADER_SIZE + ENTRY_SIZE - 1) // ENTRY_SIZE
+        whole = version == 2 and ube32(base, 20) == crc32(base, 0, 20, 0)
+        if be32(base, 0) == MAGIC and first == self.first and (whole or version == 1):
+            self.covers_from = ube32(base, 16)
+        else:
+            starts = [self.start(n) for n in range(min(self.count, 512)) if be64(base, HEADER_SIZE + n * ENTRY_SIZE)]
+            self.covers_from = min(starts, default=0)
+            log.error("sum damaged: the header of %s is told anew from what follows", self.path.name)
         self.allocated = 0
-        return True
-
-    def _count(self) -> int:
-        """How many entries: starts rise to the last one, then there are zeros."""
-        low, high = 0, (self.size - HEADER_SIZE) // ENTRY_SIZE
-        while low < high:
-            middle = (low + high) // 2
-            if self.start(middle) > 0 or (middle == 0 and be64(self.base, HEADER_SIZE) != 0):
-                low = middle + 1
-            else:
-                high = middle
-        return low
+        if mend and not whole:
+            self._put_header(self.covers_from)
 
     def start(self, n: int) -> int:
         """Where in the segment record n begins."""
@@ -151,9 +161,21 @@ class Sidecar:
                 high = middle
         return low
 
+    def seek(self, start: int, crc: int) -> int:
+        """The entry of this record among damaged ones, by its start, or by its sum; -1 when there is none."""
+        for n in range(self.count):
+            if self.start(n) == start and self.sum(n) != 0 and self.sum(n) != 0xFFFFFFFF:  # overwritten, it is no sum
+                return n
+        for n in range(self.count):
+            if self.sum(n) == crc:
+                return n
+        return -1
+
     def cut(self, start: int) -> None:
         """Forget the records from start on. What stands behind the cut becomes zeros."""
-        keep = self.find(start)
+        keep = self.count
+        while keep > 0 and (self.start(keep - 1) >= start or be64(self.base, HEADER_SIZE + (keep - 1) * 8) == 0):
+            keep -= 1
         wipe(self.files, self.path, self.map, HEADER_SIZE + keep * ENTRY_SIZE, self.size)
         self.count = keep
 
@@ -185,17 +207,22 @@ class Checksums:
         self.files = files
         self.sidecars: dict[int, Sidecar | None] = {}
         self.current: Sidecar | None = None
+        self.strict_from = 0
+        """Behind this position of the log a record without a sum is none: a power cut may have taken the sum."""
+        self.mend = False
+        self.damaged = 0
         self._hint = 0
         self._hint_car: Sidecar | None = None
 
     def get(self, first: int) -> Sidecar | None:
-        """The sidecar of the segment that begins at first, opened; None when there is none that can be believed."""
+        """The sidecar of the segment that begins at first, opened; None when there is none that can be read."""
         if first not in self.sidecars:
             car = self.make(first)
             found = False
             if car.path.is_file():
                 try:
-                    found = car.open()
+                    car.open(self.mend)
+                    found = True
                 except StoreError:
                     found = False
             self.sidecars[first] = car if found else None
@@ -204,6 +231,14 @@ class Checksums:
     def make(self, first: int) -> Sidecar:
         """A sidecar object for the segment, not yet a file."""
         return Sidecar(self.folder / f"{first:020d}", first, self.segment_size, self.files)
+
+    def set_aside(self, first: int) -> None:
+        """Make way for new sums of a segment. Those there are, are of another life of the file, or cannot be read."""
+        path = self.folder / f"{first:020d}"
+        if path.is_dir():
+            set_aside(self.files, self.folder.parent, path, "a folder where sums should be")
+        else:
+            self.files.unlink(path)
 
     def turn(self, car: Sidecar) -> None:
         """Sums now go into this one."""
@@ -233,10 +268,31 @@ class Checksums:
         n = self._hint
         if n >= car.count or car.start(n) != start:
             n = car.find(start)
-        if n >= car.count or car.start(n) != start:
-            return 0
+        if n < car.count and car.start(n) == start:
+            self._hint = n + 1
+            if car.sum(n) == crc:
+                return 1
+        return self._weigh(car, segment_first, start, crc)
+
+    def _weigh(self, car: Sidecar, segment_first: int, start: int, crc: int) -> int:
+        """What counts when there is no entry at once, or another sum: is it the record that is damaged, or the sum?"""
+        n = car.seek(start, crc)
+        if n < 0:
+            if segment_first + start >= self.strict_from:
+                return 0
+            self._report(car, start)
+            return 2
         self._hint = n + 1
-        return 1 if car.sum(n) == crc else 0
+        wrong = car.sum(n) ^ crc
+        if wrong & (wrong - 1) == 0:  # one flipped bit of the sum: no damaged record has such a sum
+            self._report(car, start)
+            return 1
+        return 0
+
+    def _report(self, car: Sidecar, start: int) -> None:
+        self.damaged += 1
+        if self.damaged < 20:
+            log.error("sum damaged: of the record at %d of %s, which is served", start, car.path.name)
 
     def ignore_from(self, position: int) -> None:
         """Records from this position of the log on are unchecked: another broker has written them."""

@@ -136,9 +136,12 @@ class CommitLog:
         if segment.fd < 0:
             segment.fd = segment.files.open(segment.path)
         car = self.sums.get(segment.first)
-        if car is None:
+        if car is not None and car.count > 0 and car.start(car.count - 1) >= self._at:
+            car.cut(self._at)
+        if car is None or car.count > self._at // 91 + 1:  # more sums than records
+            self.sums.drop(segment.first)
+            self.sums.set_aside(segment.first)
             car = self.sums.make(segment.first)
-            self.sums.files.unlink(car.path)
             car.create(self._at)
         self.sums.turn(car)
 
@@ -188,7 +191,7 @@ class CommitLog:
         segment = self.file.make_next()
         try:
             car = self.sums.make(segment.first)
-            self.sums.files.unlink(car.path)
+            self.sums.set_aside(segment.first)
             car.create()
             self.file.files.sync_folder(self.file.folder)
             self.file.files.sync_folder(self.sums.folder)

@@ -15,7 +15,6 @@ Nothing that may hold a record is deleted: it moves to ``lost+found/``. Run twic
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import asdict, dataclass, field
@@ -24,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from penstock.disk import tables
+from penstock.disk.aside import set_aside
 from penstock.disk.files import last_byte, number_names, wipe
 from penstock.disk.segments import Segment, SegmentedFile, segment_name
 from penstock.errors import Locked, StoreError
@@ -47,6 +47,7 @@ class Recovery:
     """What opening found and did. Positions are physical offsets."""
 
     clean: bool = False
+    power_cut: bool = False
     epoch: int = 0
     start: int = 0
     end: int = 0
@@ -77,18 +78,21 @@ class _Recoverer:
         self.report = Recovery()
         self.rebuild = False
         self.odd_index = False
+        self._offsets: dict[str, Any] | None = None
         self.blamed: set[tuple[bytes, int]] = set()
 
     def run(self) -> Recovery:
         started = time.perf_counter()
         store, report, files = self.store, self.report, self.files
         files.make_folder(self.folder)
+        self._mend_names()
         self.upkeep.lock = marks.FolderLock(self.folder / "lock", files)
         identity = self._identity()
         report.epoch = self.upkeep.epoch = identity.epoch
-        known = self.upkeep.checkpoint.load()
-        aborted = self._abort_marker()
+        aborted = marks.abort_text(self.folder)
+        known = self.upkeep.checkpoint.load(aborted)
         self._load(identity)
+        self._trust_sums(known, aborted)
         self.blamed = set(_flat(tables.load(files, self.folder / marks.BLAMED)))
         report.clean = known is not None and known.clean and aborted is None and self._agrees(known)
         if report.clean:
@@ -105,7 +109,9 @@ class _Recoverer:
                 queue.follow(log.file.first)
                 queue.reserve(queue.max_offset + store.options.reserve_offsets)
         if not report.clean:
-            self._close_gaps(aborted)
+            report.power_cut = self._power_cut(aborted)
+            if report.power_cut:
+                self._close_gaps()
             self._flush_all()
         store.entry_count = sum(queue.max_offset for by_id in store.queues.values() for queue in by_id.values())
         self.upkeep.checkpoint.write(self.upkeep.state())
@@ -125,12 +131,37 @@ class _Recoverer:
 
     # ---- what is there
 
+    def _mend_names(self) -> None:
+        """Folders where a file should be, and files where a folder should be, go to lost+found."""
+        files, folder = self.files, self.folder
+        for name in ("lock", "abort", "checkpoint", "live0", "live1", "damage.jsonl", "offsets.json", marks.BLAMED):
+            for path in (folder / name, folder / f"{name}.bak", folder / f"{name}.tmp"):
+                if path.is_dir():
+                    self._aside(path, "a folder where a file should be")
+        for name in ("commitlog", "checksums", "index", "consumequeue", "config", "lost+found", "queues", "schedule"):
+            path = folder / name
+            if path.is_file():
+                self._aside(path, "a file where a folder should be")
+            for inside in files.names(path) if name in ("commitlog", "checksums", "index") else ():
+                if (path / inside).is_dir():
+                    self._aside(path / inside, "a folder where a file should be")
+        for topic in files.names(folder / "consumequeue"):
+            if (folder / "consumequeue" / topic).is_file():
+                self._aside(folder / "consumequeue" / topic, "a file where a folder should be")
+                continue
+            for queue_id in files.names(folder / "consumequeue" / topic):
+                path = folder / "consumequeue" / topic / queue_id
+                if path.is_file():
+                    self._aside(path, "a file where a folder should be")
+                for inside in files.names(path):
+                    if (path / inside).is_dir():
+                        self._aside(path / inside, "a folder where a file should be")
+
     def _identity(self) -> marks.StoreFile:
         options = self.store.options
         log_size, queue_size = options.mapped_file_size_commit_log, options.mapped_file_size_consume_queue
-        if not (
-            self.folder / "store.json"
-        ).is_file():  # a folder of RocketMQ's, perhaps: its files say how large they are
+        if tables.load(self.files, self.folder / "store.json") is None:
+            # a folder of RocketMQ's, perhaps: its files say how large they are
             log_size = self._size_on_disk(self.folder / "commitlog", log_size)
             for topic in self.files.names(self.folder / "consumequeue"):
                 for queue_id in self.files.names(self.folder / "consumequeue" / topic):
@@ -149,11 +180,15 @@ class _Recoverer:
             return (folder / segment_name(names[0])).stat().st_size or default
         return default
 
-    def _abort_marker(self) -> str | None:
-        path = self.folder / "abort"
-        if not path.exists():
-            return None
-        return path.read_bytes()[:200].decode("ascii", "replace")
+    def _trust_sums(self, known: marks.Checkpoint | None, aborted: str | None) -> None:
+        """From where on a record without a sum is none: where a power cut may have taken it, or the process its append."""
+        sums = self.store.log.sums
+        sums.mend = True
+        newest = max(self.upkeep.live.seen(), key=lambda page: page[1], default=None)
+        told = newest[2] if newest is not None and newest[0] == marks.LIVE else -1
+        same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
+        durable = known.durable if known is not None else 0
+        sums.strict_from = max(durable, told) if same_boot else durable
 
     def _write_abort(self) -> None:
         path = self.folder / "abort"
@@ -220,25 +255,13 @@ class _Recoverer:
 
     def _aside(self, path: Path, why: str) -> None:
         """Move a file or folder to lost+found, and say so in its manifest. An empty file holds nothing to keep."""
-        if path.is_file() and path.stat().st_size == 0:
+        if path.is_file() and path.stat().st_size == 0 and path.name != "lost+found":
             self.files.unlink(path)
             return
-        lost = self.folder / "lost+found"
-        self.files.make_folder(lost)
-        name = f"{'-'.join(path.relative_to(self.folder).parts)}.{self.store.clock.now_ms()}"
-        to, n = lost / name, 0
-        while to.exists():
-            n += 1
-            to = lost / f"{name}.{n}"
-        self.files.rename(path, to)
-        self.files.sync_folder(lost)
-        self.files.sync_folder(path.parent)
-        line = {"from": str(path.relative_to(self.folder)), "to": to.name, "why": why, "at": self.store.clock.now_ms()}
-        fd = self.files.open(lost / "manifest.jsonl", create=True)
-        try:
-            self.files.write(fd, self.files.size(fd), json.dumps(line).encode() + b"\n")
-        finally:
-            self.files.close(fd)
+        if path.name == "lost+found":
+            self.files.rename(path, path.with_name("lost+found.bad"))
+            return
+        set_aside(self.files, self.folder, path, why, self.store.clock.now_ms())
         self.report.moved.append(str(path.relative_to(self.folder)))
 
     # ---- clean
@@ -288,12 +311,17 @@ class _Recoverer:
 
     def _ends(self) -> dict[tuple[bytes, int], int]:
         """Where each queue ended at the last clean stop."""
-        table = tables.load(self.files, self.folder / "offsets.json") or {}
-        return _flat(table.get("ends"))
+        return _flat(self._offsets_table().get("ends"))
+
+    def _offsets_table(self) -> dict[str, Any]:
+        path = self.folder / "offsets.json"
+        if self._offsets is None:
+            without = "queue offsets that were reserved are those of the log and a step more"
+            self._offsets = tables.take(self.files, self.folder, path, lambda table: "reserved" in table, without) or {}
+        return self._offsets
 
     def _reserved(self) -> dict[tuple[bytes, int], int]:
-        table = tables.load(self.files, self.folder / "offsets.json") or {}
-        return _flat(table.get("reserved"))
+        return _flat(self._offsets_table().get("reserved"))
 
     def _bad_queues(self, below: int) -> list[Any]:
         """Queues whose last entry leads nowhere, or that are shorter than they were."""
@@ -570,15 +598,17 @@ class _Recoverer:
 
     # ---- afterwards
 
-    def _close_gaps(self, aborted: str | None) -> None:
+    def _power_cut(self, aborted: str | None) -> bool:
+        """Whether more than the process ended: the memory that told where the log ends is gone."""
+        same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
+        pages = self.upkeep.live.seen()
+        told = any(state == marks.LIVE and self.store.log.end in ends for state, _, *ends in pages)
+        return aborted is not None and aborted.startswith("pid") and not (same_boot and told)
+
+    def _close_gaps(self) -> None:
         """After a power cut, queue offsets that somebody may have seen are not given out again."""
         store = self.store
         reserved = self._reserved()
-        same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
-        pages = self.upkeep.live.seen()
-        told = any(state == marks.LIVE and store.log.end in ends for state, _, *ends in pages)
-        if aborted is None or not aborted.startswith("pid") or (same_boot and told):
-            return
         for topic, queue_id in reserved:
             store.queue(topic, queue_id)
         for by_id in store.queues.values():
@@ -611,7 +641,7 @@ def _flat(table: Any) -> dict[tuple[bytes, int], int]:
         if not isinstance(by_id, dict):
             continue
         for queue_id, offset in by_id.items():
-            if queue_id.isdigit() and isinstance(offset, int) and 0 <= offset < 1 << 58:
+            if queue_id.isdecimal() and len(queue_id) < 10 and isinstance(offset, int) and 0 <= offset < 1 << 58:
                 found[topic.encode(), int(queue_id)] = offset
     return found
 

@@ -12,15 +12,13 @@ again. All this is read from the log again at the start, on top of a snapshot (`
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections import OrderedDict
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.disk.files import Files
-from penstock.disk.tables import load, replace
-from penstock.errors import Refused, StoreError
+from penstock.disk.tables import save, take
+from penstock.errors import Refused
 from penstock.log.durability import Job
 
 WINDOW = 32
@@ -70,9 +68,13 @@ class Sequences:
         self._dirty = False
         self._due_ms = 0
         self._running = False
-        table = load(files, path)
+        root = path.parent.parent
+        table = take(files, root, path, _fits, "what producers have sent is read from the log again")
         if table is not None:
             self._take(table)
+        else:
+            self.position = 0  # the log from its start
+            self._dirty = True
 
     def _take(self, table: dict[str, Any]) -> None:
         try:
@@ -81,10 +83,11 @@ class Sequences:
                     int(number): Stored(end, topic, queue_id, offset, count, tuple((p, n) for p, n in parts))
                     for number, (end, topic, queue_id, offset, count, parts) in window
                 }
-            self.position = int(table["position"])
+            self.position = max(0, int(table["position"]))
         except (KeyError, TypeError, ValueError, AttributeError):
             self.by_producer.clear()
             self.position = 0  # the log from its start
+            self._dirty = True
 
     # -- sends
 
@@ -112,12 +115,6 @@ class Sequences:
             for old in [n for n in window if n <= newest - WINDOW]:
                 del window[old]
         self._dirty = True
-        if self.position < 0:
-            # From here on the log must be read again after a crash. Once in the life of a folder, and at once.
-            position = stored.parts[0][0]
-            with contextlib.suppress(StoreError):  # no room: the next send tries again
-                replace(self.files, self.path, json.dumps({"position": position, "producers": {}}).encode())
-                self.position = position
 
     # -- the log, read again
 
@@ -180,7 +177,11 @@ class Sequences:
             else:
                 self._dirty = True
 
-        return Job("sequences", lambda: replace(self.files, self.path, json.dumps(table).encode()), finish)
+        return Job("sequences", lambda: save(self.files, self.path, table), finish)
 
     def close(self) -> None:
         """All of it is in the log."""
+
+
+def _fits(table: dict[str, Any]) -> bool:
+    return isinstance(table.get("position"), int) and isinstance(table.get("producers"), dict)

@@ -278,7 +278,7 @@ class Upkeep:
                 topic.decode(): {str(n): queue.max_offset for n, queue in by_id.items() if queue.max_offset}
                 for topic, by_id in store.queues.items()
             }
-        return json.dumps({"reserved": reserved, "ends": self._ends}).encode()
+        return tables.encode({"reserved": reserved, "ends": self._ends})
 
     def write_offsets(self, *, ends: bool) -> None:
         """Write `offsets.json` now: with `ends` where each queue ends, and nothing reserved beyond."""
@@ -330,7 +330,7 @@ class Upkeep:
             for (topic, queue_id), offset in blamed.items():
                 table.setdefault(topic.decode(), {})[str(queue_id)] = offset
             try:
-                tables.replace(self.files, self.folder / BLAMED, json.dumps(table).encode())
+                tables.replace(self.files, self.folder / BLAMED, tables.encode(table))
             except StoreError:
                 self.blamed = {}  # tried again with the next reader who comes across it
 

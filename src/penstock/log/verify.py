@@ -156,8 +156,9 @@ class _Verifier:
         report.segments = len(file.segments)
         report.first, report.bytes = file.first, file.end - file.first
         checkpoint = marks.CheckpointFile(self.folder / "checkpoint", self.files)
-        known = checkpoint.load()
+        known = checkpoint.load(marks.abort_text(self.folder))
         durable = known.durable if known is not None else -1
+        log.sums.strict_from = durable if known is not None else file.end
         if checkpoint.foreign_from >= 0:
             log.sums.ignore_from(checkpoint.foreign_from)
         position = end = file.first
@@ -277,7 +278,7 @@ class _Verifier:
             report.add("note", "checksums", f"{report.unchecked} records have no checksum over the whole record")
         path = self.folder / "checkpoint"
         if path.is_file():
-            value = marks.CheckpointFile(path, self.files).load()
+            value = marks.CheckpointFile(path, self.files).load(marks.abort_text(self.folder))
             if value is None:
                 report.add("note", "checkpoint", "holds no positions of ours: the next start reads the whole log")
             elif value.durable > log.end and log.file.segments:
@@ -366,7 +367,8 @@ def _inspect_log(path: Path) -> Iterator[dict[str, Any]]:
     file.adopt(segment)
     log = CommitLog(file, sums, bytes(8))
     checkpoint = marks.CheckpointFile(path.parent.parent / "checkpoint", files)
-    checkpoint.load()
+    known = checkpoint.load(marks.abort_text(path.parent.parent))
+    sums.strict_from = known.durable if known is not None else first + size
     if checkpoint.foreign_from >= 0:
         sums.ignore_from(checkpoint.foreign_from)
     log.seek_reading(first + size)

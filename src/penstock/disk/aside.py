@@ -1,0 +1,58 @@
+"""lost+found: where damaged files go. Recovery deletes nothing (rule R14); retention removes them after three days.
+
+lost+found/<path with dashes>.<ms>     the file or folder as it was found
+lost+found/manifest.jsonl              a line each: {"from", "to", "why", "at"}
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+
+from penstock.disk.files import Files
+from penstock.errors import StoreError
+
+log = logging.getLogger("penstock.disk")
+
+
+def set_aside(files: Files, root: Path, path: Path, why: str, now_ms: int | None = None) -> Path:
+    """Move a file or folder of the data folder `root` to its lost+found, and say so; returns where it is now."""
+    now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    lost = root / "lost+found"
+    files.make_folder(lost)
+    name = f"{'-'.join(path.relative_to(root).parts)}.{now_ms}"
+    to, n = lost / name, 0
+    while to.exists():
+        n += 1
+        to = lost / f"{name}.{n}"
+    files.rename(path, to)
+    files.sync_folder(lost)
+    files.sync_folder(path.parent)
+    line = {"from": str(path.relative_to(root)), "to": to.name, "why": why, "at": now_ms}
+    fd = files.open(lost / "manifest.jsonl", create=True)
+    try:
+        files.write(fd, files.size(fd), json.dumps(line).encode() + b"\n")
+    finally:
+        files.close(fd)
+    log.error("set aside file=%s to=%s why=%s", line["from"], f"lost+found/{to.name}", why)
+    return to
+
+
+def try_set_aside(files: Files, root: Path, path: Path, why: str) -> bool:
+    """As `set_aside`; False when the disk does not allow it, and then the file stays where it is."""
+    try:
+        set_aside(files, root, path, why)
+    except StoreError as error:
+        log.error("not set aside file=%s why=%s error=%s", path, why, error)
+        return False
+    return True
+
+
+def data_folder(path: Path) -> Path:
+    """The data folder of a file somewhere below its `queues`; else the file's own folder."""
+    for parent in path.parents:
+        if parent.name == "queues":
+            return parent.parent
+    return path.parent

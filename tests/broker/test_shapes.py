@@ -1,0 +1,88 @@
+"""Tables of another shape, empty, garbage, or a folder in their place: the backup, then what log and queues tell."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+
+from broker.queueside import Side
+from penstock.log.sequences import Stored
+
+TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "sequences.json")
+DAMAGE = {
+    "a list": b"[1, 2]",
+    "a number inside": b'{"topicConfigTable": 5, "subscriptionGroupTable": 5, "offsetTable": 5, "position": 0, "producers": 5}',
+    "numbers in a list": b'{"topicConfigTable": [1], "subscriptionGroupTable": [1], "offsetTable": [1], "producers": []}',
+    "odd entries": b'{"topicConfigTable": {"T": 4}, "subscriptionGroupTable": {"G": 4}, "offsetTable": {"T@G": 4}}',
+    "odd version": b'{"topicConfigTable": {}, "subscriptionGroupTable": {}, "offsetTable": 0, "dataVersion": [1]}',
+    "garbage": b"\xff\x00{",
+    "empty": b"",
+}
+PRODUCER = "c" * 16
+
+
+def filled(folder: Path) -> Side:
+    side = Side(folder)
+    broker = side.broker
+    topic = broker.topics.create(b"T", 4, 4)
+    for n in range(8):
+        sequence = {"PSEQ": f"{PRODUCER}.{n + 1}.1"}
+        placed = broker.put(topic, n % 4, b"m%d" % n, sequence, born_host=broker.store_host, born_ms=1)
+        here = Stored(broker.store.end_position, "T", n % 4, placed.queue_offset, 1, ((placed.physical, 1),))
+        broker.sequences.took(PRODUCER, n + 1, here)
+    broker.groups.find("G", 0)
+    broker.offsets.commit("G", "T", 0, 1)
+    side.turn(1000)
+    side.turn(6000)
+    broker.offsets.commit("G", "T", 0, 2)
+    broker.groups.find("G2", 0)
+    side.turn(6000)
+    return side
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("damage", [*DAMAGE, "folder", "gone"])
+@pytest.mark.parametrize("name", TABLES)
+def test_a_damaged_table(
+    tmp_path: Path, name: str, damage: str, both: bool, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    side = filled(tmp_path)
+    side.broker.close(clean)
+    path = tmp_path / "config" / name
+    backup = path.with_name(name + ".bak")
+    had_backup = backup.is_file()
+    for file in (path, backup) if both else (path,):
+        file.unlink(missing_ok=True)
+        if damage == "folder":
+            file.mkdir()
+        elif damage != "gone":
+            file.write_bytes(DAMAGE[damage])
+    caplog.clear()
+    side.open()
+    broker = side.broker
+    side.turn(6000)
+    topic = broker.topics.get(b"T")
+    assert topic is not None
+    assert [queue.max_offset for queue in topic.queues] == [2] * 4
+    offset = broker.offsets.get("G", "T", 0)
+    if name == "consumerOffset.json":
+        assert offset in ((None,) if both or not had_backup else (1, 2))
+    else:
+        assert offset == (2 if clean else offset)
+        assert offset in (1, 2)
+    for number in range(1, 9):
+        found = broker.sequences.find(PRODUCER, number)
+        assert found is not None
+        assert found.queue_id == (number - 1) % 4
+    if damage != "gone":
+        assert list((tmp_path / "lost+found").glob(f"config-{name}*"))
+        assert any(name in record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR)
+    broker.offsets.commit("G", "T", 0, 2)
+    side.reopen(clean=True)
+    assert side.broker.offsets.get("G", "T", 0) == 2
+    assert json.loads(path.read_bytes()) or name == "delayOffset.json"
+    side.close()
