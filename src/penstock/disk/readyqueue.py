@@ -1,8 +1,11 @@
 """ReadyQueue: a queue topic's messages, one copy for all its channels, in mapped segments of gmq's record layout.
 
-    <name>_<n>.queue   'v' (1) | length (4) | id (8) | attempts (2) | delay, always 0 (4) | body     length counts from id on
+    <name>_<n>.queue   'v' (1) | length (4) | id (8) | attempts (2) | mark (4) | body     length counts from id on
     <name>_<n>.sums    "PRDY" | version (4) | first ordinal (8) | segment size (8) | count when closed cleanly, or -1 (8)
                        then for each record, at 32 + n × 8:   start | "more follows" in bit 31 (4) | CRC-32 (4)
+
+The mark (gmq's delay) is 0, or in a copy of an entry of the schedule what `mark_of` makes of the entry's id: a start after
+a kill tells by it what was copied already.
 
 A record's ordinal is its number in the queue; its id, which is also its timestamp in ns, rises from record to record of
 one broker. The sum begins with the ordinal, so that what stood in a segment that is used again is never taken for a
@@ -43,6 +46,12 @@ STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
 POOL_MAX = 2
 UNCHECKED, NEVER_FLUSHED = -1, -2  # in place of a first ordinal
 FULL, BROKEN = 1, 2  # what an append may answer besides 0
+KEEP_NOTHING = 1 << 62
+
+
+def mark_of(schedule_id: int) -> int:
+    """The mark of a copy of this entry: never 0."""
+    return schedule_id & 0x7FFFFFFF | 0x80000000
 
 
 class ReadySegment:
@@ -65,6 +74,7 @@ class ReadySegment:
         self.base: Any = cython.NULL
         self.sums: Any = cython.NULL
         self.named = False  # its name in the folder is durable
+        self.clean = False  # it was closed cleanly: everything in it was flushed
 
     @property
     def sums_path(self) -> Path:
@@ -192,6 +202,7 @@ class ReadySegment:
                 self._scan(limit)
                 return
             self.end = at + length
+        self.clean = True
 
     def _scan(self, limit: int) -> None:
         """Go through the records: the torn tail is left out, a damaged record among good ones is remembered."""
@@ -343,7 +354,9 @@ class ReadyQueue(Stream):
         self.stamped = False  # bodies begin with a timestamp in ns (8): the id is none
         self.unflushed = False
         self.renamed = False  # names in the folder changed since the last flush
+        self.kept_from = KEEP_NOTHING  # what lies from here on is not dropped
         self._number = 0
+        self._mark = 0
         self._batch = 0  # records of the open batch
         self._fresh_first = 0
 
@@ -379,6 +392,10 @@ class ReadyQueue(Stream):
             end = segment.first + segment.count
         self.total = self.visible = self._fresh_first = max(end, ordinal)
         if self.segments:
+            for segment in self.segments:
+                if not segment.clean:  # who wrote it was killed, perhaps before the flush
+                    self._fresh_first = min(self._fresh_first, segment.first)
+                    self.unflushed = self.renamed = True
             last = self.segments[len(self.segments) - 1]
             last.mark(False)
             if end == self.total:
@@ -450,7 +467,7 @@ class ReadyQueue(Stream):
         put32(base, end + 1, length + 14)
         put64(base, end + 5, message_id)
         put16(base, end + 13, attempts)
-        put32(base, end + 15, 0)
+        put32(base, end + 15, self._mark)
         copy(base, end + 19, body, at, length)
         crc = crc32(base, end, length + 19, segment.first + segment.count)
         put32(segment.sums, 32 + segment.count * 8, end | (more << 31))
@@ -460,9 +477,25 @@ class ReadyQueue(Stream):
         self.total += 1
         self.unflushed = True
 
-    def append_bytes(self, message_id: int, attempts: int, body: bytes, more: bool = False) -> None:
+    def append_bytes(self, message_id: int, attempts: int, body: bytes, more: bool = False, mark: int = 0) -> None:
         """A message that has an id, after `ready` said 0."""
+        self._mark = mark
         self.append(message_id, attempts, message_id, body, 0, len(body), 1 if more else 0)
+        self._mark = 0
+
+    def marked(self) -> list[tuple[int, int, int]]:
+        """(mark, id, ordinal) of the records with a mark that a kill or power cut may have left behind."""
+        found = []
+        for segment in self.segments:
+            if not segment.clean:
+                for n in range(segment.count):
+                    if segment.damaged and n in segment.damaged:
+                        continue
+                    at = segment.start(n)
+                    mark = ube32(segment.base, at + 15)
+                    if mark:
+                        found.append((mark, be64(segment.base, at + 5), segment.first + n))
+        return found
 
     def show_all(self) -> None:
         """Everything appended may be read."""
@@ -547,6 +580,8 @@ class ReadyQueue(Stream):
     def drop_below(self, ordinal: int) -> int:
         """Every channel has finished what lies below: whole segments go. Returns how many."""
         gone = 0
+        if ordinal > self.kept_from:
+            ordinal = self.kept_from
         while self.segments:
             segment = self.segments[0]
             if segment.first + segment.count > ordinal or segment is self.last:
