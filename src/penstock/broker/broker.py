@@ -6,6 +6,7 @@ wall clock moves neither a delay nor a store timestamp. It follows a true correc
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import re
@@ -40,8 +41,8 @@ from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Waiters
 from penstock.disk.files import Files
-from penstock.disk.tables import load, save
-from penstock.errors import Refused
+from penstock.disk.tables import load, replace, save
+from penstock.errors import Refused, StoreError
 from penstock.log import status
 from penstock.log.checkpoint import newest
 from penstock.log.draft import Draft
@@ -53,6 +54,8 @@ from penstock.message import ReceivedMessage
 from penstock.schedule import Due, Schedule
 from penstock.wire import record
 from penstock.wire.codes import SYS_BORN_IPV6, SYS_STORE_IPV6
+
+log = logging.getLogger("penstock.broker")
 
 OFFSETS_EVERY_MS = 5_000
 DELAYS_LOOKED_AT_MAX = 10_000
@@ -287,7 +290,7 @@ class Broker:
         if self.mono_ms >= self._due_ms:
             dues = self.schedule.pop_due(self.now_ms, DUE_BATCH)
             for due in dues:
-                if not self.deliver(due):
+                if not self.deliver_or_set_aside(due):
                     self.schedule.put_back(due.id)
             next_ms = self.schedule.next_due_ms()
             if dues and len(dues) == DUE_BATCH:
@@ -417,7 +420,7 @@ class Broker:
     ) -> Placed:
         """Store one message, by way of the schedule when it asks for a delay. Refused when it cannot be stored.
 
-        Half messages are not delayed: what they become on commit is.
+        Half messages are not delayed: what they become on commit is. Nor are those whose delay is over.
         """
         due_ms = None if half else self.due_ms(properties)
         queue = topic.queues[queue_id]
@@ -528,24 +531,45 @@ class Broker:
         """A delayed message is due: put it where it was meant for. False when it cannot be stored now."""
         message = record.decode_record(due.record, 0, decompress=False)
         if message is None:
-            return True
+            raise ValueError("no record")
         about = deferred(message)
         if about is not None:
             return self.queueing.deliver(about, message.body, due.id)
-        properties = dict(message.properties)
-        name = properties.pop("REAL_TOPIC", "").encode()
-        queue_text = properties.pop("REAL_QID", "0")
-        for gone in ("DELAY", *TIMER_PROPERTIES):
+        properties = dict(message.properties)  # DELAY, REAL_TOPIC and REAL_QID stay, as RocketMQ 4.9 leaves them
+        for gone in TIMER_PROPERTIES:
             properties.pop(gone, None)
-        if not name:
-            return True
         try:
-            topic = self.topic_to_write(name)
-            queue_id = _digits(queue_text) % topic.queue_count
-            self.put_again(topic, queue_id, message, properties, prepared=due.id)
+            topic = self.topic_to_write(properties.get("REAL_TOPIC", "").encode())
+            queue_id = _digits(properties.get("REAL_QID", "0")) % max(1, topic.queue_count)
+            self.put_again(topic, queue_id, message, properties, prepared=due.id, half=True)
         except Refused as refused:
-            return refused.remoting not in (2, 14)  # try again when the disk has room; a bad name never gets better
+            if refused.remoting in (2, 14):
+                return False  # try again when the disk has room
+            if refused.remoting not in (16, 17):  # there may be such a topic again at the next start
+                raise ValueError(str(refused)) from refused
         return True
+
+    def deliver_or_set_aside(self, due: Due) -> bool:
+        """`deliver`; what cannot be delivered ever, whoever wrote it, is set aside, and the others go on."""
+        try:
+            return self.deliver(due)
+        except Exception as error:
+            log.exception("delayed message not delivered id=%d", due.id)
+            return self.set_aside(due, f"{type(error).__name__}: {error}")
+
+    def set_aside(self, due: Due, why: str) -> bool:
+        """Move an entry of the schedule to lost+found and tell of it. False when there is no room for that now."""
+        folder = self.folder / "lost+found"
+        path = folder / f"schedule-{due.id}.record"
+        try:
+            replace(self.files, path, due.record)
+        except StoreError as error:
+            log.error("delayed message not set aside id=%d error=%s", due.id, error)
+            return False
+        self.store.upkeep.write_damage(
+            {"position": due.id - 1, "end": due.id - 1, "file": f"{folder.name}/{path.name}", "why": why[:200]}
+        )
+        return self.queueing.over(due.id)
 
     # -- retry and dead letters ----------------------------------------------------------------------------------
 

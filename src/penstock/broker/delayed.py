@@ -91,7 +91,12 @@ class Delayed:
     def fire(self, id_: int) -> dict[str, Any]:
         """Deliver a message now. Refused when it is not there, or on its way already."""
         due, row = self._take(id_)
-        if not self.broker.deliver(due):
+        try:
+            delivered = self.broker.deliver(due)
+        except ValueError as error:
+            self.broker.set_aside(due, f"ValueError: {error}")
+            raise Refused(f"delayed message {id_} makes no sense: {error}. It was set aside", http=500) from error
+        if not delivered:
             self.broker.schedule.put_back(id_)
             raise Refused("the log takes nothing now: it is not delivered", remoting=14, http=503)
         return row

@@ -162,6 +162,7 @@ class Queueing:
         else:
             topic = self._make(name, _LEVELS.get(more.get("level", ""), self._level_of(name)), more.get("floor", 0))
             self.topics[name] = topic
+        topic.paused = True  # nothing is handed over before every channel is there
         for part in entry.channels:
             channel_name = part.name.encode()
             # A power cut takes the log's last second: what is appended there anew is owed, too.
@@ -175,6 +176,8 @@ class Queueing:
                     (lane, place): count for lane, place, count in part.more.get("attempts", ())
                 }
         topic.paused = entry.paused
+        if isinstance(topic, MemoryTopic):
+            topic.hand_over()
         if isinstance(topic, QueueTopic):
             if entry.paused:
                 topic.stream.visible = min(topic.stream.total, int(more.get("visible", topic.stream.total)))
