@@ -150,3 +150,33 @@ def test_a_half_without_sense_ends_neither_start_nor_checks(
     assert [fields["tranStateTableOffset"] for _, _, fields in asked][:1]
     assert "1" in {fields["tranStateTableOffset"] for _, _, fields in asked}
     side.close()
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+@pytest.mark.parametrize("there", [True, False], ids=["in the log", "only in the schedule"])
+def test_a_byte_changed_in_the_schedule_is_never_delivered(tmp_path: Path, kind: str, there: bool) -> None:
+    side = Side(tmp_path)
+    side.keeper.topic(b"t").channel(b"a")
+    side.turn()
+    bodies = [b"body %d" % n + bytes(200) for n in range(10)]
+    for body in bodies:
+        if kind == "queue":
+            side.keeper.publish(side.keeper.topic(b"t"), [body], 5_000)
+        else:
+            put(side, b"Orders", body, {"DELAY": "2"})
+    side.turn(1_000)
+    side.turn(1_000)
+    side.broker.close(True)
+    path = tmp_path / "schedule" / "data.mdb"
+    data = path.read_bytes()
+    assert b"body 7" in data
+    path.write_bytes(data.replace(b"body 7", b"bodY 7"))
+    side.open()
+    if not there:  # retention took it
+        side.broker.schedule.lookup = lambda physical: None
+    for _ in range(8):
+        side.turn(1_000)
+    came = owed(side, b"a") if kind == "queue" else pulled(side, b"Orders")
+    assert sorted(came) == [body for body in bodies if there or b"7" not in body]
+    assert len(list((tmp_path / "lost+found").glob("schedule-*.record"))) == (0 if there else 1)
+    side.close()

@@ -146,6 +146,7 @@ class Broker:
             rules=_rules(config.topic),
         )
         self.schedule = Schedule(self.folder / "schedule", delivered=self._delivered())
+        self.schedule.lookup = self.store.record_at
         self.store.attach(self.schedule)
         self.transactions = Transactions(self)
         self.queueing = Queueing(self)
@@ -521,7 +522,7 @@ class Broker:
 
     def delayed_entry(self, due: Due) -> Deferred | None:
         """What an entry of the schedule says that belongs to the queue side; None for any other, or one without sense."""
-        message = record.decode_record(due.record, 0, decompress=False)
+        message = None if due.damaged else record.decode_record(due.record, 0, decompress=False)
         try:
             return None if message is None else deferred(message)
         except ValueError:
@@ -529,9 +530,9 @@ class Broker:
 
     def deliver(self, due: Due) -> bool:
         """A delayed message is due: put it where it was meant for. False when it cannot be stored now."""
-        message = record.decode_record(due.record, 0, decompress=False)
+        message = None if due.damaged else record.decode_record(due.record, 0, decompress=False)
         if message is None:
-            raise ValueError("no record")
+            raise ValueError("its record is damaged")
         about = deferred(message)
         if about is not None:
             return self.queueing.deliver(about, message.body, due.id)
