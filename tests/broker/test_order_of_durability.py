@@ -248,7 +248,7 @@ def test_a_kill_repeats_nothing_that_was_finished(
         publish(here, [b"behind"])
     assert len(here.keeper.moving) > 0
     came: list[bytes] = []
-    if finished and (level, held) != ("disk", QUEUES):  # there they are not to be seen before they are flushed
+    if finished and level != "disk":  # there they are not to be seen before they are flushed
         came += drained(here, b"a", seconds=1)
         assert len(came) == 43
     here.kill()
@@ -343,4 +343,35 @@ def test_a_clean_stop_leaves_nothing_half_moved(tmp_path: Path, monkeypatch: pyt
     assert here.keeper.topic(b"t").channel(b"a").depth() == 10
     assert here.keeper.topic(b"t").channel(b"a").deferred_count == 10
     assert len(drained(here, b"a", seconds=70)) == 20
+    here.close()
+
+
+def test_a_deferred_publish_at_disk_waits_for_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions look at the number of the last flush; nobody is called back."""
+    here = side(tmp_path, 0, monkeypatch, "disk")
+    here.held = {LOG}
+    here.keeper.publish(here.keeper.topic(b"t"), [b"x"], 60_000)
+    number = here.keeper.want_flush(here.keeper.topic(b"t"))
+    for _ in range(4):
+        here.turn(200)
+    assert here.keeper.flush_done < number
+    here.release()
+    here.turn()
+    assert here.keeper.flush_done >= number
+    here.close()
+
+
+def test_the_promised_second_counts_for_the_log_of_deferred_messages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = side(tmp_path, 0, monkeypatch, "os")
+    here.held = {LOG}
+    publish(here, [b"x"], 60_000)
+    here.turn(900)
+    assert not here.keeper.blocked()
+    here.turn(300)
+    assert here.keeper.blocked()
+    here.release()
+    here.turn()
+    assert not here.keeper.blocked()
     here.close()

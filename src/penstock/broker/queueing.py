@@ -467,7 +467,9 @@ class Queueing:
 
     def blocked(self) -> bool:
         """Whether something acknowledged has been unflushed for longer than level `os` allows."""
-        return 0 <= self.dirty_since < self.mono_ms - FLUSH_WINDOW_MS
+        if 0 <= self.dirty_since < self.mono_ms - FLUSH_WINDOW_MS:
+            return True
+        return self.broker.store.blocked(self.mono_ms)  # deferred messages are the log's
 
     def defer_publish(self, topic: Topic, body: bytes, defer_ms: int) -> None:
         """DPUB: the message reaches its channels after `defer_ms`. Refused when it cannot be stored."""
@@ -869,7 +871,7 @@ class Queueing:
         if not store.healthy:
             self.fail(StoreError("the flush of the log failed"))
             return
-        if self._waiting and store.flushed_position < position:
+        if store.flushed_position < position:  # sessions wait for the number alone: nobody need be in `_waiting`
             store.want_flush()
             return
         self._flush_log = None

@@ -671,7 +671,7 @@ class NsqFront:
         broker, keeper = self.broker, self.keeper
         self.mono_ms = broker.mono_ms
         self.now_ns = broker.now_ns
-        self.blocked = keeper.dirty_since >= 0 and keeper.blocked()
+        self.blocked = keeper.blocked()
         self.healthy = keeper.healthy
 
     def flushed(self) -> None:
