@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -310,3 +312,140 @@ def test_after_a_failed_flush_it_is_built_anew(tmp_path: Path) -> None:
     store, schedule = opened(tmp_path, clock)
     assert run_due(store, schedule, clock.now_ms() + 5000) == [b"x", b"y"]
     store.close()
+
+
+# -- damage ------------------------------------------------------------------------------------------------------------
+
+
+def filled(folder: Path, clock: FakeClock, count: int = 60) -> None:
+    """A stopped folder: `count` delayed messages, a third of them delivered before."""
+    store, schedule = opened(folder, clock)
+    for n in range(count):
+        delay(store, b"%d " % n + bytes(range(200)), 1 if n < count // 3 else 18)
+        if n % 10 == 9:
+            work(store)
+    clock.advance(1_000)
+    assert len(run_due(store, schedule, clock.now_ms())) == count // 3
+    work(store)
+    store.close()
+
+
+def everything(folder: Path, clock: FakeClock) -> list[int]:
+    """What comes of a folder in the end."""
+    store, schedule = opened(folder, clock)
+    schedule.lookup = store.record_at
+    found = []
+    for due in schedule.pop_due(clock.now_ms() + 10_000_000, 10_000):
+        message = decode_record(due.record, check=True)
+        assert message is not None
+        assert not due.damaged
+        assert message.body.endswith(bytes(range(200)))
+        found.append(int(message.body.split(b" ")[0]))
+        deliver(store, due)
+    work(store)
+    assert len(schedule) == 0
+    store.close()
+    return found
+
+
+@pytest.mark.parametrize("tenths", range(11))
+def test_a_cut_file_is_rebuilt(tmp_path: Path, tenths: int) -> None:
+    clock = FakeClock()
+    filled(tmp_path, clock)
+    path = tmp_path / "schedule" / "data.mdb"
+    size = path.stat().st_size
+    with path.open("r+b") as file:
+        file.truncate(size * tenths // 10)
+    assert everything(tmp_path, clock) == list(range(20, 60))
+    assert everything(tmp_path, clock) == []
+    if 0 < tenths < 8:
+        assert len(list((tmp_path / "lost+found").glob("schedule.*"))) == 1
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+def test_what_is_no_schedule_is_set_aside(tmp_path: Path, what: str) -> None:
+    clock = FakeClock()
+    filled(tmp_path, clock)
+    for path in sorted((tmp_path / "schedule").iterdir()):
+        path.unlink()
+    if what == "file":
+        (tmp_path / "schedule").rmdir()
+        (tmp_path / "schedule").write_bytes(b"x")
+    else:
+        (tmp_path / "schedule" / "data.mdb").mkdir()
+    assert everything(tmp_path, clock) == list(range(20, 60))
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_any_bit_of_the_file(tmp_path: Path, part: int) -> None:
+    """Every byte of both meta pages' heads and a sample of all others; each bit flip, zeroed and filled runs of bytes."""
+    clock = FakeClock()
+    filled(tmp_path / "a", clock)
+    image = (tmp_path / "a" / "schedule" / "data.mdb").read_bytes()
+    chance = random.Random(part)
+    heads = [*range(160), *range(4096, 4256)]
+    for number in range(14):
+        folder = tmp_path / str(number)
+        shutil.copytree(tmp_path / "a", folder)
+        broken = bytearray(image)
+        at = chance.choice(heads) if number % 2 else chance.randrange(len(image))
+        how = chance.randrange(4)
+        if how < 2:
+            broken[at] ^= 1 << chance.randrange(8)
+        else:
+            broken[at : at + 40] = bytes(40) if how == 2 else b"\xff" * 40
+        (folder / "schedule" / "data.mdb").write_bytes(broken[: len(image)])
+        assert everything(folder, FakeClock(clock.now_ms(), clock.monotonic_ms())) == list(range(20, 60)), (at, how)
+        shutil.rmtree(folder)
+
+
+def test_a_damaged_entry_comes_from_the_log_and_else_says_so(tmp_path: Path) -> None:
+    clock = FakeClock()
+    filled(tmp_path, clock)
+    path = tmp_path / "schedule" / "data.mdb"
+    data = path.read_bytes()
+    assert data.count(b"40 " + bytes(range(100))) >= 1
+    path.write_bytes(data.replace(b"40 " + bytes(range(100)), b"4o " + bytes(range(100))))
+    schedule = Schedule(tmp_path / "schedule")
+    (damaged,) = [due for due in schedule.entries() if due.damaged]
+    assert b"4o " in damaged.record
+    assert schedule.get(damaged.id) == damaged
+    schedule.close()
+    assert everything(tmp_path, clock) == list(range(20, 60))
+
+
+def test_what_the_log_has_no_more_is_taken_over_from_a_damaged_file(tmp_path: Path) -> None:
+    schedule = Schedule(tmp_path / "schedule")
+    for n in range(200):
+        schedule.put(n * 10, n + 1, b"record %d" % n, n)
+    schedule.take_job(1000, 1000, 0)
+    job = schedule.take_job(1000, 1000, 1000)
+    assert job is not None
+    job.run()
+    job.finish(None, 1000)
+    schedule.close()
+    path = tmp_path / "schedule" / "data.mdb"
+    data = bytearray(path.read_bytes())
+    at = data.index(b"record 150")
+    data[at - 40 : at + 10] = b"\xff" * 50  # and the page around it makes no sense
+    path.write_bytes(data)
+    again = Schedule(tmp_path / "schedule")
+    found = [due.record for due in again.entries()]
+    assert set(found) <= {b"record %d" % n for n in range(200)}
+    assert len(found) >= 100
+    assert b"record 150" not in found
+    again.close()
+
+
+def test_entries_without_sums_are_read(tmp_path: Path) -> None:
+    """As the version before wrote them."""
+    clock = FakeClock()
+    filled(tmp_path, clock)
+    env = lmdb.open(str(tmp_path / "schedule"), max_dbs=3)
+    due, meta = env.open_db(b"due"), env.open_db(b"meta")
+    with env.begin(write=True) as txn:
+        for key, value in list(txn.cursor(db=due)):
+            txn.put(key, value[:-4], db=due)
+        txn.delete(b"sum", db=meta)
+    env.close()
+    assert everything(tmp_path, clock) == list(range(20, 60))

@@ -1,8 +1,10 @@
 """Schedule: every delayed message until it is due, in LMDB, derived from the commit log.
 
-    due    due ms (8) id (8), big-endian  ->  a copy of the record: neither retention nor damage of the log eats a delay
+    due    due ms (8) id (8), big-endian  ->  a copy of the record: neither retention nor damage of the log eats a delay;
+                                              behind it a CRC-32 of key and record (4)
     ids    id (8)                         ->  due ms (8)
     meta   "position"                     ->  every record of the log below has been taken (8)
+           "sum"                          ->  CRC-32 of that (4)
 
 A message is first appended under a schedule topic (that is what its producer is answered for); the log hands the
 record to `add`. When it is due the broker appends it under its real topic with the id in its prepared-transaction
@@ -10,14 +12,20 @@ offset, and the dispatch of
 *that* record comes back to `done`. Only records that are flushed in the log are committed here, in groups and in one
 transaction with the position: so after any crash replaying the log from there neither loses a delay nor doubles one.
 The id is the schedule record's physical offset plus one, so that it is never zero.
+
+Before LMDB opens the file it is walked through (`lmdbfile`): a damaged one moves to lost+found, what can be read of it is
+taken over, and the rest comes again from the log. An entry whose sum does not hold is read from the log.
 """
 
 from __future__ import annotations
 
 import contextlib
 import heapq
+import json
+import logging
 import os
-import shutil
+import time
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -25,8 +33,11 @@ from typing import Any, NamedTuple, Protocol
 import lmdb
 
 from penstock.errors import StoreError
+from penstock.lmdbfile import Damaged, LmdbFile
 from penstock.message import ReceivedMessage
 from penstock.wire.record import decode_record
+
+log = logging.getLogger("penstock.schedule")
 
 LEVEL_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC = b"rmq_sys_wheel_timer"
@@ -46,6 +57,7 @@ class Due(NamedTuple):
     due_ms: int
     id: int
     record: bytes
+    damaged: bool = False  # the record is not what was stored, and the log has it no more
 
 
 class ScheduleJob(Protocol):
@@ -81,6 +93,20 @@ def due_by_properties(properties: Mapping[str, str], store_ms: int) -> int:
     return store_ms
 
 
+def _value(key: bytes, record: bytes) -> bytes:
+    """What is stored for a record."""
+    return record + zlib.crc32(record, zlib.crc32(key)).to_bytes(4)
+
+
+def _record(key: bytes, value: bytes) -> bytes | None:
+    """The record of a stored value; None when it is damaged. What former versions wrote has no sum but the body's."""
+    if value == _value(key, value[:-4]):
+        return value[:-4]
+    if int.from_bytes(value[:4]) == len(value) and decode_record(value, decompress=False, check=True) is not None:
+        return value
+    return None
+
+
 class Schedule:
     """Delayed messages by due time. The LMDB environment is made with the first of them."""
 
@@ -92,6 +118,7 @@ class Schedule:
         """
         self.folder = folder
         self.position = _UNKNOWN
+        self.lookup: Callable[[int], bytes | None] = lambda physical: None  # the record that the log has there
         self.error: BaseException | None = None
         self._map_size = map_size
         self._env: Any = None
@@ -109,7 +136,7 @@ class Schedule:
         self._dirty_since = -1
         self._retry_ms = 0
         self._delivered: Mapping[int, int] = dict(delivered or {})
-        if folder.is_dir():
+        if folder.exists():
             self._open()
             if self._delivered:
                 self._drop_delivered()
@@ -120,14 +147,62 @@ class Schedule:
         try:
             if (self.folder / _BROKEN).exists():
                 raise ValueError("a flush had failed")
+            if (self.folder / "data.mdb").exists():
+                self._check()
             self._open_environment()
-        except (lmdb.Error, ValueError):
+        except (lmdb.Error, ValueError, OSError, Damaged) as error:
             self._drop_environment()
-            aside = self.folder.with_name(self.folder.name + ".bad")
-            shutil.rmtree(aside, ignore_errors=True)
-            self.folder.rename(aside)
-            self.position = _UNKNOWN
-            self._open_environment()
+            found = self._readable()
+            try:
+                self._set_aside(str(error))
+                self.position, self._count = _UNKNOWN, 0
+                self._open_environment()
+            except (lmdb.Error, OSError) as again:
+                raise StoreError(f"schedule: {again}") from error
+            for id_, due_ms, record in sorted(found):
+                self.put(due_ms, id_, record, id_ - 1)
+
+    def _check(self) -> None:
+        """Damaged, when the file holds anything that LMDB would stumble over, or that contradicts itself."""
+        with LmdbFile(self.folder / "data.mdb") as file:
+            trees = file.trees()
+            if trees and trees.keys() != {b"due", b"ids", b"meta"}:
+                raise Damaged(f"databases {sorted(trees)}")
+            sums = dict.fromkeys(trees, 0)
+            for name, tree in trees.items():
+                for key, value, _ in file.walk(tree):
+                    if name == b"due" and len(key) == 16:
+                        sums[name] += hash((key[:8], key[8:]))
+                    elif name == b"ids" and len(key) == len(value) == 8:
+                        sums[name] += hash((value, key))
+                    elif name != b"meta":
+                        raise Damaged(f"a key of {len(key)} bytes")
+            if trees and sums[b"due"] != sums[b"ids"]:
+                raise Damaged("due times and ids contradict each other")
+            file.check_free()
+
+    def _readable(self) -> list[tuple[int, int, bytes]]:
+        """(id, due ms, record) of every entry of a damaged file whose sum holds."""
+        found: dict[int, tuple[int, int, bytes]] = {}
+        with contextlib.suppress(Damaged, OSError), LmdbFile(self.folder / "data.mdb") as file:
+            for key, value in file.pairs(b"due"):
+                record = _record(key, value) if len(key) == 16 else None
+                if record is not None:
+                    found[int.from_bytes(key[8:])] = (int.from_bytes(key[8:]), int.from_bytes(key[:8]), record)
+        return list(found.values())
+
+    def _set_aside(self, why: str) -> None:
+        lost = self.folder.parent / "lost+found"
+        lost.mkdir(exist_ok=True)
+        now_ms = time.time_ns() // 1_000_000
+        to = lost / f"{self.folder.name}.{now_ms}"
+        while to.exists():
+            to = to.with_name(to.name + "-")
+        self.folder.rename(to)
+        line = {"from": self.folder.name, "to": to.name, "why": why, "at": now_ms}
+        with (lost / "manifest.jsonl").open("a") as manifest:
+            manifest.write(json.dumps(line) + "\n")
+        log.error("schedule damaged, set aside as %s, rebuilt from the log error=%s", to.name, why)
 
     def _open_environment(self) -> None:
         size = self._map_size
@@ -140,10 +215,10 @@ class Schedule:
         self._map_size = size
         self._due, self._ids, self._meta = (self._env.open_db(name) for name in (b"due", b"ids", b"meta"))
         with self._env.begin() as txn:
-            value = txn.get(b"position", db=self._meta)
+            value, check = txn.get(b"position", db=self._meta), txn.get(b"sum", db=self._meta)
             if value is not None:
-                if len(value) != 8:
-                    raise ValueError("a position of another size")
+                if len(value) != 8 or check not in (None, zlib.crc32(value).to_bytes(4)):
+                    raise ValueError("a damaged position")
                 self.position = int.from_bytes(value)
             self._count += txn.stat(self._due)["entries"]
 
@@ -188,7 +263,7 @@ class Schedule:
         gone = []
         with self._env.begin() as txn, txn.cursor(db=self._due) as cursor:
             for key, value in cursor:
-                message = decode_record(bytes(value), decompress=False)
+                message = decode_record(self._read(bytes(key), bytes(value)).record, decompress=False)
                 if message is not None and self._has_delivered(message):
                     gone.append(bytes(key))
         with self._env.begin(write=True) as txn:
@@ -219,6 +294,11 @@ class Schedule:
 
     def cut(self, end: int) -> None:
         """Forget messages whose record stood at or behind end: a power cut took it."""
+        if any(operation[0] >= end for operation in self._operations):  # taken over from a damaged file
+            gone = {operation[1] for operation in self._operations if operation[0] >= end}
+            self._operations = [operation for operation in self._operations if operation[0] < end]
+            self._fresh = {id_: kept for id_, kept in self._fresh.items() if id_ not in gone}
+            self._count -= len(gone)
         if self._env is None:
             return
         lost = []
@@ -275,13 +355,15 @@ class Schedule:
                 for _, id_, due_ms, record in group:
                     key = id_.to_bytes(8)
                     if record is not None:
-                        txn.put(due_ms.to_bytes(8) + key, record, db=self._due)
+                        due_key = due_ms.to_bytes(8) + key
+                        txn.put(due_key, _value(due_key, record), db=self._due)
                         txn.put(key, due_ms.to_bytes(8), db=self._ids)
                         continue
                     due = txn.pop(key, db=self._ids)
                     if due is not None:
                         txn.delete(bytes(due) + key, db=self._due)
                 txn.put(b"position", position.to_bytes(8), db=self._meta)
+                txn.put(b"sum", zlib.crc32(position.to_bytes(8)).to_bytes(4), db=self._meta)
         except lmdb.Error as error:
             raise StoreError(f"schedule: {error}") from error
 
@@ -324,7 +406,7 @@ class Schedule:
                     if due_ms > now_ms:
                         break
                     if id_ not in self._out and id_ not in self._gone and id_ not in self._fresh:
-                        found.append(Due(due_ms, id_, bytes(cursor.value())))
+                        found.append(self._read(bytes(key), bytes(cursor.value())))
                     self._after = bytes(key)
                     more = cursor.next()
         count = 0
@@ -340,6 +422,18 @@ class Schedule:
         found = found[:limit]
         self._out.update(due.id for due in found)
         return found
+
+    def _read(self, key: bytes, value: bytes) -> Due:
+        """An entry of the file; of a damaged one the log's own record, while it is there."""
+        due_ms, id_ = int.from_bytes(key[:8]), int.from_bytes(key[8:])
+        record = _record(key, value)
+        if record is None:
+            record = self.lookup(id_ - 1)
+            message = None if record is None else decode_record(record, decompress=False, check=True)
+            if message is None or message.topic.encode() not in self.topics:
+                return Due(due_ms, id_, value, damaged=True)
+        assert record is not None
+        return Due(due_ms, id_, record)
 
     def put_back(self, id_: int) -> None:
         """What was handed out could not be delivered: hand it out again."""
@@ -412,7 +506,7 @@ class Schedule:
                         yield from self._one(*fresh[at])
                         at += 1
                     if id_ not in self._gone and id_ not in self._fresh:
-                        yield Due(due_ms, id_, bytes(cursor.value()))
+                        yield self._read(key, bytes(cursor.value()))
                     more = cursor.next()
         for due_ms, id_ in fresh[at:]:
             yield from self._one(due_ms, id_)
@@ -452,7 +546,7 @@ class Schedule:
             return Due(due_ms, id_, self._fresh[id_][1])
         with self._env.begin() as txn:
             value = txn.get(due_ms.to_bytes(8) + id_.to_bytes(8), db=self._due)
-        return Due(due_ms, id_, bytes(value)) if value is not None else None
+        return self._read(due_ms.to_bytes(8) + id_.to_bytes(8), bytes(value)) if value is not None else None
 
     def fire_now(self, id_: int) -> Due | None:
         """Hand the message out whatever its time; None when it is not here or handed out already."""

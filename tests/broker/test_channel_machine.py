@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -15,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from broker.queueside import Reader, Side
 from penstock.errors import Refused
 
-DEEP = os.environ.get("PENSTOCK_DEEP") == "1"
 CHANNELS = (b"a", b"b")
 KINDS = ("os", "disk", "memory", "log")
 
@@ -274,10 +272,51 @@ def test_refused_names(tmp_path: Path) -> None:
     side.close()
 
 
+# -- what the search found ---------------------------------------------------------------------------------------------
+
+
+def owed_by(side: Side, name: bytes) -> list[bytes]:
+    """What a channel gives in the end, everything finished."""
+    reader = Reader()
+    reader.ready_count = 2000
+    channel = side.keeper.topic(b"t").channel(name)
+    channel.add(reader)
+    found = []
+    for _ in range(4):
+        side.keeper.mark_channel(channel)
+        side.turn(6000)
+        for message in reader.deliveries():
+            found.append(message.body)
+            assert channel.finish(reader, message.id, side.broker.now_ns, side.broker.mono_ms) == 0
+    return found
+
+
+@pytest.mark.parametrize("level", ["os", "disk", "memory"])
+@pytest.mark.parametrize("count", [1, 40])
+def test_a_paused_topic_owes_every_channel_after_a_clean_stop(tmp_path: Path, level: str, count: int) -> None:
+    side = Side(tmp_path, level=level)
+    topic = side.keeper.topic(b"t")
+    for name in CHANNELS:
+        topic.channel(name)
+    side.turn()
+    topic.pause()
+    bodies = [b"%d" % n for n in range(count)]
+    side.keeper.publish(topic, bodies)
+    side.turn()
+    side.reopen(clean=True)
+    topic = side.keeper.topic(b"t")
+    assert topic.paused
+    assert topic.depth() == count
+    topic.unpause()
+    for name in CHANNELS:
+        assert sorted(owed_by(side, name)) == sorted(bodies), name
+    side.close()
+
+
 TestChannels = ChannelMachine.TestCase
 TestChannels.settings = settings(
-    max_examples=1000 if DEEP else 100,
-    stateful_step_count=50 if DEEP else 30,
+    max_examples=100,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )

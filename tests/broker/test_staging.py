@@ -461,3 +461,15 @@ def test_staged_bytes_count_against_the_disk_marks(tmp_path: Path) -> None:
     staging.open_token("S", "Q", "run", "broker-a", B, 0, BORN)
     staging.append(B, 1, chunk)
     house.broker.close()
+
+
+@pytest.mark.parametrize("delayed", [True, False])
+def test_the_broker_s_own_properties_are_refused_in_staged_rows(tmp_path: Path, delayed: bool) -> None:
+    house = House(tmp_path)
+    house.staging.open_token("S", "Q", "run", "broker-a", "0" * 8, 0, BORN)
+    properties = b"DELAY\x011\x02PENSTOCK_QUEUE\x01t" if delayed else b"PENSTOCK_ID\x01abc"
+    with pytest.raises(Refused, match="PENSTOCK_") as caught:
+        house.staging.append("0" * 8, 1, piece([b"x"], properties=properties, delayed=delayed))
+    assert caught.value.remoting == 13
+    assert house.staging.append("0" * 8, 1, piece([b"PENSTOCK_ID\x01abc"], properties=b"KEYS\x01PENSTOCK_ID")) == 1
+    house.broker.close()

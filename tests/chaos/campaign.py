@@ -25,7 +25,7 @@ def _tail(folder: Path, chance: random.Random) -> str:
     """Bytes of a record that was being written: garbage behind the last whole record."""
     for path in sorted((folder / "commitlog").iterdir(), reverse=True):
         entries = list(inspect(path))
-        if entries[0]["kind"] != "record" or entries[-1]["kind"] != "free" or entries[-1]["size"] < 100:
+        if not entries or entries[0]["kind"] != "record" or entries[-1]["kind"] != "free" or entries[-1]["size"] < 100:
             continue  # a segment prepared ahead, or full
         at = entries[-1]["position"] - int(path.name)
         with path.open("r+b") as file:

@@ -391,7 +391,8 @@ def test_delays_send_back_and_dead_letters() -> None:
         (level,) = wait_for(peer, "Later", 0)
         assert level.body == b"level"
         assert level.store_ms >= now + 1000
-        assert dict(level.properties) == {"TAGS": "A", "CLUSTER": "DefaultCluster"}
+        kept = {"DELAY": "1", "REAL_TOPIC": "Later", "REAL_QID": "0"}
+        assert dict(level.properties) == {"TAGS": "A", "CLUSTER": "DefaultCluster"} | kept
         back = {"offset": level.physical_offset, "group": "Back", "delayLevel": 0, "originTopic": "Later",
                 "originMsgId": level.offset_msg_id, "maxReconsumeTimes": 1}  # fmt: skip
         assert peer.ask(36, back).code == 0
@@ -399,6 +400,7 @@ def test_delays_send_back_and_dead_letters() -> None:
         (again,) = wait_for(peer, "%RETRY%Back")
         assert again.reconsume_times == 1
         assert again.properties["RETRY_TOPIC"] == "Later"
+        assert (again.properties["DELAY"], again.properties["REAL_TOPIC"]) == ("3", "%RETRY%Back")
         assert again.properties["ORIGIN_MESSAGE_ID"] == level.offset_msg_id
         assert peer.ask(36, back | {"offset": again.physical_offset}).code == 0
         (dead,) = wait_for(peer, "%DLQ%Back")
@@ -454,7 +456,8 @@ def test_transactions() -> None:
         assert message.prepared_offset == int(committed.ext["msgId"][16:], 16)
         check = peer.got.pop(0) if peer.got else peer.read()
         assert (check.code, check.ext["transactionId"]) == (39, "U1")
-        assert next(iter_records(check.body)).body == b"asked"
+        half_message = next(iter_records(check.body))
+        assert (half_message.body, half_message.properties["TRANSACTION_CHECK_TIMES"]) == (b"asked", "1")
         assert end(asked, 8) == 0
         assert [m.body for m in wait_for(peer, "Tx", 0, 1)] == [b"asked"]
         peer.close()
@@ -550,3 +553,52 @@ def test_a_full_disk_refuses_and_recovers() -> None:
         disk.full = False
         assert peer.send("Full", body).ext["queueOffset"] == str(stored + 1)
         peer.close()
+
+
+RESERVED = ["PENSTOCK_QUEUE", "PENSTOCK_ID", "PENSTOCK_CHANNEL", "PENSTOCK_", "PENSTOCK_not yet used"]
+
+
+@pytest.mark.parametrize("serialize", [0, 1])
+@pytest.mark.parametrize("more", [{}, {"DELAY": "1"}, {"TRAN_MSG": "true"}, {"TIMER_DELAY_MS": "5"}, {"PSEQ": "a.1.1"}])
+@pytest.mark.parametrize("name", RESERVED)
+def test_the_broker_s_own_properties_are_refused(
+    peer: RawPeer, name: str, more: dict[str, str], serialize: int
+) -> None:
+    for properties in ({name: "abc"} | more, {"KEYS": "k"} | more | {name: "abc"}):
+        answer = peer.send("Own", b"x", properties, serialize=serialize)
+        assert (answer.code, "PENSTOCK_" in answer.remark) == (13, True)
+    assert peer.send("Own", b"fine", {"xPENSTOCK_ID": "PENSTOCK_ID", "PENSTOCK": "1", "KEYS": "PENSTOCK_ID"}).code == 0
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("place", ["first", "last"])
+def test_the_broker_s_own_properties_are_refused_in_a_batch(peer: RawPeer, at: int, place: str) -> None:
+    own = b"PENSTOCK_ID\x01abc"
+    properties = own + b"\x02a\x01b" if place == "first" else b"a\x01b\x02" + own
+    fine = [record.BatchItem(b"PENSTOCK_ID\x01" * 3, b"KEYS\x01PENSTOCK_ID") for _ in range(3)]
+    assert peer.ask(320, BATCH, record.encode_batch(fine)).code == 0
+    items = [*fine[:at], record.BatchItem(b"x", properties), *fine[at + 1 :]]
+    for fields in (BATCH, BATCH | {"i": "PSEQ\x01own.7.3"}):
+        answer = peer.ask(320, fields, record.encode_batch(items))
+        assert (answer.code, "PENSTOCK_" in answer.remark) == (13, True)
+
+
+BATCH = {
+    "a": "PG", "b": "OwnBatch", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": "", "m": "true",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "5"}])
+def test_a_delayed_message_keeps_what_rocketmq_leaves_it(peer: RawPeer, more: dict[str, str]) -> None:
+    topic = f"Kept{len(more)}{next(iter(more))}"
+    properties = {"KEYS": "k", "x": "y"} | more
+    assert peer.send(topic, b"later", properties, e=2).code == 0
+    deadline = time.monotonic() + 10
+    while (pulled := peer.pull(topic, 2, 0)).code != 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(1.2)  # it is delivered once: what it keeps delays nothing
+    (message,) = iter_records(peer.pull(topic, 2, 0).body, check=True)
+    assert pulled.code == 0
+    kept = {"KEYS": "k", "x": "y", "REAL_TOPIC": topic, "REAL_QID": "2", "CLUSTER": "DefaultCluster"}
+    assert dict(message.properties) == kept | ({"DELAY": "1"} if "DELAY" in more else {})

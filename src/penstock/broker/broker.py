@@ -18,8 +18,9 @@ from typing import Any
 
 from penstock.broker import shapes
 from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
+from penstock.broker.deferred import Deferred, deferred
 from penstock.broker.groups import GroupTable, OffsetTable
-from penstock.broker.queueing import DONE_TOPIC, TOPIC_PROPERTY, Queueing
+from penstock.broker.queueing import DONE_TOPIC, Queueing
 from penstock.broker.queuetopics import LEVEL_NAMES
 from penstock.broker.sinks import SINK_TOPIC
 from penstock.broker.staging import Staging
@@ -42,16 +43,17 @@ from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Waiters
 from penstock.disk.files import Files
-from penstock.disk.tables import load, save
+from penstock.disk.tables import load, replace, save
 from penstock.errors import DiskFull, Refused, StoreError
 from penstock.log import status
 from penstock.log.checkpoint import abort_text, newest
 from penstock.log.draft import Draft
+from penstock.log.durability import run_now
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.sequences import Sequences
 from penstock.log.store import LogStore
 from penstock.message import ReceivedMessage
-from penstock.schedule import Schedule
+from penstock.schedule import Due, Schedule
 from penstock.wire import record
 from penstock.wire.codes import SYS_BORN_IPV6, SYS_STORE_IPV6
 
@@ -147,6 +149,7 @@ class Broker:
             rules=_rules(config.topic),
         )
         self.schedule = Schedule(self.folder / "schedule", delivered=self._delivered())
+        self.schedule.lookup = self.store.record_at
         self.store.attach(self.schedule)
         self.transactions = Transactions(self)
         self.queueing = Queueing(self)
@@ -167,6 +170,8 @@ class Broker:
         self._topics_dirty = False
         self._tables_retry_ms = 0
         self._offsets_due_ms = self._clients_due_ms = 0
+        self._offsets_waiting: list[Callable[[], None]] = []
+        self._offsets_end = 0
         self._locked_down = False
 
     # -- life ----------------------------------------------------------------------------------------------------
@@ -192,20 +197,29 @@ class Broker:
         self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
         self.transactions.load()
         self.queueing.pool.after_cut = recovery.power_cut
-        self.queueing.open()
+        self.queueing.open(clean=recovery.clean)
         self.staging.open()
         return recovery
 
     def close(self, clean: bool = True) -> None:
         """Write everything out and close the files."""
-        if clean:
-            self.offsets.dirty = True
-            self.write_tables()
-            for write in self._offset_saves():
-                write()
         self.staging.close()
         self.queueing.close(clean)
+        if clean:
+            self.flush_log()
+            self.offsets.dirty = True
+            self.write_tables()
+            for write in self._offset_saves() if self.store.healthy else ():
+                write()
         self.store.close(clean)
+
+    def flush_log(self) -> None:
+        """Flush the log here and now: the broker stops."""
+        store = self.store
+        if store.is_open and store.healthy and store.flushed_position < store.end_position:
+            run_now([store.durability.start(self.mono_ms)], self.mono_ms)
+            if store.durability.error is not None:
+                store.fail(store.durability.error)
 
     def _topics_changed(self) -> None:
         self._topics_dirty = True
@@ -287,7 +301,7 @@ class Broker:
         if self.mono_ms >= self._due_ms:
             dues = self.schedule.pop_due(self.now_ms, DUE_BATCH)
             for due in dues:
-                if not self.deliver(due.record, due.id):
+                if not self.deliver_or_set_aside(due):
                     self.schedule.put_back(due.id)
             next_ms = self.schedule.next_due_ms()
             if dues and len(dues) == DUE_BATCH:
@@ -332,12 +346,22 @@ class Broker:
         """Blocking work for the worker threads: the store's, and offsets every 5 s."""
         jobs: list[Any] = [*self.store.take_jobs(self.mono_ms), *self.queueing.take_jobs()]
         jobs += self.staging.take_jobs(self.mono_ms)
+        jobs += self.take_offset_jobs()
+        return jobs
+
+    def take_offset_jobs(self) -> list[Any]:
+        """Offsets every 5 s, but not before all is flushed that the log held when they were looked at.
+
+        A group that gave a message back has committed an offset behind it: the copy must be on the disk first.
+        """
         if self.mono_ms >= self._offsets_due_ms:
             self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
-            saves = self._offset_saves()
-            if saves:
-                jobs.append(TableJob(saves))
-        return jobs
+            if not self._offsets_waiting:
+                self._offsets_waiting, self._offsets_end = self._offset_saves(), self.store.end_position
+        if not self._offsets_waiting or self.store.flushed_position < self._offsets_end:
+            return []
+        saves, self._offsets_waiting = self._offsets_waiting, []
+        return [TableJob(saves)]
 
     def _offset_saves(self) -> list[Callable[[], None]]:
         if not self.offsets.dirty:
@@ -415,7 +439,7 @@ class Broker:
     ) -> Placed:
         """Store one message, by way of the schedule when it asks for a delay. Refused when it cannot be stored.
 
-        Half messages are not delayed: what they become on commit is.
+        Half messages are not delayed: what they become on commit is. Nor are those whose delay is over.
         """
         due_ms = None if half else self.due_ms(properties)
         queue = topic.queues[queue_id]
@@ -514,27 +538,57 @@ class Broker:
                 return due if due > self.now_ms else None
         return None
 
-    def deliver(self, data: bytes, schedule_id: int) -> bool:
-        """A delayed message is due: put it where it was meant for. False when it cannot be stored now."""
-        message = record.decode_record(data, 0, decompress=False)
-        if message is None:
-            return True
-        if TOPIC_PROPERTY in message.properties:
-            return self.queueing.deliver(message, schedule_id)
-        properties = dict(message.properties)
-        name = properties.pop("REAL_TOPIC", "").encode()
-        queue_text = properties.pop("REAL_QID", "0")
-        for gone in ("DELAY", *TIMER_PROPERTIES):
-            properties.pop(gone, None)
-        if not name:
-            return True
+    def delayed_entry(self, due: Due) -> Deferred | None:
+        """What an entry of the schedule says that belongs to the queue side; None for any other, or one without sense."""
+        message = None if due.damaged else record.decode_record(due.record, 0, decompress=False)
         try:
-            topic = self.topic_to_write(name)
-            queue_id = _digits(queue_text) % topic.queue_count
-            self.put_again(topic, queue_id, message, properties, prepared=schedule_id)
+            return None if message is None else deferred(message)
+        except ValueError:
+            return None
+
+    def deliver(self, due: Due) -> bool:
+        """A delayed message is due: put it where it was meant for. False when it cannot be stored now."""
+        message = None if due.damaged else record.decode_record(due.record, 0, decompress=False)
+        if message is None:
+            raise ValueError("its record is damaged")
+        about = deferred(message)
+        if about is not None:
+            return self.queueing.deliver(about, message.body, due.id)
+        properties = dict(message.properties)  # DELAY, REAL_TOPIC and REAL_QID stay, as RocketMQ 4.9 leaves them
+        for gone in TIMER_PROPERTIES:
+            properties.pop(gone, None)
+        try:
+            topic = self.topic_to_write(properties.get("REAL_TOPIC", "").encode())
+            queue_id = _digits(properties.get("REAL_QID", "0")) % max(1, topic.queue_count)
+            self.put_again(topic, queue_id, message, properties, prepared=due.id, half=True)
         except Refused as refused:
-            return refused.remoting not in (2, 14)  # try again when the disk has room; a bad name never gets better
+            if refused.remoting in (2, 14):
+                return False  # try again when the disk has room
+            if refused.remoting not in (16, 17):  # there may be such a topic again at the next start
+                raise ValueError(str(refused)) from refused
         return True
+
+    def deliver_or_set_aside(self, due: Due) -> bool:
+        """`deliver`; what cannot be delivered ever, whoever wrote it, is set aside, and the others go on."""
+        try:
+            return self.deliver(due)
+        except Exception as error:
+            log.exception("delayed message not delivered id=%d", due.id)
+            return self.set_aside(due, f"{type(error).__name__}: {error}")
+
+    def set_aside(self, due: Due, why: str) -> bool:
+        """Move an entry of the schedule to lost+found and tell of it. False when there is no room for that now."""
+        folder = self.folder / "lost+found"
+        path = folder / f"schedule-{due.id}.record"
+        try:
+            replace(self.files, path, due.record)
+        except StoreError as error:
+            log.error("delayed message not set aside id=%d error=%s", due.id, error)
+            return False
+        self.store.upkeep.write_damage(
+            {"position": due.id - 1, "end": due.id - 1, "file": f"{folder.name}/{path.name}", "why": why[:200]}
+        )
+        return self.queueing.over(due.id)
 
     # -- retry and dead letters ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.broker.queueing import ATTEMPTS_PROPERTY, CHANNEL_PROPERTY, ID_PROPERTY, TOPIC_PROPERTY
+from penstock.broker.deferred import Deferred
 from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import Refused
 from penstock.message import ReceivedMessage
@@ -83,15 +83,20 @@ class Delayed:
         if not self.broker.queueing.over(id_):
             self.broker.schedule.put_back(id_)
             raise Refused("the log takes nothing now: it is not cancelled", remoting=14, http=503)
-        message = record.decode_record(due.record, 0, decompress=False)
-        if message is not None:
-            self.broker.queueing.cancelled(message, id_)
+        about = self.broker.delayed_entry(due)
+        if about is not None:
+            self.broker.queueing.cancelled(about, id_)
         return row
 
     def fire(self, id_: int) -> dict[str, Any]:
         """Deliver a message now. Refused when it is not there, or on its way already."""
         due, row = self._take(id_)
-        if not self.broker.deliver(due.record, id_):
+        try:
+            delivered = self.broker.deliver(due)
+        except ValueError as error:
+            self.broker.set_aside(due, f"ValueError: {error}")
+            raise Refused(f"delayed message {id_} makes no sense: {error}. It was set aside", http=500) from error
+        if not delivered:
             self.broker.schedule.put_back(id_)
             raise Refused("the log takes nothing now: it is not delivered", remoting=14, http=503)
         return row
@@ -109,7 +114,8 @@ class Delayed:
         message = record.decode_record(due.record, 0)
         if message is None:
             return None
-        found = self._of_queue(message, due.id) if TOPIC_PROPERTY in message.properties else _of_log(message)
+        about = self.broker.delayed_entry(due)
+        found = _of_log(message) if about is None else self._of_queue(about, due.id)
         if found is None:
             return None
         row, channels = found
@@ -130,18 +136,17 @@ class Delayed:
             "body": body[:BODY_SHOWN].decode("utf-8", "backslashreplace"),
         }
 
-    def _of_queue(self, message: ReceivedMessage, id_: int) -> tuple[dict[str, Any], list[str]] | None:
-        owed = self.broker.queueing.owed(message, id_)
+    def _of_queue(self, about: Deferred, id_: int) -> tuple[dict[str, Any], list[str]] | None:
+        owed = None if self.broker.queueing.is_copied(id_) else self.broker.queueing.owed(about, id_)
         if owed is None:
             return None
         topic, names = owed
-        properties = message.properties
         row = {
             "kind": topic.kind,
             "topic": topic.name.decode(),
-            "channel": properties.get(CHANNEL_PROPERTY, ""),
-            "attempts": int(properties.get(ATTEMPTS_PROPERTY, "0")),
-            "msgId": f"{int(properties.get(ID_PROPERTY, '0')):016x}",
+            "channel": about.channel.decode(),
+            "attempts": about.attempts,
+            "msgId": f"{about.id:016x}",
         }
         return row, [name.decode() for name in names]
 

@@ -11,7 +11,7 @@ from penstock.broker.topics import LogTopic
 from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource, Lane
 from penstock.disk.cursorfile import CursorFile
-from penstock.disk.readyqueue import ReadyQueue
+from penstock.disk.readyqueue import ReadyQueue, mark_of
 from penstock.errors import Refused
 from penstock.log.stream import LogStream
 
@@ -107,6 +107,11 @@ class LogChannels(Topic):
         channel.source.add(Lane(stream, file, len(channel.source.lanes)))
         return stream
 
+    def is_again(self, channel: Channel, lane: int) -> bool:
+        """Whether this lane of the channel is the one of messages that were deferred."""
+        stream = self.again.get(channel.name)
+        return stream is not None and channel.source.lanes[lane].stream is stream
+
     def streams(self) -> list[ReadyQueue]:
         return list(self.again.values())
 
@@ -145,20 +150,30 @@ class LogChannels(Topic):
             lane.file.remove()
         stream = self.again.pop(channel.name, None)
         if stream is not None:
+            self.keeper.moving.forget(stream)
             stream.drop_all()
 
     def empty(self) -> None:
         """A log keeps what it has; channels without a place of their own begin at the end."""
         raise Refused("a log topic is not emptied: its messages go by retention", nsq="E_INVALID", http=400)
 
-    def redeliver(self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
-        for name in self.channels if owed is None else owed:
-            stream = self.again.get(name) or self._add_again(self.channels[name])
+    def redeliver(
+        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
+    ) -> int:
+        streams = [
+            self.again.get(name) or self._add_again(self.channels[name])
+            for name in (self.channels if owed is None else owed)
+        ]
+        for stream in streams:
             answer = stream.ready(len(body) + 27, 1)
             if answer:
                 return answer
-            stream.append_bytes(message_id, attempts, stamp_ns.to_bytes(8) + body)
+        for stream in streams:
+            mark, place = mark_of(schedule_id) if schedule_id else 0, stream.total
+            stream.append_bytes(message_id, attempts, stamp_ns.to_bytes(8) + body, False, mark)
             stream.show_all()
+            if schedule_id:
+                self.keeper.moving.arrive(schedule_id, self, stream, place)
         self.mark()
         return 0
 

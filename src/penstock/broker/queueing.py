@@ -3,6 +3,7 @@
 A deferred message is appended to the commit log under the timer topic (that append is what is acknowledged) and kept
 by the schedule like any delayed one; when it is due it goes into the ready queue of its topic, to the channels it is
 owed to. A channel is owed those that were appended since it began or was last emptied. Level `memory` defers in memory.
+Until the copy is durable the entry stays in the schedule (`moving`): a start finds the copy by its mark.
 
 The table of topics and channels is nsqd's own `nsqd.dat`, with fields of ours that nsqd does not read.
 """
@@ -12,12 +13,14 @@ from __future__ import annotations
 import heapq
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from penstock.broker.deferred import AGAIN_LANE, Deferred
 from penstock.broker.logchannels import LogChannels
+from penstock.broker.moving import Moving
 from penstock.broker.queuetopics import (
     LEVEL_DISK,
     LEVEL_MEMORY,
@@ -37,11 +40,9 @@ from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.nsqdata import ChannelEntry, TopicEntry, read_nsqd_dat, write_nsqd_dat
-from penstock.disk.readyqueue import FULL, Pool, ReadyQueue
+from penstock.disk.readyqueue import FULL, Pool, ReadyQueue, mark_of
 from penstock.errors import DiskFull, Refused, StoreError
-from penstock.log.durability import Job
-from penstock.message import ReceivedMessage
-from penstock.wire import record
+from penstock.log.durability import Job, run_now
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -53,12 +54,6 @@ FLUSH_WINDOW_MS = 1_000
 TABLE_RETRY_MS = 1_000
 FAR_MS = 1 << 62
 TOPICS_MAX = 10_000
-CHANNEL_PROPERTY = "PENSTOCK_CHANNEL"
-TOPIC_PROPERTY = "PENSTOCK_QUEUE"
-ATTEMPTS_PROPERTY = "PENSTOCK_ATTEMPTS"
-ID_PROPERTY = "PENSTOCK_ID"
-PLACE_PROPERTY = "PENSTOCK_PLACE"  # where a message given back with a delay stood in its stream
-STAMP_PROPERTY = "PENSTOCK_STAMP"  # where the id is not the timestamp
 DONE_TOPIC = b"rmq_sys_penstock_done"  # records here say which entries of the schedule are over
 DEAD_SUFFIX = b".dead"
 NSQD_VERSION = "1.3.0"
@@ -123,8 +118,9 @@ class Queueing:
         self._backends: dict[bytes, DiskQueue] = {}
         self._since: dict[tuple[bytes, bytes], int] = {}  # (topic, channel): deferred records from here on are its own
         self._dirty: dict[Topic, None] = {}
-        self.dirty_since = -1
-        self._delivered: set[int] = set()  # entries of the schedule whose delivery a kill kept from being told
+        self.dirty_since = -1  # when the oldest byte came that no finished flush has taken
+        self.moving = Moving(self)
+        self._copied: dict[int, list[tuple[ReadyQueue, int]]] = {}  # entries of the schedule that a kill left as copies
         self._flush_running = False
         self.flush_wanted = False
         self._flush_started = 0  # number of the last flush that was begun
@@ -147,12 +143,14 @@ class Queueing:
 
     # -- life ----------------------------------------------------------------------------------------------------
 
-    def open(self) -> None:
-        """Take up the topics and channels of `nsqd.dat`, ours or nsqd's own."""
+    def open(self, clean: bool = False) -> None:
+        """Take up the topics and channels of `nsqd.dat`, ours or nsqd's own; `clean`: all files were flushed."""
         self.pool.sweep()
         for entry in read_nsqd_dat(self.files, self.folder):
             self._load(entry)
         self._count_deferred()
+        if not clean:
+            self._flush_again()
         self._dat_dirty = bool(self.topics)
         try:
             self.write_table()
@@ -169,9 +167,11 @@ class Queueing:
         else:
             topic = self._make(name, _LEVELS.get(more.get("level", ""), self._level_of(name)), more.get("floor", 0))
             self.topics[name] = topic
+        topic.paused = True  # nothing is handed over before every channel is there
         for part in entry.channels:
             channel_name = part.name.encode()
-            self._since[name, channel_name] = int(part.more.get("since", 0))
+            # A power cut takes the log's last second: what is appended there anew is owed, too.
+            self._since[name, channel_name] = min(int(part.more.get("since", 0)), self.broker.store.end_position)
             if isinstance(topic, QueueTopic):
                 topic.channels[channel_name] = topic.load_channel(channel_name, topic.first())
             channel = topic.channel(channel_name)
@@ -181,6 +181,8 @@ class Queueing:
                     (lane, place): count for lane, place, count in part.more.get("attempts", ())
                 }
         topic.paused = entry.paused
+        if isinstance(topic, MemoryTopic):
+            topic.hand_over()
         if isinstance(topic, QueueTopic):
             if entry.paused:
                 topic.stream.visible = min(topic.stream.total, int(more.get("visible", topic.stream.total)))
@@ -188,18 +190,32 @@ class Queueing:
                 self._import(topic)
         topic.mark()
 
+    def _flush_again(self) -> None:
+        """The former process was killed: what it wrote is with the kernel, and nobody flushes it but we."""
+        for topic in self.topics.values():
+            for channel in topic.channels.values():
+                for lane in channel.source.lanes if isinstance(channel.source, CursorSource) else ():
+                    lane.file.dirty, lane.file.named = True, False
+            if topic.level != LEVEL_MEMORY:
+                self._note_dirty(topic)
+
     def close(self, clean: bool) -> None:
-        """A clean stop writes out what is only in memory; everything is let go of."""
-        if clean and self.healthy:
+        """A clean stop writes out what is only in memory; everything is let go of. The log is flushed behind it."""
+        clean = clean and self.healthy
+        if clean:
             self._closing = True
             self._dat_dirty = bool(self.topics)
+            self.broker.flush_log()
+            self.moving.settle()  # what went into the log is over here, then the other way round
             self.write_table()
             self._write_memory()
-            job = self._flush_job()
-            job.run()
+            run_now([self._flush_job()], self.mono_ms)
+            self.flush_done = max(self.flush_done, self._flush_started if self.healthy else 0)
+            self.moving.settle()
+            clean = self.healthy and not len(self.moving)
         for topic in self.topics.values():
             for stream in topic.streams():
-                stream.close(clean and self.healthy)
+                stream.close(clean)
         for backend in self._backends.values():
             try:
                 backend.close()
@@ -465,7 +481,9 @@ class Queueing:
 
     def blocked(self) -> bool:
         """Whether something acknowledged has been unflushed for longer than level `os` allows."""
-        return 0 <= self.dirty_since < self.mono_ms - FLUSH_WINDOW_MS
+        if 0 <= self.dirty_since < self.mono_ms - FLUSH_WINDOW_MS:
+            return True
+        return self.broker.store.blocked(self.mono_ms)  # deferred messages are the log's
 
     def defer_publish(self, topic: Topic, body: bytes, defer_ms: int) -> None:
         """DPUB: the message reaches its channels after `defer_ms`. Refused when it cannot be stored."""
@@ -482,34 +500,14 @@ class Queueing:
             return
         assert isinstance(topic, QueueTopic)
         message_id = topic.new_id(now_ns)
-        self._append_deferred(topic.name, b"", body, message_id, 0, defer_ms, message_id)
+        self._append_deferred(Deferred(topic.name, b"", message_id, 0, message_id), body, defer_ms)
         for channel in topic.channels.values():
             channel.deferred_elsewhere += 1
 
-    def _append_deferred(
-        self,
-        topic: bytes,
-        channel: bytes,
-        body: bytes,
-        message_id: int,
-        attempts: int,
-        delay_ms: int,
-        stamp_ns: int,
-        place: int = -1,
-    ) -> None:
+    def _append_deferred(self, about: Deferred, body: bytes, delay_ms: int) -> None:
         broker = self.broker
         timer = broker.topics.by_name[TIMER_TOPIC]
-        properties = {
-            TOPIC_PROPERTY: topic.decode(),
-            CHANNEL_PROPERTY: channel.decode(),
-            ID_PROPERTY: str(message_id),
-            ATTEMPTS_PROPERTY: str(attempts),
-            "TIMER_DELIVER_MS": str(broker.now_ms + delay_ms),
-        }
-        if stamp_ns != message_id:
-            properties[STAMP_PROPERTY] = str(stamp_ns)
-        if place >= 0:
-            properties[PLACE_PROPERTY] = str(place)
+        properties = about.properties() | {"TIMER_DELIVER_MS": str(broker.now_ms + delay_ms)}
         broker.put(timer, 0, body, properties, born_host=broker.store_host, born_ms=broker.now_ms)
 
     # -- deferred messages ---------------------------------------------------------------------------------------
@@ -519,21 +517,24 @@ class Queueing:
         if isinstance(channel.source, MemorySource):
             return False
         slots, source = channel.slots, channel.source
-        if not source.show(slots.lane[slot], slots.place[slot]):
+        lane, place = slots.lane[slot], slots.place[slot]
+        if not source.show(lane, place):
             return False
+        topic = self.topics.get(channel.topic_name)
+        about = Deferred(
+            channel.topic_name,
+            channel.name,
+            slots.id[slot],
+            slots.attempts[slot],
+            source.stamp_ns,
+            AGAIN_LANE if isinstance(topic, LogChannels) and topic.is_again(channel, lane) else lane,
+            place,
+        )
         try:
-            self._append_deferred(
-                channel.topic_name,
-                channel.name,
-                self._body(source),
-                slots.id[slot],
-                slots.attempts[slot],
-                delay_ms,
-                source.stamp_ns,
-                slots.place[slot],
-            )
+            self._append_deferred(about, self._body(source), delay_ms)
         except Refused:
             return False
+        self.moving.leave(channel, lane, place, position=self.broker.store.end_position)
         return True
 
     @staticmethod
@@ -541,46 +542,52 @@ class Queueing:
         body: bytes = source.body()
         return body
 
-    def deliver(self, message: ReceivedMessage, schedule_id: int) -> bool:
+    def deliver(self, about: Deferred, body: bytes, schedule_id: int) -> bool:
         """A deferred message is due: to its topic, for the channels it is owed to. False: try again."""
-        properties = message.properties
-        topic = self.topics.get(properties[TOPIC_PROPERTY].encode())
-        if topic is not None:
-            if schedule_id in self._delivered:
-                return self.over(schedule_id)
-            owed = self._owed(topic, properties, schedule_id - 1)
-            if owed is None or owed:
-                message_id = int(properties.get(ID_PROPERTY, "0"))
-                attempts = int(properties.get(ATTEMPTS_PROPERTY, "0"))
-                stamp_ns = int(properties.get(STAMP_PROPERTY, message_id))
-                if topic.redeliver(stamp_ns, message_id, attempts, message.body, owed):
-                    return False
-            self.cancelled(message, schedule_id)
-        return self.over(schedule_id)
+        topic = self.topics.get(about.topic)
+        if topic is None:
+            return self.over(schedule_id)
+        copies = self._copied.pop(schedule_id, [])
+        for stream, ordinal in copies:
+            self.moving.arrive(schedule_id, topic, stream, ordinal)
+        if copies:
+            self._note_dirty(topic)
+            return True
+        owed = self._owed(topic, about, schedule_id - 1)
+        if owed is not None and not owed:
+            return self.over(schedule_id)
+        if topic.redeliver(about.stamp_ns, about.id, about.attempts, body, owed, schedule_id):
+            return False
+        self.cancelled(about, schedule_id)
+        return self.over(schedule_id) if topic.level == LEVEL_MEMORY else True
 
-    def owed(self, message: ReceivedMessage, schedule_id: int) -> tuple[Topic, list[bytes]] | None:
+    def owed(self, about: Deferred, schedule_id: int) -> tuple[Topic, list[bytes]] | None:
         """The topic and channels that wait for a deferred message; None when nobody does any more."""
-        topic = self.topics.get(message.properties.get(TOPIC_PROPERTY, "").encode())
-        owed = set() if topic is None else self._owed(topic, message.properties, schedule_id - 1)
+        topic = self.topics.get(about.topic)
+        owed = set() if topic is None else self._owed(topic, about, schedule_id - 1)
         if topic is None or (owed is not None and not owed):
             return None
         return topic, sorted(topic.channels if owed is None else owed)
 
-    def cancelled(self, message: ReceivedMessage, schedule_id: int) -> None:
+    def cancelled(self, about: Deferred, schedule_id: int) -> None:
         """Its channels do not wait for a deferred message any more."""
-        topic, names = self.owed(message, schedule_id) or (None, [])
+        topic, names = self.owed(about, schedule_id) or (None, [])
         for name in names:
             channel = None if topic is None else topic.channels.get(name)
             if channel is not None and channel.deferred_elsewhere > 0:
                 channel.deferred_elsewhere -= 1
 
-    def _owed(self, topic: Topic, properties: Mapping[str, str], physical: int) -> set[bytes] | None:
+    def _owed(self, topic: Topic, about: Deferred, physical: int) -> set[bytes] | None:
         """The channels a deferred message is meant for; None: all there are."""
-        name = properties.get(CHANNEL_PROPERTY, "").encode()
+        name = about.channel
         if name:
             return {name} if name in topic.channels and physical >= self._since.get((topic.name, name), 0) else set()
         owed = {name for name in topic.channels if physical >= self._since.get((topic.name, name), 0)}
         return None if len(owed) == len(topic.channels) else owed
+
+    def is_copied(self, schedule_id: int) -> bool:
+        """Whether an entry of the schedule is in its topic's queue already and only waits for that to be durable."""
+        return schedule_id in self._copied or self.moving.has(schedule_id)
 
     def over(self, schedule_id: int) -> bool:
         """Tell the log that an entry of the schedule is delivered or cancelled. False when it cannot be told now."""
@@ -599,39 +606,58 @@ class Queueing:
         self._dat_dirty = True
 
     def _count_deferred(self) -> None:
-        """After a start: how many deferred messages each channel waits for."""
-        for _, topic, properties, physical in self.deferred():
-            owed = self._owed(topic, properties, physical)
-            if isinstance(topic, QueueTopic) and self._half_moved(topic, properties, owed):
-                self._delivered.add(physical + 1)
+        """After a start: how many deferred messages each channel waits for, and which are copied already."""
+        marked: dict[tuple[int, int], list[tuple[Topic, ReadyQueue, int]]] = {}
+        for topic in self.topics.values():
+            for stream in topic.streams():
+                for mark, message_id, ordinal in stream.marked():
+                    marked.setdefault((mark, message_id), []).append((topic, stream, ordinal))
+        for due in self.broker.schedule.entries():
+            about = self.broker.delayed_entry(due)
+            topic_of = None if about is None else self.topics.get(about.topic)
+            if about is None or topic_of is None:
                 continue
-            for name in topic.channels if owed is None else owed:
-                topic.channels[name].deferred_elsewhere += 1
+            owed = self._owed(topic_of, about, due.id - 1)
+            names = set(topic_of.channels) if owed is None else owed
+            copies = [
+                (stream, ordinal)
+                for topic, stream, ordinal in marked.get((mark_of(due.id), about.id), ())
+                if topic is topic_of
+            ]
+            self._finish_originals(topic_of, about, names)
+            if copies:
+                self._copied[due.id] = copies
+                self._hide_copies(topic_of, copies, names)
+                continue
+            for name in names:
+                topic_of.channels[name].deferred_elsewhere += 1
 
     @staticmethod
-    def _half_moved(topic: QueueTopic, properties: Mapping[str, str], owed: set[bytes] | None) -> bool:
-        """Finish a move between queue and schedule that a kill cut short; whether it was the one to the queue.
+    def _finish_originals(topic: Topic, about: Deferred, names: set[bytes]) -> None:
+        """The schedule has what was given back with a delay: its old place is done, if a crash came before that."""
+        for name in names if about.place >= 0 else ():
+            source = topic.channels[name].source
+            if not isinstance(source, CursorSource):
+                continue
+            lanes = source.lanes
+            if about.lane == AGAIN_LANE:
+                found = [lane for lane in lanes if isinstance(lane.stream, ReadyQueue)]
+            else:
+                found = lanes[about.lane : about.lane + 1]
+            for lane in found:
+                file, stream = lane.file, lane.stream
+                unfinished = file.committed <= about.place < stream.end() and not file.finished(about.place)
+                if unfinished and stream.find(about.place) and stream.message_id == about.id:
+                    source.finish_ahead(lane.number, about.place)
 
-        There the queue ends with the message, unfinished for those it is owed to and finished for the others: nothing was
-        appended behind it. The other way its old place is not finished yet.
-        """
-        message_id, stream = int(properties.get(ID_PROPERTY, "0")), topic.stream
-        old, last = int(properties.get(PLACE_PROPERTY, "-1")), stream.total - 1
-        names = set(topic.channels) if owed is None else owed
-        if last != old and stream.find(last) and stream.message_id == message_id:
-            return all(topic.has_finished(name, last) == (name not in names) for name in topic.channels)
-        for name in names if 0 <= old <= last and stream.find(old) and stream.message_id == message_id else ():
-            if not topic.has_finished(name, old):
-                topic.channels[name].source.finish_ahead(0, old)
-        return False
-
-    def deferred(self) -> Iterator[tuple[int, Topic, Mapping[str, str], int]]:
-        """(due ms, topic, properties, physical offset) of every deferred message of a queue topic in the schedule."""
-        for due in self.broker.schedule.entries():
-            message = record.decode_record(due.record, 0, decompress=False)
-            topic = None if message is None else self.topics.get(message.properties.get(TOPIC_PROPERTY, "").encode())
-            if message is not None and topic is not None:
-                yield due.due_ms, topic, message.properties, due.id - 1
+    @staticmethod
+    def _hide_copies(topic: Topic, copies: list[tuple[ReadyQueue, int]], names: set[bytes]) -> None:
+        """A copy in the queue of all channels is nothing to those it is not owed to."""
+        if isinstance(topic, QueueTopic):
+            for name, channel in topic.channels.items():
+                for _, ordinal in copies:
+                    if name not in names and not topic.has_finished(name, ordinal):
+                        channel.source.finish_ahead(0, ordinal)
 
     # -- dead letters --------------------------------------------------------------------------------------------
 
@@ -648,6 +674,10 @@ class Queueing:
         except Refused as refused:
             log.warning("dead letter not stored topic=%s error=%s", shown(channel.topic_name), refused)
             return False
+        if dead.level != LEVEL_MEMORY:
+            flush = 0 if dead.kind == "log" else self.want_flush(dead)
+            position = self.broker.store.end_position if dead.kind == "log" else 0
+            self.moving.leave(channel, slots.lane[slot], slots.place[slot], position=position, flush=flush)
         return True
 
     # -- turns ---------------------------------------------------------------------------------------------------
@@ -700,6 +730,7 @@ class Queueing:
                     self._note_dirty(topic)
         if self._flush_log is not None:
             self._flush_finished()
+        self.moving.settle()
         if self._dat_dirty:
             self.save_table()
 
@@ -758,6 +789,13 @@ class Queueing:
         self.broker.store.want_flush()
         return self._flush_started + 1
 
+    def next_flush(self, topic: Topic) -> int:
+        """The number of the flush that takes what the topic has now; 0 when it is gone."""
+        if not topic.open:
+            return 0
+        self._note_dirty(topic)
+        return self._flush_started + 1
+
     def wait(self, number: int, call: Callable[[bool], None]) -> None:
         """`call` when flush `number` is done, or has failed."""
         if not self.healthy:
@@ -811,7 +849,7 @@ class Queueing:
                             file.named = True
                             folders |= {file.path.parent, self.queues, self.folder}
         self._dirty = {}
-        self.dirty_since = -1
+        began_ms = self.mono_ms
         self.flush_wanted = False
         self._flush_running = True
         self._flush_started += 1
@@ -831,6 +869,7 @@ class Queueing:
             if error is not None:
                 self.fail(error)
                 return
+            self.dirty_since = began_ms if self._dirty else -1
             for topic, total in totals:
                 topic.flushed(total)
             self._flush_log = (number, position)
@@ -846,11 +885,12 @@ class Queueing:
         if not store.healthy:
             self.fail(StoreError("the flush of the log failed"))
             return
-        if self._waiting and store.flushed_position < position:
+        if store.flushed_position < position:  # sessions wait for the number alone: nobody need be in `_waiting`
             store.want_flush()
             return
         self._flush_log = None
         self.flush_done = number
+        self.moving.settle()
         ready = [call for wanted, call in self._waiting if wanted <= number]
         self._waiting = [(wanted, call) for wanted, call in self._waiting if wanted > number]
         for call in ready:

@@ -16,7 +16,8 @@ import cython
 from penstock.delivery.channel import Channel
 from penstock.delivery.source import MemorySource
 from penstock.disk.cursorfile import CursorFile
-from penstock.errors import Refused
+from penstock.disk.readyqueue import mark_of
+from penstock.errors import Refused, StoreError
 from penstock.wire.nsq import message_data
 
 if cython.compiled:
@@ -206,7 +207,9 @@ class Topic:
             self.mark()
             self.keeper.changed(not channel.ephemeral, announce=False)
 
-    def redeliver(self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
+    def redeliver(
+        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
+    ) -> int:
         """A deferred message is due: put it where these channels (None: all) find it. 0, FULL or BROKEN."""
         raise NotImplementedError
 
@@ -335,6 +338,7 @@ class QueueTopic(Topic):
         stream = self.stream
         if not self.channels:
             self.floor = stream.total
+            self.keeper.moving.forget(stream)
             stream.drop_all()
         elif self.paused and stream.total > stream.visible:
             for channel in self.channels.values():
@@ -343,7 +347,9 @@ class QueueTopic(Topic):
             stream.visible = stream.total
         self.keeper.changed(True, announce=False)
 
-    def redeliver(self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None) -> int:
+    def redeliver(
+        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
+    ) -> int:
         stream = self.stream
         answer = stream.ready(len(body) + 19, 1)
         if answer:
@@ -353,7 +359,9 @@ class QueueTopic(Topic):
             for name, channel in self.channels.items():  # before it is there: a kill between would show it to them
                 if name not in owed:
                     channel.source.finish_ahead(0, place)
-        stream.append_bytes(message_id, attempts, body)
+        stream.append_bytes(message_id, attempts, body, False, mark_of(schedule_id) if schedule_id else 0)
+        if schedule_id:
+            self.keeper.moving.arrive(schedule_id, self, stream, place)
         for channel in self.channels.values():
             channel.origin += 1  # it was counted when it was published
         self._show()
@@ -365,6 +373,7 @@ class QueueTopic(Topic):
     def remove(self) -> None:
         for name in list(self.channels):
             self.delete_channel(name)
+        self.keeper.moving.forget(self.stream)
         self.stream.drop_all()
         self.open = False
 
@@ -424,6 +433,18 @@ class MemoryTopic(Topic):
         for channel in self.channels.values():
             channel.message_count += 1
             channel.hold(channel.source.hold(data), int(data[10:26], 16), self.keeper.mono_ms + delay_ms)
+
+    def redeliver(
+        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
+    ) -> int:
+        """Deferred when the topic of this name had another level."""
+        try:
+            for name in self.channels if owed is None else owed:
+                self.channels[name].source.put([message_data(stamp_ns, attempts, message_id, body)])
+        except StoreError:
+            return 1
+        self.mark()
+        return 0
 
     def depth(self) -> int:
         return self.source.depth() + len(self.pending)

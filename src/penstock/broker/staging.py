@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from isal import isal_zlib
 
+from penstock.broker.deferred import RESERVED_PREFIX, reserved
 from penstock.broker.sinks import SINK_TOPIC, Begun, Sink, Sinks
 from penstock.errors import DiskFull, Refused, StoreError
 from penstock.log import status
@@ -403,6 +404,10 @@ class Staging:
                 if count >= 0 or count == -status.ILLEGAL
                 else Refused("a staged message is larger than the broker takes", remoting=ResponseCode.MESSAGE_ILLEGAL)
             )
+        if RESERVED_PREFIX.encode() in piece.messages:
+            for item in record.decode_batch(piece.messages):
+                if name := reserved(record.parse_properties(item.properties.decode("utf-8", "replace"))):
+                    raise Refused(f"the property {name} is the broker's own", remoting=ResponseCode.MESSAGE_ILLEGAL)
         if piece.delayed:
             for item in record.decode_batch(piece.messages):
                 self.broker.due_ms(record.parse_properties(item.properties.decode("utf-8", "replace")))

@@ -10,6 +10,8 @@ A half is not appended again for each check, as RocketMQ does: how often it was 
 
 from __future__ import annotations
 
+import logging
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,6 +24,8 @@ from penstock.wire import record
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
+
+log = logging.getLogger("penstock.transactions")
 
 GROUP = "CID_RMQ_SYS_TRANS"
 GIVEN_UP_TOPIC = b"TRANS_CHECK_MAX_TIME_TOPIC"
@@ -61,7 +65,7 @@ class Transactions:
             self.open[message.queue_offset] = _half(message)
         for message in self._messages(ops, max(offsets.get(GROUP, OP_TOPIC.decode(), 0) or 0, ops.min_offset)):
             for part in message.body.split(b","):
-                if part.isdigit():
+                if part.isdigit() and len(part) < 19:
                     self._finish(int(part), message.queue_offset)
 
     def _messages(self, queue: Any, offset: int) -> Any:
@@ -75,7 +79,7 @@ class Transactions:
 
     def begun(self, offset: int, physical: int, born_ms: int, properties: dict[str, str]) -> None:
         """A half message was stored at this queue offset."""
-        self.open[offset] = Half(physical, born_ms, _immunity_ms(properties))
+        self.open[offset] = Half(physical, born_ms, _immunity_ms(properties), _checks(properties))
 
     def _finish(self, offset: int, op_offset: int) -> None:
         self.open.pop(offset, None)
@@ -100,7 +104,7 @@ class Transactions:
             return  # a second answer to the same question
         if what == COMMIT:
             topic = broker.topic_to_write(half.properties.get("REAL_TOPIC", "").encode())
-            queue_id = int(half.properties.get("REAL_QID", "0")) % topic.queue_count
+            queue_id = _number(half.properties.get("REAL_QID", "0")) % max(1, topic.queue_count)
             broker.put_again(topic, queue_id, half, dict(half.properties), prepared=physical, sys_flag=COMMIT)
         self._write_op(offset)
 
@@ -129,6 +133,9 @@ class Transactions:
                 self._check(offset, half)
             except Refused:
                 break  # the disk is full or failed: later
+            except (ValueError, struct.error):  # what it says makes no sense: nobody can be asked
+                log.exception("half message left alone offset=%d", half.physical)
+                self.open.pop(offset, None)
         oldest = min(self.open, default=self._queue(HALF_TOPIC).max_offset)
         self._finished = {offset: op for offset, op in self._finished.items() if offset >= oldest}
         op_offset = min(self._finished.values(), default=self._queue(OP_TOPIC).max_offset)
@@ -142,12 +149,14 @@ class Transactions:
         if data is None or message is None:
             self.open.pop(offset)  # retention took it
             return
+        properties = dict(message.properties)
         half.checks += 1
         if half.checks > self.broker.config.transaction_check_max:
             topic = self.broker.topics.by_name[GIVEN_UP_TOPIC]
-            self.broker.put_again(topic, 0, message, dict(message.properties), half=True)
+            self.broker.put_again(topic, 0, message, properties, half=True)
             self._write_op(offset)
             return
+        properties["TRANSACTION_CHECK_TIMES"] = str(half.checks)
         uniq_key = message.properties.get("UNIQ_KEY", "")
         fields = {
             "commitLogOffset": str(half.physical),
@@ -159,8 +168,8 @@ class Transactions:
         real = record.encode_record(
             message.properties.get("REAL_TOPIC", "").encode(),
             message.body,
-            record.format_properties(message.properties).encode(),
-            queue_id=int(message.properties.get("REAL_QID", "0")),
+            record.format_properties(properties).encode(),
+            queue_id=_number(message.properties.get("REAL_QID", "0")),
             queue_offset=offset,
             physical_offset=half.physical,
             flag=message.flag,
@@ -175,10 +184,20 @@ class Transactions:
             half.checks -= 1
 
 
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
 def _immunity_ms(properties: dict[str, str]) -> int:
     text = properties.get("CHECK_IMMUNITY_TIME_IN_SECONDS", "")
     return int(text) * 1000 if text.isascii() and text.isdigit() and len(text) < 9 else 0
 
 
 def _half(message: Any) -> Half:
-    return Half(message.physical_offset, message.born_ms, _immunity_ms(dict(message.properties)))
+    properties = dict(message.properties)
+    return Half(message.physical_offset, message.born_ms, _immunity_ms(properties), _checks(properties))
+
+
+def _checks(properties: dict[str, str]) -> int:
+    """How often it was asked about already: RocketMQ writes that down with the half."""
+    return _number(properties.get("TRANSACTION_CHECK_TIMES", "0"))

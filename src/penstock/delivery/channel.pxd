@@ -19,7 +19,7 @@ cdef class Channel:
     cdef public object latency, owner, waiting
     cdef public Slots slots
     cdef public list consumers
-    cdef public dict by_number
+    cdef public dict by_number, leaving
     cdef public long long timer_ms, taken, origin, in_flight_count, waiting_count, deferred_in_memory, deferred_elsewhere
     cdef public long long message_count, requeue_count, timeout_count, finish_count, buried_count
     cdef long long _turn, _number

@@ -87,6 +87,7 @@ class Channel:
         self.attempts_max = attempts_max
         self.latency = latency
         self.owner = owner  # who is told: `due(channel)`, `bury(channel, slot)`
+        self.leaving: dict[tuple[int, int], int] = {}  # (lane, place) → number: copied elsewhere, not durable there yet
         self.slots = Slots()
         self.waiting: deque[tuple[int, int]] = deque()  # (slot, may be given when so many were taken)
         self.consumers: list[Consumer] = []
@@ -250,8 +251,21 @@ class Channel:
         if not self.owner.bury(self, slot, "attempts"):
             return False
         self.buried_count += 1
-        self._finished(slot)
+        self._moved(slot)
         return True
+
+    def _moved(self, slot: int) -> None:
+        """The owner has put a message elsewhere: out of hand; its place is done now, or when `left` says so."""
+        lane, place = self.slots.lane[slot], self.slots.place[slot]
+        if (lane, place) not in self.leaving:
+            self.source.done(lane, place)
+        self.slots.drop(slot)
+
+    def left(self, lane: int, place: int, number: int) -> None:
+        """What was put elsewhere is durable there; of no effect when the channel was emptied or reset meanwhile."""
+        if self.leaving.get((lane, place)) == number:
+            del self.leaving[lane, place]
+            self.source.done(lane, place)
 
     # -- what consumers say --------------------------------------------------------------------------------------
 
@@ -292,7 +306,7 @@ class Channel:
         if delay_ms > 0:
             if self.owner.defer(self, slot, delay_ms):  # the schedule has it: this place in the stream is done
                 self.deferred_elsewhere += 1
-                self._finished(slot)
+                self._moved(slot)
             else:
                 self._hold(slot, mono_ms + delay_ms)
         else:
@@ -319,7 +333,7 @@ class Channel:
         self.buried_count += 1
         self.in_flight_count -= 1
         consumer.in_flight -= 1
-        self._finished(slot)
+        self._moved(slot)
         return DONE
 
     def _land(self, slot: int) -> None:
@@ -380,6 +394,7 @@ class Channel:
 
     def forget_hand(self, lane: int = -1) -> None:
         """Drop what is in hand (of one lane): a later FIN says it is not in flight."""
+        self.leaving = {key: n for key, n in self.leaving.items() if lane >= 0 and key[0] != lane}
         for slot in range(self.slots.capacity):
             if self.slots.state[slot] and (lane < 0 or self.slots.lane[slot] == lane):
                 state = self.slots.state[slot]

@@ -9,7 +9,7 @@ cdef class ReadySegment:
     cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, tag
     cdef public set damaged
     cdef public int fd, sums_fd
-    cdef public bint named, unverified
+    cdef public bint named, clean, unverified
     cdef unsigned char *base
     cdef unsigned char *sums
 
@@ -43,7 +43,7 @@ cdef class ReadySegment:
 cdef class ReadyQueue(Stream):
     cdef public object folder, files, pool
     cdef public str name
-    cdef public long long segment_bytes, last_id, total, visible, _number, _batch, _fresh_first, tag
+    cdef public long long segment_bytes, last_id, total, visible, kept_from, _number, _mark, _batch, _fresh_first, tag
     cdef public list segments
     cdef public ReadySegment last
     cdef ReadySegment _seen
@@ -55,6 +55,8 @@ cdef class ReadyQueue(Stream):
     cpdef int _roll(self, long long length) except -1
     @cython.locals(segment=ReadySegment, end=cython.longlong, crc=cython.longlong, base=cython.p_uchar)
     cdef void append(self, long long now_ns, long long attempts, long long message_id, const unsigned char *body, long long at, long long length, long long more) noexcept
+    @cython.locals(segment=ReadySegment, n=cython.longlong, at=cython.longlong, mark=cython.longlong)
+    cpdef list marked(self)
     cpdef void show_all(self) noexcept
     cpdef long long begin(self) except -1
     cpdef long long end(self) except -1

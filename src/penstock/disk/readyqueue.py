@@ -1,10 +1,13 @@
 """ReadyQueue: a queue topic's messages, one copy for all its channels, in mapped segments of gmq's record layout.
 
-    <name>_<n>.queue   'v' (1) | length (4) | id (8) | attempts (2) | delay, always 0 (4) | body     length counts from id on
+    <name>_<n>.queue   'v' (1) | length (4) | id (8) | attempts (2) | mark (4) | body     length counts from id on
     <name>_<n>.sums    head, at 0 and again in the last 32 bytes:
                        "PRDY" | version (4) | first ordinal (8) | segment size (4) | tag (4)
                        | count when closed cleanly, or FFFFFFFF (4) | CRC-32 of the 28 bytes before (4)
                        then for each record, at 32 + n × 8:   start | "more follows" in bit 31 (4) | CRC-32 (4)
+
+The mark (gmq's delay) is 0, or in a copy of an entry of the schedule what `mark_of` makes of the entry's id: a start after
+a kill tells by it what was copied already.
 
 A record's ordinal is its number in the queue; its id, which is also its timestamp in ns, rises from record to record of
 one broker. The sum begins with the ordinal, so that what stood in a segment that is used again is never taken for a
@@ -52,6 +55,12 @@ POOL_MAX = 2
 FULL, BROKEN = 1, 2  # what an append may answer besides 0
 CHECKED, UNCHECKED, FOREIGN, OLD_DOUBT = 0, 1, 2, 3  # what opening may find
 NOT_CLEAN = 0xFFFFFFFF
+KEEP_NOTHING = 1 << 62
+
+
+def mark_of(schedule_id: int) -> int:
+    """The mark of a copy of this entry: never 0."""
+    return schedule_id & 0x7FFFFFFF | 0x80000000
 
 
 class ReadySegment:
@@ -76,6 +85,7 @@ class ReadySegment:
         self.base: Any = cython.NULL
         self.sums: Any = cython.NULL
         self.named = False  # its name in the folder is durable
+        self.clean = False  # it was closed cleanly: everything in it was flushed
 
     @property
     def sums_path(self) -> Path:
@@ -240,6 +250,7 @@ class ReadySegment:
             length = self.holds(clean - 1, at, limit)
             if length:
                 self.count, self.end, self.unverified = clean, at + length, True
+                self.clean = True
                 return
         self._scan(limit, clean, torn)
 
@@ -500,7 +511,9 @@ class ReadyQueue(Stream):
         self.stamped = False  # bodies begin with a timestamp in ns (8): the id is none
         self.unflushed = False
         self.renamed = False  # names in the folder changed since the last flush
+        self.kept_from = KEEP_NOTHING  # what lies from here on is not dropped
         self._number = 0
+        self._mark = 0
         self._batch = 0  # records of the open batch
         self._fresh_first = 0
 
@@ -546,6 +559,10 @@ class ReadyQueue(Stream):
         self.segments = kept
         self.total = self.visible = self._fresh_first = max(end, ordinal)
         if self.segments:
+            for segment in self.segments:
+                if not segment.clean:  # who wrote it was killed, perhaps before the flush
+                    self._fresh_first = min(self._fresh_first, segment.first)
+                    self.unflushed = self.renamed = True
             last = self.segments[len(self.segments) - 1]
             last.mark(False)
             if end == self.total:
@@ -658,7 +675,7 @@ class ReadyQueue(Stream):
         put32(base, end + 1, length + 14)
         put64(base, end + 5, message_id)
         put16(base, end + 13, attempts)
-        put32(base, end + 15, 0)
+        put32(base, end + 15, self._mark)
         copy(base, end + 19, body, at, length)
         crc = crc32(base, end, length + 19, segment.first + segment.count)
         put32(segment.sums, 32 + segment.count * 8, end | (more << 31))
@@ -668,9 +685,25 @@ class ReadyQueue(Stream):
         self.total += 1
         self.unflushed = True
 
-    def append_bytes(self, message_id: int, attempts: int, body: bytes, more: bool = False) -> None:
+    def append_bytes(self, message_id: int, attempts: int, body: bytes, more: bool = False, mark: int = 0) -> None:
         """A message that has an id, after `ready` said 0."""
+        self._mark = mark
         self.append(message_id, attempts, message_id, body, 0, len(body), 1 if more else 0)
+        self._mark = 0
+
+    def marked(self) -> list[tuple[int, int, int]]:
+        """(mark, id, ordinal) of the records with a mark that a kill or power cut may have left behind."""
+        found = []
+        for segment in self.segments:
+            if not segment.clean:
+                for n in range(segment.count):
+                    if segment.damaged and n in segment.damaged:
+                        continue
+                    at = segment.start(n)
+                    mark = ube32(segment.base, at + 15)
+                    if mark:
+                        found.append((mark, be64(segment.base, at + 5), segment.first + n))
+        return found
 
     def show_all(self) -> None:
         """Everything appended may be read."""
@@ -758,6 +791,8 @@ class ReadyQueue(Stream):
     def drop_below(self, ordinal: int) -> int:
         """Every channel has finished what lies below: whole segments go. Returns how many."""
         gone = 0
+        if ordinal > self.kept_from:
+            ordinal = self.kept_from
         while self.segments:
             segment = self.segments[0]
             if segment.first + segment.count > ordinal or segment is self.last:

@@ -333,6 +333,8 @@ class NsqSession(Consumer):
         out = self.out
         if topic.level == 1 or (self.front.blocked and topic.level == 0):
             self.hold(self.keeper.want_flush(topic))
+        elif self.front.blocked and self.channel is not None:  # the answer says, too, that its FINs are done
+            self.hold(self.keeper.want_flush(self.keeper.topics[self.channel.topic_name]))
         out.put_from(self.front.ok_at, 0, 10)
         return 0
 
@@ -686,7 +688,7 @@ class NsqFront:
         broker, keeper = self.broker, self.keeper
         self.mono_ms = broker.mono_ms
         self.now_ns = broker.now_ns
-        self.blocked = keeper.dirty_since >= 0 and keeper.blocked()
+        self.blocked = keeper.blocked()
         self.healthy = keeper.healthy
 
     def flushed(self) -> None:

@@ -73,7 +73,7 @@ cdef class BrokerSession(RemotingSession):
     cdef LogTopic topic
     cdef unsigned char *topic_at
     cdef long long topic_len
-    cdef bint special
+    cdef bint special, reserved
     cdef long long _ext_at
     cdef LogTopic pull_topic
     cdef TagCodes pull_codes
@@ -93,6 +93,8 @@ cdef class BrokerSession(RemotingSession):
     cdef LogTopic _find_topic(self)
     @cython.locals(scan=HeaderScan, draft=Draft, text=Outbox, b=cython.p_uchar, p=cython.longlong, end=cython.longlong, stop=cython.longlong, eq=cython.longlong, n=cython.longlong, v=cython.longlong, c=cython.int, wait=cython.bint)
     cdef bint _properties(self, bint batch) except -1
+    @cython.locals(total=cython.longlong, size=cython.longlong, at=cython.longlong)
+    cdef bint _reserved_within(self, const unsigned char *b, long long p, long long end) noexcept
     @cython.locals(draft=Draft, count=cython.longlong, out=Outbox, start=cython.longlong)
     cdef _send_batch(self, LogTopic topic, long long queue_id, bint wait, long long body, long long body_len)
     @cython.locals(scan=HeaderScan, draft=Draft, out=Outbox)

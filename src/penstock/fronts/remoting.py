@@ -376,6 +376,9 @@ class BrokerSession(RemotingSession):
         draft = self.draft
         text = self.text
         wait = self._properties(batch)
+        if self.reserved or ((batch or scan.true(12)) and self._reserved_within(base, body, body + body_len)):
+            self._refuse(13, "the message is illegal, properties that begin with PENSTOCK_ are the broker's own")
+            return
         if text.size >= 32767:
             self._too_large()
             return
@@ -460,6 +463,7 @@ class BrokerSession(RemotingSession):
         draft.keys_len = 0
         draft.seq_len = 0
         self.special = False
+        self.reserved = False
         wait = True
         b = self.base
         p = scan.at[8]
@@ -497,6 +501,8 @@ class BrokerSession(RemotingSession):
                 elif n == 4 and c == 80 and same(b, p, self.front.words, 39, 4):  # PSEQ
                     draft.seq_pos = text.size + 5
                     draft.seq_len = stop - v
+                elif n >= 9 and c == 80 and same(b, p, self.front.words, 43, 9):  # PENSTOCK_…
+                    self.reserved = True
                 elif n == 8 and c == 85 and same(b, p, self.front.words, 12, 8):  # UNIQ_KEY
                     draft.uniq_pos = text.size + 9
                     draft.uniq_len = stop - v
@@ -516,6 +522,23 @@ class BrokerSession(RemotingSession):
             copy(text.base, text.size, self.front.cluster, 0, self.front.cluster_len)
             text.size += self.front.cluster_len
         return wait
+
+    def _reserved_within(self, b: Any, p: int, end: int) -> bool:
+        """Whether a message of the batch b[p:end] has a property that only the broker may set."""
+        while end - p >= 22:
+            total = ube32(b, p)
+            size = ube32(b, p + 16)
+            if total < 22 or total > end - p or size > total - 22:
+                return False  # refused when it is appended
+            at = p + 22 + size
+            p += total
+            while p - at >= 9:
+                if b[at] == 80 and same(b, at, self.front.words, 43, 9):
+                    return True
+                at = find(b, at, p, 2) + 1
+                if at == 0:
+                    break
+        return False
 
     def _send_batch(self, topic: LogTopic, queue_id: int, wait: bool, body: int, body_len: int) -> None:
         if topic.is_retry or self.special:
@@ -1012,7 +1035,7 @@ class BrokerFront:
         self._cluster = b"CLUSTER\x01" + broker.config.cluster_name.encode()
         self.cluster = address(self._cluster)
         self.cluster_len = len(self._cluster)
-        self._words = b"WAITTAGSKEYSUNIQ_KEYDELAYTRAN_MSGTIMER_PSEQ"
+        self._words = b"WAITTAGSKEYSUNIQ_KEYDELAYTRAN_MSGTIMER_PSEQPENSTOCK_"
         self.words = address(self._words)
         self.blocked = False  # level `os`: unflushed bytes are older than the promised second
         self.holding: list[BrokerSession] = []

@@ -1,0 +1,84 @@
+"""Deferred: what a message of a queue topic, or of a log topic's channel, says of itself while it waits in the schedule.
+
+The properties are ours alone: fronts refuse them in what they are sent (`reserved`), and they count only in records that
+this broker put under the timer topic for itself, which no sender can address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.broker.topics import TIMER_TOPIC
+from penstock.message import ReceivedMessage
+
+TOPIC_PROPERTY = "PENSTOCK_QUEUE"
+CHANNEL_PROPERTY = "PENSTOCK_CHANNEL"
+ID_PROPERTY = "PENSTOCK_ID"
+ATTEMPTS_PROPERTY = "PENSTOCK_ATTEMPTS"
+LANE_PROPERTY = "PENSTOCK_LANE"  # which of its channel's streams a message given back with a delay stood in
+PLACE_PROPERTY = "PENSTOCK_PLACE"  # and where
+STAMP_PROPERTY = "PENSTOCK_STAMP"  # where the id is not the timestamp
+RESERVED = frozenset(
+    (TOPIC_PROPERTY, CHANNEL_PROPERTY, ID_PROPERTY, ATTEMPTS_PROPERTY, LANE_PROPERTY, PLACE_PROPERTY, STAMP_PROPERTY)
+)
+RESERVED_PREFIX = "PENSTOCK_"
+AGAIN_LANE = -1  # the lane of messages deferred before, whatever its number is
+
+
+def reserved(names: Iterable[str]) -> str:
+    """The first property that nobody outside may set, or nothing."""
+    return next((name for name in names if name.startswith(RESERVED_PREFIX)), "")
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """`channel` empty: for every channel. `place` -1: it was published with a delay."""
+
+    topic: bytes
+    channel: bytes
+    id: int
+    attempts: int
+    stamp_ns: int
+    lane: int = 0
+    place: int = -1
+
+    def properties(self) -> dict[str, str]:
+        """As the record carries it."""
+        found = {
+            TOPIC_PROPERTY: self.topic.decode(),
+            CHANNEL_PROPERTY: self.channel.decode(),
+            ID_PROPERTY: str(self.id),
+            ATTEMPTS_PROPERTY: str(self.attempts),
+        }
+        if self.stamp_ns != self.id:
+            found[STAMP_PROPERTY] = str(self.stamp_ns)
+        if self.place >= 0:
+            found[PLACE_PROPERTY] = str(self.place)
+        if self.lane:
+            found[LANE_PROPERTY] = str(self.lane)
+        return found
+
+
+def deferred(message: ReceivedMessage) -> Deferred | None:
+    """What a record of the schedule says; None when it is an ordinary message. ValueError when it makes no sense."""
+    properties = message.properties
+    if TOPIC_PROPERTY not in properties or properties.get("REAL_TOPIC") != TIMER_TOPIC.decode():
+        return None
+    message_id = _number(properties.get(ID_PROPERTY, "0"), 1 << 63)
+    return Deferred(
+        properties[TOPIC_PROPERTY].encode(),
+        properties.get(CHANNEL_PROPERTY, "").encode(),
+        message_id,
+        _number(properties.get(ATTEMPTS_PROPERTY, "0"), 1 << 16),
+        _number(properties.get(STAMP_PROPERTY, str(message_id)), 1 << 63),
+        _number(properties.get(LANE_PROPERTY, "0"), 1 << 31),
+        _number(properties.get(PLACE_PROPERTY, "-1"), 1 << 62),
+    )
+
+
+def _number(text: str, limit: int) -> int:
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal()) or len(digits) > 19 or not -2 < int(text) < limit:
+        raise ValueError(f"no number for an entry of the schedule: {text!r}")
+    return int(text)

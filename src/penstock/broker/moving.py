@@ -1,0 +1,118 @@
+"""Moving: messages on their way from one file to another, in the order that neither a kill nor a power cut can lose one.
+
+    due, from the schedule to a ready queue      copy ─▶ flush of the queue ─▶ "done" record in the log
+    REQ with a delay, the other way              copy ─▶ flush of the log ─▶ finished in the cursor file
+    dead letters, from queue to queue            copy ─▶ flush of the copy ─▶ finished in the cursor file
+
+The original is let go of when the copy is durable, never before: between the two both are there. What a start after a
+kill finds of both it tells by the mark in the copy (see `Queueing`), so that nothing comes twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from penstock.disk.readyqueue import KEEP_NOTHING
+
+if TYPE_CHECKING:
+    from penstock.broker.queueing import Queueing
+    from penstock.broker.queuetopics import Topic
+    from penstock.delivery.channel import Channel
+    from penstock.disk.readyqueue import ReadyQueue
+
+NOT_YET = -1
+
+
+class _Leaving(NamedTuple):
+    """A message that was copied elsewhere and still stands at a channel's place."""
+
+    position: int  # the log must be flushed up to here
+    flush: int  # and this flush of the queues done
+    channel: Channel
+    lane: int
+    place: int
+    number: int
+
+
+class _Arrived:
+    """A copy of a schedule's entry in a topic's ready queue."""
+
+    __slots__ = ("flush", "id", "ordinal", "stream", "topic")
+
+    def __init__(self, id_: int, topic: Topic, stream: ReadyQueue, ordinal: int) -> None:
+        self.id = id_
+        self.topic = topic
+        self.stream = stream
+        self.ordinal = ordinal
+        self.flush = NOT_YET
+
+
+class Moving:
+    """See the module. `settle` whenever a flush is over."""
+
+    def __init__(self, queueing: Queueing) -> None:
+        self._queueing = queueing
+        self._leaving: deque[_Leaving] = deque()
+        self._arrived: deque[_Arrived] = deque()
+        self._ids: set[int] = set()
+        self._number = 0
+        self._seen = (-1, -1)
+
+    def has(self, id_: int) -> bool:
+        """Whether this entry of the schedule is copied and not over yet."""
+        return id_ in self._ids
+
+    def __len__(self) -> int:
+        return len(self._leaving) + len(self._arrived)
+
+    def leave(self, channel: Channel, lane: int, place: int, *, position: int = 0, flush: int = 0) -> None:
+        """This place of the channel is done once the log is flushed up to `position` and flush number `flush` is over."""
+        self._number += 1
+        channel.leaving[lane, place] = self._number
+        self._leaving.append(_Leaving(position, flush, channel, lane, place, self._number))
+        self._seen = (-1, -1)
+
+    def arrive(self, id_: int, topic: Topic, stream: ReadyQueue, ordinal: int) -> None:
+        """An entry of the schedule was copied: the entry is over once the copy is durable; its segment stays till then."""
+        self._arrived.append(_Arrived(id_, topic, stream, ordinal))
+        self._ids.add(id_)
+        stream.kept_from = min(stream.kept_from, ordinal)
+        self._seen = (-1, -1)
+
+    def settle(self) -> None:
+        """Let go of every original whose copy is durable."""
+        if not self._leaving and not self._arrived:
+            return
+        queueing = self._queueing
+        flushed, done = queueing.broker.store.flushed_position, queueing.flush_done
+        if (flushed, done) == self._seen:
+            return
+        self._seen = (flushed, done)
+        leaving = self._leaving
+        while leaving and leaving[0].position <= flushed and leaving[0].flush <= done:
+            gone = leaving.popleft()
+            gone.channel.left(gone.lane, gone.place, gone.number)
+            queueing.mark_channel(gone.channel)
+        touched: set[Any] = set()
+        kept: deque[_Arrived] = deque()
+        for copy in self._arrived:
+            if copy.flush == NOT_YET and copy.id <= flushed:
+                # Its own record is durable, so its old place in the queue is finished by now: the next flush takes both.
+                copy.flush = queueing.next_flush(copy.topic)
+            if copy.flush == NOT_YET or copy.flush > done or not queueing.over(copy.id):
+                kept.append(copy)
+            else:
+                touched.add(copy.stream)
+                self._ids.discard(copy.id)
+        self._arrived = kept
+        for stream in touched:
+            stream.kept_from = min((c.ordinal for c in kept if c.stream is stream), default=KEEP_NOTHING)
+
+    def forget(self, stream: ReadyQueue) -> None:
+        """Nobody is owed what this stream holds: its copies need not become durable."""
+        for copy in self._arrived:
+            if copy.stream is stream:
+                copy.flush = 0
+        stream.kept_from = KEEP_NOTHING
+        self._seen = (-1, -1)

@@ -1,0 +1,182 @@
+"""Entries of the schedule that make no sense, whoever wrote them: set aside and told, and the others are delivered."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.queueside import Reader, Side
+from penstock.broker.delayed import Delayed, Wanted
+from penstock.broker.topics import TIMER_TOPIC
+from penstock.errors import Refused
+from penstock.wire import record
+
+ODD: dict[str, dict[str, str]] = {
+    "id no number": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "abc"},
+    "id too large": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "9" * 30},
+    "id negative": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "-7"},
+    "id of other digits": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "\u0663"},
+    "attempts": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "7", "PENSTOCK_ATTEMPTS": "-"},
+    "attempts too many": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "7", "PENSTOCK_ATTEMPTS": "65536"},
+    "stamp": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "7", "PENSTOCK_STAMP": "x"},
+    "place": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "7", "PENSTOCK_CHANNEL": "a", "PENSTOCK_PLACE": "x"},
+    "lane": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "7", "PENSTOCK_CHANNEL": "a", "PENSTOCK_LANE": "x"},
+}
+FINE: dict[str, dict[str, str]] = {
+    "valid": {"PENSTOCK_QUEUE": "t", "PENSTOCK_ID": "7", "PENSTOCK_CHANNEL": "a"},
+    "no such lane": {"PENSTOCK_QUEUE": "t", "PENSTOCK_CHANNEL": "a", "PENSTOCK_LANE": "9", "PENSTOCK_PLACE": "0"},
+    "far place": {"PENSTOCK_QUEUE": "t", "PENSTOCK_CHANNEL": "a", "PENSTOCK_PLACE": "4611686018427387903"},
+}
+
+
+def put(side: Side, topic: bytes, body: bytes, properties: dict[str, str]) -> None:
+    broker = side.broker
+    broker.put(broker.topic_to_write(topic), 0, body, properties, born_host=broker.store_host, born_ms=broker.now_ms)
+
+
+def pulled(side: Side, topic: bytes) -> list[bytes]:
+    from penstock.log.reading import ReadResult
+
+    found, result = [], ReadResult()
+    for queue in side.broker.topics.by_name[topic].queues:
+        side.broker.store.read(queue, 0, 1000, 1 << 20, -1, None, result)
+        found += [message.body for message in record.iter_records(result.body())]
+    return found
+
+
+def owed(side: Side, channel: bytes) -> list[bytes]:
+    reader = Reader()
+    reader.ready_count = 100
+    here = side.keeper.topic(b"t").channel(channel)
+    here.add(reader)
+    side.keeper.mark_channel(here)
+    side.turn()
+    return [message.body for message in reader.deliveries()]
+
+
+@pytest.mark.parametrize("restarted", ["no", "before", "behind"])
+@pytest.mark.parametrize("odd", [*ODD, *FINE])
+def test_a_sender_s_properties_are_only_properties(tmp_path: Path, odd: str, restarted: str) -> None:
+    """A delayed send stored by a broker that did not refuse them yet: it is delivered to the topic it was sent to."""
+    side = Side(tmp_path)
+    side.keeper.topic(b"t").channel(b"a")
+    side.turn()
+    put(side, b"Orders", b"order", (ODD | FINE)[odd] | {"DELAY": "1"})
+    put(side, b"Orders", b"other", {"DELAY": "1"})
+    side.keeper.publish(side.keeper.topic(b"t"), [b"deferred"], 1_000)
+    for _ in range(4):
+        side.turn(100)
+    if restarted == "before":
+        side.reopen(clean=False)
+    for _ in range(8):
+        side.turn(500)
+    if restarted == "behind":
+        side.reopen(clean=True)
+    assert sorted(pulled(side, b"Orders")) == [b"order", b"other"]
+    assert owed(side, b"a") == [b"deferred"]
+    assert len(side.broker.schedule) == 0
+    side.close()
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+@pytest.mark.parametrize("odd", ODD)
+def test_an_entry_without_sense_is_set_aside(tmp_path: Path, odd: str, restarted: bool) -> None:
+    side = Side(tmp_path)
+    side.keeper.topic(b"t").channel(b"a")
+    side.turn()
+    due = {"TIMER_DELIVER_MS": str(side.broker.now_ms + 1_000)}
+    put(side, TIMER_TOPIC, b"senseless", ODD[odd] | due)
+    side.keeper.publish(side.keeper.topic(b"t"), [b"deferred"], 1_000)
+    put(side, b"Orders", b"other", {"DELAY": "1"})
+    side.turn(500)
+    assert len(Delayed(side.broker).page(Wanted(), None, 100)[0]) == 3
+    if restarted:
+        side.reopen(clean=False)
+    for _ in range(8):
+        side.turn(500)
+    assert pulled(side, b"Orders") == [b"other"]
+    assert owed(side, b"a") == [b"deferred"]
+    (aside,) = (tmp_path / "lost+found").glob("schedule-*.record")
+    message = record.decode_record(aside.read_bytes(), 0)
+    assert message is not None
+    assert message.body == b"senseless"
+    lines = [json.loads(line) for line in (tmp_path / "damage.jsonl").read_text().splitlines()]
+    assert [line["file"] for line in lines] == [f"lost+found/{aside.name}"]
+    side.reopen(clean=False)
+    assert len(side.broker.schedule) == 0
+    side.close()
+
+
+@pytest.mark.parametrize("odd", ODD)
+def test_an_entry_without_sense_is_neither_fired_nor_in_the_way(tmp_path: Path, odd: str) -> None:
+    side = Side(tmp_path)
+    put(side, TIMER_TOPIC, b"senseless", ODD[odd] | {"TIMER_DELIVER_MS": str(side.broker.now_ms + 100_000)})
+    put(side, TIMER_TOPIC, b"other", ODD[odd] | {"TIMER_DELIVER_MS": str(side.broker.now_ms + 100_000)})
+    side.turn()
+    delayed = Delayed(side.broker)
+    (one, two), _ = delayed.page(Wanted(), None, 100)
+    with pytest.raises(Refused, match="set aside"):
+        delayed.fire(one["id"])
+    assert delayed.cancel(two["id"])["id"] == two["id"]
+    side.turn(200)
+    assert delayed.page(Wanted(), None, 100)[0] == []
+    side.close()
+
+
+@pytest.mark.parametrize("properties", [{"REAL_QID": "x"}, {"REAL_QID": "9" * 5000}, {"REAL_QID": "-1"}])
+def test_a_half_without_sense_ends_neither_start_nor_checks(
+    tmp_path: Path, properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    side = Side(tmp_path, transaction_timeout_ms=1_000, transaction_check_interval_ms=500)
+    half, op = b"RMQ_SYS_TRANS_HALF_TOPIC", b"RMQ_SYS_TRANS_OP_HALF_TOPIC"
+    broker = side.broker
+    for text in (properties, {"REAL_QID": "0"}):
+        broker.put(
+            broker.topics.by_name[half], 0, b"half", {"REAL_TOPIC": "Orders", "PGROUP": "G"} | text,
+            born_host=broker.store_host, born_ms=broker.now_ms, half=True,
+        )  # fmt: skip
+    for body in (b"x,", b"9" * 5000, b"\xff"):
+        broker.put(
+            broker.topics.by_name[op], 0, body, {}, born_host=broker.store_host, born_ms=broker.now_ms, half=True
+        )
+    side.reopen(clean=False)
+    asked: list[Any] = []
+    side.broker.transactions.ask = lambda *words: bool(asked.append(words)) or True
+    for _ in range(4):
+        side.turn(1_000)
+    assert [fields["tranStateTableOffset"] for _, _, fields in asked][:1]
+    assert "1" in {fields["tranStateTableOffset"] for _, _, fields in asked}
+    side.close()
+
+
+@pytest.mark.parametrize("kind", ["queue", "log"])
+@pytest.mark.parametrize("there", [True, False], ids=["in the log", "only in the schedule"])
+def test_a_byte_changed_in_the_schedule_is_never_delivered(tmp_path: Path, kind: str, there: bool) -> None:
+    side = Side(tmp_path)
+    side.keeper.topic(b"t").channel(b"a")
+    side.turn()
+    bodies = [b"body %d" % n + bytes(200) for n in range(10)]
+    for body in bodies:
+        if kind == "queue":
+            side.keeper.publish(side.keeper.topic(b"t"), [body], 5_000)
+        else:
+            put(side, b"Orders", body, {"DELAY": "2"})
+    side.turn(1_000)
+    side.turn(1_000)
+    side.broker.close(True)
+    path = tmp_path / "schedule" / "data.mdb"
+    data = path.read_bytes()
+    assert b"body 7" in data
+    path.write_bytes(data.replace(b"body 7", b"bodY 7"))
+    side.open()
+    if not there:  # retention took it
+        side.broker.schedule.lookup = lambda physical: None
+    for _ in range(8):
+        side.turn(1_000)
+    came = owed(side, b"a") if kind == "queue" else pulled(side, b"Orders")
+    assert sorted(came) == [body for body in bodies if there or b"7" not in body]
+    assert len(list((tmp_path / "lost+found").glob("schedule-*.record"))) == (0 if there else 1)
+    side.close()
