@@ -222,7 +222,7 @@ class Connection(asyncio.BufferedProtocol):
     def _feed(self, owner: Any, total: int) -> None:
         """Give the session what there is; keep what it has no use for yet."""
         net, session = self._net, self.session
-        if session is None:  # refused at the door
+        if session is None or self._ending:  # refused at the door, or its last word is said: it is only heard out
             return
         try:
             used = session.feed(owner, total)

@@ -139,6 +139,13 @@ class Files:
         except OSError as error:
             raise _failed(error, old) from error
 
+    def link(self, old: Path, new: Path) -> None:
+        """Give a file a second name."""
+        try:
+            os.link(old, new)
+        except OSError as error:
+            raise _failed(error, new) from error
+
     def unlink(self, path: Path) -> None:
         try:
             os.unlink(path)

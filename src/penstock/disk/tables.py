@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+import msgspec
+
 from penstock.disk.aside import try_set_aside
 from penstock.disk.files import Files
 from penstock.errors import StoreError
@@ -71,7 +73,10 @@ def take(files: Files, root: Path, path: Path, fits: Fits, without: str) -> dict
         table = _read(files, candidate)
         if table is not None and fits(table):
             if candidate != path:
-                log.error("%s cannot be used: its former version %s is taken", path.name, candidate.name)
+                log.error(
+                    "%s cannot be used: its former version %s is taken. If it was edited by hand: copy it back from "
+                    "lost+found without its last field, the sum", path.name, candidate.name,
+                )  # fmt: skip
             return table
         try_set_aside(files, root, candidate, "not the table it should be")
     if was_there:
@@ -98,18 +103,18 @@ def _read(files: Files, path: Path) -> dict[str, Any] | None:
     return table if int(told[1], 16) == crc32(data[: told.start()]) else None
 
 
-def encode(table: dict[str, Any]) -> bytes:
+def encode(table: dict[str, Any], *, summed: bool = True) -> bytes:
     """The bytes of a table, with their sum."""
-    data = json.dumps(table, indent=1, ensure_ascii=False).encode()
-    if not table:
+    data = msgspec.json.format(msgspec.json.encode(table), indent=1)
+    if not table or not summed:
         return data
     body = data[:-2]
     return body + b',\n "sum": "%08x"\n}' % crc32(body)
 
 
-def save(files: Files, path: Path, table: dict[str, Any]) -> None:
-    """Replace the table at path durably; StoreError leaves the old one in place."""
-    replace(files, path, encode(table))
+def save(files: Files, path: Path, table: dict[str, Any], *, summed: bool = True) -> None:
+    """Replace the table at path durably; StoreError leaves the old one in place. Not `summed`: people edit it by hand."""
+    replace(files, path, encode(table, summed=summed))
 
 
 def replace(files: Files, path: Path, data: bytes) -> None:
@@ -119,10 +124,13 @@ def replace(files: Files, path: Path, data: bytes) -> None:
     backup = path.with_name(path.name + ".bak")
     try:
         _write(files, fresh, data)
-        if path.is_file() and path.stat().st_size:
-            old = path.read_bytes()
+        if path.is_file() and path.stat().st_size:  # the former one gets a second name: its bytes are durable
             spare = path.with_name(path.name + ".bak.tmp")
-            _write(files, spare, old)
+            try:
+                files.unlink(spare)
+                files.link(path, spare)
+            except StoreError:  # a file system without second names
+                _write(files, spare, path.read_bytes())
             files.rename(spare, backup)
         files.rename(fresh, path)
         files.sync_folder(path.parent)

@@ -258,7 +258,7 @@ class NameServer:
         return ask.command.reply(body=dumps({"table": self._kv[namespace]}))
 
     def _save_kv(self, table: dict[str, dict[str, str]]) -> None:
-        save(self._files, self._path, {"configTable": table})
+        save(self._files, self._path, {"configTable": table}, summed=False)
         self._kv = table
 
     def _update_config(self, ask: Asked) -> RemotingCommand:
