@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fronts.nsq_peer import NsqPeer, mpub, sized
-from penstock import Message, Producer
+from penstock import Admin, Message, Producer
 from penstock.client.reader import LogReader
 from penstock.testing import Broker
 from penstock.wire.record import iter_records
@@ -182,3 +182,30 @@ def test_metrics_count_what_log_topics_receive(broker: Broker) -> None:
         lines = told.read().decode().splitlines()
     assert 'penstock_messages_in_total{topic="events-unseen"} 5' in lines
     assert not [line for line in lines if "rmq_sys" in line or "SCHEDULE_TOPIC" in line]
+
+
+def test_dead_letters_of_a_channel_are_a_log_topic_as_their_origin_is(broker: Broker) -> None:
+    """`%DLQ%group`, which the tools, RocketMQ's clients and Spark read; with all the message had."""
+    with Producer(broker.registry) as producer:
+        producer.send(
+            Message("events-dead", b"cannot be worked on", keys=("k",), tags="bad", properties={"color": "red"})
+        )
+    peer = NsqPeer(broker.nsq)
+    peer.subscribe(b"events-dead", b"c.1", 5)
+    message = peer.message()
+    peer.send(b"REJECT " + message.id + b"\n")
+    assert peer.ask(b"FIN " + message.id + b"\n").startswith(b"E_FIN_FAILED")
+    peer.close()
+    with Admin(broker.registry) as admin:
+        assert sum(stats.max_offset for stats in admin.topic_stats("%DLQ%c%2E1").values()) == 1
+        assert not [row for row in admin.queue_topics() if row["topic"].endswith(".dead")]
+    reader = LogReader(broker.registry)
+    try:
+        (queue,) = reader.queues("%DLQ%c%2E1")
+        (record,) = iter_records(reader.fetch(queue, 0, durable=False).records)
+    finally:
+        reader.close()
+    assert (record.body, record.tags, record.keys) == (b"cannot be worked on", "bad", ("k",))
+    assert record.properties["RETRY_TOPIC"] == "events-dead"
+    assert record.properties["color"] == "red"
+    assert record.properties["ORIGIN_MESSAGE_ID"]

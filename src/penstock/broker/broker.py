@@ -34,6 +34,7 @@ from penstock.broker.topics import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TEMPLATE_TOPIC,
+    TIMER_PROPERTIES,
     TIMER_TOPIC,
     LogTopic,
     TopicTable,
@@ -74,9 +75,6 @@ APPEND_REFUSALS = {
     status.ILLEGAL: (13, "the message is illegal, maybe the lengths within the batch do not add up."),
 }
 _MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-# rocketmq.md §5.2: what asks for a delay, and what a delayed message must not carry when it is delivered.
-TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 
 
 @dataclass(frozen=True)

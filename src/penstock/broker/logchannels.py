@@ -4,16 +4,20 @@ each message queue; a group of the same name shows its committed offsets, and ca
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from penstock.broker.queuetopics import LEVEL_DISK, Topic
-from penstock.broker.topics import LogTopic
+from penstock.broker.topics import DEAD_PREFIX, TIMER_PROPERTIES, LogTopic
 from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource, Lane
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import ReadyQueue, mark_of
 from penstock.errors import Refused
 from penstock.log.stream import LogStream
+from penstock.wire import record
+
+_NOT_IN_GROUPS = re.compile(rb"[^%|a-zA-Z0-9_-]")
 
 
 class LogChannels(Topic):
@@ -176,6 +180,28 @@ class LogChannels(Topic):
                 self.keeper.moving.arrive(schedule_id, self, stream, place)
         self.mark()
         return 0
+
+    def bury(self, channel: Channel, lane: int, place: int, attempts: int, body: bytes) -> None:
+        """Store a message with the dead letters of the channel's group, `%DLQ%group`: a log topic as this one is, so that
+        RocketMQ's clients, the tools and Spark read it. Refused when it cannot be stored.
+        """
+        broker = self.keeper.broker
+        group = _NOT_IN_GROUPS.sub(lambda found: b"%%%02X" % found[0][0], channel.name)
+        dead = broker.topic_to_write(DEAD_PREFIX + group)
+        message = None
+        if lane < len(self.stored.queues):
+            entry = self.stored.queues[lane].entry(place)
+            data = None if entry is None else broker.store.record_at(entry[0])
+            message = None if data is None else record.decode_record(data, 0, decompress=False)
+        properties = {} if message is None else dict(message.properties)
+        properties.setdefault("RETRY_TOPIC", self.name.decode())
+        if message is None:  # a copy that was deferred: the original may be gone
+            broker.put(dead, 0, body, properties, born_host=broker.store_host, born_ms=broker.now_ms)
+            return
+        properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_msg_id)
+        for asked in ("DELAY", *TIMER_PROPERTIES):  # it was delayed before
+            properties.pop(asked, None)
+        broker.put_again(dead, 0, message, properties, given_back=attempts)
 
     def remove(self) -> None:
         for name in list(self.channels):

@@ -284,6 +284,7 @@ class Queueing:
         except StoreError as error:  # a message in a topic that a restart forgets would be lost with it
             self.delete(topic)
             raise Refused(f"topic not stored: {error}", remoting=14, nsq="E_PUB_FAILED", http=503) from error
+        log.info("topic made name=%s kind=%s level=%s", shown(name), topic.kind, LEVEL_NAMES[topic.level])
         for call in self.fresh_topic:
             call(topic)
         return topic
@@ -334,9 +335,16 @@ class Queueing:
         """Delete a topic with all its channels and messages."""
         if self.topics.pop(topic.name, None) is None:
             return
+        log.info("topic deleted name=%s kind=%s", shown(topic.name), topic.kind)
         topic.remove()
+        for key in [key for key in self._since if key[0] == topic.name]:
+            del self._since[key]
         self._dirty.pop(topic, None)
         self.changed(not topic.ephemeral)
+
+    def forgotten(self, topic: Topic, channel: bytes) -> None:
+        """A channel is deleted: nothing here keeps its name."""
+        self._since.pop((topic.name, channel), None)
 
     def changed(self, stored: bool, *, announce: bool = True) -> None:
         """A topic or channel came, went, or was paused."""
@@ -666,7 +674,13 @@ class Queueing:
         slots, source = channel.slots, channel.source
         if not source.show(slots.lane[slot], slots.place[slot]):
             return True  # damaged: there is nothing to keep
+        origin = self.topics.get(channel.topic_name)
         try:
+            if isinstance(origin, LogChannels):
+                origin.bury(channel, slots.lane[slot], slots.place[slot], slots.attempts[slot], self._body(source))
+                position = self.broker.store.end_position
+                self.moving.leave(channel, slots.lane[slot], slots.place[slot], position=position, flush=0)
+                return True
             dead = self.topic(dead_letter_name(channel.topic_name, channel.name))
             if dead.name == channel.topic_name:
                 return False

@@ -8,6 +8,7 @@ message, `placed` (readers may see them). Between the first and the last nothing
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
+import logging
 import re
 from typing import Any
 
@@ -26,6 +27,8 @@ if cython.compiled:
 else:
     from penstock.delivery.cursor import CursorSource, Lane
     from penstock.disk.readyqueue import ReadyQueue
+
+log = logging.getLogger("penstock.queueing")
 
 LEVEL_OS, LEVEL_DISK, LEVEL_MEMORY = 0, 1, 2
 LEVEL_NAMES = ("os", "disk", "memory")
@@ -145,6 +148,7 @@ class Topic:
             channel = self._make_channel(name, name.endswith(EPHEMERAL))
             self.channels[name] = channel
             self._took_channel(channel)
+            log.info("channel made topic=%s name=%s", shown(self.name), shown(name))
             self.keeper.changed(not channel.ephemeral)
         return channel
 
@@ -161,6 +165,8 @@ class Topic:
         if channel is None:
             return False
         channel.removed = True
+        log.info("channel deleted topic=%s name=%s", shown(self.name), shown(name))
+        self.keeper.forgotten(self, name)
         self._drop_channel(channel)
         for consumer in list(channel.consumers):
             consumer.close()

@@ -7,6 +7,7 @@ stands there as one more field, which RocketMQ ignores.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,11 @@ PROTECTED = frozenset(
     (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, b"TRANS_CHECK_MAX_TIME_TOPIC", b"SELF_TEST_TOPIC", b"OFFSET_MOVED_EVENT",
      b"rmq_sys_penstock_sinks")
 )  # fmt: skip
+
+log = logging.getLogger("penstock.broker")
+
+# What asks for a delay beside DELAY, RocketMQ's level.
+TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 
 
 def check_topic_name(name: bytes) -> None:
@@ -187,6 +193,9 @@ class TopicTable:
                 read_queues = write_queues = rule["queues"]
             topic = LogTopic(name, read_queues, write_queues, perm, level)
             self.by_name[name] = topic
+            if announce:
+                log.info("topic made name=%s kind=log queues=%d level=%s", name.decode(), topic.queue_count,
+                         "disk" if level == LEVEL_DISK else "os")  # fmt: skip
         else:
             topic.read_queues, topic.write_queues, topic.perm = read_queues, write_queues, perm
             if level is not None:
@@ -220,6 +229,7 @@ class TopicTable:
         """
         topic = self.by_name.pop(name, None)
         if topic is not None:
+            log.info("topic deleted name=%s kind=log", name.decode())
             topic.open = False
             floors = self._floors.setdefault(name, {})
             for queue_id, queue in enumerate(topic.queues):
