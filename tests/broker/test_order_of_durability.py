@@ -250,11 +250,11 @@ def test_a_kill_repeats_nothing_that_was_finished(
     came: list[bytes] = []
     if finished and level != "disk":  # there they are not to be seen before they are flushed
         came += drained(here, b"a", seconds=1)
-        assert len(came) == 43
+        assert len(came) == (43 if held == QUEUES else 3)  # no copy before the entry is durable
     here.kill()
     assert sorted(came + drained(here, b"a")) == sorted([*bodies, b"behind", b"behind", b"behind"])
     assert sorted(drained(here, b"b")) == sorted([*bodies, b"behind", b"behind", b"behind"])
-    assert channel.deferred_count == 0
+    assert here.keeper.topic(b"t").channel(b"a").deferred_count == 0
     here.settle()
     assert len(here.broker.schedule) == 0
     here.kill()
@@ -298,7 +298,6 @@ def test_what_a_killed_process_wrote_is_flushed_by_the_next(
     for body in bodies[1:]:
         publish(here, [body])
     here.kill()
-    here.settle(2)
     here.cut()
     assert drained(here, b"a") == drained(here, b"b") == bodies
     here.close()
@@ -339,7 +338,6 @@ def test_a_clean_stop_leaves_nothing_half_moved(tmp_path: Path, monkeypatch: pyt
     here.held.clear()
     here.open()
     here.turn()
-    assert len(here.broker.schedule) == 10
     assert here.keeper.topic(b"t").channel(b"a").depth() == 10
     assert here.keeper.topic(b"t").channel(b"a").deferred_count == 10
     assert len(drained(here, b"a", seconds=70)) == 20
