@@ -373,3 +373,35 @@ def test_the_promised_second_counts_for_the_log_of_deferred_messages(
     here.turn()
     assert not here.keeper.blocked()
     here.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("level", LEVELS)
+def test_given_back_again_and_again_it_comes_once_after_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, level: str
+) -> None:
+    """Each copy is given back before the entry that it came from is over; then one more start before all is told."""
+    here = side(tmp_path, seed, monkeypatch, level)
+    bodies = [b"%d" % n for n in range(10)]
+    publish(here, bodies)
+    channel = here.keeper.topic(b"t").channel(b"a")
+    reader = here.reader(b"t", b"a")
+    if level != "disk":
+        here.settle(1)
+        here.held = {QUEUES}
+    for _ in range(3):
+        for message in list(reader.deliveries()):
+            assert channel.requeue(reader, message.id, 100, here.broker.mono_ms) == 0
+        here.keeper.mark_channel(channel)
+        for _ in range(3):
+            here.broker.store.want_flush()
+            here.turn(100)
+    channel.remove(reader)
+    here.cut()
+    if seed % 2:
+        here.kill()
+    came = drained(here, b"a")
+    assert sorted(came) == sorted(bodies)
+    here.cut()
+    assert drained(here, b"a") == []
+    here.close()

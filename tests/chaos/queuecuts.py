@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 from chaos.campaign import Tell, _cut, _image, _mount
@@ -102,7 +103,7 @@ class LogLoad:
             thread.join(30)
             assert not thread.is_alive()
 
-    def _run(self, work, address: str) -> None:  # type: ignore[no-untyped-def]
+    def _run(self, work: Callable[[RawPeer, bytes], int], address: str) -> None:
         with contextlib.suppress(OSError, EOFError), RawPeer(address) as peer:
             while True:
                 self.number += 1

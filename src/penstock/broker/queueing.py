@@ -634,7 +634,7 @@ class Queueing:
                 for topic, stream, ordinal in marked.get((mark_of(id_), about.id), ())
                 if topic is topic_of
             ]
-            self._finish_originals(topic_of, about, names)
+            self._finish_original(topic_of, about)
             if copies:
                 for stream, ordinal in copies:
                     self.moving.arrive(id_, topic_of, stream, ordinal)
@@ -645,22 +645,24 @@ class Queueing:
                 topic_of.channels[name].deferred_elsewhere += 1
 
     @staticmethod
-    def _finish_originals(topic: Topic, about: Deferred, names: set[bytes]) -> None:
-        """The schedule has what was given back with a delay: its old place is done, if a crash came before that."""
-        for name in names if about.place >= 0 else ():
-            source = topic.channels[name].source
-            if not isinstance(source, CursorSource):
-                continue
-            lanes = source.lanes
-            if about.lane == AGAIN_LANE:
-                found = [lane for lane in lanes if isinstance(lane.stream, ReadyQueue)]
-            else:
-                found = lanes[about.lane : about.lane + 1]
-            for lane in found:
-                file, stream = lane.file, lane.stream
-                unfinished = file.committed <= about.place < stream.end() and not file.finished(about.place)
-                if unfinished and stream.find(about.place) and stream.message_id == about.id:
-                    source.finish_ahead(lane.number, about.place)
+    def _finish_original(topic: Topic, about: Deferred) -> None:
+        """The schedule has what was given back with a delay: its old place is done, if a crash came before that.
+
+        Also where the entry is owed to nobody any more: what is newer than the entry is newer than that place.
+        """
+        channel = topic.channels.get(about.channel) if about.place >= 0 else None
+        if channel is None or not isinstance(channel.source, CursorSource):
+            return
+        source = channel.source
+        if about.lane == AGAIN_LANE:
+            found = [lane for lane in source.lanes if isinstance(lane.stream, ReadyQueue)]
+        else:
+            found = source.lanes[about.lane : about.lane + 1]
+        for lane in found:
+            file, stream = lane.file, lane.stream
+            unfinished = file.committed <= about.place < stream.end() and not file.finished(about.place)
+            if unfinished and stream.find(about.place) and stream.message_id == about.id:
+                source.finish_ahead(lane.number, about.place)
 
     @staticmethod
     def _hide_copies(topic: Topic, copies: list[tuple[ReadyQueue, int]], names: set[bytes]) -> None:
