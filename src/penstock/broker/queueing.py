@@ -845,6 +845,7 @@ class Queueing:
     def _flush_job(self) -> Job:
         segments: list[Any] = []
         cursors: list[CursorFile] = []
+        committed: list[int] = []
         folders: set[Path] = set()
         totals: list[tuple[Topic, int]] = []
         for topic in self._dirty:
@@ -862,6 +863,7 @@ class Queueing:
                     if file.dirty:
                         file.dirty = False
                         cursors.append(file)
+                        committed.append(file.committed)
                         if not file.named:
                             file.named = True
                             folders |= {file.path.parent, self.queues, self.folder}
@@ -887,6 +889,8 @@ class Queueing:
                 self.fail(error)
                 return
             self.dirty_since = began_ms if self._dirty else -1
+            for cursor, ordinal in zip(cursors, committed, strict=True):
+                cursor.durable = ordinal
             for topic, total in totals:
                 topic.flushed(total)
             self._flush_log = (number, position)
@@ -948,8 +952,10 @@ class Queueing:
                     moved += 1
                 for segment in topic.stream.take_flush():
                     segment.datasync()
-                for channel in topic.channels.values():
-                    channel.source.lanes[0].file.datasync()
+                for cursor in topic.cursors():
+                    cursor.datasync()
+                for folder in (topic.stream.folder, self.queues, self.folder):  # nsqd's files go: ours have names now
+                    self.files.sync_folder(folder)
                 backend.done(len(payloads))
             self._backends.pop(name).delete()
         if moved:

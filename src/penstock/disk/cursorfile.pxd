@@ -4,7 +4,7 @@ cimport cython
 @cython.final
 cdef class CursorFile:
     cdef public object path, files, map
-    cdef public long long committed, beyond, pages
+    cdef public long long committed, durable, beyond, pages
     cdef public bint dirty, named
     cdef unsigned char *base
 
@@ -14,6 +14,6 @@ cdef class CursorFile:
     cpdef settle(self, long long end)
     @cython.locals(page=cython.longlong, at=cython.longlong, bit=cython.longlong)
     cpdef int finished(self, long long ordinal) noexcept
-    @cython.locals(page=cython.longlong, at=cython.longlong, first=cython.longlong, bit=cython.longlong)
+    @cython.locals(page=cython.longlong, at=cython.longlong, first=cython.longlong, bit=cython.longlong, old=cython.longlong)
     cpdef int finish(self, long long ordinal) except -1
     cpdef void commit(self, long long ordinal) noexcept

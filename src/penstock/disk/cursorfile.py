@@ -5,7 +5,8 @@
 
 An ordinal's page is (ordinal / 32,704) modulo the number of pages. A page says itself which ordinals it is about: an
 old page, left by a power cut, is not taken for a new one, and none has to be cleared. Pages are added when a record
-that is not finished lies far behind; the limit is `WINDOW_MAX`.
+that is not finished lies far behind; the limit is `WINDOW_MAX`. A page that the durable `committed` still needs is not
+used anew: a power cut may keep the new page and the old number.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -39,6 +40,7 @@ class CursorFile:
         self.path = path
         self.files = files
         self.committed = 0
+        self.durable = 0  # `committed` as of the last flush that is over
         self.beyond = 0  # finished ordinals past `committed`
         self.pages = PAGES_MIN
         self.dirty = False
@@ -58,13 +60,13 @@ class CursorFile:
                     self.base = address(self.map)
                     if be32(self.base, 0) == MAGIC and be64(self.base, 8) == size // PAGE - 1:
                         self.pages = size // PAGE - 1
-                        self.committed = be64(self.base, 16)
+                        self.committed = self.durable = be64(self.base, 16)
                         self.named = True
                         return
                     self.map = None
             finally:
                 self.files.close(fd)
-        self.committed = begin
+        self.committed = self.durable = begin
         self._make(PAGES_MIN)
 
     def _make(self, pages: int) -> None:
@@ -91,7 +93,7 @@ class CursorFile:
             for number in range(old_pages):
                 first = be64(old, PAGE + number * PAGE)
                 mine = first % PAGE_BITS == 0 and first // PAGE_BITS % old_pages == number  # one never used is not
-                if mine and first + PAGE_BITS > self.committed:
+                if mine and first + PAGE_BITS > min(self.committed, self.durable):
                     copy(self.base, PAGE + first // PAGE_BITS % pages * PAGE, old, PAGE + number * PAGE, PAGE)
         self.map = view
         self.pages = pages
@@ -133,9 +135,19 @@ class CursorFile:
         at = 4096 + page % self.pages * 4096
         first = page * 32704
         if be64(self.base, at) != first:
+            old = be64(self.base, at)
             if page - self.committed // 32704 >= self.pages:
-                if not self._widen(page):
+                if not self._widen(page, self.committed):
                     return 1
+                at = 4096 + page % self.pages * 4096
+            elif (
+                old % 32704 == 0
+                and old < first
+                and old // 32704 % self.pages == page % self.pages
+                and old + 32704 > self.durable
+                and self.pages < 32  # PAGES_MAX: without room for both the new page goes first
+            ):
+                self._widen(page, self.durable)
                 at = 4096 + page % self.pages * 4096
             if be64(self.base, at) != first:
                 zero(self.base, at, 4096)
@@ -146,9 +158,10 @@ class CursorFile:
         self.dirty = True
         return 0
 
-    def _widen(self, page: int) -> bool:
+    def _widen(self, page: int, begin: int) -> bool:
+        """Have room for the pages from the one of ordinal `begin` to this one."""
         pages = self.pages
-        while page - self.committed // PAGE_BITS >= pages:
+        while page - begin // PAGE_BITS >= pages:
             pages *= 2
         if pages > PAGES_MAX:
             return False
