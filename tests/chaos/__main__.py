@@ -1,5 +1,6 @@
-"""`./run chaos [--short] [--seed N] [--only log|queue|defects]`: kills and power cuts for log topics, kills for queue
-topics, then brokers with planted defects, each of which the oracle must find. With --long ten times as many.
+"""`./run chaos [--short] [--seed N] [--only log|queue|cuts|defects]`: kills and power cuts for log topics, kills for queue
+topics, power cuts with one side's flushes slowed, then brokers with planted defects, each of which the oracle must find.
+With --long ten times as many, and 300 of those power cuts; --slow SIDE slows always the same one.
 
 `./run chaos spark`: a query from a topic to topics, 200,000 rows, 30 kills each of its driver, its executors and the
 brokers; with --short 2,400 rows and 3 kills of each; --minutes N makes no kills later than that.
@@ -16,7 +17,9 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / 
 
 from chaos.campaign import Tell, can_cut_power, kills, power_cuts  # noqa: E402
 from chaos.defects import DEFECTS  # noqa: E402
+from chaos.queuecuts import queue_power_cuts  # noqa: E402
 from chaos.queuekills import find_defect, queue_kills  # noqa: E402
+from chaos.slowly import SIDES  # noqa: E402
 
 
 def main() -> None:
@@ -25,7 +28,8 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="50 kills, 5 power cuts a level (the default)")
     parser.add_argument("--long", action="store_true", help="500 kills, 50 power cuts a level")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
-    parser.add_argument("--only", choices=("log", "queue", "defects"))
+    parser.add_argument("--only", choices=("log", "queue", "cuts", "defects"))
+    parser.add_argument("--slow", choices=tuple(SIDES), default="", help="cuts: whose flushes are late")
     parser.add_argument("--minutes", type=float, default=0, help="spark: no kills after so many, but the checks")
     given = parser.parse_args()
     times = 10 if given.long else 1
@@ -48,6 +52,14 @@ def main() -> None:
         queue_kills(50 * times, tell, seed=given.seed)
         queue_kills(10 * times, tell, level="disk", seed=given.seed + 1)
         tell("queue topics: nothing owed was lost, nothing finished came again, nothing deferred came early")
+    if given.only in (None, "cuts"):
+        reason = can_cut_power()
+        if reason is None:
+            for level in ("os", "disk"):
+                queue_power_cuts(150 if given.long else 8, tell, level=level, seed=given.seed, side=given.slow)
+            tell("power cuts: nothing answered a second before was lost, nothing finished a second before came again")
+        else:
+            tell(f"no power cuts: {reason}")
     if given.only in (None, "defects"):
         for name, (_, rules) in DEFECTS.items():
             rule, seconds = find_defect(name, seed=given.seed)

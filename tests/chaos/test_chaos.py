@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chaos.campaign import can_cut_power, kills, power_cuts
+from chaos.queuecuts import queue_power_cuts
 
 
 @pytest.mark.chaos
@@ -24,3 +25,14 @@ def test_power_cut(level: str) -> None:
     told: list[str] = []
     power_cuts(1, told.append, level=level, seed=5)
     assert len(told) == 1
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize(("level", "side"), [("os", "queues"), ("disk", "log")])
+def test_power_cuts_between_what_is_done_and_what_says_so(level: str, side: str) -> None:
+    reason = can_cut_power()
+    if reason is not None:
+        pytest.skip(f"power cuts cannot be made here: {reason}")
+    told: list[str] = []
+    assert queue_power_cuts(2, told.append, level=level, seed=8, side=side) == 2
+    assert len(told) == 2

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from log.lying_disk import LyingFiles
 from penstock.disk.cursorfile import PAGE, PAGE_BITS, WINDOW_MAX, CursorFile
 from penstock.disk.files import Files
 
@@ -192,3 +193,49 @@ def test_what_cannot_be_believed_is_kept(tmp_path: Path) -> None:
     assert kept.read_bytes() == b"junk" * 1000
     (tmp_path / "queues" / "u" / "c.cursor").mkdir(parents=True)
     assert make(tmp_path / "queues" / "u", begin=6).committed == 6
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_was_finished_before_a_flush_is_after_any_power_cut(tmp_path: Path, seed: int) -> None:
+    """A busy channel: the number moves over several pages before the next flush, and their places would be used anew."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    files = LyingFiles(disk, seed)
+    file = CursorFile(disk / "c.cursor", files)
+    file.open(0)
+    file.settle(1 << 40)
+    early = [*range(1, 400, 2), *range(PAGE_BITS - 300, PAGE_BITS)]
+    for ordinal in early:
+        assert file.finish(ordinal) == 0
+    file.datasync()
+    files.sync_folder(disk)
+    file.durable = file.committed
+    maps = [file.map]  # kept, so that no later file gets the number of one that is gone: the disk knows files by it
+    for page in range(1, 5):  # in order up to here, and some beyond
+        file.commit(page * PAGE_BITS)
+        for ordinal in range(page * PAGE_BITS + 5, page * PAGE_BITS + 50):
+            assert file.finish(ordinal) == 0
+            maps.append(file.map)
+    files.power_cut(tmp_path / "after")
+    again = CursorFile(tmp_path / "after" / "c.cursor", Files())
+    again.open(0)
+    again.settle(1 << 40)
+    assert [o for o in early if o >= again.committed and not again.finished(o)] == []
+
+
+def test_pages_are_used_anew_once_the_number_is_durable(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    for page in range(200):
+        file.commit(page * PAGE_BITS)
+        assert file.finish(page * PAGE_BITS + 7) == 0
+        file.durable = file.committed
+    assert file.path.stat().st_size == 3 * PAGE
+
+
+def test_a_flush_that_never_ends_does_not_stop_a_channel(tmp_path: Path) -> None:
+    file = make(tmp_path)
+    for page in range(100):
+        file.commit(page * PAGE_BITS)
+        assert file.finish(page * PAGE_BITS + 7) == 0
+    assert file.path.stat().st_size <= 33 * PAGE
+    assert file.finished(99 * PAGE_BITS + 7)

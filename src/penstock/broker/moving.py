@@ -1,6 +1,6 @@
 """Moving: messages on their way from one file to another, in the order that neither a kill nor a power cut can lose one.
 
-    due, from the schedule to a ready queue      copy ─▶ flush of the queue ─▶ "done" record in the log
+    due, from the schedule to a ready queue      flush of the entry ─▶ copy ─▶ flush of the queue ─▶ "done" record in the log
     REQ with a delay, the other way              copy ─▶ flush of the log ─▶ finished in the cursor file
     dead letters, from queue to queue            copy ─▶ flush of the copy ─▶ finished in the cursor file
 
@@ -10,7 +10,6 @@ kill finds of both it tells by the mark in the copy (see `Queueing`), so that no
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.disk.readyqueue import KEEP_NOTHING
@@ -53,8 +52,8 @@ class Moving:
 
     def __init__(self, queueing: Queueing) -> None:
         self._queueing = queueing
-        self._leaving: deque[_Leaving] = deque()
-        self._arrived: deque[_Arrived] = deque()
+        self._leaving: list[_Leaving] = []
+        self._arrived: list[_Arrived] = []
         self._ids: set[int] = set()
         self._number = 0
         self._seen = (-1, -1)
@@ -89,18 +88,20 @@ class Moving:
         if (flushed, done) == self._seen:
             return
         self._seen = (flushed, done)
-        leaving = self._leaving
-        while leaving and leaving[0].position <= flushed and leaving[0].flush <= done:
-            gone = leaving.popleft()
-            gone.channel.left(gone.lane, gone.place, gone.number)
-            queueing.mark_channel(gone.channel)
+        waiting: list[_Leaving] = []
+        for gone in self._leaving:
+            if gone.position <= flushed and gone.flush <= done:
+                gone.channel.left(gone.lane, gone.place, gone.number)
+                queueing.mark_channel(gone.channel)
+            else:
+                waiting.append(gone)
+        self._leaving = waiting
         touched: set[Any] = set()
-        kept: deque[_Arrived] = deque()
+        kept: list[_Arrived] = []
         for copy in self._arrived:
-            if copy.flush == NOT_YET and copy.id <= flushed:
-                # Its own record is durable, so its old place in the queue is finished by now: the next flush takes both.
+            if copy.flush == NOT_YET:
                 copy.flush = queueing.next_flush(copy.topic)
-            if copy.flush == NOT_YET or copy.flush > done or not queueing.over(copy.id):
+            if copy.flush > done or not queueing.over(copy.id):
                 kept.append(copy)
             else:
                 touched.add(copy.stream)

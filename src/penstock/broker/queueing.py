@@ -120,7 +120,10 @@ class Queueing:
         self._dirty: dict[Topic, None] = {}
         self.dirty_since = -1  # when the oldest byte came that no finished flush has taken
         self.moving = Moving(self)
-        self._copied: dict[int, list[tuple[ReadyQueue, int]]] = {}  # entries of the schedule that a kill left as copies
+        self._early: dict[int, tuple[Deferred, bytes]] = {}  # due, and not on the disk yet
+        self._newer: dict[
+            tuple[bytes, int, bytes], int
+        ] = {}  # (topic, message, channel): the entry that a crash left last
         self._flush_running = False
         self.flush_wanted = False
         self._flush_started = 0  # number of the last flush that was begun
@@ -191,13 +194,16 @@ class Queueing:
         topic.mark()
 
     def _flush_again(self) -> None:
-        """The former process was killed: what it wrote is with the kernel, and nobody flushes it but we."""
+        """The former process was killed: what it wrote is with the kernel, and is flushed before anything is answered."""
         for topic in self.topics.values():
             for channel in topic.channels.values():
                 for lane in channel.source.lanes if isinstance(channel.source, CursorSource) else ():
                     lane.file.dirty, lane.file.named = True, False
             if topic.level != LEVEL_MEMORY:
                 self._note_dirty(topic)
+        self.moving.settle()
+        if self._dirty:
+            run_now([self._flush_job()], self.mono_ms)
 
     def close(self, clean: bool) -> None:
         """A clean stop writes out what is only in memory; everything is let go of. The log is flushed behind it."""
@@ -209,6 +215,9 @@ class Queueing:
             self.moving.settle()  # what went into the log is over here, then the other way round
             self.write_table()
             self._write_memory()
+            for topic in self.topics.values():
+                if topic.level != LEVEL_MEMORY:
+                    self._note_dirty(topic)
             run_now([self._flush_job()], self.mono_ms)
             self.flush_done = max(self.flush_done, self._flush_started if self.healthy else 0)
             self.moving.settle()
@@ -555,11 +564,9 @@ class Queueing:
         topic = self.topics.get(about.topic)
         if topic is None:
             return self.over(schedule_id)
-        copies = self._copied.pop(schedule_id, [])
-        for stream, ordinal in copies:
-            self.moving.arrive(schedule_id, topic, stream, ordinal)
-        if copies:
-            self._note_dirty(topic)
+        if schedule_id > self.broker.store.flushed_position:  # a copy without its entry would belong to nobody
+            self._early[schedule_id] = (about, body)
+            self.broker.store.want_flush()
             return True
         owed = self._owed(topic, about, schedule_id - 1)
         if owed is not None and not owed:
@@ -589,13 +596,25 @@ class Queueing:
         """The channels a deferred message is meant for; None: all there are."""
         name = about.channel
         if name:
-            return {name} if name in topic.channels and physical >= self._since.get((topic.name, name), 0) else set()
+            newer = self._newer.get((topic.name, about.id, name), 0) > physical + 1
+            since = self._since.get((topic.name, name), 0)
+            return {name} if name in topic.channels and physical >= since and not newer else set()
         owed = {name for name in topic.channels if physical >= self._since.get((topic.name, name), 0)}
+        if self._newer:
+            owed = {name for name in owed if self._newer.get((topic.name, about.id, name), 0) <= physical + 1}
         return None if len(owed) == len(topic.channels) else owed
 
     def is_copied(self, schedule_id: int) -> bool:
         """Whether an entry of the schedule is in its topic's queue already and only waits for that to be durable."""
-        return schedule_id in self._copied or self.moving.has(schedule_id)
+        return schedule_id in self._early or self.moving.has(schedule_id)
+
+    def _deliver_early(self) -> None:
+        """What was due before the flush of its record, and is durable now."""
+        flushed = self.broker.store.flushed_position
+        for schedule_id in [id_ for id_ in self._early if id_ <= flushed]:
+            about, body = self._early.pop(schedule_id)
+            if not self.deliver(about, body, schedule_id):
+                self.broker.schedule.put_back(schedule_id)
 
     def over(self, schedule_id: int) -> bool:
         """Tell the log that an entry of the schedule is delivered or cancelled. False when it cannot be told now."""
@@ -620,43 +639,52 @@ class Queueing:
             for stream in topic.streams():
                 for mark, message_id, ordinal in stream.marked():
                     marked.setdefault((mark, message_id), []).append((topic, stream, ordinal))
+        entries: list[tuple[int, Deferred, Topic]] = []
         for due in self.broker.schedule.entries():
             about = self.broker.delayed_entry(due)
-            topic_of = None if about is None else self.topics.get(about.topic)
-            if about is None or topic_of is None:
-                continue
-            owed = self._owed(topic_of, about, due.id - 1)
+            found = None if about is None else self.topics.get(about.topic)
+            if about is not None and found is not None:
+                entries.append((due.id, about, found))
+                if about.channel:  # given back again: what it was given back from is over, even where it lost its copy
+                    key = about.topic, about.id, about.channel
+                    self._newer[key] = max(due.id, self._newer.get(key, 0))
+        for id_, about, topic_of in entries:
+            owed = self._owed(topic_of, about, id_ - 1)
             names = set(topic_of.channels) if owed is None else owed
             copies = [
                 (stream, ordinal)
-                for topic, stream, ordinal in marked.get((mark_of(due.id), about.id), ())
+                for topic, stream, ordinal in marked.get((mark_of(id_), about.id), ())
                 if topic is topic_of
             ]
-            self._finish_originals(topic_of, about, names)
+            self._finish_original(topic_of, about)
             if copies:
-                self._copied[due.id] = copies
+                for stream, ordinal in copies:
+                    self.moving.arrive(id_, topic_of, stream, ordinal)
+                self.broker.schedule.fire_now(id_)
                 self._hide_copies(topic_of, copies, names)
                 continue
             for name in names:
                 topic_of.channels[name].deferred_elsewhere += 1
 
     @staticmethod
-    def _finish_originals(topic: Topic, about: Deferred, names: set[bytes]) -> None:
-        """The schedule has what was given back with a delay: its old place is done, if a crash came before that."""
-        for name in names if about.place >= 0 else ():
-            source = topic.channels[name].source
-            if not isinstance(source, CursorSource):
-                continue
-            lanes = source.lanes
-            if about.lane == AGAIN_LANE:
-                found = [lane for lane in lanes if isinstance(lane.stream, ReadyQueue)]
-            else:
-                found = lanes[about.lane : about.lane + 1]
-            for lane in found:
-                file, stream = lane.file, lane.stream
-                unfinished = file.committed <= about.place < stream.end() and not file.finished(about.place)
-                if unfinished and stream.find(about.place) and stream.message_id == about.id:
-                    source.finish_ahead(lane.number, about.place)
+    def _finish_original(topic: Topic, about: Deferred) -> None:
+        """The schedule has what was given back with a delay: its old place is done, if a crash came before that.
+
+        Also where the entry is owed to nobody any more: what is newer than the entry is newer than that place.
+        """
+        channel = topic.channels.get(about.channel) if about.place >= 0 else None
+        if channel is None or not isinstance(channel.source, CursorSource):
+            return
+        source = channel.source
+        if about.lane == AGAIN_LANE:
+            found = [lane for lane in source.lanes if isinstance(lane.stream, ReadyQueue)]
+        else:
+            found = source.lanes[about.lane : about.lane + 1]
+        for lane in found:
+            file, stream = lane.file, lane.stream
+            unfinished = file.committed <= about.place < stream.end() and not file.finished(about.place)
+            if unfinished and stream.find(about.place) and stream.message_id == about.id:
+                source.finish_ahead(lane.number, about.place)
 
     @staticmethod
     def _hide_copies(topic: Topic, copies: list[tuple[ReadyQueue, int]], names: set[bytes]) -> None:
@@ -720,6 +748,9 @@ class Queueing:
     def end_turn(self) -> None:
         """Hand out messages, note what must be flushed."""
         mono_ms = self.mono_ms
+        self.moving.settle()
+        if self._early:
+            self._deliver_early()
         if self._lagging and (self._log_flushed, self._log_reserved) != self._log_state():
             self._log_flushed, self._log_reserved = self._log_state()
             for face in self._lagging:
@@ -842,6 +873,7 @@ class Queueing:
     def _flush_job(self) -> Job:
         segments: list[Any] = []
         cursors: list[CursorFile] = []
+        committed: list[int] = []
         folders: set[Path] = set()
         totals: list[tuple[Topic, int]] = []
         for topic in self._dirty:
@@ -859,6 +891,7 @@ class Queueing:
                     if file.dirty:
                         file.dirty = False
                         cursors.append(file)
+                        committed.append(file.committed)
                         if not file.named:
                             file.named = True
                             folders |= {file.path.parent, self.queues, self.folder}
@@ -884,6 +917,8 @@ class Queueing:
                 self.fail(error)
                 return
             self.dirty_since = began_ms if self._dirty else -1
+            for cursor, ordinal in zip(cursors, committed, strict=True):
+                cursor.durable = ordinal
             for topic, total in totals:
                 topic.flushed(total)
             self._flush_log = (number, position)
@@ -945,8 +980,10 @@ class Queueing:
                     moved += 1
                 for segment in topic.stream.take_flush():
                     segment.datasync()
-                for channel in topic.channels.values():
-                    channel.source.lanes[0].file.datasync()
+                for cursor in topic.cursors():
+                    cursor.datasync()
+                for folder in (topic.stream.folder, self.queues, self.folder):  # nsqd's files go: ours have names now
+                    self.files.sync_folder(folder)
                 backend.done(len(payloads))
             self._backends.pop(name).delete()
         if moved:

@@ -22,6 +22,7 @@ cdef class Topic:
 cdef class QueueTopic(Topic):
     cdef public ReadyQueue stream
     cdef public long long floor, durable
+    cdef public list passing
 
     cpdef int ready(self, long long size, long long count) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1

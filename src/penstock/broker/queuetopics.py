@@ -15,6 +15,7 @@ from typing import Any
 import cython
 
 from penstock.delivery.channel import Channel
+from penstock.delivery.passing import PassingSource
 from penstock.delivery.source import MemorySource
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import mark_of
@@ -231,6 +232,7 @@ class QueueTopic(Topic):
         Topic.__init__(self, name, level, keeper)
         self.stream = stream
         self.floor = 0  # what lies below is owed to nobody
+        self.passing: list[Any] = []  # sources of ephemeral channels
         self.durable = stream.total
 
     def ready(self, size: int, count: int) -> int:
@@ -284,7 +286,8 @@ class QueueTopic(Topic):
         """A channel that goes on where its file says, or begins at `begin`."""
         file = CursorFile(self.keeper.cursor_path(self.name, name), self.keeper.files)
         if name.endswith(EPHEMERAL):
-            file.remove()
+            file.remove()  # a former version kept one
+            return self._passing_channel(name, begin)
         file.open(begin)
         file.settle(self.stream.total)
         source = CursorSource(self.keeper.window(self))
@@ -293,8 +296,18 @@ class QueueTopic(Topic):
         channel.origin = source.lanes[0].head
         return channel
 
+    def _passing_channel(self, name: bytes, begin: int) -> Channel:
+        source = PassingSource(self.stream, self.keeper.mem_queue_size)
+        source.head = begin
+        channel: Channel = self.keeper.new_channel(name, self.name, source)
+        channel.origin = begin
+        self.passing.append(source)
+        return channel
+
     def has_finished(self, name: bytes, place: int) -> bool:
         """Whether a channel has finished the record at this place."""
+        if self.channels[name].ephemeral:
+            return True
         file = self.channels[name].source.lanes[0].file
         return place < file.committed or bool(file.finished(place))
 
@@ -304,6 +317,8 @@ class QueueTopic(Topic):
 
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
+        if channel.ephemeral:
+            self.passing.remove(channel.source)
         for lane in channel.source.lanes:
             lane.file.remove()
         if not self.channels:
@@ -316,15 +331,17 @@ class QueueTopic(Topic):
 
     def cursors(self) -> list[CursorFile]:
         """The cursor files of the channels."""
-        return [channel.source.lanes[0].file for channel in self.channels.values()]
+        return [lane.file for channel in self.channels.values() for lane in channel.source.lanes]
 
     def trim(self) -> int:
         """Let go of segments that every channel has finished."""
         stream = self.stream
+        for source in self.passing:
+            source.settle()
         if len(stream.segments) > 1 or (stream.segments and not self.channels):
             floor = self.floor
-            if self.channels:
-                floor = min([file.committed for file in self.cursors()])
+            if self.channels:  # where those without a cursor stand nothing is kept
+                floor = min([stream.visible] + [file.committed for file in self.cursors()])
             if self.paused and floor > stream.visible:
                 floor = stream.visible
             stream.drop_below(floor)

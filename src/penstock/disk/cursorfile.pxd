@@ -8,7 +8,7 @@ cdef long long mix(long long n) noexcept
 @cython.final
 cdef class CursorFile:
     cdef public object path, files, map
-    cdef public long long committed, beyond, pages, turn
+    cdef public long long committed, durable, beyond, pages, turn
     cdef public bint dirty, named
     cdef unsigned char *base
 
@@ -18,7 +18,7 @@ cdef class CursorFile:
     cpdef settle(self, long long end)
     @cython.locals(page=cython.longlong, at=cython.longlong, bit=cython.longlong)
     cpdef int finished(self, long long ordinal) noexcept
-    @cython.locals(page=cython.longlong, at=cython.longlong, first=cython.longlong, bit=cython.longlong)
+    @cython.locals(page=cython.longlong, at=cython.longlong, first=cython.longlong, bit=cython.longlong, old=cython.longlong)
     cpdef int finish(self, long long ordinal) except -1
     @cython.locals(turn=cython.longlong, at=cython.longlong)
     cdef void _put_committed(self) noexcept

@@ -10,7 +10,8 @@ not finished: it comes again.
 
 An ordinal's page is (ordinal / 32,640) modulo the number of pages. A page says itself which ordinals it is about: an
 old page, left by a power cut, is not taken for a new one, and none has to be cleared. Pages are added when a record
-that is not finished lies far behind; the limit is `WINDOW_MAX`.
+that is not finished lies far behind; the limit is `WINDOW_MAX`. A page that the durable `committed` still needs is not
+used anew: a power cut may keep the new page and the old number.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -59,6 +60,7 @@ class CursorFile:
         self.path = path
         self.files = files
         self.committed = 0
+        self.durable = 0  # `committed` as of the last flush that is over
         self.beyond = 0  # finished ordinals past `committed`
         self.pages = PAGES_MIN
         self.turn = 0
@@ -86,6 +88,7 @@ class CursorFile:
                     self.map = self.files.map(fd, size)
                     self.base = address(self.map)
                     self.pages = pages
+                    self.durable = self.committed
                     self.named = True
                     self._weigh()
                     return
@@ -94,13 +97,14 @@ class CursorFile:
             if found is not None:
                 log.error("%s has %d bytes: what was finished out of order comes again", self.path.name, size)
                 self.turn, self.committed = found
+                self.durable = self.committed
                 self._make(PAGES_MIN)
                 return
             if self._take_old(data):
                 return
             try_set_aside(self.files, data_folder(self.path), self.path, "a cursor that cannot be believed")
             log.error("%s is in doubt: its channel begins again at %d", self.path.name, begin)
-        self.committed = begin
+        self.committed = self.durable = begin
         self._make(PAGES_MIN)
 
     @staticmethod
@@ -119,7 +123,7 @@ class CursorFile:
         head = MAGIC.to_bytes(4) + (1).to_bytes(4) + max(0, pages).to_bytes(8)
         if len(data) % PAGE or pages < 1 or data[:16] != head or any(data[24:PAGE]) or data[16] > 0x3F:
             return False
-        self.committed = int.from_bytes(data[16:24])
+        self.committed = self.durable = int.from_bytes(data[16:24])
         self._make(PAGES_MIN)
         for ordinal in _old_bits(data, pages, self.committed):
             if ordinal - self.committed < WINDOW_MAX:
@@ -181,7 +185,7 @@ class CursorFile:
             for number in range(old_pages):
                 first = be64(old, PAGE + number * PAGE)
                 mine = first % PAGE_BITS == 0 and first // PAGE_BITS % old_pages == number  # one never used is not
-                if mine and first + PAGE_BITS > self.committed:
+                if mine and first + PAGE_BITS > min(self.committed, self.durable):
                     copy(self.base, PAGE + first // PAGE_BITS % pages * PAGE, old, PAGE + number * PAGE, PAGE)
         self.map = view
         self.pages = pages
@@ -238,9 +242,19 @@ class CursorFile:
         at = 4096 + page % self.pages * 4096
         first = page * 32640
         if be64(self.base, at) != first:
+            old = be64(self.base, at)
             if page - self.committed // 32640 >= self.pages:
-                if not self._widen(page):
+                if not self._widen(page, self.committed):
                     return 1
+                at = 4096 + page % self.pages * 4096
+            elif (
+                old % 32640 == 0
+                and old < first
+                and old // 32640 % self.pages == page % self.pages
+                and old + 32640 > self.durable
+                and self.pages < 32  # PAGES_MAX: without room for both the new page goes first
+            ):
+                self._widen(page, self.durable)
                 at = 4096 + page % self.pages * 4096
             if be64(self.base, at) != first:
                 zero(self.base, at, 4096)
@@ -255,9 +269,10 @@ class CursorFile:
         self.dirty = True
         return 0
 
-    def _widen(self, page: int) -> bool:
+    def _widen(self, page: int, begin: int) -> bool:
+        """Have room for the pages from the one of ordinal `begin` to this one."""
         pages = self.pages
-        while page - self.committed // PAGE_BITS >= pages:
+        while page - begin // PAGE_BITS >= pages:
             pages *= 2
         if pages > PAGES_MAX:
             return False

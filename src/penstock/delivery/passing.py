@@ -1,0 +1,67 @@
+"""PassingSource: an ephemeral channel's view of a stream. It goes along at the stream's end and keeps nothing there.
+
+What it is given to hand out is copied; at the end of a turn the rest is copied, too, up to a limit, and what is more is
+dropped, the newest first, as nsqd does it. So the stream's segments are never kept for it.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.delivery.source import MemorySource
+from penstock.wire.nsq import message_data
+
+
+class PassingSource(MemorySource):
+    """See the module. `lanes` is empty: there is no cursor file."""
+
+    lanes: tuple[Any, ...] = ()
+
+    def __init__(self, stream: Any, limit: int) -> None:
+        MemorySource.__init__(self, limit, None)
+        self.stream = stream
+        self.head: int = stream.end()
+        self._skipped: set[int] = set()
+
+    def take(self) -> int:
+        if not self.queue:
+            self._copy()
+        return MemorySource.take(self)
+
+    def _copy(self) -> None:
+        """The next message of the stream, if there is one, goes into the queue."""
+        stream = self.stream
+        end = stream.end()
+        while self.head < end:
+            ordinal = stream.next(self.head)
+            self.head = min(end, ordinal + 1)
+            if ordinal in self._skipped:
+                self._skipped.discard(ordinal)
+            elif ordinal < end and stream.find(ordinal):
+                data = message_data(stream.stamp_ns, stream.attempts, stream.message_id, stream.body())
+                self.queue.append((data, -1))
+                return
+
+    def settle(self) -> None:
+        """The turn is over: keep of what waits as much as is allowed."""
+        end = self.stream.end()
+        while self.head < end and len(self.queue) < self.limit:
+            self._copy()
+        if self.head < end:
+            self.dropped += max(0, self.stream.count(self.head) - len(self._skipped))
+            self.head = end
+            self._skipped.clear()
+
+    def finish_ahead(self, lane: int, place: int) -> None:
+        """This record is not meant for this channel."""
+        if place >= self.head:
+            self._skipped.add(place)
+
+    def depth(self) -> int:
+        return len(self.queue) + max(0, self.stream.count(self.head) - len(self._skipped))
+
+    def empty(self) -> None:
+        MemorySource.empty(self)
+        self._skipped.clear()
+        self.head = self.stream.end()
