@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from penstock.client.aio.producer import Producer
 from penstock.client.reader import LogReader
+from penstock.message import Message
 from penstock.spark import schema
 from penstock.spark.pipelines import archive
 from penstock.spark.sessions import cause
@@ -221,6 +225,75 @@ def test_a_killed_query_sees_the_same_rows_in_the_same_order(
         for row in read(batch, "again")
     ]
     assert sorted(int(value.rstrip(".")) for _, _, value in rows) == list(range(300))
+
+
+_LATEST = """
+import os, sys, time
+from penstock.spark import session
+
+spark = session(quick=True, master="local[2, 2]")
+folder, run = sys.argv[1], sys.argv[2]
+
+def write(frame, batch):
+    rows = [f"{r['partition']} {r['offset']}" for r in frame.collect()]
+    with open(f"{folder}/writing", "w") as file:
+        file.write("\\n".join(rows))
+    os.rename(f"{folder}/writing", f"{folder}/batch-{batch}")
+    if run == "first":
+        open(f"{folder}/now", "w").close()
+        time.sleep(600)
+
+given = {"registry": os.environ["PENSTOCK_REGISTRY"], "subscribe": "busy", "maxOffsetsPerTrigger": "2000"}
+topic = spark.readStream.format("penstock").options(**given).load()
+query = topic.writeStream.foreachBatch(write).option("checkpointLocation", folder + "/checkpoint").start()
+while query.isActive and not os.path.exists(folder + "/batch-3"):
+    time.sleep(0.1)
+if query.exception():
+    raise query.exception()
+query.stop()
+"""
+
+
+@pytest.fixture
+def busy(registry: str, publish: Callable[..., str]) -> Iterator[None]:
+    """A topic that is written to all the time."""
+    publish("busy", 400)
+    ended = threading.Event()
+
+    async def send() -> None:
+        async with Producer(registry) as producer:
+            while not ended.is_set():
+                for queue in await producer.queues("busy"):
+                    await producer.send_batch([Message("busy", b"x" * 100)] * 20, queue=queue)
+                await asyncio.sleep(0.02)
+
+    sender = threading.Thread(target=asyncio.run, args=(send(),))
+    sender.start()
+    yield
+    ended.set()
+    sender.join()
+
+
+def test_a_stream_begins_once_while_its_topic_is_written_to(
+    busy: None, tmp_path: Path, child_environment: dict[str, str]
+) -> None:
+    command = [sys.executable, "-c", _LATEST, str(tmp_path)]
+    first = subprocess.Popen([*command, "first"], env=child_environment, start_new_session=True)
+    try:
+        wait_for((tmp_path / "now").exists, first)
+    finally:
+        kill_with_children(first)
+    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    again = subprocess.run([*command, "again"], env=child_environment, timeout=120)
+    assert again.returncode == 0
+    logged = json.loads((tmp_path / "checkpoint/offsets/0").read_text().splitlines()[-1])
+    begin = {int(queue): offset for (queue, offset) in next(iter(logged["+from"]["busy"].values())).items()}
+    assert min(begin.values()) >= 100
+    rows = [tuple(map(int, row.split())) for path in tmp_path.glob("batch-*") for row in path.read_text().splitlines()]
+    for queue, offset in begin.items():
+        mine = sorted(at for q, at in rows if q == queue)
+        assert mine == list(range(offset, offset + len(mine)))
+        assert len(mine) > 100
 
 
 # -- archive

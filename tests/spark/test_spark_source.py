@@ -51,8 +51,13 @@ def reader(**given: str) -> Any:
     return Source({"subscribe": "t", "pushdown": "true", **given}).reader(TWO)
 
 
+def new_stream(**given: str) -> Any:
+    options = {"subscribe": "t", **given}
+    return Source({name: text for name, text in options.items() if text}).stream_reader(TWO)
+
+
 def stream(**given: str) -> Any:
-    return Source({"subscribe": "t", "startingOffsets": "earliest", **given}).stream_reader(TWO)
+    return new_stream(**{"startingOffsets": "earliest", **given})
 
 
 # -- batch
@@ -334,9 +339,9 @@ def test_records_far_apart_are_left_to_the_broker(tmp_path: Path) -> None:
 def test_a_stream_plans_from_offset_to_offset(log: Log) -> None:
     made = stream()
     start = made.initialOffset()
-    assert start == {"t": {"a": {"0": 0, "1": 0}}}
     end = made.latestOffset(start, made.getDefaultReadLimit())
-    assert end == {"t": {"a": {"0": 10, "1": 4}}} == made.reportLatestOffset()
+    assert end == {"t": {"a": {"0": 10, "1": 4}}, planning.FROM: {"t": {"a": {"0": 0, "1": 0}}}}
+    assert made.reportLatestOffset() == {"t": {"a": {"0": 10, "1": 4}}}
     assert read(made, made.partitions(start, end)) == [(0, list(range(10))), (1, list(range(4)))]
     assert made.latestOffset(end, made.getDefaultReadLimit()) is end
     log.put(A1, 1)
@@ -345,11 +350,75 @@ def test_a_stream_plans_from_offset_to_offset(log: Log) -> None:
 
 def test_the_same_two_offsets_are_the_same_partitions(log: Log) -> None:
     made = stream(minPartitions="5")
-    start, end = made.initialOffset(), {"t": {"a": {"0": 10, "1": 4}}}
+    start = made.initialOffset()
+    end = made.latestOffset(start, ReadAllAvailable())
     before = [p.range for p in made.partitions(start, end)]
     log.put(A0, 90)
     assert [p.range for p in made.partitions(start, end)] == before
     assert made.partitions(end, end) == []
+
+
+LATEST_MOMENT = {"startingTimestamp": "99999", "startingOffsetsByTimestampStrategy": "latest"}
+
+
+@pytest.mark.parametrize(
+    ("given", "begin"),
+    [
+        ({"startingOffsets": "latest"}, {A0: 10, A1: 4}),
+        ({"startingOffsets": '{"t": {"0": -1}}'}, {A0: 10, A1: 0}),
+        ({"startingGroup": "g"}, {A0: 6, A1: 0}),
+        (LATEST_MOMENT, {A0: 10, A1: 4}),
+        ({"startingOffsets": "earliest"}, {A0: 0, A1: 0}),
+    ],
+)
+def test_where_a_query_begins_is_asked_once(log: Log, given: dict[str, str], begin: dict[MessageQueue, int]) -> None:
+    log.groups["g", A0] = 6
+    made = new_stream(**given)
+    start, first = made.initialOffset(), None
+    for _ in range(3):  # planned again and again; a plan may fail before Spark has logged its end
+        assert made.initialOffset() == start
+        end = made.latestOffset(start, ReadAllAvailable())
+        assert planning.from_json(end[planning.FROM]) == begin
+        assert planning.from_json(end) == {q: log.offsets(q)[1] for q in begin}
+        first = first or end
+        log.put(A0, 50)
+        log.put(A1, 50)
+        log.groups["g", A0] = 40
+    log.drop(A0, 5)  # earliest is another one now
+    again = new_stream(**given)  # the driver was killed: Spark's log has `first`
+    ranges = [p.range for p in again.partitions(again.initialOffset(), first)]
+    after = {A0: 10, A1: 4}
+    assert ranges == [Range(q, begin[q], after[q]) for q in begin if begin[q] < after[q]]
+    more = again.latestOffset(first, ReadAllAvailable())
+    assert [p.range for p in again.partitions(first, more)] == [Range(A0, 10, 160), Range(A1, 4, 154)]
+
+
+def test_a_query_without_a_topic_yet_has_begun_all_the_same(log: Log) -> None:
+    made = new_stream(subscribe="", subscribePattern="new.*")  # latest
+    end = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    assert end  # so that Spark logs it
+    assert made.partitions(made.initialOffset(), end) == []
+    late = MessageQueue("new1", "a", 0)
+    log.put(late, 5)
+    more = made.latestOffset(end, ReadAllAvailable())
+    assert [p.range for p in made.partitions(end, more)] == [Range(late, 0, 5)]
+
+
+def test_a_first_batch_that_an_older_version_logged_begins_as_it_did_there(log: Log) -> None:
+    end = {"t": {"a": {"0": 10, "1": 4}}}
+    assert [p.range for p in stream().partitions({}, end)] == [Range(A0, 0, 10), Range(A1, 0, 4)]
+    given = {"startingOffsets": '{"t": {"0": 7, "1": 3}}'}
+    assert [p.range for p in new_stream(**given).partitions({}, end)] == [Range(A0, 7, 10), Range(A1, 3, 4)]
+
+
+def test_a_position_that_is_not_durable_yet_is_no_loss(log: Log) -> None:
+    log.groups["g", A0] = 10
+    log.durable[A0] = 8
+    for given in ({"startingGroup": "g"}, {"startingOffsets": '{"t": {"0": 9}}'}):
+        end = new_stream(**given).latestOffset({}, ReadAllAvailable())
+        assert end == {"t": {"a": {"0": 8, "1": 4}}, planning.FROM: {"t": {"a": {"0": 8, "1": 0}}}}
+    with pytest.raises(DataLoss):
+        new_stream(startingOffsets='{"t": {"0": 11}}').latestOffset({}, ReadAllAvailable())
 
 
 def test_limits_are_split_and_available_now_reaches_its_frozen_end(log: Log) -> None:

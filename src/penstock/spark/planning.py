@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 Offsets = dict[MessageQueue, int]
 
-# In an end offset: where queues begin that the start offset does not name. No topic can have this name.
+# In an end offset: where queues begin that the start offset does not name; always there in that of a query's first
+# micro-batch, whose start offset names none. No topic can have this name.
 FROM = "+from"
 
 
@@ -195,7 +196,7 @@ def starts(
     if options.starting_group is not None:
         asked = {queue: cluster.committed(options.starting_group, queue) for queue in queues}
         return {
-            queue: _within(options, queue, EARLIEST if at is None or at < 0 else at, known[queue])
+            queue: _start(cluster, options, queue, EARLIEST if at is None or at < 0 else at, known[queue])
             for queue, at in asked.items()
         }
     given = options.starting_offsets or ("latest" if stream else "earliest")
@@ -204,7 +205,7 @@ def starts(
     if isinstance(given, str):
         return {queue: end if given == "latest" else oldest for queue, (oldest, end) in known.items()}
     said = spread("startingOffsets", given, queues, _offset)
-    return {queue: _within(options, queue, said.get(queue, EARLIEST), known[queue]) for queue in queues}
+    return {queue: _start(cluster, options, queue, said.get(queue, EARLIEST), known[queue]) for queue in queues}
 
 
 def ends(cluster: Cluster, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
@@ -244,6 +245,15 @@ def _from_moments(
     return found
 
 
+def _start(cluster: Cluster, options: SourceOptions, queue: MessageQueue, asked: int, known: tuple[int, int]) -> int:
+    """As `_within`; a position that is there but not durable yet is the durable end, as it is for moments."""
+    if asked > known[1]:
+        end = cluster.offsets(queue)[1]  # the queue may have grown since
+        if asked <= cluster.offsets(queue, durable=False)[1]:
+            return min(asked, end)
+    return _within(options, queue, asked, known)
+
+
 def _within(options: SourceOptions, queue: MessageQueue, asked: int, known: tuple[int, int]) -> int:
     oldest, end = known
     if asked == EARLIEST:
@@ -270,17 +280,21 @@ def _name(queue: MessageQueue) -> str:
 # -- micro-batches
 
 
-def advance(start: dict[str, Any], known: dict[MessageQueue, tuple[int, int]], wanted: Offsets) -> dict[str, Any]:
+def advance(
+    start: dict[str, Any], known: dict[MessageQueue, tuple[int, int]], wanted: Offsets, first: Offsets | None = None
+) -> dict[str, Any]:
     """The end offset, as JSON, of a micro-batch that goes from `start` to the wanted positions.
 
     It never goes back, keeps queues that cannot be seen now, and is `start` itself when there is nothing to read.
+    `first`: where a new query begins. Its end differs from the start even with nothing to read, so that Spark logs it.
     """
-    at = from_json(start)
+    at = from_json(start) if first is None else first
     end = {**at, **{queue: max(offset, at.get(queue, 0)) for queue, offset in wanted.items()}}
-    if end == at:
+    if end == at and first is None:
         return start
     new = {queue: min(known[queue][0], end[queue]) for queue in end if queue not in at and known[queue][0] > 0}
-    return {**to_json(end), **({FROM: to_json(new)} if new else {})}
+    begin = {**(first or {}), **new}
+    return {**to_json(end), **({FROM: to_json(begin)} if begin or first is not None else {})}
 
 
 def available(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:

@@ -429,14 +429,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
         self.options, self.wanted = options, wanted
         self.target: dict[MessageQueue, tuple[int, int]] | None = None  # frozen by Trigger.AvailableNow
+        self.begin: Offsets | None = None  # of a new query
         self.latest: dict[str, Any] | None = None
         self.shown: Offsets = {}  # what the group was last told
         self.batch_ms = 0  # monotonic time of the last batch
 
     def initialOffset(self) -> dict[str, Any]:
-        cluster, o = connection(self.options), self.options
-        found = _patiently(o, lambda: planning.starts(cluster, o, self._seen(), stream=True), known=False)
-        return planning.to_json(found)
+        """No positions at all. Spark asks this anew in each plan until a batch is committed, after a restart, too.
+
+        Where the query begins is asked once, and travels in the end offset of its first micro-batch.
+        """
+        return {}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self.target = self._bounds(known=False)
@@ -452,6 +455,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]
         at = planning.from_json(start)
         self._show(at)
+        first = None if start else self._begin()
+        at = at if first is None else first
         known = self.target if self.target is not None else self._bounds(known=bool(at))
         self.latest = planning.to_json({queue: max(end, at.get(queue, 0)) for queue, (_, end) in known.items()})
         for queue, (_, end) in known.items():
@@ -463,13 +468,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return start
             counts = self._limited(at, known, counts)
         wanted = {queue: at.get(queue, known[queue][0]) + count for queue, count in counts.items()}
-        return planning.advance(start, known, wanted)
+        return planning.advance(start, known, wanted, first)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self.latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         o = self.options
+        if not start and planning.FROM not in end:  # a checkpoint of before the beginning travelled in the offset
+            start = planning.to_json(self._begin())
         ranges = planning.between(start, end, o)
         return [RangePartition(r, o.tags) for r in planning.cut(ranges, o.min_partitions, o.max_records_per_partition)]
 
@@ -483,6 +490,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Nothing: the process ends with the query."""
+
+    def _begin(self) -> Offsets:
+        """Where a new query begins: the first answer is the only one."""
+        if self.begin is None:
+            self.begin = _patiently(self.options, self._starts, known=False)
+        return self.begin
+
+    def _starts(self) -> Offsets:
+        cluster, o = connection(self.options), self.options
+        if self.target is not None:
+            known = self.target
+        elif o.starting_group is not None or isinstance(o.starting_offsets, dict):
+            known = _settled(cluster, planning.find_queues(cluster, o))  # who names a position may have just seen it
+        else:
+            known = self._seen()
+        return planning.starts(cluster, o, known, stream=True)
 
     def _bounds(self, *, known: bool) -> dict[MessageQueue, tuple[int, int]]:
         """As `_seen`, with patience: a broker that is away for a while is no reason to end a query."""
