@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,34 @@ def test_errors_say_what_to_do(load: Callable[..., Any]) -> None:
             load(**options).count()
         assert said in cause(error.value)
     assert load(startingOffsets='{"orders": {"0": 5000}}', failOnDataLoss="false").count() == 300
+
+
+def test_what_is_wrong_is_said_last_with_what_to_do(spark: Any, registry: str, orders: str) -> None:
+    """As a user sees it: the uncaught exception, frames and all."""
+    reader = lambda **given: spark.read.format("penstock").options(registry=registry, **given)  # noqa: E731
+
+    def run(**given: str) -> None:
+        stream = spark.readStream.format("penstock").options(registry=registry, **given).load()
+        stream.writeStream.format("noop").start().awaitTermination(60)
+
+    rows = spark.sql("SELECT cast(null AS string) AS value")
+    lost, topic = '{"orders": {"0": 5000}}', "is the topic's name right, and the option registry the cluster it is in?"
+    for ask, last in (
+        (lambda: reader(startingOffset="earliest").load(orders), "'startingoffset': did you mean startingOffsets?"),
+        (lambda: reader().load("nowhere").count(), f"no broker serves topic 'nowhere'\n  {topic}"),
+        (lambda: run(subscribe="nowhere"), f"no broker serves topic 'nowhere'\n  {topic}"),
+        (lambda: run(subscribe=orders, startingOffsets=lost), "asked for was 5000. With failOnDataLoss=false the rest"
+         " is read and this is only logged"),
+        (lambda: rows.write.format("penstock").options(registry=registry).mode("append").save("x"),
+         "has no value: filter such rows out, or give them an empty one"),
+        (lambda: reader(assign='{"orders": 7}').load().count(), 'such as {"orders": [0, 1]}'),
+    ):  # fmt: skip
+        with pytest.raises(Exception) as error:
+            ask()
+        shown = "".join(traceback.format_exception(error.value)).rstrip()
+        assert shown.endswith(last), shown
+        assert len(shown.splitlines()) <= 25, shown
+        assert "\n" not in cause(error.value)
 
 
 # -- stream

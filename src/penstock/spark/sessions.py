@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from penstock.errors import ConfigError
-from penstock.spark import java
+from penstock.spark import java, plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,7 +93,6 @@ def settings(quick: bool = False) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": str(sys.platform == "linux").lower(),
         "spark.sql.shuffle.partitions": str(cores),
         "spark.python.authenticate.socketTimeout": "120s",  # a worker may start slowly on a busy machine
-        "spark.sql.pyspark.jvmStacktrace.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}"
@@ -107,6 +106,7 @@ def _hush() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).disabled = True
+    plainly.shorten_exceptions()
 
 
 def _connect(app: str, where: str, config: dict[str, str], quick: bool) -> SparkSession:
@@ -116,6 +116,7 @@ def _connect(app: str, where: str, config: dict[str, str], quick: bool) -> Spark
     _hush()
     _knock(where)
     try:
+        plainly.shorten_connect_exceptions()
         builder = SparkSession.builder.remote(where).appName(app)
         for name, value in {"spark.sql.session.timeZone": "UTC", **config}.items():
             builder = builder.config(name, value)
@@ -169,7 +170,7 @@ def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkS
 
 _ANYWHERE = (
     "spark.sql.session.timeZone", "spark.sql.python.filterPushdown.enabled", "spark.python.authenticate.socketTimeout",
-    "spark.sql.pyspark.jvmStacktrace.enabled", "spark.sql.execution.arrow.pyspark.enabled",
+    "spark.sql.execution.arrow.pyspark.enabled",
 )  # fmt: skip
 
 
@@ -242,6 +243,9 @@ def jvm_words(lines: int = 30) -> str:
 
 def cause(error: BaseException) -> str:
     """What went wrong, in one line: the innermost Python error behind a Spark exception, without its stack."""
+    ours = plainly.told(error)
+    if ours:
+        return ours.splitlines()[0]
     text = str(error)
     if text.startswith("An error occurred while calling "):  # Py4J: the innermost error of Java, if Python has none
         found = _JAVA_ERROR.findall(text)

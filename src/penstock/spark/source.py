@@ -45,6 +45,7 @@ from penstock.client.reader import Fetched, LogReader, MessageQueue
 from penstock.errors import ClientError, ConnectionLost, Corrupt, NoRoute, PenstockError
 from penstock.spark import planning, schema
 from penstock.spark.options import SourceOptions, parse
+from penstock.spark.plainly import all_plainly
 from penstock.spark.planning import Offsets, Range
 
 if TYPE_CHECKING:
@@ -319,6 +320,7 @@ def _patiently(options: SourceOptions, ask: Callable[[], T], *, known: bool = Tr
 # -- batch
 
 
+@all_plainly("partitions", "read")
 class Reader(DataSourceReader):
     """Reads fixed ranges once."""
 
@@ -423,6 +425,7 @@ class FilteringReader(Reader):
 # -- stream
 
 
+@all_plainly("prepareForTriggerAvailableNow", "latestOffset", "partitions", "read")
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches; the tasks read what two offsets say, however often and whenever they are asked."""
 
