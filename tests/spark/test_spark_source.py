@@ -483,6 +483,36 @@ def test_new_queues_begin_at_their_oldest_message(log: Log) -> None:
     assert [p.range for p in made.partitions(at, end)] == [p.range for p in parts] == [Range(late, 2, 6)]
 
 
+def test_a_gap_is_one_step_when_loss_is_allowed(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    given = {"maxOffsetsPerTrigger": "4000", "minPartitions": "2"}
+    start = {"t": {"a": {"0": 3, "1": 4}}}
+    lost = 100_000_000
+    log.records[A0] = [replace(record, offset=record.offset + lost) for record in log.records[A0]]
+    log.oldest[A0] = lost
+    made = stream(**given, failOnDataLoss="false")
+    limit = made.getDefaultReadLimit()
+    end = made.latestOffset(start, limit)
+    assert planning.from_json(end) == {A0: lost + 10, A1: 4}
+    assert f"offsets 3 to {lost} of t queue 0 at a are gone" in caplog.text
+    parts = made.partitions(start, end)
+    assert read(made, parts) == [(0, [lost + n for n in range(5)]), (0, [lost + n for n in range(5, 10)])]
+    log.drop(A0, lost + 8)  # a replay reads the same range, as far as it is there
+    assert [p.range for p in stream(**given, failOnDataLoss="false").partitions(start, end)] == [p.range for p in parts]
+    assert made.latestOffset(end, limit) is end
+    strict = stream(**given)
+    with pytest.raises(DataLoss, match=f"offsets 3 to {lost + 8} of t queue 0 at a are gone .it holds {lost + 8} to"):
+        read(strict, strict.partitions(start, {"t": {"a": {"0": 2003, "1": 4}}}))
+
+
+def test_a_gap_before_an_empty_queue_is_one_step(log: Log) -> None:
+    log.drop(A0, 10)
+    made = stream(failOnDataLoss="false", maxOffsetsPerTrigger="2")
+    start = {"t": {"a": {"0": 3, "1": 4}}}
+    end = made.latestOffset(start, made.getDefaultReadLimit())
+    assert planning.from_json(end) == {A0: 10, A1: 4}
+    assert made.partitions(start, end) == []
+
+
 def test_a_topic_made_anew_is_data_loss(log: Log) -> None:
     made = stream()
     at = made.latestOffset(made.initialOffset(), ReadAllAvailable())

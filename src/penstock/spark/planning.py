@@ -21,8 +21,8 @@ log = logging.getLogger(__name__)
 
 Offsets = dict[MessageQueue, int]
 
-# In an end offset: where queues begin that the start offset does not name; always there in that of a query's first
-# micro-batch, whose start offset names none. No topic can have this name.
+# In an end offset: where queues begin that the start offset does not name, or behind a gap of lost offsets; always there in
+# that of a query's first micro-batch, whose start offset names none. No topic can have this name.
 FROM = "+from"
 
 
@@ -273,6 +273,11 @@ def lost(options: SourceOptions, what: str) -> None:
     log.warning("data lost: %s", what)
 
 
+def lost_range(options: SourceOptions, queue: MessageQueue, begin: int, end: int, held: tuple[int, int]) -> None:
+    """The same for offsets [begin, end) of a queue that holds others."""
+    lost(options, f"offsets {begin} to {end} of {_name(queue)} are gone (it holds {held[0]} to {held[1]})")
+
+
 def _name(queue: MessageQueue) -> str:
     return f"{queue.topic} queue {queue.queue_id} at {queue.broker}"
 
@@ -281,20 +286,30 @@ def _name(queue: MessageQueue) -> str:
 
 
 def advance(
-    start: dict[str, Any], known: dict[MessageQueue, tuple[int, int]], wanted: Offsets, first: Offsets | None = None
+    start: dict[str, Any],
+    known: dict[MessageQueue, tuple[int, int]],
+    wanted: Offsets,
+    first: Offsets | None = None,
+    after: Offsets | None = None,
 ) -> dict[str, Any]:
     """The end offset, as JSON, of a micro-batch that goes from `start` to the wanted positions.
 
     It never goes back, keeps queues that cannot be seen now, and is `start` itself when there is nothing to read.
     `first`: where a new query begins. Its end differs from the start even with nothing to read, so that Spark logs it.
+    `after`: where queues go on behind what is lost; nobody looks for it there again.
     """
     at = from_json(start) if first is None else first
     end = {**at, **{queue: max(offset, at.get(queue, 0)) for queue, offset in wanted.items()}}
     if end == at and first is None:
         return start
     new = {queue: min(known[queue][0], end[queue]) for queue in end if queue not in at and known[queue][0] > 0}
-    begin = {**(first or {}), **new}
+    begin = {**(first or {}), **new, **(after or {})}
     return {**to_json(end), **({FROM: to_json(begin)} if begin or first is not None else {})}
+
+
+def after_gaps(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
+    """The oldest offsets of queues that have lost what comes next."""
+    return {queue: oldest for queue, (oldest, _) in known.items() if start.get(queue, oldest) < oldest}
 
 
 def available(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
@@ -320,7 +335,7 @@ def between(start: dict[str, Any], end: dict[str, Any], options: SourceOptions) 
     at, fresh = from_json(start), from_json(end.get(FROM, {}))
     ranges = []
     for queue, stop in sorted(from_json(end).items()):
-        begin = at.get(queue, fresh.get(queue, 0))
+        begin = max(at.get(queue, 0), fresh.get(queue, 0))
         if begin > stop:
             lost(options, f"{_name(queue)} went back from offset {begin} to {stop}: the topic was made anew")
         elif begin < stop:

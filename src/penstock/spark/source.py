@@ -290,10 +290,8 @@ class _NotYet(ClientError):
 def _gap(options: SourceOptions, wanted: Range, at: int, got: Fetched) -> int:
     """Where to go on when the range's next offset is not there: within the range, never before or behind it."""
     until = min(got.min_offset, wanted.end) if got.min_offset > at else wanted.end
-    name = f"{wanted.queue.topic} queue {wanted.queue.queue_id} at {wanted.queue.broker}"
-    planning.lost(
-        options, f"offsets {at} to {until} of {name} are gone (it holds {got.min_offset} to {got.max_offset})"
-    )
+    gone = max(got.min_offset, until) if options.fail_on_data_loss else until  # then it is said once, for all pieces
+    planning.lost_range(options, wanted.queue, at, gone, (got.min_offset, got.max_offset))
     return until
 
 
@@ -465,13 +463,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, (_, end) in known.items():
             if at.get(queue, 0) > end and self.target is None:
                 planning.lost(self.options, f"{queue} ends at {end}, before the offset {at[queue]} reached already")
-        counts = planning.available(at, known)
+        after = {} if self.options.fail_on_data_loss else planning.after_gaps(at, known)
+        for queue, oldest in after.items():
+            planning.lost_range(self.options, queue, at[queue], oldest, known[queue])
+        reached = {**at, **after}
+        counts = planning.available(reached, known)
         if not isinstance(limit, ReadAllAvailable):
             if self._wait_for_more(sum(counts.values())):
                 return start
-            counts = self._limited(at, known, counts)
-        wanted = {queue: at.get(queue, known[queue][0]) + count for queue, count in counts.items()}
-        return planning.advance(start, known, wanted, first)
+            counts = self._limited(reached, known, counts)
+        wanted = {queue: reached.get(queue, known[queue][0]) + count for queue, count in counts.items()}
+        return planning.advance(start, known, wanted, first, after)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self.latest
