@@ -19,6 +19,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import penstock
 from penstock.client.aio.producer import Producer
 from penstock.client.reader import LogReader
 from penstock.message import Message
@@ -191,6 +192,54 @@ def test_available_now_reads_in_steps_to_the_end_and_goes_on(
     assert batches == [40]
     with LogReader(registry) as reader:
         assert [reader.committed("steps-shown", queue) for queue in reader.queues(topic)] == [35] * 4
+
+
+def test_a_lost_range_is_named_to_the_user(
+    spark: Any, registry: str, publish: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = publish("lossy", 40)
+
+    def run(**options: str) -> int:
+        given = {"registry": registry, "startingOffsets": "earliest", **options}
+        rows = spark.readStream.format("penstock").options(**given).load(topic)
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination(60)
+        return sum(progress.numInputRows for progress in query.recentProgress)
+
+    assert run() == 40
+    publish(topic, 40, first=40)
+    with penstock.Admin(registry) as admin:
+        admin.delete_topic(topic)
+    publish(topic, 8, first=80)
+    with pytest.raises(Exception, match=r"^DataLoss: offsets 10 to 20 of lossy queue"):  # while a batch is planned
+        run()
+    for file in list((tmp_path / "commits").glob("*0*")):  # and its sum
+        file.unlink()
+    with pytest.raises(Exception, match=r"^DataLoss: offsets 0 to 20 of lossy queue"):  # while one is read again
+        run()
+    assert run(failOnDataLoss="false") == 8
+
+
+def test_another_driver_on_the_checkpoint_is_said_with_what_to_do(
+    spark: Any, registry: str, publish: Callable[..., str], tmp_path: Path
+) -> None:
+    topic, log = publish("shared", 8), tmp_path / "offsets"
+    rows = spark.readStream.format("penstock").options(registry=registry, startingOffsets="earliest").load(topic)
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        query.processAllAvailable()
+        (log / "1").write_bytes((log / "0").read_bytes())  # as the other one would
+        publish(topic, 8, first=8)
+        with pytest.raises(Exception, match="another driver") as error:
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    for told in (str(error.value), str(query.exception())):
+        assert told.splitlines() == [
+            "TwoDrivers: another driver runs this query from the same checkpoint, and was first with micro-batch 1",
+            "  end that one and start this one again: it goes on where the checkpoint is, nothing is lost or there twice",
+        ]
 
 
 _STREAM = """

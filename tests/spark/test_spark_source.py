@@ -500,6 +500,8 @@ def test_a_gap_is_one_step_when_loss_is_allowed(log: Log, caplog: pytest.LogCapt
     assert [p.range for p in stream(**given, failOnDataLoss="false").partitions(start, end)] == [p.range for p in parts]
     assert made.latestOffset(end, limit) is end
     strict = stream(**given)
+    with pytest.raises(DataLoss, match=f"offsets 3 to {lost + 8} of t"):
+        strict.latestOffset(start, limit)  # before anything is logged
     with pytest.raises(DataLoss, match=f"offsets 3 to {lost + 8} of t queue 0 at a are gone .it holds {lost + 8} to"):
         read(strict, strict.partitions(start, {"t": {"a": {"0": 2003, "1": 4}}}))
 

@@ -72,6 +72,9 @@ def _short(error: PenstockError) -> PenstockError:
     return error.with_traceback(None)
 
 
+_TWO_DRIVERS = re.compile(r"\[CONCURRENT_STREAM_LOG_UPDATE\][^\n]*?(?: for (\d+)|\n|$)")
+
+
 def told(error: BaseException) -> str:
     """Our words behind a Spark exception, `NoRoute: no broker serves …` and the hint below it; empty: none of ours."""
     seen: BaseException | None = error
@@ -80,6 +83,13 @@ def told(error: BaseException) -> str:
         found = _OURS.search(text)
         if found:
             return f"{found[1]}: {found[2].rstrip()}"
+        two = _TWO_DRIVERS.search(text)
+        if two:
+            which = f", and was first with micro-batch {two[1]}" if two[1] else ""
+            return (
+                f"TwoDrivers: another driver runs this query from the same checkpoint{which}\n"
+                "  end that one and start this one again: it goes on where the checkpoint is, nothing is lost or there twice"
+            )
         seen = getattr(seen, "_cause", None)
     return ""
 

@@ -463,7 +463,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for queue, (_, end) in known.items():
             if at.get(queue, 0) > end and self.target is None:
                 planning.lost(self.options, f"{queue} ends at {end}, before the offset {at[queue]} reached already")
-        after = {} if self.options.fail_on_data_loss else planning.after_gaps(at, known)
+        after = planning.after_gaps(at, known)
         for queue, oldest in after.items():
             planning.lost_range(self.options, queue, at[queue], oldest, known[queue])
         reached = {**at, **after}
