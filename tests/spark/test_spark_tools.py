@@ -73,8 +73,20 @@ def test_progress_is_a_line_now_and_then_in_a_pipe(monkeypatch: pytest.MonkeyPat
         now[0] += 3
         say(done, 1000)
     assert out.getvalue().splitlines() == [
-        "archive t: 300 of 1,000 messages, 25/s, 28 s left",
-        "archive t: 700 of 1,000 messages, 29/s, 10 s left",
+        "archive t: 300 of 1,000 messages, 33/s, 21 s left",
+        "archive t: 700 of 1,000 messages, 33/s, 9 s left",
+    ]
+    out = io.StringIO()
+    say = Progress("audit", "bytes", out=out)
+    now[0] += 60  # Spark starts
+    for done in (0, 0, 0, 0, 500, 500, 500, 800, 1000):
+        say(done, 1000)
+        now[0] += 11
+    assert out.getvalue().splitlines() == [
+        "audit: 0 of 1,000 bytes",
+        "audit: 500 of 1,000 bytes, 11/s",
+        "audit: 800 of 1,000 bytes, 10/s, 19 s left",
+        "audit: 1,000 of 1,000 bytes, 11/s",
     ]
     quiet = Progress("x", out=out, quiet=True)
     quiet.note("never")

@@ -1,7 +1,8 @@
 """Topics to Parquet: every offset once, whatever is killed when.
 
 Spark schedules ranges of offsets; each task fetches, decodes and writes its files itself and hands back one row per
-file, so the messages never enter the JVM. `manifest` says how a killed run is resumed.
+file, so the messages never enter the JVM. Without Spark, and when there is little, this process does the same. `manifest`
+says how a killed run is resumed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.spark import planning, schema
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.pipelines import manifest, tables
+from penstock.spark.pipelines.parallel import SMALL_MESSAGES, started
 from penstock.spark.planning import Range
 from penstock.spark.source import RangePartition, batches, connection
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+
+    from penstock.spark.pipelines.parallel import Spark
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "tags", "properties", "bornTimestamp", "reconsumeTimes")
 FILE_RECORDS = 1_000_000
@@ -69,7 +72,7 @@ class Result:
 
 
 def run(
-    spark: SparkSession,
+    spark: Spark,
     topic: str,
     to: str | Path,
     *,
@@ -154,7 +157,7 @@ def _sweep(folder: Path, topic: str) -> None:
 
 
 def _write_all(
-    spark: SparkSession,
+    spark: Spark,
     folder: Path,
     ranges: list[Range],
     options: SourceOptions,
@@ -164,10 +167,14 @@ def _write_all(
     def work(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return write_ranges(ids, ranges, str(folder), options, compression)
 
-    tasks = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(work, _RETURNS)
+    session = started(spark, small=sum(r.end - r.start for r in ranges) <= SMALL_MESSAGES)
     with _Watch(folder, ranges, progress):
-        rows = tasks.collect()
-    return sorted((File(**row.asDict()) for row in rows), key=lambda f: (f.broker, f.queue, f.first))
+        if session is None:
+            files = [write_range(r, folder, options, compression) for r in ranges]
+        else:
+            tasks = session.range(0, len(ranges), 1, len(ranges)).mapInArrow(work, _RETURNS)
+            files = [File(**row.asDict()) for row in tasks.collect()]
+    return sorted(files, key=lambda f: (f.broker, f.queue, f.first))
 
 
 def write_ranges(

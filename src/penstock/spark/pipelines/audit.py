@@ -37,11 +37,11 @@ from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
 from penstock.spark import derive, logfiles
 from penstock.spark.derive import Window
 from penstock.spark.logfiles import Damage, Piece, Segment
-from penstock.spark.pipelines.parallel import Progress, over
+from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 from penstock.spark.pipelines.reindex import _INDEX_ENTRY, _INDEX_HEADER
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from penstock.spark.pipelines.parallel import Spark
 
 SPLIT_BYTES = 128 << 20
 FINDINGS_MAX = 1000  # of a task, and in the result
@@ -113,7 +113,7 @@ class Part:
 
 
 def run(
-    spark: SparkSession | None,
+    spark: Spark,
     store: str | Path,
     *,
     split_bytes: int = SPLIT_BYTES,
@@ -136,7 +136,7 @@ def run(
         for piece in pieces:
             yield examine(folder, piece, delays, queues)
 
-    parts = over(spark, logfiles.cut(segments, split_bytes, None), work, progress, total)
+    parts = over(spark, logfiles.cut(segments, split_bytes, None), work, progress, total, small=total <= SMALL_BYTES)
     result = Result(str(folder), len(segments), total)
     # A broker is at work, or was killed: what lies beside the log may be ahead of what was read of it.
     _Judge(folder, segments, parts, result, durable, moving or (folder / "abort").exists()).run()

@@ -19,11 +19,12 @@ from penstock.spark.logfiles import Piece, Segment
 from penstock.spark.logoptions import LogOptions
 from penstock.spark.logoptions import parse as parse_log
 from penstock.spark.options import moment_ms
-from penstock.spark.pipelines.parallel import Progress, over
+from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+
+    from penstock.spark.pipelines.parallel import Spark
 
 LIMIT = 1000
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "tags", "key", "value", "uniqKey")
@@ -78,7 +79,7 @@ class Result:
 
 
 def run(
-    spark: SparkSession | None,
+    spark: Spark,
     *,
     path: str | Path = "",
     archive: str | Path = "",
@@ -119,7 +120,10 @@ def run(
             return in_archive(item, wanted, limit)
         return in_log(options, item, wanted, limit)
 
-    hits += over(spark, items, work, progress)
+    total = sum(
+        Path(item).stat().st_size if isinstance(item, str) else sum(p.end - p.begin for p in item) for item in items
+    )
+    hits += over(spark, items, work, progress, small=total <= SMALL_BYTES)
     once = {(hit.topic, hit.partition, hit.offset, hit.timestamp, hit.value): hit for hit in reversed(hits)}
     found = sorted(once.values(), key=lambda hit: (hit.timestamp, hit.topic, hit.partition, hit.offset))
     return Result(found[:limit], indexed, len(items), len(found) > limit, round(time.monotonic() - began, 3))

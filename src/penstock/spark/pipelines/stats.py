@@ -18,12 +18,13 @@ from penstock.errors import ConfigError, NoRoute
 from penstock.spark import logfiles, logsource, planning, schema
 from penstock.spark.logoptions import parse as parse_log
 from penstock.spark.options import parse
-from penstock.spark.pipelines.parallel import Progress, over
+from penstock.spark.pipelines.parallel import SMALL_BYTES, SMALL_MESSAGES, Progress, over
 from penstock.spark.source import RangePartition, _batch_range, batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+
+    from penstock.spark.pipelines.parallel import Spark
 
 BY = ("topic", "partition", "tags", "bornHost", "group")
 RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
@@ -55,7 +56,7 @@ class Result:
 
 
 def run(
-    spark: SparkSession | None,
+    spark: Spark,
     topics: Sequence[str] = (),
     *,
     path: str | Path = "",
@@ -103,7 +104,7 @@ def run(
 
     else:
         raise ConfigError("no topics and no path given")
-    found = over(spark, items, work, progress, total)
+    found = over(spark, items, work, progress, total, small=total <= (SMALL_BYTES if path else SMALL_MESSAGES))
     rows = _rows(found, tuple(by), span)
     result = Result(
         str(path) or ", ".join(topics), tuple(by), window, sum(row["messages"] for row in rows),
