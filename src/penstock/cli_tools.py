@@ -108,7 +108,7 @@ def topic_info(registry: str, as_json: bool, name: str) -> None:
 @topic.command("add")
 @with_registry
 @with_json
-@click.argument("name")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--kind", type=click.Choice(["log", "queue"]), default="log", show_default=True, help="Fixed for good.")
 @click.option(
     "--queues", type=click.IntRange(1, 1024), default=8, show_default=True, help="Message queues on each broker (log)."
@@ -116,17 +116,18 @@ def topic_info(registry: str, as_json: bool, name: str) -> None:
 @click.option(
     "--level", type=click.Choice(["memory", "os", "disk"]), help="Durability; the broker's default without it."
 )
-def topic_add(registry: str, as_json: bool, name: str, kind: str, queues: int, level: str | None) -> None:
-    """Create a topic on every broker, or change the log topic of that name."""
+def topic_add(registry: str, as_json: bool, names: tuple[str, ...], kind: str, queues: int, level: str | None) -> None:
+    """Create topics on every broker, or change the log topics of these names."""
     if kind == "log" and level == "memory":
         raise click.UsageError("a log topic's level is os or disk")
     with penstock.Admin(registry) as admin:
         if kind == "queue":
-            admin.change_queue(name, "add", level=level)
+            for name in names:
+                admin.change_queue(name, "add", level=level)
         else:
-            admin.create_topic(name, queues, level=level)
+            admin.create_topics(names, queues, level=level)
     if as_json:
-        print_rows([{"topic": name, "kind": kind, "done": "add"}], as_json)
+        print_rows([{"topic": name, "kind": kind, "done": "add"} for name in names], as_json)
 
 
 @topic.command("rm")

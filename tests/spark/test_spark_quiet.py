@@ -161,6 +161,8 @@ def test_in_a_pipe_and_what_fails_says_why_and_what_next(store: Path, registry: 
     lines = errors.splitlines()
     assert all(PLAIN.fullmatch(line) for line in lines), [line for line in lines if not PLAIN.fullmatch(line)]
     assert "\x1b" not in errors
+    nobody = next(n for n, line in enumerate(lines) if "'%DLQ%nobody'" in line)
+    assert "is the group's name right" in lines[nobody + 1]
     told = [line for line in lines if line.startswith("penstock: ")]
     assert len(told) == len(wrong), told
     for line, (words, why) in zip(told, wrong, strict=True):

@@ -371,6 +371,18 @@ class Admin(_Client):
         """Create a topic, or change it, on every broker or on one: `queue_count` queues on each, durability `level`."""
         portal().run(self._inner.create_topic(topic, queue_count, broker=broker, perm=perm, level=level))
 
+    def create_topics(
+        self,
+        topics: Iterable[str],
+        queue_count: int = 8,
+        *,
+        broker: str | None = None,
+        perm: int = PERM_READ | PERM_WRITE,
+        level: str | None = None,
+    ) -> None:
+        """The same for many, in one go; all are tried, then the first error is raised."""
+        portal().run(self._inner.create_topics(topics, queue_count, broker=broker, perm=perm, level=level))
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic of either kind from every broker that has it, and from the routes."""
         portal().run(self._inner.delete_topic(topic))

@@ -68,8 +68,8 @@ def run_job(
         running: Any = None
         if where == "none" and needs_spark:
             raise ConfigError(f"{name} writes with Spark", "leave --master none out, or name a master")
-        if with_spark and where != "none":
-            running = start() if needs_spark or where or config else start  # whoever names a master wants Spark
+        if with_spark and where != "none":  # whoever names a master wants Spark, small or not
+            running = start() if (where or config) and not needs_spark else start
         result = work(running, say)
     except KeyboardInterrupt:
         say.clear()
@@ -214,7 +214,7 @@ def fail(error: Exception) -> NoReturn:
     hint = getattr(error, "hint", "")
     if isinstance(error, ImportError):
         hint = "pip install 'penstock[spark]'"
-    known = [*_names(error), text.partition(":")[0]]
+    known = [text.partition(":")[0], *_names(error)]
     hint = hint or next((_NEXT[name] for name in known if name in _NEXT), _ELSE)
     click.echo(f"penstock: {text.splitlines()[0] if text else type(error).__name__}\n  {hint}", err=True)
     sys.exit(1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -27,6 +28,8 @@ from penstock.wire.codes import (
 from penstock.wire.fastjson import loads
 from penstock.wire.record import decode_record, iter_records, parse_offset_msg_id
 from penstock.wire.remoting import RemotingCommand
+
+AT_ONCE = 256  # requests on their way, of calls that make many
 
 
 class QueueStats(NamedTuple):
@@ -136,6 +139,31 @@ class Admin:
         } | ({} if level is None else {"level": level})
         for address in await self._masters(broker):
             await self._cluster.ask(address, RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, dict(ext)))
+
+    async def create_topics(
+        self,
+        topics: Iterable[str],
+        queue_count: int = 8,
+        *,
+        broker: str | None = None,
+        perm: int = PERM_READ | PERM_WRITE,
+        level: str | None = None,
+    ) -> None:
+        """`create_topic` for many: a broker writes its table, and registers, once for all that are on their way together.
+
+        All are tried; then the first error is raised.
+        """
+        names = list(dict.fromkeys(topics))
+        errors: list[BaseException] = []
+        for at in range(0, len(names), AT_ONCE):
+            asked = [
+                self.create_topic(name, queue_count, broker=broker, perm=perm, level=level)
+                for name in names[at : at + AT_ONCE]
+            ]
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            errors += [error for error in results if error is not None]
+        if errors:
+            raise errors[0]
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic of either kind from every broker that has it, and from the routes."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ class Result:
 
 
 def run(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     *,
     archive: str | Path = "",
     path: str | Path = "",
@@ -77,6 +77,7 @@ def run(
     if not dry_run:
         with LogReader(registry, timeout_s=10) as cluster:  # the sink would wait for it for minutes
             cluster.topics()
+    spark = spark() if callable(spark) else spark
     counts: dict[str, int] = {}
     for done, (name, load, topic) in enumerate(units):
         frame = _chosen(load(spark), topic, selection)
