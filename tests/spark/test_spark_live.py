@@ -430,7 +430,7 @@ def test_an_archive_killed_and_resumed_has_each_offset_once(
     assert steps[-1][0] == steps[-1][1] > 0
     again = archive.run(spark, "kept", tmp_path, registry=registry)
     assert (again.rows, again.files) == (0, [])
-    (tmp_path / "_penstock" / "kept.json").unlink()
+    (tmp_path.with_name(f"{tmp_path.name}.penstock") / "kept.json").unlink()
     publish("kept", 4, first=4400)
     assert archive.run(spark, "kept", tmp_path, registry=registry).rows == 4
     assert archived(tmp_path) == [(q, n) for q in range(4) for n in range(1101)]

@@ -112,6 +112,8 @@ def run(
     with manifest.locked(folder, topic):
         state = manifest.load(folder, topic)
         _sweep(folder, topic)
+        if table == "delta" and not manifest.root_of(folder, topic).exists():
+            (folder / topic).mkdir(parents=True)
         resumed = len(state.pending)
         files = []
         for ranges in (state.pending, None):  # first what a killed run had begun, then what is new
@@ -150,9 +152,10 @@ def _plan(state: manifest.Manifest, options: SourceOptions, file_records: int) -
 
 def _sweep(folder: Path, topic: str) -> None:
     """Remove what killed tasks left half written."""
-    for path in (folder / f"topic={topic}").glob("broker=*/queue=*/.*.writing"):
+    root = manifest.root_of(folder, topic)
+    for path in [*root.glob("broker=*/queue=*/.*.writing"), *manifest.notes_of(folder).glob(f"{topic}.*.writing")]:
         path.unlink(missing_ok=True)
-    if not (folder / f"topic={topic}" / "_delta_log").exists():
+    if not (root / "_delta_log").exists():
         tables.remove_contained(folder, topic)
 
 
@@ -202,7 +205,7 @@ def write_range(r: Range, folder: Path, options: SourceOptions, compression: str
     if not path.exists():
         arrow = schema.arrow_of(options.columns)
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.writing")
+        aside = manifest.notes_of(folder) / f"{r.queue.topic}.{uuid.uuid4().hex}.writing"
         encoded = [name for name in arrow.names if name in _FEW_VALUES]
         held: list[pa.RecordBatch] = []
         with open(aside, "wb") as file:

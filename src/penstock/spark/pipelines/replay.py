@@ -19,6 +19,7 @@ from penstock.client.reader import LogReader
 from penstock.errors import ConfigError
 from penstock.spark import logfiles
 from penstock.spark.options import moment_ms
+from penstock.spark.pipelines import manifest
 from penstock.spark.pipelines.parallel import Progress
 
 if TYPE_CHECKING:
@@ -120,8 +121,8 @@ def _ms(text: str) -> int | None:
 
 
 def _files(archive: Path, topics: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
-    for path in sorted(archive.glob("topic=*/broker=*/queue=*/*.parquet")):
-        topic = path.parts[-4].partition("=")[2]
+    for path in sorted(archive.glob("*/broker=*/queue=*/*.parquet")):
+        topic = manifest.topic_of(path)
         if not topics or topic in topics:
             yield str(path.relative_to(archive)), lambda spark, path=path: spark.read.parquet(str(path)), topic
 
