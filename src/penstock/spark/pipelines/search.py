@@ -25,8 +25,7 @@ from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from penstock.spark.pipelines import manifest
-from penstock.spark.pipelines.parallel import Spark
+    from penstock.spark.pipelines.parallel import Spark
 
 LIMIT = 1000
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "tags", "key", "value", "uniqKey")
