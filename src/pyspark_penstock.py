@@ -6,8 +6,10 @@ Spark imports this module in every session that looks a format up, so nothing bu
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
@@ -16,6 +18,20 @@ if TYPE_CHECKING:
 
     from penstock.spark.sink import BatchWriter, StreamWriter
     from penstock.spark.source import Reader, Source, StreamReader
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def plainly(method: F) -> F:
+    """The same method, whose errors of ours are a sentence and what to do."""
+
+    @wraps(method)
+    def call(*given: Any, **named: Any) -> Any:
+        from penstock.spark import plainly
+
+        return plainly.plainly(method)(*given, **named)
+
+    return call  # type: ignore[return-value]
 
 
 class DefaultSource(DataSource):
@@ -26,6 +42,7 @@ class DefaultSource(DataSource):
     >>> df.write.format("penstock").mode("append").save("orders")                         # doctest: +SKIP
     """
 
+    @plainly
     def __init__(self, options: dict[str, str]) -> None:
         from penstock.errors import ConfigError
         from penstock.spark import catalog, sinkoptions
@@ -51,6 +68,7 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "penstock"
 
+    @plainly
     def schema(self) -> str | StructType:
         if self._created is None:
             return self.source.schema()
@@ -58,9 +76,11 @@ class DefaultSource(DataSource):
 
         return catalog.schema(self.source.columns(), self._created)
 
+    @plainly
     def reader(self, schema: StructType) -> Reader:
         return self._of_table(schema).reader(schema)
 
+    @plainly
     def streamReader(self, schema: StructType) -> StreamReader:
         return self._of_table(schema).stream_reader(schema)
 
@@ -74,11 +94,13 @@ class DefaultSource(DataSource):
             self.options = {**kept, **self.options}
         return self.source
 
+    @plainly
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         from penstock.spark import sink
 
         return sink.batch_writer(self.options, schema, overwrite)
 
+    @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         from penstock.spark import sink
 

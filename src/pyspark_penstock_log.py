@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 
+from pyspark_penstock import plainly
+
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
@@ -18,6 +20,7 @@ class DefaultSource(DataSource):
     >>> spark.read.format("penstock-log").load("/data/store")                             # doctest: +SKIP
     """
 
+    @plainly
     def __init__(self, options: dict[str, str]) -> None:
         from penstock.spark import catalog
 
@@ -40,6 +43,7 @@ class DefaultSource(DataSource):
     def name(cls) -> str:
         return "penstock-log"
 
+    @plainly
     def schema(self) -> str | StructType:
         if self._created is None:
             return self.source.schema()
@@ -47,6 +51,7 @@ class DefaultSource(DataSource):
 
         return catalog.schema(self.source.columns(), self._created)
 
+    @plainly
     def reader(self, schema: StructType) -> LogReader:
         if not self.options:  # a catalog's table has its options in the schema
             from penstock.spark import catalog

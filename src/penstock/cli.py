@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any
 
 import click
 
 from penstock import __version__
 from penstock.config import BrokerConfig, RegistryConfig, load
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
 
 EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3}
 EXTRAS = {
@@ -111,13 +112,44 @@ def _ports(*wanted: str) -> Callable[[Any], Any]:
     return add
 
 
-def _flags(settings: tuple[str, ...], **flags: Any) -> dict[str, Any]:
+def _set(settings: tuple[str, ...], *roles: str) -> dict[str, dict[str, Any]]:
+    """What --set says for each of these roles. A name is the setting's, or, as `penstock settings` prints it, the role's
+    and the setting's; without the role it is that of the first role that knows it.
+    """
+    said: dict[str, dict[str, Any]] = {role: {} for role in roles}
     for setting in settings:
-        name, equals, value = setting.partition("=")
+        name, equals, text = setting.partition("=")
         if not equals:
             raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
-        flags[name.strip()] = value
-    return flags
+        role, dot, own = name.strip().replace("-", "_").partition(".")
+        if not dot:
+            role, own = next((r for r in roles if role in _names(r)), roles[0]), role
+        if role in _ROLES and role not in roles:
+            hint = f"penstock {role} --set {own}=… is the command for it."
+            raise ConfigError(f"--set: {name.strip()} is no setting of the {roles[0]}", hint)
+        if role not in roles:
+            raise ConfigError(f"--set: unknown setting {name.strip()}", "`penstock settings` prints them all.")
+        said[role][own] = _rules(text) if (role, own) == ("broker", "topic") else text
+    return said
+
+
+_ROLES = {"broker": BrokerConfig, "registry": RegistryConfig}
+
+
+def _names(role: str) -> set[str]:
+    return {field.name for field in fields(_ROLES[role])}
+
+
+def _rules(text: str) -> tuple[Any, ...]:
+    """The `[[topic]]` rules as JSON."""
+    try:
+        rules = json.loads(text)
+    except ValueError:
+        rules = None
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        hint = """Such as topic='[{"name": "bank*", "level": "disk"}]', or [[topic]] in the file that --config names."""
+        raise ConfigError("--set: topic is not a list of rules in JSON", hint)
+    return tuple(rules)
 
 
 @main.command()
@@ -127,8 +159,9 @@ def up(data: str | None, host: str | None, config: str | None, settings: tuple[s
     """Run a registry and a broker in one process: all that is needed on one machine."""
     from penstock.app import run
 
-    own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")}
-    broker = load(BrokerConfig, "broker", config, _flags(settings, data=data, host=host, **ports))
+    said = _set(settings, "broker", "registry")
+    own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
+    broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | ports | said["broker"])
     # What the two have in common is set for both.
     shared = ("data", "host", "insecure", "allowed_hosts", "broadcast_address", "log_level")
     registry = load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
@@ -146,7 +179,7 @@ def broker(
     """Run a broker."""
     from penstock.app import run
 
-    flags = _flags(settings, data=data, host=host, registry=registry, **ports)
+    flags = {"data": data, "host": host, "registry": registry} | ports | _set(settings, "broker")["broker"]
     run(load(BrokerConfig, "broker", config, flags), None)
 
 
@@ -159,7 +192,8 @@ def registry(
     """Run a registry: name server and nsqlookupd."""
     from penstock.app import run
 
-    run(None, load(RegistryConfig, "registry", config, _flags(settings, data=data, host=host, **ports)))
+    flags = {"data": data, "host": host} | ports | _set(settings, "registry")["registry"]
+    run(None, load(RegistryConfig, "registry", config, flags))
 
 
 @main.command("settings")
@@ -167,8 +201,6 @@ def registry(
 @click.option("--markdown", is_flag=True, help="As docs/settings.md has it.")
 def settings_command(as_json: bool, markdown: bool) -> None:
     """Print every setting with its default and meaning."""
-    from dataclasses import fields
-
     table = [
         {"role": role, "name": f.name, "default": f.default, "about": f.metadata["about"]}
         for role, kind in (("broker", BrokerConfig), ("registry", RegistryConfig))

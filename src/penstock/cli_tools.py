@@ -108,7 +108,7 @@ def topic_info(registry: str, as_json: bool, name: str) -> None:
 @topic.command("add")
 @with_registry
 @with_json
-@click.argument("name")
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--kind", type=click.Choice(["log", "queue"]), default="log", show_default=True, help="Fixed for good.")
 @click.option("--queues", type=click.IntRange(1, 1024), help="Message queues on each broker (log); 8 of a new topic.")
 @click.option(
@@ -116,20 +116,21 @@ def topic_info(registry: str, as_json: bool, name: str) -> None:
 )
 @click.option("--force", is_flag=True, help="Fewer queues even where the others hold messages.")
 def topic_add(
-    registry: str, as_json: bool, name: str, kind: str, queues: int | None, level: str | None, force: bool
+    registry: str, as_json: bool, names: tuple[str, ...], kind: str, queues: int | None, level: str | None, force: bool
 ) -> None:
-    """Create a topic on every broker, or change of the log topic of that name what is given."""
+    """Create topics on every broker, or change of the log topics of these names what is given."""
     if kind == "queue" and queues is not None:
         raise click.UsageError("a queue topic has no message queues")
     if kind == "log" and level == "memory":
         raise click.UsageError("a log topic's level is os or disk")
     with penstock.Admin(registry) as admin:
         if kind == "queue":
-            admin.change_queue(name, "add", level=level)
+            for name in names:
+                admin.change_queue(name, "add", level=level)
         else:
-            admin.create_topic(name, queues, level=level, force=force)
+            admin.create_topics(names, queues, level=level, force=force)
     if as_json:
-        print_rows([{"topic": name, "kind": kind, "done": "add"}], as_json)
+        print_rows([{"topic": name, "kind": kind, "done": "add"} for name in names], as_json)
 
 
 @topic.command("rm")

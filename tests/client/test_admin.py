@@ -1,11 +1,14 @@
 """`client.aio.admin` against a real broker."""
 
 import asyncio
+import json
+import signal
 import time
 from collections.abc import Callable
 
 import pytest
 
+from client.conftest import Cluster
 from penstock.aio import Admin, Producer, PullConsumer
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, NoRoute
@@ -43,6 +46,22 @@ async def test_topics(registry: str, fresh: Fresh) -> None:
             await admin.create_topic("a/b")
         with pytest.raises(BrokerRefused):
             await admin.create_topic(topic, 1_000_000)
+
+
+async def test_many_topics_at_once(own_cluster: Cluster) -> None:
+    names = [f"many-{n}" for n in range(600)]
+    async with Admin(own_cluster.registry) as admin:
+        began = time.monotonic()
+        with pytest.raises(BrokerRefused, match="illegal characters"):
+            await admin.create_topics([*names[:300], "a/b", *names], 2)
+        while len(await admin.topics()) < 600:
+            assert time.monotonic() - began < 15, "one by one it took half a minute"
+            await asyncio.sleep(0.01)
+        assert await admin.topics() == sorted(names)
+        assert len((await admin.route(names[-1])).subscribe_queues()) == 2
+    own_cluster.stop(signal.SIGKILL)
+    table = json.loads((own_cluster.data / "config" / "topics.json").read_text())
+    assert set(names) <= set(table["topicConfigTable"])
 
 
 async def test_statistics(registry: str, fresh: Fresh) -> None:

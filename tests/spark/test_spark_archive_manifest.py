@@ -33,10 +33,11 @@ def test_a_lost_file_is_rebuilt_from_the_names(tmp_path: Path) -> None:
 def test_damage_is_said(tmp_path: Path) -> None:
     state = manifest.Manifest(tmp_path, "t")
     state.save()
-    state.path.write_text("{")
+    path = next(path for path in state.paths() if path.exists())
+    path.write_text("{")
     with pytest.raises(Corrupt, match="delete it"):
         manifest.load(tmp_path, "t")
-    state.path.write_text('{"version": 9}')
+    path.write_text('{"version": 9}')
     with pytest.raises(Corrupt, match="version 9"):
         manifest.load(tmp_path, "t")
 
@@ -49,3 +50,25 @@ def test_one_run_at_a_time(tmp_path: Path) -> None:
             pass
     with manifest.locked(tmp_path, "t"):
         pass
+
+
+def test_notes_of_older_versions_move_out_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    old, new = folder / "_penstock" / "t.json", tmp_path / "archive.penstock" / "t.json"
+    state = manifest.Manifest(folder, "t", {Q0: 5}, [Range(Q0, 5, 9)])
+    state.save()
+    old.parent.mkdir()
+    new.rename(old)
+    assert manifest.load(folder, "t") == state
+    state.save()
+    assert (old.exists(), new.exists()) == (False, True)
+    assert manifest.load(folder, "t") == state
+
+
+def test_notes_stay_inside_where_nothing_can_be_beside(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    (tmp_path / "archive.penstock").touch()  # no folder can be made there
+    state = manifest.Manifest(folder, "t", {Q0: 5}, [])
+    state.save()
+    assert (folder / "_penstock" / "t.json").exists()
+    assert manifest.load(folder, "t") == state

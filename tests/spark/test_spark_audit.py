@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +21,7 @@ from penstock.log.verify import inspect
 from penstock.spark import batches, derive, numpydecode
 from penstock.spark.pipelines import audit, parallel, reindex
 
+LOAD_S = float(os.environ.get("PENSTOCK_LOAD_S", "4"))
 FAULTS = int(os.environ.get("PENSTOCK_FAULTS", "25"))  # of each kind
 
 
@@ -260,3 +263,24 @@ def test_a_brokers_own_folder_live_and_stopped(tmp_path: Path) -> None:
     assert files(tmp_path / "new" / "consumequeue") == {
         name: data for name, data in files(folder / "consumequeue").items() if data.strip(b"\0")
     }
+
+
+@pytest.mark.parametrize("kept_ms", [0, 300])
+def test_a_store_that_is_written_to_has_no_fault(tmp_path: Path, kept_ms: int) -> None:
+    """Appends, flushes, checkpoints, new files and retention go on as fast as they can while each audit runs."""
+    folder = tmp_path / "store"
+    command = [sys.executable, str(Path(__file__).with_name("spark_writer.py")), str(folder), str(kept_ms)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdin
+        assert writer.stdout
+        assert writer.stdout.readline() == "ready\n"
+        seen, until = [], time.monotonic() + LOAD_S
+        while time.monotonic() < until or not seen:
+            if any((folder / "commitlog").glob("[0-9]*")):
+                seen.append(audit.run(None, folder, split_bytes=300_000))
+                assert [one for one in seen[-1].findings if one.level != "note"] == []
+        written = int(writer.communicate("stop")[0])
+    assert seen[-1].records > 0
+    last = audit.run(None, folder)
+    assert last.findings == []
+    assert last.records <= written if kept_ms else last.records == written

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,11 +61,48 @@ def there(master: str, registry: str, store: Path, folder: Path, name: str) -> A
     return json.loads(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with standalone(tmp_path_factory.mktemp("cluster")) as url:
+        yield url
+
+
 def test_a_standalone_cluster_with_two_workers(
-    here: dict[str, Any], registry: str, store: Path, tmp_path: Path
+    here: dict[str, Any], registry: str, store: Path, cluster: str, tmp_path: Path
 ) -> None:
-    with standalone(tmp_path) as url:
-        assert there(url, registry, store, tmp_path / "round", "standalone") == here
+    assert there(cluster, registry, store, tmp_path / "round", "standalone") == here
+
+
+_SUBMITTED = """
+import json, os, sys
+from penstock.spark import session
+
+spark = session(config={"spark.sql.shuffle.partitions": "5"})
+context = spark.sparkContext
+rows = spark.read.format("penstock").options(registry=sys.argv[1], columns="value", store="none").load("rounds")
+homes = context.parallelize([0], 1).map(lambda _: os.getcwd()).collect()
+told = [context.master, context.appName, bool(context.uiWebUrl), rows.count(), homes[0] != os.getcwd()]
+print(json.dumps([*told, *(spark.conf.get("spark.sql." + name) for name in
+    ("shuffle.partitions", "autoBroadcastJoinThreshold", "session.timeZone", "python.filterPushdown.enabled"))]))
+"""
+
+
+def test_what_was_submitted_counts(cluster: str, registry: str, topic: str, tmp_path: Path) -> None:
+    import pyspark
+
+    (tmp_path / "job.py").write_text(_SUBMITTED)
+    words = [str(Path(pyspark.__file__).parent / "bin/spark-submit"), "--master", cluster, "--name", "nightly"]
+    for name, value in {
+        "ui.port": 0,
+        "sql.autoBroadcastJoinThreshold": -1,
+        "sql.session.timeZone": "Asia/Tokyo",
+    }.items():
+        words += ["--conf", f"spark.{name}={value}"]
+    words += ["--conf", "spark.sql.shuffle.partitions=3", str(tmp_path / "job.py"), registry]
+    env = {"PYTHONPATH": str(ROOT / "src"), "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    done = subprocess.run(words, env={**os.environ, **env}, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == [cluster, "nightly", True, 200, True, "5", "-1", "Asia/Tokyo", "true"]
 
 
 def test_executors_of_their_own(here: dict[str, Any], registry: str, store: Path, tmp_path: Path) -> None:

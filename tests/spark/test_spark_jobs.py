@@ -247,7 +247,7 @@ def test_the_commands_answer_as_their_functions(
     live = publish("counted", 50)
     assert told("stats", live, "--registry", registry, "--window", "all")["messages"] == 50
     assert told("stats", "--path", str(store), "--by", "topic,tags", "--report", str(page))["messages"] == 300
-    assert page.read_text().count("<polyline") >= 2
+    assert page.read_text().count("<rect") >= 4
     assert len(told("search", "--path", str(store), "--topic", "orders", "--key", "k77")["hits"]) == 1
     assert told("reindex", str(store), "--to", str(tmp_path / "new"), "--split-bytes", "20000")["entries"] == 300
     for path in (p for p in (store / "consumequeue").rglob("*") if p.is_file()):

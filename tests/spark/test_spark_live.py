@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,10 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import penstock
+from penstock.client.aio.producer import Producer
 from penstock.client.reader import LogReader
+from penstock.message import Message
 from penstock.spark import schema
 from penstock.spark.pipelines import archive
 from penstock.spark.sessions import cause
@@ -122,6 +128,34 @@ def test_errors_say_what_to_do(load: Callable[..., Any]) -> None:
     assert load(startingOffsets='{"orders": {"0": 5000}}', failOnDataLoss="false").count() == 300
 
 
+def test_what_is_wrong_is_said_last_with_what_to_do(spark: Any, registry: str, orders: str) -> None:
+    """As a user sees it: the uncaught exception, frames and all."""
+    reader = lambda **given: spark.read.format("penstock").options(registry=registry, **given)  # noqa: E731
+
+    def run(**given: str) -> None:
+        stream = spark.readStream.format("penstock").options(registry=registry, **given).load()
+        stream.writeStream.format("noop").start().awaitTermination(60)
+
+    rows = spark.sql("SELECT cast(null AS string) AS value")
+    lost, topic = '{"orders": {"0": 5000}}', "is the topic's name right, and the option registry the cluster it is in?"
+    for ask, last in (
+        (lambda: reader(startingOffset="earliest").load(orders), "'startingoffset': did you mean startingOffsets?"),
+        (lambda: reader().load("nowhere").count(), f"no broker serves topic 'nowhere'\n  {topic}"),
+        (lambda: run(subscribe="nowhere"), f"no broker serves topic 'nowhere'\n  {topic}"),
+        (lambda: run(subscribe=orders, startingOffsets=lost), "asked for was 5000. With failOnDataLoss=false the rest"
+         " is read and this is only logged"),
+        (lambda: rows.write.format("penstock").options(registry=registry).mode("append").save("x"),
+         "has no value: filter such rows out, or give them an empty one"),
+        (lambda: reader(assign='{"orders": 7}').load().count(), 'such as {"orders": [0, 1]}'),
+    ):  # fmt: skip
+        with pytest.raises(Exception) as error:
+            ask()
+        shown = "".join(traceback.format_exception(error.value)).rstrip()
+        assert shown.endswith(last), shown
+        assert len(shown.splitlines()) <= 25, shown
+        assert "\n" not in cause(error.value)
+
+
 # -- stream
 
 
@@ -158,6 +192,54 @@ def test_available_now_reads_in_steps_to_the_end_and_goes_on(
     assert batches == [40]
     with LogReader(registry) as reader:
         assert [reader.committed("steps-shown", queue) for queue in reader.queues(topic)] == [35] * 4
+
+
+def test_a_lost_range_is_named_to_the_user(
+    spark: Any, registry: str, publish: Callable[..., str], tmp_path: Path
+) -> None:
+    topic = publish("lossy", 40)
+
+    def run(**options: str) -> int:
+        given = {"registry": registry, "startingOffsets": "earliest", **options}
+        rows = spark.readStream.format("penstock").options(**given).load(topic)
+        writer = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path))
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination(60)
+        return sum(progress.numInputRows for progress in query.recentProgress)
+
+    assert run() == 40
+    publish(topic, 40, first=40)
+    with penstock.Admin(registry) as admin:
+        admin.delete_topic(topic)
+    publish(topic, 8, first=80)
+    with pytest.raises(Exception, match=r"^DataLoss: offsets 10 to 20 of lossy queue"):  # while a batch is planned
+        run()
+    for file in list((tmp_path / "commits").glob("*0*")):  # and its sum
+        file.unlink()
+    with pytest.raises(Exception, match=r"^DataLoss: offsets 0 to 20 of lossy queue"):  # while one is read again
+        run()
+    assert run(failOnDataLoss="false") == 8
+
+
+def test_another_driver_on_the_checkpoint_is_said_with_what_to_do(
+    spark: Any, registry: str, publish: Callable[..., str], tmp_path: Path
+) -> None:
+    topic, log = publish("shared", 8), tmp_path / "offsets"
+    rows = spark.readStream.format("penstock").options(registry=registry, startingOffsets="earliest").load(topic)
+    query = rows.writeStream.format("noop").option("checkpointLocation", str(tmp_path)).start()
+    try:
+        query.processAllAvailable()
+        (log / "1").write_bytes((log / "0").read_bytes())  # as the other one would
+        publish(topic, 8, first=8)
+        with pytest.raises(Exception, match="another driver") as error:
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    for told in (str(error.value), str(query.exception())):
+        assert told.splitlines() == [
+            "TwoDrivers: another driver runs this query from the same checkpoint, and was first with micro-batch 1",
+            "  end that one and start this one again: it goes on where the checkpoint is, nothing is lost or there twice",
+        ]
 
 
 _STREAM = """
@@ -223,6 +305,75 @@ def test_a_killed_query_sees_the_same_rows_in_the_same_order(
     assert sorted(int(value.rstrip(".")) for _, _, value in rows) == list(range(300))
 
 
+_LATEST = """
+import os, sys, time
+from penstock.spark import session
+
+spark = session(quick=True, master="local[2, 2]")
+folder, run = sys.argv[1], sys.argv[2]
+
+def write(frame, batch):
+    rows = [f"{r['partition']} {r['offset']}" for r in frame.collect()]
+    with open(f"{folder}/writing", "w") as file:
+        file.write("\\n".join(rows))
+    os.rename(f"{folder}/writing", f"{folder}/batch-{batch}")
+    if run == "first":
+        open(f"{folder}/now", "w").close()
+        time.sleep(600)
+
+given = {"registry": os.environ["PENSTOCK_REGISTRY"], "subscribe": "busy", "maxOffsetsPerTrigger": "2000"}
+topic = spark.readStream.format("penstock").options(**given).load()
+query = topic.writeStream.foreachBatch(write).option("checkpointLocation", folder + "/checkpoint").start()
+while query.isActive and not os.path.exists(folder + "/batch-3"):
+    time.sleep(0.1)
+if query.exception():
+    raise query.exception()
+query.stop()
+"""
+
+
+@pytest.fixture
+def busy(registry: str, publish: Callable[..., str]) -> Iterator[None]:
+    """A topic that is written to all the time."""
+    publish("busy", 400)
+    ended = threading.Event()
+
+    async def send() -> None:
+        async with Producer(registry) as producer:
+            while not ended.is_set():
+                for queue in await producer.queues("busy"):
+                    await producer.send_batch([Message("busy", b"x" * 100)] * 20, queue=queue)
+                await asyncio.sleep(0.02)
+
+    sender = threading.Thread(target=asyncio.run, args=(send(),))
+    sender.start()
+    yield
+    ended.set()
+    sender.join()
+
+
+def test_a_stream_begins_once_while_its_topic_is_written_to(
+    busy: None, tmp_path: Path, child_environment: dict[str, str]
+) -> None:
+    command = [sys.executable, "-c", _LATEST, str(tmp_path)]
+    first = subprocess.Popen([*command, "first"], env=child_environment, start_new_session=True)
+    try:
+        wait_for((tmp_path / "now").exists, first)
+    finally:
+        kill_with_children(first)
+    assert not list((tmp_path / "checkpoint" / "commits").glob("[0-9]*"))
+    again = subprocess.run([*command, "again"], env=child_environment, timeout=120)
+    assert again.returncode == 0
+    logged = json.loads((tmp_path / "checkpoint/offsets/0").read_text().splitlines()[-1])
+    begin = {int(queue): offset for (queue, offset) in next(iter(logged["+from"]["busy"].values())).items()}
+    assert min(begin.values()) >= 100
+    rows = [tuple(map(int, row.split())) for path in tmp_path.glob("batch-*") for row in path.read_text().splitlines()]
+    for queue, offset in begin.items():
+        mine = sorted(at for q, at in rows if q == queue)
+        assert mine == list(range(offset, offset + len(mine)))
+        assert len(mine) > 100
+
+
 # -- archive
 
 
@@ -279,7 +430,7 @@ def test_an_archive_killed_and_resumed_has_each_offset_once(
     assert steps[-1][0] == steps[-1][1] > 0
     again = archive.run(spark, "kept", tmp_path, registry=registry)
     assert (again.rows, again.files) == (0, [])
-    (tmp_path / "_penstock" / "kept.json").unlink()
+    (tmp_path.with_name(f"{tmp_path.name}.penstock") / "kept.json").unlink()
     publish("kept", 4, first=4400)
     assert archive.run(spark, "kept", tmp_path, registry=registry).rows == 4
     assert archived(tmp_path) == [(q, n) for q in range(4) for n in range(1101)]

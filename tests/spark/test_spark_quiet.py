@@ -29,7 +29,7 @@ NOISE = re.compile(
 )
 # What a line may be in a pipe's standard error.
 PLAIN = re.compile(
-    r"starting Spark|[a-z]+[ \w-]*: [\d,]+ of [\d,]+ \w+, .*|penstock: .*|  .*|Error: .*|Usage: .*|Try .*|"
+    r"starting Spark|[a-z]+[ \w-]*: [\d,]+ of [\d,]+ \w+(, .*)?|penstock: .*|  .*|Error: .*|Usage: .*|Try .*|"
 )
 
 
@@ -161,6 +161,8 @@ def test_in_a_pipe_and_what_fails_says_why_and_what_next(store: Path, registry: 
     lines = errors.splitlines()
     assert all(PLAIN.fullmatch(line) for line in lines), [line for line in lines if not PLAIN.fullmatch(line)]
     assert "\x1b" not in errors
+    nobody = next(n for n, line in enumerate(lines) if "'%DLQ%nobody'" in line)
+    assert "is the group's name right" in lines[nobody + 1]
     told = [line for line in lines if line.startswith("penstock: ")]
     assert len(told) == len(wrong), told
     for line, (words, why) in zip(told, wrong, strict=True):
@@ -182,9 +184,40 @@ def test_no_master_and_no_java(store: Path, tmp_path: Path) -> None:
     said, errors = run([[*words, "--master", "nonsense"]], False)
     assert said[0].code == 1
     assert "penstock: Spark did not start at nonsense: " in errors
-    (said_once,), errors = run([words], False, PATH=str(tmp_path), JAVA_HOME="")
+    (said_once,), errors = run([[*words, "--master", "local[2]"]], False, PATH=str(tmp_path), JAVA_HOME="")
     assert said_once.code == 1
     assert errors.splitlines()[1:] == [
         "penstock: Spark needs Java 17 or newer and none was found",
         "  install Java 17 or newer, or the extra penstock[spark-java], which brings one",
     ]
+
+
+def test_small_jobs_start_no_spark(store: Path, registry: str, publish: Callable[..., str], tmp_path: Path) -> None:
+    """On a machine without Java: so nobody can have started it. And what they say is what Spark says."""
+    publish("small", 7000)
+    folder, live = tmp_path / "archive", ["--registry", registry, "--json"]
+    archive = ["archive", "small", "--to", str(folder), *live]
+    jobs = [
+        archive, archive,
+        ["stats", "small", "--window", "all", *live],
+        ["stats", "--path", str(store), "--window", "all", "--by", "topic,tags", "--json"],
+        ["search", "--path", str(store), "--archive", str(folder), "--topic", "orders", "--key", "k7", "--json"],
+        ["search", "--archive", str(folder), "--key", "k6001", "--json"],
+        ["audit", str(store), "--json"],
+        ["reindex", str(store), "--to", str(tmp_path / "new"), "--json"],
+    ]  # fmt: skip
+    told, errors = run(jobs, False, PATH=str(tmp_path), JAVA_HOME="")
+    assert errors == ""
+    none, errors = run([[*words, "--master", "none"] for words in jobs[2:]], False, PATH=str(tmp_path), JAVA_HOME="")
+    assert errors == ""
+    spark, _ = run([[*words, "--master", "local[2]"] for words in jobs[2:]], False)
+    answer = lambda one: json.loads(one.text.partition("\n")[2])  # noqa: E731
+    plain = lambda said: [{**answer(one), "seconds": 0} for one in said]  # noqa: E731
+    assert [one.code for one in told] == [0] * 8
+    assert [answer(one)["rows"] for one in told[:2]] == [7000, 0]
+    assert plain(told[2:]) == plain(none) == plain(spark)
+    assert plain(none)[0]["messages"] == 7000
+    assert [len(answer["hits"]) for answer in plain(none)[2:4]] == [1, 1]
+    wants = [["replay", "--archive", str(folder), "--master", "none", *live[:2]]]
+    (said,), errors = run(wants, False)
+    assert (said.code, errors.splitlines()[0]) == (1, "penstock: replay writes with Spark")

@@ -51,8 +51,13 @@ def reader(**given: str) -> Any:
     return Source({"subscribe": "t", "pushdown": "true", **given}).reader(TWO)
 
 
+def new_stream(**given: str) -> Any:
+    options = {"subscribe": "t", **given}
+    return Source({name: text for name, text in options.items() if text}).stream_reader(TWO)
+
+
 def stream(**given: str) -> Any:
-    return Source({"subscribe": "t", "startingOffsets": "earliest", **given}).stream_reader(TWO)
+    return new_stream(**{"startingOffsets": "earliest", **given})
 
 
 # -- batch
@@ -334,9 +339,9 @@ def test_records_far_apart_are_left_to_the_broker(tmp_path: Path) -> None:
 def test_a_stream_plans_from_offset_to_offset(log: Log) -> None:
     made = stream()
     start = made.initialOffset()
-    assert start == {"t": {"a": {"0": 0, "1": 0}}}
     end = made.latestOffset(start, made.getDefaultReadLimit())
-    assert end == {"t": {"a": {"0": 10, "1": 4}}} == made.reportLatestOffset()
+    assert end == {"t": {"a": {"0": 10, "1": 4}}, planning.FROM: {"t": {"a": {"0": 0, "1": 0}}}}
+    assert made.reportLatestOffset() == {"t": {"a": {"0": 10, "1": 4}}}
     assert read(made, made.partitions(start, end)) == [(0, list(range(10))), (1, list(range(4)))]
     assert made.latestOffset(end, made.getDefaultReadLimit()) is end
     log.put(A1, 1)
@@ -345,11 +350,75 @@ def test_a_stream_plans_from_offset_to_offset(log: Log) -> None:
 
 def test_the_same_two_offsets_are_the_same_partitions(log: Log) -> None:
     made = stream(minPartitions="5")
-    start, end = made.initialOffset(), {"t": {"a": {"0": 10, "1": 4}}}
+    start = made.initialOffset()
+    end = made.latestOffset(start, ReadAllAvailable())
     before = [p.range for p in made.partitions(start, end)]
     log.put(A0, 90)
     assert [p.range for p in made.partitions(start, end)] == before
     assert made.partitions(end, end) == []
+
+
+LATEST_MOMENT = {"startingTimestamp": "99999", "startingOffsetsByTimestampStrategy": "latest"}
+
+
+@pytest.mark.parametrize(
+    ("given", "begin"),
+    [
+        ({"startingOffsets": "latest"}, {A0: 10, A1: 4}),
+        ({"startingOffsets": '{"t": {"0": -1}}'}, {A0: 10, A1: 0}),
+        ({"startingGroup": "g"}, {A0: 6, A1: 0}),
+        (LATEST_MOMENT, {A0: 10, A1: 4}),
+        ({"startingOffsets": "earliest"}, {A0: 0, A1: 0}),
+    ],
+)
+def test_where_a_query_begins_is_asked_once(log: Log, given: dict[str, str], begin: dict[MessageQueue, int]) -> None:
+    log.groups["g", A0] = 6
+    made = new_stream(**given)
+    start, first = made.initialOffset(), None
+    for _ in range(3):  # planned again and again; a plan may fail before Spark has logged its end
+        assert made.initialOffset() == start
+        end = made.latestOffset(start, ReadAllAvailable())
+        assert planning.from_json(end[planning.FROM]) == begin
+        assert planning.from_json(end) == {q: log.offsets(q)[1] for q in begin}
+        first = first or end
+        log.put(A0, 50)
+        log.put(A1, 50)
+        log.groups["g", A0] = 40
+    log.drop(A0, 5)  # earliest is another one now
+    again = new_stream(**given)  # the driver was killed: Spark's log has `first`
+    ranges = [p.range for p in again.partitions(again.initialOffset(), first)]
+    after = {A0: 10, A1: 4}
+    assert ranges == [Range(q, begin[q], after[q]) for q in begin if begin[q] < after[q]]
+    more = again.latestOffset(first, ReadAllAvailable())
+    assert [p.range for p in again.partitions(first, more)] == [Range(A0, 10, 160), Range(A1, 4, 154)]
+
+
+def test_a_query_without_a_topic_yet_has_begun_all_the_same(log: Log) -> None:
+    made = new_stream(subscribe="", subscribePattern="new.*")  # latest
+    end = made.latestOffset(made.initialOffset(), ReadAllAvailable())
+    assert end  # so that Spark logs it
+    assert made.partitions(made.initialOffset(), end) == []
+    late = MessageQueue("new1", "a", 0)
+    log.put(late, 5)
+    more = made.latestOffset(end, ReadAllAvailable())
+    assert [p.range for p in made.partitions(end, more)] == [Range(late, 0, 5)]
+
+
+def test_a_first_batch_that_an_older_version_logged_begins_as_it_did_there(log: Log) -> None:
+    end = {"t": {"a": {"0": 10, "1": 4}}}
+    assert [p.range for p in stream().partitions({}, end)] == [Range(A0, 0, 10), Range(A1, 0, 4)]
+    given = {"startingOffsets": '{"t": {"0": 7, "1": 3}}'}
+    assert [p.range for p in new_stream(**given).partitions({}, end)] == [Range(A0, 7, 10), Range(A1, 3, 4)]
+
+
+def test_a_position_that_is_not_durable_yet_is_no_loss(log: Log) -> None:
+    log.groups["g", A0] = 10
+    log.durable[A0] = 8
+    for given in ({"startingGroup": "g"}, {"startingOffsets": '{"t": {"0": 9}}'}):
+        end = new_stream(**given).latestOffset({}, ReadAllAvailable())
+        assert end == {"t": {"a": {"0": 8, "1": 4}}, planning.FROM: {"t": {"a": {"0": 8, "1": 0}}}}
+    with pytest.raises(DataLoss):
+        new_stream(startingOffsets='{"t": {"0": 11}}').latestOffset({}, ReadAllAvailable())
 
 
 def test_limits_are_split_and_available_now_reaches_its_frozen_end(log: Log) -> None:
@@ -412,6 +481,38 @@ def test_new_queues_begin_at_their_oldest_message(log: Log) -> None:
     parts = made.partitions(at, end)
     log.drop(late, 4)
     assert [p.range for p in made.partitions(at, end)] == [p.range for p in parts] == [Range(late, 2, 6)]
+
+
+def test_a_gap_is_one_step_when_loss_is_allowed(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    given = {"maxOffsetsPerTrigger": "4000", "minPartitions": "2"}
+    start = {"t": {"a": {"0": 3, "1": 4}}}
+    lost = 100_000_000
+    log.records[A0] = [replace(record, offset=record.offset + lost) for record in log.records[A0]]
+    log.oldest[A0] = lost
+    made = stream(**given, failOnDataLoss="false")
+    limit = made.getDefaultReadLimit()
+    end = made.latestOffset(start, limit)
+    assert planning.from_json(end) == {A0: lost + 10, A1: 4}
+    assert f"offsets 3 to {lost} of t queue 0 at a are gone" in caplog.text
+    parts = made.partitions(start, end)
+    assert read(made, parts) == [(0, [lost + n for n in range(5)]), (0, [lost + n for n in range(5, 10)])]
+    log.drop(A0, lost + 8)  # a replay reads the same range, as far as it is there
+    assert [p.range for p in stream(**given, failOnDataLoss="false").partitions(start, end)] == [p.range for p in parts]
+    assert made.latestOffset(end, limit) is end
+    strict = stream(**given)
+    with pytest.raises(DataLoss, match=f"offsets 3 to {lost + 8} of t"):
+        strict.latestOffset(start, limit)  # before anything is logged
+    with pytest.raises(DataLoss, match=f"offsets 3 to {lost + 8} of t queue 0 at a are gone .it holds {lost + 8} to"):
+        read(strict, strict.partitions(start, {"t": {"a": {"0": 2003, "1": 4}}}))
+
+
+def test_a_gap_before_an_empty_queue_is_one_step(log: Log) -> None:
+    log.drop(A0, 10)
+    made = stream(failOnDataLoss="false", maxOffsetsPerTrigger="2")
+    start = {"t": {"a": {"0": 3, "1": 4}}}
+    end = made.latestOffset(start, made.getDefaultReadLimit())
+    assert planning.from_json(end) == {A0: 10, A1: 4}
+    assert made.partitions(start, end) == []
 
 
 def test_a_topic_made_anew_is_data_loss(log: Log) -> None:

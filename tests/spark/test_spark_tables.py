@@ -93,6 +93,56 @@ def test_an_iceberg_table_has_each_file_once(tmp_path: Path) -> None:
     assert sorted(rows["offset"].to_pylist()) == list(range(12))
 
 
+def counted(reader: str, kind: str, folder: Path) -> int:
+    """How many rows a reader finds, given nothing but the root."""
+    if kind == "delta":
+        pytest.importorskip("deltalake")
+    if reader == "polars":
+        polars = pytest.importorskip("polars", reason="polars is not installed here: pip install polars")
+        frame = polars.scan_delta(str(folder / "t")) if kind == "delta" else polars.scan_parquet(str(folder))
+        return int(frame.collect().select(polars.len()).item())
+    if reader == "duckdb":
+        duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed here: pip install duckdb")
+        return int(duckdb.sql(f"SELECT count(*) FROM '{folder}/**/*.parquet'").fetchall()[0][0])
+    if reader == "deltalake":
+        return int(tables.delta_table(folder, "t").to_pyarrow_table().num_rows) if kind == "delta" else 9
+    import pyarrow.dataset
+
+    return int(pyarrow.dataset.dataset(folder, format="parquet", partitioning="hive").count_rows())
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+@pytest.mark.parametrize("reader", ["pyarrow", "deltalake", "polars", "duckdb"])
+def test_readers_take_an_archive_by_its_root(tmp_path: Path, kind: str, reader: str) -> None:
+    folder = tmp_path / "archive"
+    if kind == "delta":
+        (folder / "t").mkdir(parents=True)
+    with manifest.locked(folder, "t"):
+        state = manifest.Manifest(folder, "t", {}, [Range(QUEUE, 0, 5), Range(OTHER, 0, 4)])
+        state.save()
+        write(folder, (0, 5))
+        write(folder, (0, 4), queue=OTHER)
+        tables.commit(kind, folder, "t", {QUEUE: 5, OTHER: 4})
+    assert counted(reader, kind, folder) == 9
+    if kind == "iceberg":
+        assert (tmp_path / "archive.penstock" / "iceberg.db").exists()
+    if kind != "delta":  # what readers that take a folder as it is ask for: in the middle of a run, too
+        assert {p.suffix for p in folder.rglob("*") if p.is_file() and p.stat().st_size} == {".parquet"}
+    else:  # a reader takes `topic=t` in the place of a table for a column of it
+        assert "=" not in str(Path(tables.delta_table(folder, "t").table_uri).name)
+
+
+def test_a_delta_table_of_an_older_version_goes_on_in_its_place(tmp_path: Path) -> None:
+    pytest.importorskip("deltalake")
+    write(tmp_path, (0, 5))
+    assert tables.commit("delta", tmp_path, "t", {QUEUE: 5}) == 1
+    assert (tmp_path / "topic=t" / "_delta_log").is_dir()
+    write(tmp_path, (5, 9))
+    assert tables.commit("delta", tmp_path, "t", {QUEUE: 9}) == 1
+    assert sorted(tables.delta_table(tmp_path, "t").to_pyarrow_table()["offset"].to_pylist()) == list(range(9))
+
+
 @pytest.mark.spark
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["delta", "iceberg"])
@@ -109,6 +159,9 @@ def test_a_topic_goes_to_a_table(
     publish(topic, 10, queues=2, first=30)
     for _ in range(2):
         archive.run(spark, topic, tmp_path, **asked)
+    root = manifest.root_of(tmp_path, topic)
+    assert root.name == (topic if kind == "delta" else f"topic={topic}")
+    assert spark.read.parquet(str(root)).count() == 40
     if kind == "delta":
         rows = tables.delta_table(tmp_path, topic).to_pyarrow_table()
     else:

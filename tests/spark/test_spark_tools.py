@@ -5,13 +5,17 @@ from __future__ import annotations
 import io
 import sys
 import threading
+import traceback
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from penstock.errors import ConfigError, NoRoute
 from penstock.spark import doctor
 from penstock.spark.cli import spark as command
+from penstock.spark.plainly import HINTS, plainly, told
 from penstock.spark.progress import Progress
 from penstock.spark.sessions import cause
 
@@ -69,8 +73,20 @@ def test_progress_is_a_line_now_and_then_in_a_pipe(monkeypatch: pytest.MonkeyPat
         now[0] += 3
         say(done, 1000)
     assert out.getvalue().splitlines() == [
-        "archive t: 300 of 1,000 messages, 25/s, 28 s left",
-        "archive t: 700 of 1,000 messages, 29/s, 10 s left",
+        "archive t: 300 of 1,000 messages, 33/s, 21 s left",
+        "archive t: 700 of 1,000 messages, 33/s, 9 s left",
+    ]
+    out = io.StringIO()
+    say = Progress("audit", "bytes", out=out)
+    now[0] += 60  # Spark starts
+    for done in (0, 0, 0, 0, 500, 500, 500, 800, 1000):
+        say(done, 1000)
+        now[0] += 11
+    assert out.getvalue().splitlines() == [
+        "audit: 0 of 1,000 bytes",
+        "audit: 500 of 1,000 bytes, 11/s",
+        "audit: 800 of 1,000 bytes, 10/s, 19 s left",
+        "audit: 1,000 of 1,000 bytes, 11/s",
     ]
     quiet = Progress("x", out=out, quiet=True)
     quiet.note("never")
@@ -106,3 +122,25 @@ def test_a_cluster_without_free_cores_is_said_once(monkeypatch: pytest.MonkeyPat
         for _ in range(4):
             assert looked.acquire(timeout=20)
     assert out.getvalue() == parallel.IDLE + "\n"
+
+
+def test_an_error_of_ours_keeps_class_and_hint_and_loses_its_frames() -> None:
+    def deep(n: int) -> None:
+        deep(n - 1) if n else (_ for _ in ()).throw(NoRoute("no broker serves topic 'x'"))
+
+    def rows() -> Iterator[int]:
+        yield 1
+        raise ConfigError("this cannot be", "try that")
+
+    with pytest.raises(NoRoute) as error:
+        plainly(deep)(30)
+    text = "".join(traceback.format_exception(error.value.with_traceback(None)))
+    assert text == f"penstock.errors.NoRoute: no broker serves topic 'x'\n  {HINTS['NoRoute']}\n"
+    items = plainly(rows)()
+    assert next(items) == 1
+    with pytest.raises(ConfigError, match="this cannot be\n  try that"):
+        next(items)
+    behind = f"[FAILED] Failed: Traceback (most recent call last):\n  File x\n{text} SQLSTATE: 38000\n\tat org.X"
+    assert told(ValueError(behind)) == f"NoRoute: no broker serves topic 'x'\n  {HINTS['NoRoute']}"
+    assert cause(ValueError(behind)) == "NoRoute: no broker serves topic 'x'"
+    assert told(ValueError("of somebody else")) == ""

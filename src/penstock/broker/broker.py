@@ -167,6 +167,7 @@ class Broker:
         self._due_ms = 0  # when the schedule must be looked at next
         self._topics_dirty = False
         self._tables_retry_ms = 0
+        self._when_saved: list[Callable[[StoreError | None], None]] = []
         self._offsets_due_ms = self._clients_due_ms = 0
         self._offsets_waiting: list[Callable[[], None]] = []
         self._offsets_end = 0
@@ -323,12 +324,23 @@ class Broker:
 
     def save_tables(self) -> None:
         """`write_tables` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
-        if (self._topics_dirty or self.groups.dirty) and self.mono_ms >= self._tables_retry_ms:
+        waiting, self._when_saved = self._when_saved, []
+        if (self._topics_dirty or self.groups.dirty) and (waiting or self.mono_ms >= self._tables_retry_ms):
             try:
                 self.write_tables()
-            except StoreError:
+            except StoreError as error:
                 self._tables_retry_ms = self.mono_ms + TABLES_RETRY_MS
+                for call in waiting:
+                    call(error)
                 raise
+        for call in waiting:
+            call(None)
+
+    def when_saved(self, call: Callable[[StoreError | None], None]) -> None:
+        """At the end of this turn, when the tables are on disk: `call(None)`; or `call(error)`, and what was changed is to
+        be taken back. All changes of a turn are one write.
+        """
+        self._when_saved.append(call)
 
     def write_tables(self) -> None:
         """Topics and groups that changed go to disk, before anybody is told that they did. StoreError."""

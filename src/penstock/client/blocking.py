@@ -408,6 +408,19 @@ class Admin(_Client):
         """Create a topic, or change what is named of it, on every broker or on one."""
         portal().run(self._inner.create_topic(topic, queue_count, broker=broker, perm=perm, level=level, force=force))
 
+    def create_topics(
+        self,
+        topics: Iterable[str],
+        queue_count: int | None = None,
+        *,
+        broker: str | None = None,
+        perm: int | None = None,
+        level: str | None = None,
+        force: bool = False,
+    ) -> None:
+        """The same for many, in one go; all are tried, then the first error is raised."""
+        portal().run(self._inner.create_topics(topics, queue_count, broker=broker, perm=perm, level=level, force=force))
+
     def delete_topic(self, topic: str) -> None:
         """Delete a topic of either kind from every broker that has it, and from the routes."""
         portal().run(self._inner.delete_topic(topic))

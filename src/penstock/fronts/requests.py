@@ -292,6 +292,19 @@ class Requests(StageCalls, QueueCalls):
             raise Refused(f"can not find message by the offset, {offset}")
         return request.reply(body=data)
 
+    def _when_saved(self, session: Any, request: RemotingCommand, undo: Callable[[], None] = lambda: None) -> Answer:
+        """Answer a change when the table that has it is on disk, or refuse it: at the end of the turn."""
+
+        def saved(error: StoreError | None) -> None:
+            if error is not None:
+                undo()
+            if not request.oneway:
+                remark = f"service not available now: {error}"
+                session.push(request.reply() if error is None else request.reply(14, remark=remark))
+
+        self.broker.when_saved(saved)
+        return None
+
     # -- topics and groups ---------------------------------------------------------------------------------------
 
     def update_topic(self, session: Any, request: RemotingCommand) -> Answer:
@@ -326,12 +339,7 @@ class Requests(StageCalls, QueueCalls):
             sys_flag=fields["topicSysFlag"] or 0,
             level=None if level is None else {"os": 0, "disk": 1}[level],
         )
-        try:
-            self.broker.write_tables()
-        except StoreError:
-            topics.undo(topic, before)
-            raise
-        return request.reply()
+        return self._when_saved(session, request, lambda: topics.undo(topic, before))
 
     def delete_topic(self, session: Any, request: RemotingCommand) -> Answer:
         name = read_fields(request.code, request.ext)["topic"]
@@ -339,21 +347,18 @@ class Requests(StageCalls, QueueCalls):
         if self.broker.is_system_topic(name):
             raise Refused(f"The topic[{name}] is conflict with system topic.")
         self.broker.topics.delete(name.encode(), self.broker.now_ms)
-        self.broker.write_tables()
-        return request.reply()
+        return self._when_saved(session, request)
 
     def update_group(self, session: Any, request: RemotingCommand) -> Answer:
         self.broker.groups.update(self._json(request), self.broker.now_ms)
-        self.broker.write_tables()
-        return request.reply()
+        return self._when_saved(session, request)
 
     def delete_group(self, session: Any, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
         self.broker.groups.delete(fields["groupName"], self.broker.now_ms)
         if fields["removeOffset"]:
             self.broker.offsets.drop_group(fields["groupName"])
-        self.broker.write_tables()
-        return request.reply()
+        return self._when_saved(session, request)
 
     def all_topics(self, session: Any, request: RemotingCommand) -> Answer:
         return request.reply(body=fastjson.dumps(self.broker.topics.as_table()))

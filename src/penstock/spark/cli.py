@@ -7,6 +7,7 @@ Exit code 0 when all went well; 1 for an error, which is told in one line and wh
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from penstock.errors import ConfigError
 from penstock.spark.progress import Progress
 
 if TYPE_CHECKING:
@@ -30,7 +32,8 @@ def on_spark(command: Callable[..., Any]) -> Callable[..., Any]:
     about = "A setting of Spark's; may be given again."
     given = click.option("--conf", "config", multiple=True, metavar="NAME=VALUE", help=about, expose_value=False,
                          callback=_keep_settings)  # fmt: skip
-    where = click.option("--master", help="Spark master, or sc://HOST:PORT (default: all cores of this machine).")
+    masters = "Spark master, sc://HOST:PORT or none, this process (default: all cores here; no Spark for small work)."
+    where = click.option("--master", help=masters)
     return where(given(command))
 
 
@@ -48,17 +51,25 @@ def run_job(
     as_json: bool,
     work: Callable[[Any, Progress], Any],
     with_spark: bool = True,
+    needs_spark: bool = False,
 ) -> Any:
-    """Start Spark, run, end with one line if it fails; the result."""
+    """Start Spark, or leave it to the job to ask for it, run, end with one line if it fails; the result."""
     say = Progress(name, unit, quiet=as_json)
     try:
-        running = None
-        if with_spark:
+        config = click.get_current_context().meta.get("penstock.conf")
+        where = master or os.environ.get("PENSTOCK_SPARK_MASTER")
+
+        def start() -> Any:
             from penstock.spark.sessions import session
 
             say.note("starting Spark")
-            config = click.get_current_context().meta.get("penstock.conf")
-            running = session(f"penstock {name}", master=master, config=config)
+            return session(f"penstock {name}", master=master, config=config)
+
+        running: Any = None
+        if where == "none" and needs_spark:
+            raise ConfigError(f"{name} writes with Spark", "leave --master none out, or name a master")
+        if with_spark and where != "none":  # whoever names a master wants Spark, small or not
+            running = start() if (where or config) and not needs_spark else start
         result = work(running, say)
     except KeyboardInterrupt:
         say.clear()
@@ -203,7 +214,7 @@ def fail(error: Exception) -> NoReturn:
     hint = getattr(error, "hint", "")
     if isinstance(error, ImportError):
         hint = "pip install 'penstock[spark]'"
-    known = [*_names(error), text.partition(":")[0]]
+    known = [text.partition(":")[0], *_names(error)]
     hint = hint or next((_NEXT[name] for name in known if name in _NEXT), _ELSE)
     click.echo(f"penstock: {text.splitlines()[0] if text else type(error).__name__}\n  {hint}", err=True)
     sys.exit(1)

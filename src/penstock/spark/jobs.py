@@ -204,7 +204,7 @@ def replay(
     names = dict(pair.partition("=")[::2] for pair in renamed)
     result = run_job("replay", "files", master, as_json, lambda running, say: pipeline.run(
         running, archive=archive, path=path, topics=topics, renamed=names, registry=registry, since=since, until=until,
-        rate=rate, keep_queue=keep_queue, job=job, dry_run=dry_run, progress=say))  # fmt: skip
+        rate=rate, keep_queue=keep_queue, job=job, dry_run=dry_run, progress=say), needs_spark=True)  # fmt: skip
     if as_json:
         return
     for topic, count in result.topics.items():
@@ -235,7 +235,7 @@ def redrive(
 
     result = run_job("redrive", "messages", master, as_json, lambda running, say: job.run(
         running, group, registry=registry, where=where, tag=tag, key=key, since=since, until=until, state=state,
-        dry_run=not send))  # fmt: skip
+        dry_run=not send), needs_spark=True)  # fmt: skip
     if as_json:
         return
     for row in result.samples:

@@ -67,18 +67,22 @@ class Damage(NamedTuple):
 
 def find(path: str) -> list[Segment]:
     """The segments behind a store folder, a commitlog folder, a file or a pattern of these, by physical offset."""
-    chosen: dict[str, None] = {}
+    chosen: dict[str, int | None] = {}  # and up to which physical offset its store calls the log durable
     for name in sorted(glob.glob(path)) if glob.has_magic(path) else [path]:
         place = Path(name)
         if place.is_dir():
             place = place / "commitlog" if (place / "commitlog").is_dir() else place
-            chosen.update((str(place / n), None) for n in sorted(os.listdir(place)) if _is_name(n))
+            durable = _durable_of(place)  # asked before the list is made, and once: a log at work goes on meanwhile
+            chosen.update((str(place / n), durable) for n in sorted(os.listdir(place)) if _is_name(n))
         elif place.is_file():
-            chosen[str(place)] = None
+            chosen[str(place)] = _durable_of(place.parent)
     if not chosen:
         hint = "give a store folder, its folder commitlog, segment files, or a pattern of these"
         raise ConfigError(f"no commit-log segments at {path}", hint)
-    segments = sorted((_segment(Path(name)) for name in chosen), key=lambda s: (s.base, s.path))
+    found = [_segment(Path(name), durable) for name, durable in chosen.items()]
+    segments = sorted((segment for segment in found if segment), key=lambda s: (s.base, s.path))
+    if not segments:
+        raise ConfigError(f"the commit-log segments at {path} were dropped while they were listed", "try again")
     while len(segments) > 1 and not segments[-1].end:  # made ahead of its use
         segments.pop()
     return segments
@@ -94,14 +98,22 @@ def _is_name(name: str) -> bool:
     return len(name) == 20 and name.isdigit()
 
 
-def _segment(path: Path) -> Segment:
-    with open(path, "rb") as file:
+def _durable_of(folder: Path) -> int | None:
+    return durable_end(folder.absolute().parent) if folder.absolute().name == "commitlog" else None
+
+
+def _segment(path: Path, durable: int | None) -> Segment | None:
+    """The segment in this file; None if a broker at work has dropped it since it was listed."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115
+    except FileNotFoundError:
+        return None
+    with file:
         size = os.fstat(file.fileno()).st_size
         # A copy under another name is known by its first record.
         head = os.pread(file.fileno(), 36, 0)
         base = int(path.name) if _is_name(path.name) else _PLACE.unpack_from(head, 28)[0] if len(head) == 36 else 0
         whole = Segment(str(path), base, size, size)
-        durable = durable_end(path.absolute().parent.parent) if path.absolute().parent.name == "commitlog" else None
         if durable is not None:
             return whole._replace(end=min(max(durable - base, 0), size))
         if any(_is_name(name) and int(name) > base and _begun(path.parent / name) for name in os.listdir(path.parent)):
@@ -111,8 +123,11 @@ def _segment(path: Path) -> Segment:
 
 def _begun(path: Path) -> bool:
     """Whether anything was written to a segment yet: brokers make the next one ahead of its use."""
-    with open(path, "rb") as file:
-        return bool(file.read(8).strip(b"\0"))
+    try:
+        with open(path, "rb") as file:
+            return bool(file.read(8).strip(b"\0"))
+    except FileNotFoundError:
+        return False
 
 
 def durable_end(store: Path) -> int | None:

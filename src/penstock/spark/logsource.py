@@ -20,6 +20,7 @@ from penstock.errors import ConfigError, Corrupt
 from penstock.spark import logfiles, schema
 from penstock.spark.logfiles import Damage, Piece, Segment
 from penstock.spark.logoptions import LogOptions, parse
+from penstock.spark.plainly import all_plainly
 from penstock.spark.source import _asked_by_pushdown, _keep_memory
 
 if TYPE_CHECKING:
@@ -248,6 +249,7 @@ def _broker(path: str) -> str:
     return folder.parent.name if folder.name == "commitlog" else folder.name
 
 
+@all_plainly("partitions", "read")
 class LogReader(DataSourceReader):
     """Reads fixed pieces of segments."""
 

@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 Offsets = dict[MessageQueue, int]
 
-# In an end offset: where queues begin that the start offset does not name. No topic can have this name.
+# In an end offset: where queues begin that the start offset does not name, or behind a gap of lost offsets; always there in
+# that of a query's first micro-batch, whose start offset names none. No topic can have this name.
 FROM = "+from"
 
 
@@ -195,7 +196,7 @@ def starts(
     if options.starting_group is not None:
         asked = {queue: cluster.committed(options.starting_group, queue) for queue in queues}
         return {
-            queue: _within(options, queue, EARLIEST if at is None or at < 0 else at, known[queue])
+            queue: _start(cluster, options, queue, EARLIEST if at is None or at < 0 else at, known[queue])
             for queue, at in asked.items()
         }
     given = options.starting_offsets or ("latest" if stream else "earliest")
@@ -204,7 +205,7 @@ def starts(
     if isinstance(given, str):
         return {queue: end if given == "latest" else oldest for queue, (oldest, end) in known.items()}
     said = spread("startingOffsets", given, queues, _offset)
-    return {queue: _within(options, queue, said.get(queue, EARLIEST), known[queue]) for queue in queues}
+    return {queue: _start(cluster, options, queue, said.get(queue, EARLIEST), known[queue]) for queue in queues}
 
 
 def ends(cluster: Cluster, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
@@ -244,6 +245,15 @@ def _from_moments(
     return found
 
 
+def _start(cluster: Cluster, options: SourceOptions, queue: MessageQueue, asked: int, known: tuple[int, int]) -> int:
+    """As `_within`; a position that is there but not durable yet is the durable end, as it is for moments."""
+    if asked > known[1]:
+        end = cluster.offsets(queue)[1]  # the queue may have grown since
+        if asked <= cluster.offsets(queue, durable=False)[1]:
+            return min(asked, end)
+    return _within(options, queue, asked, known)
+
+
 def _within(options: SourceOptions, queue: MessageQueue, asked: int, known: tuple[int, int]) -> int:
     oldest, end = known
     if asked == EARLIEST:
@@ -263,6 +273,11 @@ def lost(options: SourceOptions, what: str) -> None:
     log.warning("data lost: %s", what)
 
 
+def lost_range(options: SourceOptions, queue: MessageQueue, begin: int, end: int, held: tuple[int, int]) -> None:
+    """The same for offsets [begin, end) of a queue that holds others."""
+    lost(options, f"offsets {begin} to {end} of {_name(queue)} are gone (it holds {held[0]} to {held[1]})")
+
+
 def _name(queue: MessageQueue) -> str:
     return f"{queue.topic} queue {queue.queue_id} at {queue.broker}"
 
@@ -270,17 +285,31 @@ def _name(queue: MessageQueue) -> str:
 # -- micro-batches
 
 
-def advance(start: dict[str, Any], known: dict[MessageQueue, tuple[int, int]], wanted: Offsets) -> dict[str, Any]:
+def advance(
+    start: dict[str, Any],
+    known: dict[MessageQueue, tuple[int, int]],
+    wanted: Offsets,
+    first: Offsets | None = None,
+    after: Offsets | None = None,
+) -> dict[str, Any]:
     """The end offset, as JSON, of a micro-batch that goes from `start` to the wanted positions.
 
     It never goes back, keeps queues that cannot be seen now, and is `start` itself when there is nothing to read.
+    `first`: where a new query begins. Its end differs from the start even with nothing to read, so that Spark logs it.
+    `after`: where queues go on behind what is lost; nobody looks for it there again.
     """
-    at = from_json(start)
+    at = from_json(start) if first is None else first
     end = {**at, **{queue: max(offset, at.get(queue, 0)) for queue, offset in wanted.items()}}
-    if end == at:
+    if end == at and first is None:
         return start
     new = {queue: min(known[queue][0], end[queue]) for queue in end if queue not in at and known[queue][0] > 0}
-    return {**to_json(end), **({FROM: to_json(new)} if new else {})}
+    begin = {**(first or {}), **new, **(after or {})}
+    return {**to_json(end), **({FROM: to_json(begin)} if begin or first is not None else {})}
+
+
+def after_gaps(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
+    """The oldest offsets of queues that have lost what comes next."""
+    return {queue: oldest for queue, (oldest, _) in known.items() if start.get(queue, oldest) < oldest}
 
 
 def available(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
@@ -306,7 +335,7 @@ def between(start: dict[str, Any], end: dict[str, Any], options: SourceOptions) 
     at, fresh = from_json(start), from_json(end.get(FROM, {}))
     ranges = []
     for queue, stop in sorted(from_json(end).items()):
-        begin = at.get(queue, fresh.get(queue, 0))
+        begin = max(at.get(queue, 0), fresh.get(queue, 0))
         if begin > stop:
             lost(options, f"{_name(queue)} went back from offset {begin} to {stop}: the topic was made anew")
         elif begin < stop:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
+from math import ceil, floor, log10
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#1c2733}
 table{border-collapse:collapse;margin:1em 0;font-size:13px}
 td,th{border-bottom:1px solid #d8dee6;padding:.25em .7em;text-align:left}
-td.n{text-align:right;font-variant-numeric:tabular-nums}h1{font-size:1.5em}h2{font-size:1.1em;margin-top:2em}
+td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td{white-space:nowrap}td.t{white-space:normal;overflow-wrap:anywhere}h1{font-size:1.5em}h2{font-size:1.1em;margin-top:2em}
 .good{color:#18794e}.damage{color:#b42318}.derived{color:#a15c00}.note{color:#5b6b7b}svg{max-width:100%;height:auto}
 text{font:11px system-ui,sans-serif;fill:#44515f}"""
 _COLOURS = ("#3b76b5", "#d1703c", "#3d8f5f", "#9460b8", "#b8a12f", "#5b6b7b")
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 860, 260, 70, 30
+_DAY_MS = 86_400_000
 ROWS_MAX = 500
 
 
@@ -31,13 +33,20 @@ def page(title: str, parts: Iterable[str]) -> str:
 
 def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Rows as a table, numbers to the right."""
-    lines = ["<table><tr>", *(f"<th>{escape(name)}" for name in names), "</tr>"]
+    numbers = [bool(rows) and isinstance(rows[0][n], int | float) for n in range(len(names))]
+    heads = [
+        f'<th class="n">{escape(name)}' if right else f"<th>{escape(name)}"
+        for name, right in zip(names, numbers, strict=True)
+    ]
+    lines = ["<table><tr>", *heads, "</tr>"]
     for row in rows[:ROWS_MAX]:
         lines.append("<tr>")
         for value in row:
             number = isinstance(value, int | float)
             text = "" if value is None else escape(str(value))
-            lines.append(f'<td class="n">{value:,}' if number else f"<td>{text}")
+            lines.append(
+                f'<td class="n">{value:,}' if number else f'<td class="t">{text}' if len(text) > 20 else f"<td>{text}"
+            )
         lines.append("</tr>")
     more = f'<p class="note">and {len(rows) - ROWS_MAX:,} more rows</p>' if len(rows) > ROWS_MAX else ""
     return "".join(lines) + "</table>" + more
@@ -51,36 +60,117 @@ def bars(title: str, values: Sequence[tuple[str, float]], colour: str = _COLOURS
     lines = [f'<h2>{escape(title)}</h2><svg viewBox="0 0 {_WIDTH} {height}" role="img">']
     for n, (name, value) in enumerate(values):
         y, width = 4 + 20 * n, max(round(500 * value / top, 1), 1 if value else 0)
-        lines.append(f'<text x="250" y="{y + 12}" text-anchor="end">{escape(name[:40])}</text>')
+        lines.append(f'<text x="250" y="{y + 12}" text-anchor="end">{escape(_clipped(name, 36))}</text>')
         lines.append(f'<rect x="258" y="{y}" width="{width}" height="15" fill="{colour}"/>')
         lines.append(f'<text x="{264 + width}" y="{y + 12}">{value:,.0f}</text>')
     return "".join(lines) + "</svg>"
 
 
-def lines(title: str, series: dict[str, list[tuple[float, float]]], x_names: Sequence[str]) -> str:
-    """Lines over the same steps, `x_names`; a point is (step, value)."""
-    if not any(series.values()):
+def _ticks(top: float) -> list[float]:
+    """Round values from 0 to the first that is not below `top`, five or so."""
+    if top <= 0:
+        return [0, 1]
+    unit = 10.0 ** floor(log10(top / 4))
+    step = next(unit * n for n in (1, 2, 2.5, 5, 10) if unit * n * 5 >= top)
+    step = max(step, 1.0) if top >= 1 else step
+    return [step * n for n in range(ceil(top / step - 1e-9) + 1)]
+
+
+def short(value: float) -> str:
+    """1234567 as 1.2M."""
+    for unit, name in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if value >= unit:
+            return f"{value / (1e3 if name == 'k' else unit):.4g}{name}"
+    return f"{value:,.4g}"
+
+
+def lines(title: str, series: dict[str, list[tuple[int, float]]], span_ms: int, *, zeros: bool) -> str:
+    """Lines over time: a point is (begin of its window in ms, value). A window without a point is 0, or a gap in the line."""
+    moments = sorted({at for points in series.values() for at, _ in points})
+    if len(moments) < 2:
         return ""
-    top = max(y for points in series.values() for _, y in points) or 1
-    wide, high, steps = _WIDTH - _LEFT - 10, _HEIGHT - _BELOW - 10, max(len(x_names) - 1, 1)
-    out = [f'<h2>{escape(title)}</h2><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img">']
-    for part in range(5):
-        y = 10 + high - high * part / 4
-        out.append(f'<path d="M{_LEFT} {y:.1f}H{_WIDTH - 10}" stroke="#d8dee6"/>')
-        out.append(f'<text x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{top * part / 4:,.4g}</text>')
-    for n in range(0, len(x_names), max(len(x_names) // 6, 1)):
-        x = _LEFT + wide * n / steps
-        out.append(f'<text x="{x:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">{escape(x_names[n])}</text>')
+    begin, end = moments[0], moments[-1]
+    ticks = _ticks(max(y for points in series.values() for _, y in points))
+    names, height = _legend(list(series))
+    above = 14 + height
+    wide, high = _WIDTH - _LEFT - 20, _HEIGHT - _BELOW - 10
+
+    def x_of(at: int) -> float:
+        return _LEFT + wide * (at - begin) / (end - begin)
+
+    def y_of(value: float) -> float:
+        return above + high * (1 - value / ticks[-1])
+
+    out = [f'<h2>{escape(title)}</h2><svg viewBox="0 0 {_WIDTH} {above + high + _BELOW}" role="img">', *names]
+    for value in ticks:
+        out.append(f'<path d="M{_LEFT} {y_of(value):.1f}H{_LEFT + wide}" stroke="#d8dee6"/>')
+        out.append(f'<text x="{_LEFT - 8}" y="{y_of(value) + 4:.1f}" text-anchor="end">{short(value)}</text>')
+    for at in _moments(begin, end, span_ms):
+        x = x_of(at)
+        anchor = "start" if at == begin else "end" if at == end else "middle"
+        out.append(f'<path d="M{x:.1f} {above + high}v5" stroke="#8a97a5"/>')
+        out.append(f'<text x="{x:.1f}" y="{above + high + 19}" text-anchor="{anchor}">{_clock(at, begin, end)}</text>')
     for n, (name, points) in enumerate(series.items()):
         colour = _COLOURS[n % len(_COLOURS)]
-        path = " ".join(f"{_LEFT + wide * x / steps:.1f},{10 + high - high * y / top:.1f}" for x, y in points)
-        out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
-        out += [
-            f'<circle cx="{_LEFT + wide * x / steps:.1f}" cy="{10 + high - high * y / top:.1f}" r="2" fill="{colour}"/>'
-            for x, y in points
-        ]
-        out.append(f'<text x="{_LEFT + 8 + 130 * n}" y="9" style="fill:{colour}">{escape(name[:20])}</text>')
+        for run in _runs(points, begin, end, span_ms, zeros):
+            path = " ".join(f"{x_of(at):.1f},{y_of(y):.1f}" for at, y in run)
+            out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
+        for at, y in points if len(moments) <= 100 else ():
+            about = f"<title>{escape(name)}, {_clock(at, 0, 1 << 62)}: {y:,.0f}</title>"
+            out.append(f'<circle cx="{x_of(at):.1f}" cy="{y_of(y):.1f}" r="2.5" fill="{colour}">{about}</circle>')
     return "".join(out) + "</svg>"
+
+
+def _clipped(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _legend(names: list[str]) -> tuple[list[str], int]:
+    """The names with their colours, in as many rows as they need, and how high these are."""
+    out, x, y = [], float(_LEFT), 12
+    for n, name in enumerate(names):
+        text = _clipped(name, 40)
+        width = 26 + 6.6 * len(text)
+        if x > _LEFT and x + width > _WIDTH - 10:
+            x, y = float(_LEFT), y + 18
+        out.append(f'<rect x="{x:.0f}" y="{y - 9}" width="10" height="10" fill="{_COLOURS[n % len(_COLOURS)]}"/>')
+        out.append(f'<text x="{x + 15:.0f}" y="{y}">{escape(text)}</text>')
+        x += width
+    return out, y
+
+
+def _moments(begin: int, end: int, span_ms: int) -> list[int]:
+    """Begins of windows to name below a chart: both ends and, evenly between them, up to five more."""
+    steps = max((end - begin) // span_ms, 1)
+    parts = next((parts for parts in (6, 5, 4, 3, 2) if steps >= parts and steps % parts == 0), min(steps, 5))
+    return sorted({begin + steps * n // parts * span_ms for n in range(parts)} | {end})
+
+
+def _clock(at: int, begin: int, end: int) -> str:
+    """A moment, as exact as is of use between two others."""
+    moment, days = datetime.fromtimestamp(at / 1000, UTC), (end // _DAY_MS) - (begin // _DAY_MS)
+    if days > 10_000:
+        return f"{moment:%Y-%m-%d %H:%M:%S}"
+    if days > 40:
+        return f"{moment:%Y-%m-%d}"
+    seconds = ":%S" if end - begin < 600_000 else ""
+    return moment.strftime(("%H:%M" if days < 1 else "%m-%d %H:%M") + seconds)
+
+
+def _runs(
+    points: list[tuple[int, float]], begin: int, end: int, span_ms: int, zeros: bool
+) -> list[list[tuple[int, float]]]:
+    """The points that a line joins: those of windows that follow one another; with `zeros` all, and 0 between them."""
+    if zeros:
+        at = dict.fromkeys(n for p, _ in points for n in (p - span_ms, p + span_ms) if begin <= n <= end)
+        return [sorted({**dict.fromkeys((begin, end), 0.0), **dict.fromkeys(at, 0.0), **dict(points)}.items())]
+    runs: list[list[tuple[int, float]]] = []
+    for point in sorted(points):
+        if runs and point[0] - runs[-1][-1][0] <= span_ms:
+            runs[-1].append(point)
+        else:
+            runs.append([point])
+    return runs
 
 
 def audit_page(result: AuditResult) -> str:
@@ -114,22 +204,45 @@ def audit_page(result: AuditResult) -> str:
 
 def stats_page(result: StatsResult) -> str:
     """The result of a statistics run."""
-    windows = sorted({row["window"] for row in result.rows})
-    place = {window: n for n, window in enumerate(windows)}
-    series: dict[str, dict[str, list[tuple[float, float]]]] = {"messages": {}, "latencyP99": {}}
+    from penstock.spark.pipelines.stats import window_ms
+
+    series: dict[str, dict[str, list[tuple[int, float]]]] = {"messages": {}, "latencyP99": {}}
     totals: dict[str, float] = {}
+    late: dict[str, float] = {}
+    windows: set[int] = set()
     for row in result.rows:
         name = " · ".join("–" if row[by] is None else str(row[by]) for by in result.by) or "all"
+        at = round(datetime.fromisoformat(row["window"]).timestamp() * 1000) if row["window"] else 0
+        windows.add(at)
         totals[name] = totals.get(name, 0) + row["messages"]
+        late[name] = max(late.get(name, 0), row["latencyP99"])
         for what, held in series.items():
-            held.setdefault(name, []).append((place[row["window"]], row[what]))
-    first = sorted(totals, key=lambda name: -totals[name])[:6]
-    names = [window[5:16].replace("T", " ") for window in windows]
-    parts = [
-        f"<p>{result.messages:,} messages, {result.bytes:,} stored bytes, windows of {escape(result.window)}.</p>",
-        lines("Messages", {name: series["messages"][name] for name in first}, names),
-        lines("Latency from birth to store, 99th percentile, ms", {n: series["latencyP99"][n] for n in first}, names),
-        bars("Messages in all", sorted(totals.items(), key=lambda item: -item[1])[:20]),
-        table(("window", *result.by, *result.MEASURES), [list(row.values()) for row in result.rows]),
-    ]
+            held.setdefault(name, []).append((at, row[what]))
+    first = sorted(totals, key=lambda name: -totals[name])
+    shown, span = first[: len(_COLOURS)], window_ms(result.window)
+    few = f", of the {len(shown)} with the most messages" if len(first) > len(shown) else ""
+    parts = [_range(result, len(windows))]
+    for what, title, zeros in (
+        ("messages", "Messages in each window", True),
+        ("latencyP99", "Latency from birth to store in each window, 99th percentile, ms", False),
+    ):
+        parts.append(lines(title + few, {name: series[what][name] for name in shown}, span, zeros=zeros))
+    parts.append(bars("Messages in all", [(name, totals[name]) for name in first[:20]]))
+    worst = (
+        "Latency from birth to store, 99th percentile" + (" in the worst window" if len(windows) > 1 else "") + ", ms"
+    )
+    parts.append(bars(worst, [(name, late[name]) for name in first[:20]], _COLOURS[1]))
+    rows = [[row["window"][:19].replace("T", " ") or "all", *list(row.values())[1:]] for row in result.rows]
+    parts.append(table(("window (UTC)", *result.by, *result.MEASURES), rows))
     return page(f"Statistics of {result.source}", parts)
+
+
+def _range(result: StatsResult, windows: int) -> str:
+    """What was counted, in a sentence: how much, from when to when, in how many windows."""
+    if not result.rows:
+        return "<p>No messages.</p>"
+    times = [f"{text[:19].replace('T', ' ')}" for text in (result.first, result.last)]
+    when = f", stored from {times[0]} to {times[1]} UTC" if result.first else ""
+    of = "in one window" if windows == 1 else f"in {windows:,} windows"
+    of += "" if result.window == "all" else f" of {escape(result.window)}"
+    return f"<p>{result.messages:,} messages, {result.bytes:,} stored bytes{when}, {of}.</p>"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from penstock.errors import ConfigError
-from penstock.spark import java
+from penstock.spark import java, plainly
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,13 +31,13 @@ _jvm_words: IO[bytes] | None = None  # what the JVM says on its standard error
 
 
 def session(
-    app: str = "penstock",
+    app: str | None = None,
     *,
     master: str | None = None,
     config: Mapping[str, str] | None = None,
     quick: bool = False,
 ) -> SparkSession:
-    """A session that knows `format("penstock")`: the active one, only registered with, or a new local one.
+    """A session that knows `format("penstock")`: the active one, what `spark-submit` was given, or a new local one.
 
     `master` is Spark's, or `sc://host:port` for a Spark Connect server. `config` wins over what is set here. `quick`
     starts two seconds sooner and computes slower: for short jobs.
@@ -48,9 +48,16 @@ def session(
     if active is None and running():  # in a thread that has not used it yet
         active = SparkSession.builder.getOrCreate()
     if active is None:
-        where = master or os.environ.get("PENSTOCK_SPARK_MASTER", "local[*, 4]")
-        start = _connect if where.startswith("sc://") else _start
-        active = start(app, where, dict(config or {}), quick)
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # the JVM of spark-submit runs this program
+        where = master or os.environ.get("SPARK_REMOTE")
+        if where is None and not submitted:
+            where = os.environ.get("PENSTOCK_SPARK_MASTER", "local[*, 4]")
+        if where is not None and where.startswith("sc://"):
+            active = _connect(app or "penstock", where, dict(config or {}), quick)
+        elif submitted or where is None:
+            active = _submitted(app, where, dict(config or {}))
+        else:
+            active = _start(app or "penstock", where, dict(config or {}), quick)
     register(active)
     return active
 
@@ -86,7 +93,6 @@ def settings(quick: bool = False) -> dict[str, str]:
         "spark.python.unix.domain.socket.enabled": str(sys.platform == "linux").lower(),
         "spark.sql.shuffle.partitions": str(cores),
         "spark.python.authenticate.socketTimeout": "120s",  # a worker may start slowly on a busy machine
-        "spark.sql.pyspark.jvmStacktrace.enabled": "true",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.driver.memory": "2g",
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}"
@@ -100,6 +106,7 @@ def _hush() -> None:
     warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")
     for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(name).disabled = True
+    plainly.shorten_exceptions()
 
 
 def _connect(app: str, where: str, config: dict[str, str], quick: bool) -> SparkSession:
@@ -109,6 +116,7 @@ def _connect(app: str, where: str, config: dict[str, str], quick: bool) -> Spark
     _hush()
     _knock(where)
     try:
+        plainly.shorten_connect_exceptions()
         builder = SparkSession.builder.remote(where).appName(app)
         for name, value in {"spark.sql.session.timeZone": "UTC", **config}.items():
             builder = builder.config(name, value)
@@ -160,6 +168,37 @@ def _start(app: str, master: str, config: dict[str, str], quick: bool) -> SparkS
         raise _not_started(master, error) from None
 
 
+_ANYWHERE = (
+    "spark.sql.session.timeZone", "spark.sql.python.filterPushdown.enabled", "spark.python.authenticate.socketTimeout",
+    "spark.sql.execution.arrow.pyspark.enabled",
+)  # fmt: skip
+
+
+def _submitted(app: str | None, master: str | None, config: dict[str, str]) -> SparkSession:
+    """The session of a program that `spark-submit` runs: its master, name and settings count, ours only fill gaps."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    _hush()
+    _let_workers_import_us()
+    try:
+        SparkContext._ensure_initialized()  # type: ignore[attr-defined]
+        conf = SparkConf(_jvm=SparkContext._jvm)
+        ours = settings()
+        for name in _ANYWHERE:
+            conf.setIfMissing(name, ours[name])
+        if not _installed():
+            conf.setIfMissing("spark.executorEnv.PYTHONPATH", str(_root()))
+        for name, value in {**config, "spark.master": master, "spark.app.name": app}.items():
+            if value is not None:
+                conf.set(name, value)
+        if (conf.get("spark.master") or "").startswith("local"):
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        return SparkSession.builder.config(conf=conf).getOrCreate()
+    except Exception as error:
+        raise _not_started(master or "the master submitted to", error) from None
+
+
 def _not_started(master: str, error: Exception) -> ConfigError:
     """Why there is no session: what the JVM logged as an error says it better than what it answered."""
     said = [match[1] for match in _JVM_SAID.finditer(jvm_words(200))]
@@ -174,10 +213,18 @@ def _not_started(master: str, error: Exception) -> ConfigError:
 
 def _let_workers_import_us() -> None:
     """Spark's Python workers must find this package even where it is run from a source tree."""
-    root = str(Path(__file__).parents[2])
+    root = str(_root())
     known = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    if "site-packages" not in root and root not in known:
+    if not _installed() and root not in known:
         os.environ["PYTHONPATH"] = os.pathsep.join([root, *filter(None, known)])
+
+
+def _root() -> Path:
+    return Path(__file__).parents[2]
+
+
+def _installed() -> bool:
+    return "site-packages" in str(_root())
 
 
 def _executor_settings(master: str) -> dict[str, str]:
@@ -196,6 +243,9 @@ def jvm_words(lines: int = 30) -> str:
 
 def cause(error: BaseException) -> str:
     """What went wrong, in one line: the innermost Python error behind a Spark exception, without its stack."""
+    ours = plainly.told(error)
+    if ours:
+        return ours.splitlines()[0]
     text = str(error)
     if text.startswith("An error occurred while calling "):  # Py4J: the innermost error of Java, if Python has none
         found = _JAVA_ERROR.findall(text)

@@ -20,6 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.client.staging import Sealed, Sender, SinkRun, StageClient, Stager
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark import sinkoptions
+from penstock.spark.plainly import all_plainly
 from penstock.spark.sinkoptions import SinkOptions
 
 if TYPE_CHECKING:
@@ -158,6 +159,7 @@ def _context() -> Any:
     return context
 
 
+@all_plainly("write", "commit")
 class BatchWriter(DataSourceArrowWriter):
     """`df.write.format("penstock")`: one job is one batch, named by `jobId`."""
 
@@ -179,6 +181,7 @@ class BatchWriter(DataSourceArrowWriter):
             client_of(self.options).drop_all(self.run)
 
 
+@all_plainly("write", "commit")
 class StreamWriter(DataSourceStreamArrowWriter):
     """`df.writeStream.format("penstock")`: the micro-batches of one query, numbered by Spark."""
 

@@ -45,6 +45,7 @@ from penstock.client.reader import Fetched, LogReader, MessageQueue
 from penstock.errors import ClientError, ConnectionLost, Corrupt, NoRoute, PenstockError
 from penstock.spark import planning, schema
 from penstock.spark.options import SourceOptions, parse
+from penstock.spark.plainly import all_plainly
 from penstock.spark.planning import Offsets, Range
 
 if TYPE_CHECKING:
@@ -289,10 +290,8 @@ class _NotYet(ClientError):
 def _gap(options: SourceOptions, wanted: Range, at: int, got: Fetched) -> int:
     """Where to go on when the range's next offset is not there: within the range, never before or behind it."""
     until = min(got.min_offset, wanted.end) if got.min_offset > at else wanted.end
-    name = f"{wanted.queue.topic} queue {wanted.queue.queue_id} at {wanted.queue.broker}"
-    planning.lost(
-        options, f"offsets {at} to {until} of {name} are gone (it holds {got.min_offset} to {got.max_offset})"
-    )
+    gone = max(got.min_offset, until) if options.fail_on_data_loss else until  # then it is said once, for all pieces
+    planning.lost_range(options, wanted.queue, at, gone, (got.min_offset, got.max_offset))
     return until
 
 
@@ -319,6 +318,7 @@ def _patiently(options: SourceOptions, ask: Callable[[], T], *, known: bool = Tr
 # -- batch
 
 
+@all_plainly("partitions", "read")
 class Reader(DataSourceReader):
     """Reads fixed ranges once."""
 
@@ -423,20 +423,24 @@ class FilteringReader(Reader):
 # -- stream
 
 
+@all_plainly("prepareForTriggerAvailableNow", "latestOffset", "partitions", "read")
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans micro-batches; the tasks read what two offsets say, however often and whenever they are asked."""
 
     def __init__(self, options: SourceOptions, wanted: StructType) -> None:
         self.options, self.wanted = options, wanted
         self.target: dict[MessageQueue, tuple[int, int]] | None = None  # frozen by Trigger.AvailableNow
+        self.begin: Offsets | None = None  # of a new query
         self.latest: dict[str, Any] | None = None
         self.shown: Offsets = {}  # what the group was last told
         self.batch_ms = 0  # monotonic time of the last batch
 
     def initialOffset(self) -> dict[str, Any]:
-        cluster, o = connection(self.options), self.options
-        found = _patiently(o, lambda: planning.starts(cluster, o, self._seen(), stream=True), known=False)
-        return planning.to_json(found)
+        """No positions at all. Spark asks this anew in each plan until a batch is committed, after a restart, too.
+
+        Where the query begins is asked once, and travels in the end offset of its first micro-batch.
+        """
+        return {}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self.target = self._bounds(known=False)
@@ -452,24 +456,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]
         at = planning.from_json(start)
         self._show(at)
+        first = None if start else self._begin()
+        at = at if first is None else first
         known = self.target if self.target is not None else self._bounds(known=bool(at))
         self.latest = planning.to_json({queue: max(end, at.get(queue, 0)) for queue, (_, end) in known.items()})
         for queue, (_, end) in known.items():
             if at.get(queue, 0) > end and self.target is None:
                 planning.lost(self.options, f"{queue} ends at {end}, before the offset {at[queue]} reached already")
-        counts = planning.available(at, known)
+        after = planning.after_gaps(at, known)
+        for queue, oldest in after.items():
+            planning.lost_range(self.options, queue, at[queue], oldest, known[queue])
+        reached = {**at, **after}
+        counts = planning.available(reached, known)
         if not isinstance(limit, ReadAllAvailable):
             if self._wait_for_more(sum(counts.values())):
                 return start
-            counts = self._limited(at, known, counts)
-        wanted = {queue: at.get(queue, known[queue][0]) + count for queue, count in counts.items()}
-        return planning.advance(start, known, wanted)
+            counts = self._limited(reached, known, counts)
+        wanted = {queue: reached.get(queue, known[queue][0]) + count for queue, count in counts.items()}
+        return planning.advance(start, known, wanted, first, after)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self.latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         o = self.options
+        if not start and planning.FROM not in end:  # a checkpoint of before the beginning travelled in the offset
+            start = planning.to_json(self._begin())
         ranges = planning.between(start, end, o)
         return [RangePartition(r, o.tags) for r in planning.cut(ranges, o.min_partitions, o.max_records_per_partition)]
 
@@ -483,6 +495,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """Nothing: the process ends with the query."""
+
+    def _begin(self) -> Offsets:
+        """Where a new query begins: the first answer is the only one."""
+        if self.begin is None:
+            self.begin = _patiently(self.options, self._starts, known=False)
+        return self.begin
+
+    def _starts(self) -> Offsets:
+        cluster, o = connection(self.options), self.options
+        if self.target is not None:
+            known = self.target
+        elif o.starting_group is not None or isinstance(o.starting_offsets, dict):
+            known = _settled(cluster, planning.find_queues(cluster, o))  # who names a position may have just seen it
+        else:
+            known = self._seen()
+        return planning.starts(cluster, o, known, stream=True)
 
     def _bounds(self, *, known: bool) -> dict[MessageQueue, tuple[int, int]]:
         """As `_seen`, with patience: a broker that is away for a while is no reason to end a query."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import difflib
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
@@ -33,6 +33,7 @@ from penstock.wire.record import decode_record, iter_records, parse_offset_msg_i
 from penstock.wire.remoting import RemotingCommand
 
 QUEUE_COUNT = 8  # of a new topic, on each broker
+AT_ONCE = 256  # requests on their way, of calls that make many
 
 
 class QueueStats(NamedTuple):
@@ -162,6 +163,32 @@ class Admin:
         else:
             found = loads(answer.body) if answer.code == ResponseCode.SUCCESS else None
         return found if isinstance(found, dict) else {}
+
+    async def create_topics(
+        self,
+        topics: Iterable[str],
+        queue_count: int | None = None,
+        *,
+        broker: str | None = None,
+        perm: int | None = None,
+        level: str | None = None,
+        force: bool = False,
+    ) -> None:
+        """`create_topic` for many: a broker writes its table, and registers, once for all that are on their way together.
+
+        All are tried; then the first error is raised.
+        """
+        names = list(dict.fromkeys(topics))
+        errors: list[BaseException] = []
+        for at in range(0, len(names), AT_ONCE):
+            asked = [
+                self.create_topic(name, queue_count, broker=broker, perm=perm, level=level, force=force)
+                for name in names[at : at + AT_ONCE]
+            ]
+            results = await asyncio.gather(*asked, return_exceptions=True)
+            errors += [error for error in results if error is not None]
+        if errors:
+            raise errors[0]
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic of either kind from every broker that has it, and from the routes."""

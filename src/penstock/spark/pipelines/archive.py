@@ -1,7 +1,8 @@
 """Topics to Parquet: every offset once, whatever is killed when.
 
 Spark schedules ranges of offsets; each task fetches, decodes and writes its files itself and hands back one row per
-file, so the messages never enter the JVM. `manifest` says how a killed run is resumed.
+file, so the messages never enter the JVM. Without Spark, and when there is little, this process does the same. `manifest`
+says how a killed run is resumed.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from typing import TYPE_CHECKING, Any
 from penstock.spark import planning, schema
 from penstock.spark.options import SourceOptions, parse
 from penstock.spark.pipelines import manifest, tables
+from penstock.spark.pipelines.parallel import SMALL_MESSAGES, started
 from penstock.spark.planning import Range
 from penstock.spark.source import RangePartition, batches, connection
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+
+    from penstock.spark.pipelines.parallel import Spark
 
 COLUMNS = ("key", "value", "partition", "offset", "timestamp", "tags", "properties", "bornTimestamp", "reconsumeTimes")
 FILE_RECORDS = 1_000_000
@@ -69,7 +72,7 @@ class Result:
 
 
 def run(
-    spark: SparkSession,
+    spark: Spark,
     topic: str,
     to: str | Path,
     *,
@@ -109,6 +112,8 @@ def run(
     with manifest.locked(folder, topic):
         state = manifest.load(folder, topic)
         _sweep(folder, topic)
+        if table == "delta" and not manifest.root_of(folder, topic).exists():
+            (folder / topic).mkdir(parents=True)
         resumed = len(state.pending)
         files = []
         for ranges in (state.pending, None):  # first what a killed run had begun, then what is new
@@ -147,14 +152,15 @@ def _plan(state: manifest.Manifest, options: SourceOptions, file_records: int) -
 
 def _sweep(folder: Path, topic: str) -> None:
     """Remove what killed tasks left half written."""
-    for path in (folder / f"topic={topic}").glob("broker=*/queue=*/.*.writing"):
+    root = manifest.root_of(folder, topic)
+    for path in [*root.glob("broker=*/queue=*/.*.writing"), *manifest.notes_of(folder).glob(f"{topic}.*.writing")]:
         path.unlink(missing_ok=True)
-    if not (folder / f"topic={topic}" / "_delta_log").exists():
+    if not (root / "_delta_log").exists():
         tables.remove_contained(folder, topic)
 
 
 def _write_all(
-    spark: SparkSession,
+    spark: Spark,
     folder: Path,
     ranges: list[Range],
     options: SourceOptions,
@@ -164,10 +170,14 @@ def _write_all(
     def work(ids: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return write_ranges(ids, ranges, str(folder), options, compression)
 
-    tasks = spark.range(0, len(ranges), 1, len(ranges)).mapInArrow(work, _RETURNS)
+    session = started(spark, small=sum(r.end - r.start for r in ranges) <= SMALL_MESSAGES)
     with _Watch(folder, ranges, progress):
-        rows = tasks.collect()
-    return sorted((File(**row.asDict()) for row in rows), key=lambda f: (f.broker, f.queue, f.first))
+        if session is None:
+            files = [write_range(r, folder, options, compression) for r in ranges]
+        else:
+            tasks = session.range(0, len(ranges), 1, len(ranges)).mapInArrow(work, _RETURNS)
+            files = [File(**row.asDict()) for row in tasks.collect()]
+    return sorted(files, key=lambda f: (f.broker, f.queue, f.first))
 
 
 def write_ranges(
@@ -195,7 +205,7 @@ def write_range(r: Range, folder: Path, options: SourceOptions, compression: str
     if not path.exists():
         arrow = schema.arrow_of(options.columns)
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.writing")
+        aside = manifest.notes_of(folder) / f"{r.queue.topic}.{uuid.uuid4().hex}.writing"
         encoded = [name for name in arrow.names if name in _FEW_VALUES]
         held: list[pa.RecordBatch] = []
         with open(aside, "wb") as file:

@@ -12,10 +12,14 @@
 
 A changed bit outside a body is found only where whole-record sums are (stores of ours; RocketMQ has body sums alone), or where it
 breaks a length, a place, an offset or an entry. Nothing is written, no lock is taken.
+
+A store at work moves on meanwhile. What is looked at is the log below the durable position at the beginning; what lies
+beside the log is read after that and may be ahead of it, and segments that retention drops in between are left out.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_left
 from collections.abc import Iterator
@@ -33,11 +37,11 @@ from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
 from penstock.spark import derive, logfiles
 from penstock.spark.derive import Window
 from penstock.spark.logfiles import Damage, Piece, Segment
-from penstock.spark.pipelines.parallel import Progress, over
+from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 from penstock.spark.pipelines.reindex import _INDEX_ENTRY, _INDEX_HEADER
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from penstock.spark.pipelines.parallel import Spark
 
 SPLIT_BYTES = 128 << 20
 FINDINGS_MAX = 1000  # of a task, and in the result
@@ -88,8 +92,10 @@ class Result:
 
 @dataclass
 class Part:
-    """What a task found in its piece. A stretch is [first offset, last offset, physical offset of the first]."""
+    """What a task found in one piece. A stretch is [first offset, last offset, physical offset of the first]."""
 
+    base: int  # of the piece's segment
+    dropped: bool = False  # the segment was gone before it was read
     records: int = 0
     unchecked: int = 0
     index_entries: int = 0
@@ -107,7 +113,7 @@ class Part:
 
 
 def run(
-    spark: SparkSession | None,
+    spark: Spark,
     store: str | Path,
     *,
     split_bytes: int = SPLIT_BYTES,
@@ -120,16 +126,20 @@ def run(
     folder = Path(store).absolute()
     if not (folder / "commitlog").is_dir():
         raise ConfigError(f"{folder} is no store folder: it has no folder commitlog")
+    durable, moving = logfiles.durable_end(folder), (folder / "abort").exists()
     segments = logfiles.find(str(folder))
     delays = delay_levels(message_delay_level)
     total = sum(segment.end for segment in segments)
 
     def work(pieces: list[Piece]) -> Iterator[Part]:
-        yield examine(folder, pieces, delays)
+        queues: dict[tuple[str, int], Queue] = {}
+        for piece in pieces:
+            yield examine(folder, piece, delays, queues)
 
-    parts = over(spark, logfiles.cut(segments, split_bytes, None), work, progress, total)
+    parts = over(spark, logfiles.cut(segments, split_bytes, None), work, progress, total, small=total <= SMALL_BYTES)
     result = Result(str(folder), len(segments), total)
-    _Judge(folder, segments, parts, result).run()
+    # A broker is at work, or was killed: what lies beside the log may be ahead of what was read of it.
+    _Judge(folder, segments, parts, result, durable, moving or (folder / "abort").exists()).run()
     result.seconds = round(time.monotonic() - began, 3)
     if report:
         from penstock.spark.report import audit_page
@@ -141,28 +151,28 @@ def run(
 # -- in the tasks
 
 
-def examine(folder: Path, pieces: list[Piece], delays: tuple[int, ...]) -> Part:
-    """Everything about some pieces of the log that can be said from these and the files beside it."""
-    part = Part()
-    queues: dict[tuple[str, int], Queue] = {}
-    for piece in pieces:
+def examine(folder: Path, piece: Piece, delays: tuple[int, ...], queues: dict[tuple[str, int], Queue]) -> Part:
+    """Everything about a piece of the log that can be said from it and the files beside it."""
+    base = piece.segment.base
+    part = Part(base)
+    try:
         sums = _sums(folder, piece.segment)
         keyed: list[Any] = []
-        in_segment = part.segments.setdefault(piece.segment.base, [0, 0])
+        in_segment = part.segments.setdefault(base, [0, 0])
         for found in derive.windows(piece, delays):
             if isinstance(found, Damage):
-                base = found.segment.base
                 in_segment[1] += found.end - found.begin
-                part.add(
-                    Finding("damage", "no record that can be right", found.segment.path, position=base + found.begin,
-                            end=base + found.end)
-                )  # fmt: skip
+                why = "no record that can be right"
+                begin, end = base + found.begin, base + found.end
+                part.add(Finding("damage", why, found.segment.path, position=begin, end=end))
                 continue
             in_segment[0] += len(found.topic)
             _window(folder, part, found, sums, queues, piece.segment)
             rows, hashes = found.keys()
-            keyed.append(_key_of(found.physical[rows] - piece.segment.base - piece.begin, hashes))
+            keyed.append(_key_of(found.physical[rows] - base - piece.begin, hashes))
         _orphan_keys(folder, part, piece, keyed)
+    except FileNotFoundError:
+        return Part(base, dropped=True)
     return part
 
 
@@ -249,6 +259,14 @@ def _stretch(stretches: list[list[int]], offsets: Any, physical: Any) -> None:
             stretches.append([first, last, int(physical[begin])])
 
 
+def _entries_of(path: Path) -> Any:
+    """A consume-queue file's entries; none of a file that was dropped since it was listed."""
+    try:
+        return np.fromfile(path, derive.ENTRY)
+    except FileNotFoundError:
+        return np.empty(0, derive.ENTRY)
+
+
 class Queue:
     """A consume queue's entries, mapped file by file."""
 
@@ -260,7 +278,7 @@ class Queue:
     def entries(self, number: int) -> Any:
         if number not in self.held:
             self.held.clear()
-            self.held[number] = np.fromfile(self.files[number][1], derive.ENTRY)
+            self.held[number] = _entries_of(self.files[number][1])
         return self.held[number]
 
     def disagree(self, w: Window, mine: Any) -> Any:
@@ -292,7 +310,11 @@ def _orphan_keys(folder: Path, part: Part, piece: Piece, keyed: list[Any]) -> No
     low, high = piece.segment.base + piece.begin, piece.segment.base + piece.end
     known = np.sort(np.concatenate(keyed)) if keyed else np.empty(0, np.int64)
     for path in sorted((folder / "index").glob("[0-9]*")):
-        first, entries = Index(path).between(low, high)
+        try:
+            index = Index(path)
+        except FileNotFoundError:  # dropped since
+            continue
+        first, entries = index.between(low, high)
         part.index_entries += len(entries)
         physical, hashes = entries["physical"].astype(np.int64), entries["hash"].astype(np.int64)
         asked = _key_of(physical - low, hashes)
@@ -349,8 +371,8 @@ class Index:
             n = previous if previous < n else 0  # links lead to older entries only
         return found
 
-    def faults(self) -> Iterator[tuple[int, str]]:
-        """(entry, why) of what is wrong in the file itself."""
+    def faults(self, moving: bool = False) -> Iterator[tuple[int, str]]:
+        """(entry, why) of what is wrong in the file itself. `moving`: entries may be added meanwhile."""
         if not self.whole:
             yield 0, "its size or its count cannot be right"
             return
@@ -370,10 +392,21 @@ class Index:
         for n in np.flatnonzero(entries["previous"][1:] != previous).tolist():
             yield n + 1, f"entry {n + 1} links to {int(entries['previous'][n + 1])}, not to {int(previous[n])}"
         heads = np.fromfile(self.path, ">i4", self.slots, offset=40).astype(np.int64)
+        if moving:
+            self._as_before(heads)
         wanted = np.zeros(self.slots, np.int64)
         wanted[slot] = np.arange(1, len(slot) + 1)
         for at in np.flatnonzero(heads != wanted).tolist():
             yield int(wanted[at]), f"slot {at} begins with entry {int(heads[at])}, not {int(wanted[at])}"
+
+    def _as_before(self, heads: Any) -> None:
+        """Take slots that begin with a newer entry than was counted back to the first that was."""
+        after = np.memmap(self.path, _INDEX_ENTRY, "r", 40 + self.slots * 4, self.room)["previous"]
+        for at in np.flatnonzero(heads >= self.count).tolist():
+            n = int(heads[at])
+            while self.count <= n < self.room:
+                n = min(int(after[n]), n - 1)
+            heads[at] = n
 
 
 # -- on the driver
@@ -382,16 +415,32 @@ class Index:
 class _Judge:
     """Puts the parts together."""
 
-    def __init__(self, folder: Path, segments: list[Segment], parts: list[Part], result: Result) -> None:
-        self.folder, self.segments, self.parts, self.result = folder, segments, parts, result
-        self.first, self.end = segments[0].base, segments[-1].base + segments[-1].end
-        self.moving = (folder / "abort").exists()  # a broker is at work, or was killed: the newest entries may be ahead
+    def __init__(
+        self,
+        folder: Path,
+        segments: list[Segment],
+        parts: list[Part],
+        result: Result,
+        durable: int | None,
+        moving: bool,
+    ) -> None:
+        self.folder, self.result, self.durable, self.moving = folder, result, durable, moving
+        self.end = segments[-1].base + segments[-1].end
+        self.usual = max(segment.size for segment in segments)
+        self.first = max([part.base + self.usual for part in parts if part.dropped], default=segments[0].base)
+        self.segments = [segment for segment in segments if segment.base >= self.first]
+        self.parts = [part for part in parts if part.base >= self.first]
+        self.last = segments[-1].path
         self.findings: list[Finding] = []
         self.holes: list[tuple[int, int]] = []  # bytes of the log that are known to be lost
         self.gone: dict[tuple[str, int], set[int]] = {}
 
     def run(self) -> None:
         result = self.result
+        if len(self.segments) < result.segments:
+            why = f"{result.segments - len(self.segments)} segments were dropped while this ran"
+            self.findings.append(Finding("note", why, end=self.first))
+            result.segments = len(self.segments)
         for part in self.parts:
             result.records += part.records
             result.unchecked += part.unchecked
@@ -415,7 +464,7 @@ class _Judge:
         result.findings = self.findings[:FINDINGS_MAX]
 
     def _segments(self) -> None:
-        usual = max(segment.size for segment in self.segments)
+        usual = self.usual
         for before, after in pairwise(self.segments):
             end = before.base + usual
             if before.size < usual:
@@ -424,9 +473,8 @@ class _Judge:
                 self._lost("a segment is missing", before.path, end, after.base)
             elif after.base < end:
                 self._lost("the segment begins inside the one before it", after.path, after.base, end)
-        durable = logfiles.durable_end(self.folder)
-        if durable is not None and durable > self.end:
-            self._lost("the log ends before its durable position", self.segments[-1].path, self.end, durable)
+        if self.durable is not None and self.durable > self.end:
+            self._lost("the log ends before its durable position", self.last, self.end, self.durable)
 
     def _lost(self, why: str, path: str, position: int, end: int) -> None:
         self.findings.append(Finding("damage", why, path, position=position, end=end))
@@ -436,10 +484,10 @@ class _Judge:
     def _queues(self) -> None:
         base = self.folder / "consumequeue"
         there = {
-            (topic.name, int(queue.name))
+            (topic.name, int(name))
             for topic in (base.iterdir() if base.is_dir() else ())
-            for queue in topic.iterdir()
-            if queue.name.isdigit()
+            for name in _names(topic)
+            if name.isdigit()
         }
         stretches: dict[tuple[str, int], list[list[int]]] = {}
         for part in self.parts:
@@ -459,7 +507,7 @@ class _Judge:
         """(offsets, physical offsets, sizes) of the entries that should lead to a record, and the offsets given up."""
         found, fillers = [np.empty((0, 3), np.int64)], set()
         for first, path in derive.segment_files(str(folder)):
-            held = np.fromfile(path, derive.ENTRY)
+            held = _entries_of(Path(path))
             size, physical = held["size"].astype(np.int64), held["physical"].astype(np.int64)
             offsets = first // 20 + np.arange(len(held))
             given_up = (size == derive.FILLER_SIZE) & (physical == 0)
@@ -510,6 +558,10 @@ class _Judge:
         orphans = ~known & (physical >= self.first)
         if self.moving:
             orphans &= physical < self.end
+        if self.moving and orphans.any():  # an entry may have been read while it was written
+            again, places, *_ = self._entries(self.folder / "consumequeue" / topic / str(queue))
+            now = dict(zip(again.tolist(), places.tolist(), strict=True))
+            orphans &= [now.get(n) == at for n, at in zip(offsets.tolist(), physical.tolist(), strict=True)]
         for i in np.flatnonzero(orphans).tolist():
             at = int(physical[i])
             if any(begin <= at < end for begin, end in self.holes):
@@ -520,9 +572,16 @@ class _Judge:
             self.findings.append(Finding(level, why, where, topic, queue, int(offsets[i]), at, at + int(sizes[i])))
 
     def _index(self) -> None:
-        for path in sorted((self.folder / "index").glob("[0-9]*")):
-            index = Index(path)
-            for n, why in index.faults():
+        paths = sorted((self.folder / "index").glob("[0-9]*"))
+        for path in paths:
+            try:
+                index = Index(path)
+                faults = list(index.faults(self.moving))
+            except FileNotFoundError:  # dropped since
+                continue
+            if self.moving and path == paths[-1] and index.count == 0:  # being made
+                continue
+            for n, why in faults:
                 at = int(index.entries["physical"][n]) if index.whole and 0 < n < index.count else -1
                 self.findings.append(Finding("derived", why, str(path), position=at, end=at))
             beyond = np.asarray(index.entries["physical"][1:], np.int64) >= self.end
@@ -531,3 +590,11 @@ class _Judge:
                 self.findings.append(
                     Finding("derived", f"index entry {n + 1} points beyond the log", str(path), position=at, end=at)
                 )
+
+
+def _names(folder: Path) -> list[str]:
+    """What is in a folder; nothing in one that was dropped since it was listed."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []

@@ -1,8 +1,15 @@
 """What an archive holds and what it is about to hold, in one small file beside it.
 
-    <folder>/_penstock/<topic>.json        {"version": 1, "topic": T, "next": {broker: {queue: offset}},
+    <folder>.penstock/<topic>.json         {"version": 1, "topic": T, "next": {broker: {queue: offset}},
                                             "pending": [[broker, queue, first, until], …]}
     <folder>/topic=T/broker=B/queue=Q/<first>-<last>.parquet      20 digits each, so that names sort
+    <folder>/T/broker=B/…                  of a topic that was begun as a Delta table: some readers take `topic=T` in the
+                                            place of a table for a column of it
+    <folder>/_penstock/<topic>.lock        empty
+
+In the folder itself stand Parquet files and empty ones alone, because readers that take a folder as it is refuse it
+otherwise. Notes inside it, in `_penstock`, are those of older versions; they are there still where nothing can be written
+beside the folder.
 
 A run writes the ranges it is going to archive into `pending` before the first file, and moves `next` past them after
 the last. A killed run's ranges are finished first and under the same names, whatever has arrived meanwhile: so no two
@@ -39,9 +46,9 @@ class Manifest:
     next: Offsets = field(default_factory=dict)
     pending: list[Range] = field(default_factory=list)
 
-    @property
-    def path(self) -> Path:
-        return self.folder / "_penstock" / f"{self.topic}.json"
+    def paths(self) -> list[Path]:
+        """Where the file may be; where it would be looked for first, first."""
+        return [place / f"{self.topic}.json" for place in (_beside(self.folder), self.folder / "_penstock")]
 
     def save(self) -> None:
         """Replace the file; durable when this returns."""
@@ -49,29 +56,33 @@ class Manifest:
         for queue in sorted(self.next):
             state["next"].setdefault(queue.broker, {})[str(queue.queue_id)] = self.next[queue]
         state["pending"] = [[r.queue.broker, r.queue.queue_id, r.start, r.end] for r in self.pending]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self.path.with_suffix(".tmp")
+        path = notes_of(self.folder) / f"{self.topic}.json"
+        fresh = path.with_suffix(".tmp")
         with open(fresh, "w") as file:
             json.dump(state, file, indent=1)
             file.flush()
             os.fsync(file.fileno())
-        fresh.replace(self.path)
-        flush_folder(self.path.parent)
+        fresh.replace(path)
+        flush_folder(path.parent)
+        for other in self.paths():
+            if other != path and other.exists():
+                other.unlink()
 
 
 def load(folder: Path, topic: str) -> Manifest:
     """The manifest as it was saved, or as the files' names tell. `Corrupt` when the file is not one."""
     manifest = Manifest(folder, topic)
     try:
-        state = json.loads(manifest.path.read_text())
+        path = next((path for path in manifest.paths() if path.exists()), manifest.paths()[0])
+        state = json.loads(path.read_text())
     except FileNotFoundError:
         for r in archived(folder, topic):
             manifest.next[r.queue] = max(manifest.next.get(r.queue, 0), r.end)
         return manifest
     except ValueError as error:
-        raise Corrupt(manifest.path, 0, f"{error}; delete it to rebuild it from the files' names") from None
+        raise Corrupt(path, 0, f"{error}; delete it to rebuild it from the files' names") from None
     if state.get("version") != VERSION:
-        raise Corrupt(manifest.path, 0, f"version {state.get('version')} is not {VERSION}")
+        raise Corrupt(path, 0, f"version {state.get('version')} is not {VERSION}")
     for broker, queues in state["next"].items():
         for queue_id, offset in queues.items():
             manifest.next[MessageQueue(topic, broker, int(queue_id))] = offset
@@ -79,16 +90,46 @@ def load(folder: Path, topic: str) -> Manifest:
     return manifest
 
 
+def _beside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.penstock")
+
+
+def notes_of(folder: Path) -> Path:
+    """Where notes and half-written files go: beside the folder, on the same file system; else inside it. Made if need be."""
+    beside = _beside(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        beside.mkdir(exist_ok=True)
+        if beside.stat().st_dev == folder.stat().st_dev and os.access(beside, os.W_OK):
+            return beside
+    except OSError:  # nobody may write there
+        pass
+    inside = folder / "_penstock"
+    inside.mkdir(exist_ok=True)
+    return inside
+
+
+def root_of(folder: Path, topic: str) -> Path:
+    """The folder of a topic's files, which is the place of its Delta table."""
+    marked, plain = folder / f"topic={topic}", folder / topic
+    return plain if plain.is_dir() and not marked.exists() else marked
+
+
+def topic_of(path: Path) -> str:
+    """The topic whose file this is."""
+    return path.parts[-4].removeprefix("topic=")
+
+
 def file_of(folder: Path, r: Range) -> Path:
     """Where a range's rows go: the same range always to the same file."""
-    place = folder / f"topic={r.queue.topic}" / f"broker={r.queue.broker}" / f"queue={r.queue.queue_id}"
+    place = root_of(folder, r.queue.topic) / f"broker={r.queue.broker}" / f"queue={r.queue.queue_id}"
     return place / f"{r.start:020d}-{r.end - 1:020d}.parquet"
 
 
 def archived(folder: Path, topic: str) -> list[Range]:
     """The ranges of all finished files, sorted."""
     found = []
-    for path in (folder / f"topic={topic}").glob("broker=*/queue=*/*.parquet"):
+    for path in root_of(folder, topic).glob("broker=*/queue=*/*.parquet"):
         name = _NAME.fullmatch(path.name)
         if name:
             queue = MessageQueue(topic, path.parts[-3].partition("=")[2], int(path.parts[-2].partition("=")[2]))

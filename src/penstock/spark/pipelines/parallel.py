@@ -1,7 +1,8 @@
 """Spreads work over Spark's tasks: one item a task, and back come small answers, never the messages.
 
 `work(item)` runs in a Python task and yields what pickles; the answers are returned in the order of the items. Without
-Spark (None) the same runs in this process, one item after another.
+Spark (None) the same runs in this process, one item after another; with a function in place of the session, small work does,
+and for the rest the function is called for one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import SparkSession
 
+    Spark = SparkSession | Callable[[], SparkSession] | None
+
 log = logging.getLogger(__name__)
 I = TypeVar("I")  # noqa: E741
 A = TypeVar("A")
@@ -25,20 +28,27 @@ A = TypeVar("A")
 Progress = Callable[[int, int], None]
 """Called now and then with (done, of how many)."""
 
+# Below these the work is done before a JVM has started.
+SMALL_BYTES = 128 << 20
+SMALL_MESSAGES = 200_000
+
 IDLE_S = 30.0
 IDLE = "no worker has taken a task yet: has the cluster free cores? Waiting for them"
 _RETURNS = "item bigint, answer binary"
 
 
 def over(
-    spark: SparkSession | None,
+    spark: Spark,
     items: Sequence[I],
     work: Callable[[I], Iterator[A]],
     progress: Progress | None = None,
     total: int = 0,
+    *,
+    small: bool = False,
 ) -> list[A]:
     """The answers for all items; `progress` is told the part of `total` that is done, by finished tasks."""
     total = total or len(items)
+    spark = started(spark, small=small or not items)
     if spark is None:
         answers: list[A] = []
         for n, item in enumerate(items, 1):
@@ -64,6 +74,13 @@ def over(
         rows = frame.collect()
     rows.sort(key=lambda row: int(row["item"]))
     return [answer for row in rows for answer in pickle.loads(row["answer"])]
+
+
+def started(spark: Spark, *, small: bool) -> SparkSession | None:
+    """The session to work with; None: none is worth it."""
+    if callable(spark):
+        return None if small else spark()
+    return spark
 
 
 class _Watch:

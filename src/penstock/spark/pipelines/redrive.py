@@ -14,13 +14,14 @@ import os
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import ConfigError, Locked
+from penstock.client.reader import LogReader
+from penstock.errors import ConfigError, Locked, NoRoute
 from penstock.spark.pipelines.replay import _ms
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Result:
 
 
 def run(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     group: str,
     *,
     registry: str = "127.0.0.1:9876",
@@ -70,6 +71,8 @@ def run(
     `state` is the folder with the notes of what was sent, by default below the user's state folder.
     """
     began = time.monotonic()
+    _check_there(registry, group)
+    spark = spark() if callable(spark) else spark
     notes = _Notes(Path(state) if state else default_state(), registry, group)
     frame = _chosen(_load(spark, registry, group), where, tag, key, since, until)
     if dry_run:
@@ -86,6 +89,18 @@ def run(
             notes.save()
             _send(spark, _load(spark, registry, group), notes, registry)
         return _result(group, rows, notes, resumed, False, began, before)
+
+
+def _check_there(registry: str, group: str) -> None:
+    topic = DEAD_PREFIX + group.removeprefix(DEAD_PREFIX)
+    with LogReader(registry, timeout_s=10) as cluster:
+        try:
+            cluster.queues(topic)
+        except NoRoute:
+            hint = "is the group's name right, and --registry its cluster? `penstock topic ls --system` shows all %DLQ% topics"
+            raise ConfigError(
+                f"no dead letters of consumer group {group!r}: there is no topic {topic!r}", hint
+            ) from None
 
 
 def default_state() -> Path:

@@ -29,10 +29,10 @@ from penstock.errors import ConfigError, Locked
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
 from penstock.spark import derive, logfiles
 from penstock.spark.logfiles import Damage, Piece
-from penstock.spark.pipelines.parallel import Progress, over
+from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from penstock.spark.pipelines.parallel import Spark
 
 SPLIT_BYTES = 128 << 20
 _FAR = 10_000_000  # entries: an offset that jumps further is damage, as for the broker
@@ -64,7 +64,7 @@ class Result:
 
 
 def run(
-    spark: SparkSession | None,
+    spark: Spark,
     store: str | Path,
     *,
     to: str | Path = "",
@@ -101,7 +101,7 @@ def run(
             yield derive_part(item[1], parts, delays)
 
         total = sum(segment.end for segment in segments)
-        found = over(spark, pairs, work, progress, total)
+        found = over(spark, pairs, work, progress, total, small=total <= SMALL_BYTES)
         table = tables.load(Files(), folder / "store.json") or {}
         for name in ("consumequeue", "index"):
             shutil.rmtree(out / name, ignore_errors=True)

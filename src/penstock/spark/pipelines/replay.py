@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,7 @@ from penstock.client.reader import LogReader
 from penstock.errors import ConfigError
 from penstock.spark import logfiles
 from penstock.spark.options import moment_ms
+from penstock.spark.pipelines import manifest
 from penstock.spark.pipelines.parallel import Progress
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class Result:
 
 
 def run(
-    spark: SparkSession,
+    spark: SparkSession | Callable[[], SparkSession],
     *,
     archive: str | Path = "",
     path: str | Path = "",
@@ -77,6 +78,7 @@ def run(
     if not dry_run:
         with LogReader(registry, timeout_s=10) as cluster:  # the sink would wait for it for minutes
             cluster.topics()
+    spark = spark() if callable(spark) else spark
     counts: dict[str, int] = {}
     for done, (name, load, topic) in enumerate(units):
         frame = _chosen(load(spark), topic, selection)
@@ -119,8 +121,8 @@ def _ms(text: str) -> int | None:
 
 
 def _files(archive: Path, topics: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
-    for path in sorted(archive.glob("topic=*/broker=*/queue=*/*.parquet")):
-        topic = path.parts[-4].partition("=")[2]
+    for path in sorted(archive.glob("*/broker=*/queue=*/*.parquet")):
+        topic = manifest.topic_of(path)
         if not topics or topic in topics:
             yield str(path.relative_to(archive)), lambda spark, path=path: spark.read.parquet(str(path)), topic
 

@@ -19,11 +19,13 @@ from penstock.spark.logfiles import Piece, Segment
 from penstock.spark.logoptions import LogOptions
 from penstock.spark.logoptions import parse as parse_log
 from penstock.spark.options import moment_ms
-from penstock.spark.pipelines.parallel import Progress, over
+from penstock.spark.pipelines import manifest
+from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+
+    from penstock.spark.pipelines.parallel import Spark
 
 LIMIT = 1000
 _COLUMNS = ("topic", "partition", "offset", "timestamp", "tags", "key", "value", "uniqKey")
@@ -78,7 +80,7 @@ class Result:
 
 
 def run(
-    spark: SparkSession | None,
+    spark: Spark,
     *,
     path: str | Path = "",
     archive: str | Path = "",
@@ -112,14 +114,17 @@ def run(
         items += [left for run in logsource.plan(options, segments) if (left := _without(run, spans))]
     indexed = len(hits)
     if archive:
-        items += [str(file) for file in sorted(Path(archive).glob(f"topic={topic or '*'}/broker=*/queue=*/*.parquet"))]
+        items += [str(file) for file in _files(Path(archive), topic)]
 
     def work(item: Any) -> Iterator[Hit]:
         if isinstance(item, str):
             return in_archive(item, wanted, limit)
         return in_log(options, item, wanted, limit)
 
-    hits += over(spark, items, work, progress)
+    total = sum(
+        Path(item).stat().st_size if isinstance(item, str) else sum(p.end - p.begin for p in item) for item in items
+    )
+    hits += over(spark, items, work, progress, small=total <= SMALL_BYTES)
     once = {(hit.topic, hit.partition, hit.offset, hit.timestamp, hit.value): hit for hit in reversed(hits)}
     found = sorted(once.values(), key=lambda hit: (hit.timestamp, hit.topic, hit.partition, hit.offset))
     return Result(found[:limit], indexed, len(items), len(found) > limit, round(time.monotonic() - began, 3))
@@ -235,13 +240,19 @@ def _without(run: list[Any], spans: list[tuple[int, int]]) -> list[Piece]:
 # -- the archive
 
 
+def _files(archive: Path, topic: str) -> list[Path]:
+    """The archive's files, of one topic or of all."""
+    found = sorted(archive.glob("*/broker=*/queue=*/*.parquet"))
+    return [path for path in found if not topic or manifest.topic_of(path) == topic]
+
+
 def in_archive(path: str, wanted: Wanted, limit: int) -> Iterator[Hit]:
     """The hits in one file of an archive."""
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
-    topic = Path(path).parts[-4].partition("=")[2]
+    topic = manifest.topic_of(Path(path))
     count = 0
     file = pq.ParquetFile(path)
     missing = {"partition", "offset", "timestamp", "value"} - set(file.schema_arrow.names)

@@ -11,19 +11,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from penstock.client.reader import LogReader
 from penstock.errors import ConfigError, NoRoute
 from penstock.spark import logfiles, logsource, planning, schema
 from penstock.spark.logoptions import parse as parse_log
 from penstock.spark.options import parse
-from penstock.spark.pipelines.parallel import Progress, over
+from penstock.spark.pipelines.parallel import SMALL_BYTES, SMALL_MESSAGES, Progress, over
 from penstock.spark.source import RangePartition, _batch_range, batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+
+    from penstock.spark.pipelines.parallel import Spark
 
 BY = ("topic", "partition", "tags", "bornHost", "group")
 RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
@@ -48,6 +49,9 @@ class Result:
     bytes: int
     seconds: float
     rows: list[dict[str, Any]] = field(default_factory=list)
+    first: str = ""
+    """When the first message was stored, and `last` the last one, as ISO 8601; empty: there is none."""
+    last: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
@@ -55,7 +59,7 @@ class Result:
 
 
 def run(
-    spark: SparkSession | None,
+    spark: Spark,
     topics: Sequence[str] = (),
     *,
     path: str | Path = "",
@@ -87,7 +91,7 @@ def run(
         items = logsource.plan(log, logfiles.find(log.path))
         total = sum(_bytes(part) for parts in items for part in parts)
 
-        def work(parts: Any) -> Iterator[tuple[bytes, bytes]]:
+        def work(parts: Any) -> Iterator[Part]:
             yield partial(logsource.batches(log, schema.arrow_of(names), parts), by, span)
 
     elif topics:
@@ -98,16 +102,19 @@ def run(
         items = planning.cut(ranges, None, RECORDS_PER_TASK)
         total = sum(r.end - r.start for r in items)
 
-        def work(parts: Any) -> Iterator[tuple[bytes, bytes]]:
+        def work(parts: Any) -> Iterator[Part]:
             yield partial(batches(live, schema.arrow_of(names), RangePartition(parts, ())), by, span)
 
     else:
         raise ConfigError("no topics and no path given")
-    found = over(spark, items, work, progress, total)
+    found = over(spark, items, work, progress, total, small=total <= (SMALL_BYTES if path else SMALL_MESSAGES))
     rows = _rows(found, tuple(by), span)
+    counted = [part for part in found if part.sizes]
+    first, last = min((p.first for p in counted), default=0), max((p.last for p in counted), default=0)
     result = Result(
         str(path) or ", ".join(topics), tuple(by), window, sum(row["messages"] for row in rows),
         sum(row["bytes"] for row in rows), round(time.monotonic() - began, 3), rows,
+        _moment(first) if counted else "", _moment(last) if counted else "",
     )  # fmt: skip
     if report:
         from penstock.spark.report import stats_page
@@ -157,21 +164,38 @@ def _bytes(part: Any) -> int:
 # -- in the tasks
 
 
-def partial(found: Iterator[pa.RecordBatch], by: Sequence[str], span: int) -> tuple[bytes, bytes]:
-    """(counts by size, counts by latency) of these messages, as Arrow streams."""
+class Part(NamedTuple):
+    """Counts by size and by latency, as Arrow streams; the first and the last store time in ms."""
+
+    sizes: bytes
+    late: bytes
+    first: int
+    last: int
+
+
+def partial(found: Iterator[pa.RecordBatch], by: Sequence[str], span: int) -> Part:
+    """The sums of these messages."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     held: list[pa.RecordBatch] = []
     sums: list[tuple[pa.Table, pa.Table]] = []
+    first, last = 1 << 62, 0
     for batch in found:
         held.append(batch)
+        if batch.num_rows:
+            ends = pc.min_max(batch.column("timestamp").cast(pa.int64()))
+            first, last = min(first, ends["min"].as_py() // 1000), max(last, ends["max"].as_py() // 1000)
         if sum(b.num_rows for b in held) >= ROWS_AT_ONCE:
             sums, held = [*sums, _grouped(pa.Table.from_batches(held), by, span)], []
             if sum(a.num_rows + b.num_rows for a, b in sums) > 10 * ROWS_AT_ONCE:
                 sums = [(_added([a for a, _ in sums]), _added([b for _, b in sums]))]
     if held:
         sums.append(_grouped(pa.Table.from_batches(held), by, span))
-    return tuple(_packed(_added([pair[n] for pair in sums])) for n in (0, 1)) if sums else (b"", b"")  # type: ignore[return-value]
+    if not sums:
+        return Part(b"", b"", 0, 0)
+    sizes, late = (_packed(_added([pair[n] for pair in sums])) for n in (0, 1))
+    return Part(sizes, late, first, last)
 
 
 def _grouped(table: pa.Table, by: Sequence[str], span: int) -> tuple[pa.Table, pa.Table]:
@@ -226,10 +250,14 @@ def _packed(table: pa.Table) -> bytes:
 # -- on the driver
 
 
-def _rows(found: list[tuple[bytes, bytes]], by: tuple[str, ...], span: int) -> list[dict[str, Any]]:
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _rows(found: list[Part], by: tuple[str, ...], span: int) -> list[dict[str, Any]]:
     import pyarrow as pa
 
-    tables = [[pa.ipc.open_stream(pair[n]).read_all() for pair in found if pair[n]] for n in (0, 1)]
+    tables = [[pa.ipc.open_stream(part[n]).read_all() for part in found if part[n]] for n in (0, 1)]
     if not tables[0]:
         return []
     keys = ["window", *by]

@@ -4,8 +4,9 @@ The files are those of the Parquet archive, committed as they lie. How far a que
 as its files: for Delta as the version of an application transaction named by topic, broker and queue, for Iceberg in the
 snapshot's properties. So a commit that is made again, after whatever kill, adds only what is not there yet.
 
-    Delta      <folder>/topic=T/_delta_log
-    Iceberg    <folder>/_penstock/iceberg.db (the catalog, SQLite), <folder>/_penstock/iceberg (metadata); table penstock.T
+    Delta      <folder>/T/_delta_log; <folder>/topic=T/_delta_log of an archive that was begun without
+    Iceberg    <folder>.penstock/iceberg.db (the catalog, SQLite), <folder>.penstock/iceberg (metadata); table penstock.T;
+               in <folder>/_penstock of older versions
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def delta_table(folder: Path, topic: str) -> Any:
     """The Delta table of a topic, or None before the first commit."""
     from deltalake import DeltaTable
 
-    place = str(folder / f"topic={topic}")
+    place = str(manifest.root_of(folder, topic))
     return DeltaTable(place) if DeltaTable.is_deltatable(place) else None
 
 
@@ -86,7 +87,7 @@ def _commit_delta(folder: Path, topic: str, files: Sequence[Range]) -> int:
             ends[app] = max(ends.get(app, 0), r.end)
     if not new:
         return 0
-    root = folder / f"topic={topic}"
+    root = manifest.root_of(folder, topic)
     actions = []
     for r in new:
         path = manifest.file_of(folder, r)
@@ -114,9 +115,14 @@ def iceberg_catalog(folder: Path) -> Any:
     """The catalog of an archive's Iceberg tables: a SQLite file beside it."""
     from pyiceberg.catalog.sql import SqlCatalog
 
-    place = folder / "_penstock"
+    place = _iceberg_place(folder)
     (place / "iceberg").mkdir(parents=True, exist_ok=True)
     return SqlCatalog("penstock", uri=f"sqlite:///{place / 'iceberg.db'}", warehouse=(place / "iceberg").as_uri())
+
+
+def _iceberg_place(folder: Path) -> Path:
+    inside = folder / "_penstock"
+    return inside if (inside / "iceberg.db").exists() else manifest.notes_of(folder)
 
 
 def iceberg_name(topic: str) -> str:
@@ -186,9 +192,9 @@ def compact(folder: Path, topic: str, most: int) -> tuple[int, int]:
 
 def _refuse_listed(folder: Path, topic: str) -> None:
     """ConfigError when a table lists the files that would go."""
-    if (folder / f"topic={topic}" / "_delta_log").exists():
+    if (manifest.root_of(folder, topic) / "_delta_log").exists():
         raise ConfigError(f"a Delta table lists the files of {topic}", "compact --delta joins them in one transaction")
-    catalog = folder / "_penstock" / "iceberg.db"
+    catalog = _iceberg_place(folder) / "iceberg.db"
     if catalog.exists():
         with closing(sqlite3.connect(f"file:{quote(str(catalog))}?mode=ro", uri=True)) as tables:
             name = iceberg_name(topic).partition(".")[2]
@@ -221,7 +227,7 @@ def _join(folder: Path, group: Sequence[Range]) -> None:
     import pyarrow.parquet as pq
 
     path = manifest.file_of(folder, Range(group[0].queue, group[0].start, group[-1].end))
-    aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.writing")
+    aside = manifest.notes_of(folder) / f"{group[0].queue.topic}.{uuid.uuid4().hex}.writing"
     first = pq.ParquetFile(manifest.file_of(folder, group[0]))
     codec = first.metadata.row_group(0).column(0).compression if first.metadata.num_row_groups else "ZSTD"
     with open(aside, "wb") as file:
