@@ -31,6 +31,8 @@ SLOW_MS = (0, 300, 1_500)
 class CutRecorder(Recorder):
     """What a power cut may take back is what was answered in the second before the broker gave its last answer."""
 
+    early_s = 0.05  # turns are long beside a disk that is kept busy
+
     def __init__(self, lines: Path) -> None:
         super().__init__(lines)
         self.answered_at: dict[bytes, float] = {}
