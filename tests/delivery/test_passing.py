@@ -151,3 +151,14 @@ def test_emptied_and_left(tmp_path: Path) -> None:
     assert topic.depth() == 3  # no channel: the topic keeps what comes
     assert numbers(list(subscribe(side, b"a", 10).deliveries())) == [30, 31, 32]
     side.close()
+
+
+def test_what_only_ephemeral_channels_had_is_nobody_s_after_a_stop(tmp_path: Path) -> None:
+    side = open_side(tmp_path)
+    side.keeper.topic(b"t").channel(b"tail#ephemeral")
+    publish(side, 0, 5)
+    side.reopen(clean=True)
+    assert side.keeper.topic(b"t").channels == {}
+    publish(side, 5, 2)
+    assert numbers(list(subscribe(side, b"a", 10).deliveries())) == [5, 6]
+    side.close()

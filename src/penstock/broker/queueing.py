@@ -385,6 +385,8 @@ class Queueing:
             more["kind"] = "log"
         if isinstance(topic, QueueTopic):
             more["floor"] = topic.floor
+            if topic.passing and not topic.cursors():  # ephemeral channels had it all, and nobody else is owed it
+                more["floor"] = topic.stream.visible
             if topic.paused:
                 more["visible"] = topic.stream.visible
         channels = []
