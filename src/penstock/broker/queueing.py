@@ -121,6 +121,7 @@ class Queueing:
         self.dirty_since = -1  # when the oldest byte came that no finished flush has taken
         self.moving = Moving(self)
         self._early: dict[int, tuple[Deferred, bytes]] = {}  # due, and not on the disk yet
+        self._when_copied: dict[int, list[Callable[[], None]]] = {}
         self._newer: dict[
             tuple[bytes, int, bytes], int
         ] = {}  # (topic, message, channel): the entry that a crash left last
@@ -617,6 +618,15 @@ class Queueing:
             about, body = self._early.pop(schedule_id)
             if not self.deliver(about, body, schedule_id):
                 self.broker.schedule.put_back(schedule_id)
+            for call in self._when_copied.pop(schedule_id, ()):
+                call()
+
+    def when_copied(self, schedule_id: int, call: Callable[[], None]) -> None:
+        """Call once a message that was fired is in its queue: now, or behind the flush of its entry."""
+        if schedule_id in self._early:
+            self._when_copied.setdefault(schedule_id, []).append(call)
+        else:
+            call()
 
     def over(self, schedule_id: int) -> bool:
         """Tell the log that an entry of the schedule is delivered or cancelled. False when it cannot be told now."""

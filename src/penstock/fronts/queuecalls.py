@@ -51,8 +51,10 @@ class QueueCalls:
 
     def delayed_fire(self, session: Any, request: RemotingCommand) -> Answer:
         """One of them is to be delivered now."""
-        row = Delayed(self.broker).fire(read_fields(request.code, request.ext)["id"])
-        return request.reply(body=fastjson.dumps(row))
+        id_ = read_fields(request.code, request.ext)["id"]
+        reply = request.reply(body=fastjson.dumps(Delayed(self.broker).fire(id_)))
+        self.broker.queueing.when_copied(id_, lambda: session.push(reply))
+        return None
 
     # -- queue topics and channels
 
