@@ -4,6 +4,8 @@ With --long ten times as many, and 300 of those power cuts; --slow SIDE slows al
 
 `./run chaos spark`: a query from a topic to topics, 200,000 rows, 30 kills each of its driver, its executors and the
 brokers; with --short 2,400 rows and 3 kills of each; --minutes N makes no kills later than that.
+
+`./run chaos soak [--minutes 60]`: churn of topics, channels and connections; memory, descriptors and disk stay flat.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from chaos.slowly import SIDES  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("broker", "spark"), default="broker")
+    parser.add_argument("what", nargs="?", choices=("broker", "spark", "soak"), default="broker")
     parser.add_argument("--short", action="store_true", help="50 kills, 5 power cuts a level (the default)")
     parser.add_argument("--long", action="store_true", help="500 kills, 50 power cuts a level")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
@@ -38,6 +40,13 @@ def main() -> None:
     def tell(text: str) -> None:
         print(text, flush=True)
 
+    if given.what == "soak":
+        import tempfile
+
+        from chaos.soak import soak
+
+        soak(Path(tempfile.mkdtemp(prefix="penstock-soak-")), given.minutes or 60, tell, given.seed)
+        return
     if given.what == "spark":
         from chaos import sinks
 

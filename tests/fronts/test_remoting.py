@@ -602,3 +602,12 @@ def test_a_delayed_message_keeps_what_rocketmq_leaves_it(peer: RawPeer, more: di
     assert pulled.code == 0
     kept = {"KEYS": "k", "x": "y", "REAL_TOPIC": topic, "REAL_QID": "2", "CLUSTER": "DefaultCluster"}
     assert dict(message.properties) == kept | ({"DELAY": "1"} if "DELAY" in more else {})
+
+
+def test_no_error_text_shows_an_object_of_ours(broker: Broker) -> None:
+    with RawPeer(broker.remoting) as peer:
+        assert peer.send("T", b"x").code == 0
+        answer = peer.send("T", b"x", e=99)
+        assert answer.code == 1
+        assert "TopicConfig [topicName=T, readQueueNums=4, writeQueueNums=4, perm=RW-" in (answer.remark or "")
+        assert "{" not in (answer.remark or "")

@@ -115,6 +115,15 @@ class LogTopic:
             self.read_queues, self.write_queues, self.perm, self.level, self.order, self.filter_type, self.sys_flag,
         )  # fmt: skip
 
+    def described(self) -> str:
+        """The topic in an error text, as RocketMQ's brokers write it."""
+        perm = "".join(letter if self.perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
+        return (
+            f"TopicConfig [topicName={self.name.decode()}, readQueueNums={self.read_queues}, "
+            f"writeQueueNums={self.write_queues}, perm={perm}, topicFilterType={self.filter_type}, "
+            f"topicSysFlag={self.sys_flag}, order={str(bool(self.order)).lower()}]"
+        )
+
     def as_config(self, broker_perm: int = 6) -> dict[str, Any]:
         """RocketMQ's TopicConfig; `broker_perm` takes away what the broker does not grant."""
         config: dict[str, Any] = {

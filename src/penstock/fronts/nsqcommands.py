@@ -240,6 +240,8 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
         channel = keeper.topic(topic_name).channel(channel_name)
         keeper.write_table()  # a new channel is owed messages from now on: a restart must know it
     except Refused as refused:
+        if refused.nsq == "E_PUB_FAILED":  # a new topic that could not be stored
+            raise Failed(b"E_SUB_FAILED SUB failed " + str(refused).encode()) from None
         raise Failed(b"%s SUB %s" % (refused.nsq.encode(), str(refused).encode())) from None
     limit = session.front.config.max_channel_consumers
     if limit and len(channel.consumers) >= limit:

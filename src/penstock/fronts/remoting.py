@@ -366,7 +366,7 @@ class BrokerSession(RemotingSession):
         if queue_id < 0:
             queue_id = random.randrange(max(1, topic.write_queues))
         if queue_id >= topic.read_queues and queue_id >= topic.write_queues:
-            self._refuse(1, f"request queueId[{queue_id}] is illegal, {topic.as_config()} Producer: {self.remote}")
+            self._refuse(1, f"request queueId[{queue_id}] is illegal, {topic.described()} Producer: {self.remote}")
             return
         if body_len > self.front.body_max or (
             scan.kind[8] and scan.length[8] >= 32767 * (6 if scan.kind[8] == 2 else 1)
