@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from pathlib import Path
 
 import pytest
@@ -168,3 +170,31 @@ def test_segments_go_when_every_channel_has_finished_them(tmp_path: Path) -> Non
 )
 def test_names_become_file_names(name: bytes, expected: str) -> None:
     assert file_name(name) == expected
+
+
+def test_a_deleted_topic_keeps_no_file_open(tmp_path: Path) -> None:
+    """Its messages were in flight, and would have been looked at a minute later."""
+    side = Side(tmp_path)
+
+    def gone() -> list[str]:
+        found = []
+        for entry in os.scandir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                found.append(os.readlink(entry.path))
+        return [name for name in found if str(tmp_path) in name and name.endswith("(deleted)")]
+
+    for n in range(20):
+        name = b"t%d" % n
+        reader = reader_of(side, name, b"c")
+        topic = side.keeper.topics[name]
+        side.keeper.publish(topic, [b"x"] * 5)
+        side.turn()
+        assert len(list(reader.deliveries())) == 5
+        side.keeper.delete(topic)
+        side.turn(1)
+    del topic, reader
+    side.turn(1000)
+    assert gone() == []
+    assert not side.keeper._since
+    side.turn(120_000)  # and the timers of then find nobody
+    side.close()

@@ -108,7 +108,9 @@ class Queueing:
         self.fresh_topic: list[Callable[[Topic], None]] = []
         self.marked_topics: list[Topic] = []
         self.marked_channels: list[Channel] = []
-        self._timers: list[tuple[int, int, Channel]] = []
+        self._timers: list[tuple[int, int]] = []  # (due ms, number)
+        self._timed: dict[int, Channel] = {}  # number → whose
+        self._timer_of: dict[Channel, int] = {}
         self._timer_number = 0
         self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
         self._log_flushed = self._log_reserved = 0
@@ -352,9 +354,10 @@ class Queueing:
         self._dirty.pop(topic, None)
         self.changed(not topic.ephemeral)
 
-    def forgotten(self, topic: Topic, channel: bytes) -> None:
-        """A channel is deleted: nothing here keeps its name."""
-        self._since.pop((topic.name, channel), None)
+    def forgotten(self, topic: Topic, channel: Channel) -> None:
+        """A channel is deleted: nothing here keeps its name, nor itself."""
+        self._since.pop((topic.name, channel.name), None)
+        self._forget_timer(channel)
 
     def changed(self, stored: bool, *, announce: bool = True) -> None:
         """A topic or channel came, went, or was paused."""
@@ -747,8 +750,15 @@ class Queueing:
         due_ms = channel.due_ms()
         if due_ms and (not channel.timer_ms or due_ms < channel.timer_ms):
             channel.timer_ms = due_ms
+            self._forget_timer(channel)
             self._timer_number += 1
-            heapq.heappush(self._timers, (due_ms, self._timer_number, channel))
+            self._timed[self._timer_number] = channel
+            self._timer_of[channel] = self._timer_number
+            heapq.heappush(self._timers, (due_ms, self._timer_number))
+
+    def _forget_timer(self, channel: Channel) -> None:
+        """A deleted channel's messages were in flight for a minute yet: nothing here keeps it, and its files, alive."""
+        self._timed.pop(self._timer_of.pop(channel, 0), None)
 
     def arrived(self, queues: list[Any]) -> None:
         """These message queues of log topics have something new."""
@@ -808,9 +818,11 @@ class Queueing:
         mono_ms = self.mono_ms
         timers = self._timers
         while timers and timers[0][0] <= mono_ms:
-            due_ms, _, channel = heapq.heappop(timers)
-            if channel.timer_ms != due_ms or channel.removed:
+            due_ms, number = heapq.heappop(timers)
+            channel = self._timed.pop(number, None)
+            if channel is None:
                 continue
+            self._timer_of.pop(channel, None)
             channel.timer_ms = 0
             if channel.tick(mono_ms):
                 self.mark_channel(channel)

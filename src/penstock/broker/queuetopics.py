@@ -167,7 +167,7 @@ class Topic:
             return False
         channel.removed = True
         log.info("channel deleted topic=%s name=%s", shown(self.name), shown(name))
-        self.keeper.forgotten(self, name)
+        self.keeper.forgotten(self, channel)
         self._drop_channel(channel)
         for consumer in list(channel.consumers):
             consumer.close()
