@@ -52,7 +52,10 @@ class Stats:
         """Sample if it is time; when it will be again."""
         if mono_ms >= self._next_ms:
             self._next_ms = mono_ms + SAMPLE_MS
-            for name, value in self._counters().items():
+            counters = self._counters()
+            for name in self._histories.keys() - counters.keys():  # of topics and groups that are deleted
+                del self._histories[name]
+            for name, value in counters.items():
                 history = self._histories.get(name)
                 if history is None:
                     history = self._histories[name] = _History()
