@@ -313,6 +313,30 @@ def test_a_paused_topic_owes_every_channel_after_a_clean_stop(tmp_path: Path, le
     side.close()
 
 
+@pytest.mark.parametrize("which", range(6))
+@pytest.mark.parametrize("level", ["os", "disk", "memory"])
+def test_finished_out_of_order_stays_finished_over_a_clean_stop(tmp_path: Path, level: str, which: int) -> None:
+    """Of what came from the disk part of a memory queue, the older ones are still in hand."""
+    side = Side(tmp_path, level=level)
+    topic = side.keeper.topic(b"t")
+    channel = topic.channel(b"b")
+    reader = Reader()
+    reader.ready_count = 6
+    channel.add(reader)
+    side.turn()
+    bodies = [b"%d" % n for n in range(8)]
+    side.keeper.publish(topic, bodies)
+    side.turn()
+    flying = list(reader.deliveries())
+    assert len(flying) == 6
+    assert channel.finish(reader, flying[which].id, side.broker.now_ns, side.broker.mono_ms) == 0
+    side.reopen(clean=True)
+    again = side.keeper.topic(b"t").channel(b"b")
+    assert again.depth() == 7
+    assert sorted(owed_by(side, b"b")) == sorted(body for body in bodies if body != flying[which].body)
+    side.close()
+
+
 TestChannels = ChannelMachine.TestCase
 TestChannels.settings = settings(
     max_examples=100,

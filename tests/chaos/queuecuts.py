@@ -29,7 +29,7 @@ SLOW_MS = (0, 300, 1_500)
 
 
 class CutRecorder(Recorder):
-    """What a power cut may take back is what was answered in the second before the broker gave its last answer."""
+    """What a power cut may take back is what was answered in the second before the last answered command was sent."""
 
     early_s = 0.05  # turns are long beside a disk that is kept busy
 
@@ -38,26 +38,31 @@ class CutRecorder(Recorder):
         self.answered_at: dict[bytes, float] = {}
         self.effects: list[tuple[float, bytes, list[bytes], list[list[float]]]] = []
         self.sure: list[list[float]] = []
-        self.last_answer = 0.0
+        self.sent_at: dict[bytes, float] = {}
+        self.last_answered = 0.0  # when the last command was sent that was answered
         self.is_cut = False
 
     def object(self, rule: str, text: str) -> None:
         if rule != "answer" or not self.is_cut:  # a broker without a disk says so, as long as it lives
             super().object(rule, text)
 
+    def publish(self, bodies: list[bytes], due: float = 0.0) -> None:
+        super().publish(bodies, due)
+        self.sent_at[bodies[0]] = time.monotonic()
+
     def answered(self, bodies: list[bytes]) -> None:
         super().answered(bodies)
-        self.last_answer = now = time.monotonic()
+        now = time.monotonic()
+        self.last_answered = max(self.last_answered, self.sent_at.pop(bodies[0], 0.0))
         self.answered_at.update(dict.fromkeys(bodies, now))
 
     def effective(self, channel: bytes, finished: list[bytes], requeued: list[list[float]]) -> None:
         super().effective(channel, finished, requeued)
-        self.last_answer = now = time.monotonic()
-        self.effects.append((now, channel, finished, requeued))
+        self.effects.append((time.monotonic(), channel, finished, requeued))
 
     def power_cut(self, level: str) -> None:
         """Forget what need not be there."""
-        bound = self.last_answer - WINDOW_S
+        bound = self.last_answered - WINDOW_S
         taken = {body for body, at in self.answered_at.items() if at >= bound} if level != "disk" else set()
         self.acked -= taken
         self.batches = [batch for batch in self.batches if self.acked.issuperset(batch)]
@@ -70,7 +75,7 @@ class CutRecorder(Recorder):
         known = {id(postponed) for postponed in sure}
         self.postponed = {key: postponed for key, postponed in self.postponed.items() if id(postponed) in known}
         self.effects = []
-        self.answered_at = {}
+        self.answered_at, self.sent_at = {}, {}
         self.line("power cut", level, f"{bound:.6f}", len(taken))
 
     def judge_drained(self) -> None:
@@ -90,7 +95,7 @@ class LogLoad:
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.acked: dict[bytes, float] = {}
-        self.last_answer = 0.0
+        self.last_answered = 0.0
         self.number = 0
         self._threads: list[threading.Thread] = []
 
@@ -110,8 +115,10 @@ class LogLoad:
             while True:
                 self.number += 1
                 body = b"%s %d" % (work.__name__.encode(), self.number)
+                sent_at = time.monotonic()
                 if work(peer, body) == 0:
-                    self.acked[body] = self.last_answer = time.monotonic()
+                    self.acked[body] = time.monotonic()
+                    self.last_answered = max(self.last_answered, sent_at)
                 time.sleep(0.002)  # the log must fit its disk
 
     def _later(self, peer: RawPeer, body: bytes) -> int:
@@ -138,7 +145,7 @@ class LogLoad:
 
     def check(self, address: str, level: str, wait_s: float = 4) -> str:
         """The objection, or nothing. What is delayed may take its time."""
-        bound = self.last_answer - WINDOW_S
+        bound = self.last_answered - WINDOW_S
         sure = {
             body
             for body, at in self.acked.items()  # a commit that was lost leaves its half, which is asked about

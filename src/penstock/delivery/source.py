@@ -29,6 +29,8 @@ class Backend(Protocol):
 
     @property
     def taken(self) -> int: ...
+    @property
+    def broken(self) -> bool: ...
     def put_many(self, payloads: list[bytes]) -> None: ...
     def take(self, limit: int) -> list[bytes]: ...
     def finish(self, number: int) -> None: ...
@@ -173,15 +175,28 @@ class MemorySource(Source):
         return self._number
 
     def save(self, in_hand: Iterable[tuple[int, int]]) -> None:
-        """A clean stop: what is in memory goes to the backend; `in_hand` are (place, attempts) of what was taken."""
+        """A clean stop: what is in memory goes to the backend; `in_hand` are (place, attempts) of what was taken.
+
+        The backend's files remember one place to read on from. Where something behind that place is finished, what it has
+        handed out goes behind the rest.
+        """
         if self.backend is None:
             return
-        payloads = [payload for payload, number in self.queue if number < 0]
+        all_over = self.backend.broken
+        payloads, moved = [], []
+        for payload, number in self.queue:
+            if number < 0 or all_over:
+                payloads.append(payload)
+                moved.append(number)
         for place, attempts in in_hand:
-            payload = self.held.get(place)
-            if payload is not None and place not in self._stored:
-                payloads.append(payload[:8] + (attempts & 0xFFFF).to_bytes(2) + payload[10:])
+            taken = self.held.get(place)
+            number = self._stored.get(place, -1)
+            if taken is not None and (number < 0 or all_over):
+                payloads.append(taken[:8] + (attempts & 0xFFFF).to_bytes(2) + taken[10:])
+                moved.append(number)
         self.queue.clear()
         self.held.clear()
         if payloads:
             self.backend.put_many(payloads)
+        for number in moved:
+            self.backend.finish(number)

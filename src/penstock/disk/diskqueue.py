@@ -333,6 +333,11 @@ class DiskQueue:
         """How many were handed out since the queue was opened: the number of the next one, for `finish`."""
         return self._first + len(self._out)
 
+    @property
+    def broken(self) -> bool:
+        """Whether something is finished behind what is not: the files cannot say so."""
+        return bool(self._finished)
+
     def done(self, count: int) -> None:
         """The oldest `count` of what was handed out are finished, or kept elsewhere."""
         self._finished.update(range(self._first, self._first + count))
