@@ -527,7 +527,7 @@ class Requests(StageCalls, QueueCalls):
             "commitLogDiskRatio": ratio, "consumeQueueDiskRatio": ratio, "dispatchBehindBytes": 0,
             "remainTransientStoreBufferNumbs": 0, "remainHowManyDataToCommit": "0 B",
             "remainHowManyDataToFlush": f"{store.end_position - store.flushed_position} B",
-            "commitLogDirCapacity": f"Total : {disk.total}, Free : {disk.free}.",
+            "commitLogDirCapacity": f"Total : {total}, Free : {total - used}.",
             "commitLogMinOffset": store.min_position, "commitLogMaxOffset": store.end_position,
             "putMessageEntireTimeMax": 0, "putMessageTimesTotal": puts, "putMessageFailedTimes": 0,
             "putMessageSizeTotal": store.end_position - store.min_position, "putMessageDistributeTime": "",
