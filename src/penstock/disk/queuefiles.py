@@ -155,7 +155,8 @@ def _mended(files: Files, path: Path, entries: array[int]) -> Sums:
     known: dict[int, list[int]] = {}
     for entry in entries:
         known.setdefault(entry >> 33, []).append(entry)
-    mended, between = Sums(), []
+    mended = Sums()
+    between: list[int] = []
     if not path.is_file():
         return mended
     file = RecordFile(files, path)

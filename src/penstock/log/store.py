@@ -489,7 +489,10 @@ class LogStore:
             if commit_log.check(known[0]) == known[1] and commit_log.stands_for(known[0], queue.queue_id, before):
                 position = known[0] + known[1]
                 break
-        return self._mend_from(queue, offset, position)
+        if not self._mend_from(queue, offset, position):
+            return False
+        self._unmended.discard((queue.topic, queue.queue_id, offset))
+        return True
 
     def _mend_from(self, queue: ConsumeQueue, offset: int, position: int) -> bool:
         d = Draft()
