@@ -171,9 +171,8 @@ def test_kv_survives_a_restart(names: NameServer, tmp_path: Path) -> None:
     put = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}
     assert ask(names, 100, put).code == 0
     assert ask(names, 100, {"namespace": "n", "key": "k", "value": "v"}).code == 0
-    assert json.loads((tmp_path / "kvConfig.json").read_text()) == {
-        "configTable": {"ORDER_TOPIC_CONFIG": {"T": "broker-a:4"}, "n": {"k": "v"}}
-    }
+    told = json.loads((tmp_path / "kvConfig.json").read_text())
+    assert told["configTable"] == {"ORDER_TOPIC_CONFIG": {"T": "broker-a:4"}, "n": {"k": "v"}}
     again = NameServer(tmp_path, order_message_enable=True, clock=FakeClock(NOW))
     assert ask(again, 101, {"namespace": "n", "key": "k"}).ext == {"value": "v"}
     assert json.loads(ask(again, 219, {"namespace": "n"}).body) == {"table": {"k": "v"}}

@@ -59,6 +59,7 @@ _WHERE = Struct(">iiqI")
 _U32 = Struct(">I")
 _TOKEN = re.compile(r"[0-9a-f]{8,64}")
 _NAME = re.compile(r"[!-~][ -~]*")
+ROOM_BESIDE = 64 << 20  # what a publish leaves free: queues and index grow, too
 
 
 @dataclass(frozen=True)
@@ -498,9 +499,9 @@ class Staging:
     def _demand_log_room(self, size: int) -> None:
         """A publish must not stop in the middle for want of room."""
         store = self.broker.store
-        if size + (1 << 16) > store.log.file.end - store.log.end:
+        if size + (1 << 16) > store.log.backed_end - store.log.end:
             used, total = self.files.usage(self.folder)
-            if total - used < size + 2 * store.log.file.size:
+            if total - used < 2 * size + min(ROOM_BESIDE, 2 * store.log.file.size):
                 raise Refused("the disk has no room for the batch: nothing is published", remoting=14)
 
     def _append(self, spools: list[Spool], skip: int) -> None:

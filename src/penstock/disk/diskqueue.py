@@ -75,9 +75,10 @@ class DiskQueue:
         self._ends: dict[int, int] = {}  # where the other files end, in their order
         self._reader: tuple[int, RecordFile, Sums | None] | None = None
         self._doubtful: Place | None = None  # the meta file's position, until a record was found there
+        self.paths.clear_folders(files)
         numbers = queuefiles.queues_in(files, folder).get(name, []) if present is None else present
         if numbers or self.paths.meta.is_file():
-            self._open(sorted(numbers))
+            self._open(sorted(number for number in numbers if self.paths.data(number).is_file()))
 
     # -- opening ------------------------------------------------------------------------------------------------------
 

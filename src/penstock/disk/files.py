@@ -205,6 +205,18 @@ class Files:
         return True
 
 
+def take_room(files: Files, fd: int, at: int, need: int, want: int) -> int:
+    """Take room from `at` to `want`, or at least to `need` when the disk is nearly full; returns how far. DiskFull."""
+    try:
+        files.allocate(fd, at, want - at)
+    except DiskFull:
+        if need >= want:
+            raise
+        files.allocate(fd, at, need - at)
+        return need
+    return want
+
+
 def wipe(files: Files, path: Path, view: mmap.mmap, at: int, end: int) -> int:
     """Let the mapped file be zero from at to end, touching no page that is already; returns behind the last byte that
     was not.

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
+from penstock.disk.aside import try_set_aside
 from penstock.disk.files import Files
 from penstock.errors import StoreError
 
@@ -62,6 +63,12 @@ class Paths:
 
     def sums(self, number: int) -> Path:
         return self.folder / f"{self.name}.diskqueue.{number:06d}.sum"
+
+    def clear_folders(self, files: Files) -> None:
+        """Folders in the place of the queue's files go to lost+found."""
+        for name in files.names(self.folder):
+            if name.startswith(f"{self.name}.diskqueue.") and (self.folder / name).is_dir():
+                try_set_aside(files, self.folder, self.folder / name, "a folder where a file should be")
 
 
 # -- the meta file -----------------------------------------------------------------------------------------------------
@@ -138,11 +145,38 @@ def load_sums(files: Files, path: Path) -> Sums | None:
     entries.frombytes(data[len(SUMS_HEAD) :][: len(data) - len(SUMS_HEAD) & ~7])
     if sys.byteorder == "little":
         entries.byteswap()
-    for n in range(1, len(entries)):
-        if entries[n] >> 33 <= entries[n - 1] >> 33:
-            del entries[n:]
-            break
+    if any(entries[n] >> 33 <= entries[n - 1] >> 33 for n in range(1, len(entries))):
+        sums = _mended(files, path.with_suffix(".dat"), entries)
     return sums
+
+
+def _mended(files: Files, path: Path, entries: array[int]) -> Sums:
+    """Sums of which some are damaged: between two that hold, records are where their lengths say."""
+    known: dict[int, list[int]] = {}
+    for entry in entries:
+        known.setdefault(entry >> 33, []).append(entry)
+    mended = Sums()
+    between: list[int] = []
+    if not path.is_file():
+        return mended
+    file = RecordFile(files, path)
+    try:
+        at, size = 0, file.size()
+        record = file.record(at, size)
+        while record is not None:
+            here, crc = known.get(at, []), crc32(record)
+            good = [entry for entry in here if entry & 0xFFFFFFFF == crc]
+            if good:
+                mended.entries.extend([*between, good[0]])
+                between = []
+            else:  # if a sum follows that holds: served unchecked, unless it has a sum of its own and that says no
+                between.append(here[0] if here and here[0] & 0xFFFFFFFF else at << 33 | crc)
+            at += len(record)
+            record = file.record(at, size)
+    finally:
+        file.close()
+    log.error("%s: damaged sums, told anew from the records where their lengths lead on", path.name)
+    return mended
 
 
 # -- reading -----------------------------------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from zlib import crc32 as crc32_of
@@ -34,7 +33,7 @@ from zlib import crc32 as crc32_of
 import cython
 
 from penstock.disk.aside import data_folder, try_set_aside
-from penstock.disk.files import Files
+from penstock.disk.files import Files, last_byte, take_room
 from penstock.disk.stream import Stream
 from penstock.errors import DiskFull, StoreError
 
@@ -77,6 +76,7 @@ class ReadySegment:
         self.allocated = 0
         self.sums_size = _sums_size(size)
         self.sums_allocated = 0
+        self.sums_written = 0
         self.damaged: set[int] = set()
         self.unverified = False  # trusted as a whole: each record is looked at when it is read
         self.fd = self.sums_fd = -1
@@ -145,14 +145,14 @@ class ReadySegment:
             if need > self.allocated or not self.allocated:
                 step = max(STEP_MIN, min(STEP_MAX, self.allocated))
                 target = min(self.size, max(need, self.allocated + step))
-                self.files.allocate(self.fd, self.allocated, target - self.allocated)
-                self.allocated = target
+                least = min(target, max(need, self.allocated + 1))
+                self.allocated = take_room(self.files, self.fd, self.allocated, least, target)
             need = SUMS_HEAD + (self.count + records) * 8
             if need > self.sums_allocated or not self.sums_allocated:
                 step = max(4096, min(1 << 20, self.sums_allocated))
                 target = min(self.sums_size, max(need, self.sums_allocated + step))
-                self.files.allocate(self.sums_fd, self.sums_allocated, target - self.sums_allocated)
-                self.sums_allocated = target
+                least = min(target, max(need, self.sums_allocated + 1))
+                self.sums_allocated = take_room(self.files, self.sums_fd, self.sums_allocated, least, target)
         except DiskFull:
             return FULL
         except StoreError:
@@ -202,6 +202,9 @@ class ReadySegment:
         self._map(create=False)
         # What was written is allocated; what is not reads as zeros and is allocated before it is written.
         limit = max((end for _, end in ranges), default=0)
+        tail = self.sums_size - SUMS_HEAD
+        told = [end for begin, end in self.files.data_ranges(self.sums_fd, 0, tail) if begin < tail // 4096 * 4096]
+        self.sums_written = max(told, default=min(tail, 4096))
         self.allocated = self.sums_allocated = 0
         if not own:
             return UNCHECKED
@@ -245,7 +248,7 @@ class ReadySegment:
         """Find the records. Closed cleanly: the last one is looked at, the others when they are read."""
         if clean == 0:
             return
-        if clean > 0:
+        if clean > 0 and 32 + clean * 8 <= self.sums_written:
             at = self.start(clean - 1)
             length = self.holds(clean - 1, at, limit)
             if length:
@@ -261,7 +264,8 @@ class ReadySegment:
         most = (self.sums_size - 64) // 8 if clean < 0 else clean
         n = at = whole = whole_end = remade = 0
         while n < most:
-            length = self.holds(n, at, limit) if self.start(n) == at else 0
+            there = 40 + n * 8 <= self.sums_written
+            length = self.holds(n, at, limit) if there and self.start(n) == at else 0
             if not length:
                 ahead = self._rejoin(n, at, limit, most)
                 if ahead < 0:
@@ -273,12 +277,7 @@ class ReadySegment:
                     continue
                 while n < ahead:
                     length = self.framed(at, limit)
-                    stored = ube32(self.sums, 36 + n * 8)
-                    if stored and self.start(n) == at and not _one_bit(stored ^ self._crc(n, at, length)):
-                        self.damaged.add(n)
-                    else:
-                        self._remake(n, at, length)
-                        remade += 1
+                    remade += self._judge(n, at, length)
                     at += length
                     n += 1
                 continue
@@ -290,8 +289,7 @@ class ReadySegment:
             # The lengths lead on, and no process leaves more than one record without a sum: the sums are what is lost.
             while n < most and self.framed(at, limit):
                 length = self.framed(at, limit)
-                self._remake(n, at, length)
-                remade += 1
+                remade += self._judge(n, at, length)
                 at += length
                 n += 1
             whole, whole_end = n, at
@@ -308,6 +306,23 @@ class ReadySegment:
     def _crc(self, n: int, at: int, length: int) -> int:
         return crc32(self.base, at, length, self.first + n)
 
+    def _judge(self, n: int, at: int, length: int) -> int:
+        """Record n stands at `at` and its sum does not hold: 1 when it is the sum that is damaged, and it is made again; 0
+        when it may be the record.
+        """
+        if 40 + n * 8 <= self.sums_written:
+            stored = ube32(self.sums, 36 + n * 8)
+            if (
+                stored
+                and stored != NOT_CLEAN
+                and self.start(n) == at
+                and not _one_bit(stored ^ self._crc(n, at, length))
+            ):
+                self.damaged.add(n)
+                return 0
+        self._remake(n, at, length)
+        return 1
+
     def _remake(self, n: int, at: int, length: int) -> None:
         """The sum of record n anew."""
         self.files.allocate(self.sums_fd, SUMS_HEAD + n * 8, 8)
@@ -322,7 +337,8 @@ class ReadySegment:
                 return -1
             at += length
             n += 1
-            if n < most and self.start(n) == at and self.holds(n, at, limit):
+            there = n < most and 40 + n * 8 <= self.sums_written
+            if there and self.start(n) == at and self.holds(n, at, limit):
                 return n
         return -1
 
@@ -358,7 +374,9 @@ class ReadySegment:
     def _next_good(self, n: int, at: int, limit: int, most: int) -> int:
         """The next record behind a bad one whose sum holds; -1 when there is none."""
         empty = 0
-        while n < most and empty < 4096:  # a flipped bit, or pages of sums; so many empty entries are the end
+        while (
+            n < most and empty < 4096 and 40 + n * 8 <= self.sums_written
+        ):  # a flipped bit, or pages of sums; so many empty entries are the end
             start = self.start(n)
             if start >= at and self.holds(n, start, limit):
                 return n
@@ -369,6 +387,7 @@ class ReadySegment:
     def review(self) -> None:
         """A record of a segment that was trusted does not hold: look at all of it."""
         self.unverified = False
+        self.sums_written = SUMS_HEAD + self.count * 8
         self._scan(self.end, self.count, False)
 
     def adopt_unchecked(self, first: int) -> None:
@@ -486,11 +505,6 @@ def _number(segment: ReadySegment) -> int:
     return int(segment.path.stem.rpartition("_")[2])
 
 
-def _pieces(view: Any) -> Iterator[bytes]:
-    for at in range(0, len(view), 1 << 18):
-        yield view[at : at + (1 << 18)]
-
-
 class ReadyQueue(Stream):
     """One topic's stream. Appending never raises: 0, FULL or BROKEN."""
 
@@ -542,7 +556,7 @@ class ReadyQueue(Stream):
             limit = segment.path.stat().st_size
             count = segment.records(limit)
             if not count:
-                if any(map(any, _pieces(segment.map))):
+                if last_byte(self.files, segment.path, segment.map, 0, limit):
                     self._aside(segment, "no message is found in it")
                 else:
                     self.pool.put(segment)

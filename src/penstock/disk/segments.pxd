@@ -8,12 +8,15 @@ cdef class Segment:
     cdef public long long first
     cdef public long long size
     cdef public long long prefaulted
+    cdef public long long allocated
     cdef public int fd
     cdef public object map
     cdef public object files
     cdef unsigned char *base
 
     cpdef Segment open(self)
+    @cython.locals(have=cython.longlong, target=cython.longlong, piece=cython.longlong, most=cython.longlong)
+    cpdef back(self, long long end)
 
 
 @cython.final

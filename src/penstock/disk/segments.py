@@ -2,7 +2,10 @@
 
     position 0            size              2 × size
     |                     |                 |
-    00000000000000000000  000…<size>        000…<2 size>      all allocated in full before they are mapped
+    00000000000000000000  000…<size>        000…<2 size>
+
+A file has its full length from the start and takes room on the disk piece by piece, ahead of the writes (`back`): a
+mapped hole on a full disk would end the process. What was never written reads as zeros.
 
 Files are mapped when first asked for and stay mapped; they are never shrunk. A reader takes `segment.base`, an address
 good for as long as it holds the segment.
@@ -15,13 +18,17 @@ from typing import Any
 
 import cython
 
-from penstock.disk.files import Files, number_names
+from penstock.disk.files import Files, number_names, take_room
 from penstock.errors import Corrupt
 
 if cython.compiled:
     from cython.cimports.penstock.octets import address, populate
 else:
     from penstock.octets import address, populate
+
+
+PIECE, PIECE_MAX = 1 << 20, 16 << 20
+PIECE_SMALL, PIECE_SMALL_MAX = 4096, 256 << 10  # of scattered files, of which there are thousands
 
 
 def segment_name(position: int) -> str:
@@ -39,15 +46,17 @@ class Segment:
         self.size = size
         self.files = files
         self.prefaulted = 0
+        self.allocated = 0  # room is taken up to here
         self.fd = -1
         self.map: Any = None
         self.base: Any = cython.NULL
 
     def create(self) -> None:
-        """Make the file, take all its room, map it. DiskFull leaves nothing behind. The name is not durable yet."""
+        """Make the file, take its first room, map it. DiskFull leaves nothing behind. The name is not durable yet."""
         self.fd = self.files.open(self.path, create=True)
         try:
-            self.files.allocate(self.fd, 0, self.size)
+            self.files.grow(self.fd, self.size)
+            self.back(1)
             self.map = self.files.map(self.fd, self.size, scattered=self.scattered)
         except BaseException:
             self.close()
@@ -62,13 +71,32 @@ class Segment:
             try:
                 if self.files.size(fd) != self.size:
                     raise Corrupt(self.path, self.files.size(fd), f"a segment of {self.size} bytes was expected")
-                # A file that came with holes (a sparse copy, RocketMQ's own) would end the process on a full disk.
-                self.files.allocate(fd, 0, self.size)
                 self.map = self.files.map(fd, self.size, scattered=self.scattered)
             finally:
                 self.files.close(fd)
             self.base = address(self.map)
         return self
+
+    def back(self, end: int) -> None:
+        """Take room on the disk for the bytes below `end`, and for more: twice what there is, within limits. Before they
+        are written, by one thread at a time. DiskFull, StoreError.
+        """
+        have = self.allocated
+        if end <= have:
+            return
+        piece, most = (PIECE_SMALL, PIECE_SMALL_MAX) if self.scattered else (PIECE, PIECE_MAX)
+        target = max(end, piece, have + min(have, most))
+        target = min(self.size, (target + 4095) // 4096 * 4096)
+        fd = self.fd
+        if fd >= 0:
+            target = take_room(self.files, fd, have, end, target)
+        else:
+            fd = self.files.open(self.path)
+            try:
+                target = take_room(self.files, fd, have, end, target)
+            finally:
+                self.files.close(fd)
+        self.allocated = target
 
     def datasync(self) -> None:
         """Make the bytes durable. Thread-safe beside writers; blocks without the interpreter lock."""
@@ -144,7 +172,7 @@ class SegmentedFile:
         return self.at(self.end - self.size)
 
     def make_next(self, *, durable: bool = True) -> Segment:
-        """A new segment after the end, its file allocated and mapped; `adopt` makes it part of the run.
+        """A new segment after the end, its file made and mapped; `adopt` makes it part of the run.
 
         Without `durable` a new folder's name is not flushed either: for what can be rebuilt.
         """

@@ -19,7 +19,7 @@ cdef class Sidecar:
     cpdef open(self, bint mend)
     @cython.locals(n=cython.longlong)
     cpdef long long seek(self, long long start, long long crc)
-    @cython.locals(need=cython.longlong)
+    @cython.locals(need=cython.longlong, want=cython.longlong)
     cpdef int room(self, long long records)
     cpdef void put(self, long long start, long long crc) noexcept
     @cython.locals(low=cython.longlong, high=cython.longlong, middle=cython.longlong, start=cython.longlong)

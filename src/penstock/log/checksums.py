@@ -26,7 +26,7 @@ from typing import Any
 import cython
 
 from penstock.disk.aside import set_aside
-from penstock.disk.files import Files, last_byte, wipe
+from penstock.disk.files import Files, last_byte, take_room, wipe
 from penstock.errors import DiskFull, StoreError
 
 if cython.compiled:
@@ -41,7 +41,7 @@ ENTRY_SIZE = 8  # hot functions below write the numbers: a module's name is a di
 MAGIC = 0x5053554D
 VERSION = 2
 SMALLEST_RECORD = 92
-WINDOW = 1 << 20
+WINDOW_MIN, WINDOW = 16 << 10, 1 << 20
 
 HOLDS = 1
 BROKEN = 0
@@ -70,7 +70,7 @@ class Sidecar:
         self.fd = self.files.open(self.path, create=True)
         try:
             self.files.grow(self.fd, self.size)
-            self.allocated = min(self.size, WINDOW)
+            self.allocated = min(self.size, WINDOW_MIN)
             self.files.allocate(self.fd, 0, self.allocated)
             self.map = self.files.map(self.fd, self.size, scattered=True)
         except BaseException:
@@ -133,8 +133,8 @@ class Sidecar:
             return 0
         try:
             need = HEADER_SIZE + (self.count + records) * ENTRY_SIZE
-            self.allocated = min(self.size, max(need, self.allocated) + WINDOW)
-            self.files.allocate(self.fd, 0, self.allocated)
+            want = min(self.size, max(need, self.allocated) + max(WINDOW_MIN, min(WINDOW, self.allocated)))
+            self.allocated = take_room(self.files, self.fd, 0, min(self.size, need), want)
         except DiskFull:
             self.allocated = 0
             return 1

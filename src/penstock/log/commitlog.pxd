@@ -29,13 +29,17 @@ cdef class CommitLog:
     cdef unsigned char *_base
     cdef long long _at
     cdef long long _limit
+    cdef long long _backed
+    cdef public object backing
 
     cdef long long record_size(self, Draft d)
     @cython.locals(remaining=cython.longlong)
     cpdef int room(self, long long size, long long records)
     @cython.locals(segment=Segment, car=Sidecar)
     cpdef void seek(self, long long end)
-    @cython.locals(segment=Segment, car=Sidecar)
+    @cython.locals(segment=Segment)
+    cpdef int _back(self, long long size)
+    @cython.locals(segment=Segment, car=Sidecar, status=cython.int)
     cpdef int _roll(self, long long size)
     @cython.locals(b=cython.p_uchar, at=cython.longlong, p=cython.longlong, sys=cython.longlong, crc=cython.longlong)
     cdef void put(self, Draft d, long long queue_offset, long long now_ms) noexcept
@@ -43,3 +47,5 @@ cdef class CommitLog:
     cpdef long long size_at(self, long long physical)
     @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)
     cpdef long long check(self, long long physical)
+    @cython.locals(segment=Segment, at=cython.longlong)
+    cpdef bint stands_for(self, long long physical, long long queue_id, long long offset)

@@ -108,6 +108,8 @@ class CommitLog:
         self._base: Any = cython.NULL
         self._at = 0
         self._limit = 0
+        self._backed = 0
+        self.backing = Lock()  # held by whoever takes room for the segment at work
 
     def record_size(self, d: Draft) -> int:
         """Bytes of the draft as a record, or -1 when a part of it is too large."""
@@ -133,6 +135,7 @@ class CommitLog:
         self._base = segment.base
         self._at = end - segment.first
         self._limit = segment.size
+        self._backed = 0  # the first append looks
         if segment.fd < 0:
             segment.fd = segment.files.open(segment.path)
         car = self.sums.get(segment.first)
@@ -158,12 +161,40 @@ class CommitLog:
             remaining = self._roll(size)
             if remaining:
                 return remaining
+        if self._at + size + 8 > self._backed:
+            remaining = self._back(size + 8)
+            if remaining:
+                return remaining
         return self.sums.room(records)
+
+    def _back(self, size: int) -> int:
+        """Let so many bytes at the end have room on the disk: 0, DISK_FULL, NOT_WRITABLE. Mostly a thread has done it."""
+        segment = self._segment
+        if self._at + size > segment.allocated:  # type: ignore[union-attr]
+            try:
+                with self.backing:
+                    segment.back(self._at + size)  # type: ignore[union-attr]
+            except DiskFull:
+                return 1
+            except StoreError:
+                return 2
+        self._backed = segment.allocated  # type: ignore[union-attr]
+        return 0
+
+    @property
+    def backed_end(self) -> int:
+        """Up to here the log has room on the disk."""
+        segment = self._segment
+        return self.end if segment is None else max(self.end, segment.first + segment.allocated)
 
     def _roll(self, size: int) -> int:
         """Close the segment with a blank record and go on in the next."""
         if size + 8 > self.file.size:
             return 3
+        if self._base != cython.NULL and self._at + 8 > self._backed:  # of the blank record
+            status = self._back(8)
+            if status:
+                return status
         try:
             with self.making:
                 if self.prepared is None:
@@ -183,6 +214,7 @@ class CommitLog:
         self._base = segment.base
         self._at = 0
         self._limit = segment.size
+        self._backed = segment.allocated
         self.end = segment.first
         return 0
 
@@ -276,6 +308,14 @@ class CommitLog:
             if self.sums.verdict(segment.first, at, crc32(segment.base, at, size, 0)) == 0:
                 return -1
         return size
+
+    def stands_for(self, physical: int, queue_id: int, offset: int) -> bool:
+        """Whether the record there says itself that it is this one of its queue."""
+        segment = self.file.at(physical)
+        if segment is None:
+            return False
+        at = physical - segment.first
+        return be32(segment.base, at + 12) == queue_id and be64(segment.base, at + 20) == offset
 
     def bytes_at(self, physical: int, size: int) -> bytes:
         """A copy of so many bytes of one segment."""

@@ -3,7 +3,8 @@
     entry n, at byte n × 20:   physical offset (8) | record size (4) | tags code (8)
     filler:                    0 | 0x7FFFFFFF | 0        an offset that was reserved, lost or deleted
 
-Files of 6,000,000 bytes, named by the byte position of their first entry; bytes after the last entry are zero.
+Files of 6,000,000 bytes, named by the byte position of their first entry, which take room on the disk piece by piece;
+bytes after the last entry are zero.
 Physical offsets grow with the offset, so everything is found by halving. All of it is derived from the commit log.
 """
 
@@ -107,6 +108,12 @@ class ConsumeQueue:
                     segment.close()
                     self.file.adopt(segment)
                     self.fresh = True
+                begin, end = self.max_offset * ENTRY_SIZE, (self.max_offset + count) * ENTRY_SIZE
+                while begin < end:
+                    found = self.file.at(begin)
+                    assert found is not None
+                    found.back(min(found.size, end - found.first))
+                    begin = found.first + found.size
             except DiskFull:
                 return 1
             except StoreError:
@@ -126,7 +133,7 @@ class ConsumeQueue:
         self.reserve_at = (self.max_offset + end) // 2
 
     def _turn(self) -> int:
-        """Go to the file that takes the entry at max_offset, making it if it is not there."""
+        """Go to the file that takes the entry at max_offset, making it if it is not there, and take room for more."""
         try:
             byte = self.max_offset * ENTRY_SIZE
             if byte >= self.file.end:
@@ -137,12 +144,14 @@ class ConsumeQueue:
                 self.file.adopt(segment)
                 self.fresh = True
                 if self.file.first == segment.first and byte > segment.first:
+                    segment.back(byte - segment.first)
                     self._fill(segment, 0, byte - segment.first)
                     self.min_offset = self.max_offset
             else:
                 found = self.file.at(byte)
                 assert found is not None
                 segment = found
+            segment.back(byte - segment.first + ENTRY_SIZE)
         except DiskFull:
             return 1
         except StoreError:
@@ -150,7 +159,7 @@ class ConsumeQueue:
         self._segment = segment
         self._base = segment.base
         self._at = byte - segment.first
-        self._limit = segment.size
+        self._limit = min(segment.size, segment.allocated // ENTRY_SIZE * ENTRY_SIZE)
         return 0
 
     def _fill(self, segment: Segment, at: int, end: int) -> None:
@@ -189,6 +198,7 @@ class ConsumeQueue:
                 and be64(segment.base, at + 12) == code
             ):
                 return
+            segment.back(at + ENTRY_SIZE)  # a copy of the file may have come with holes
             put64(segment.base, at, physical)
             put32(segment.base, at + 8, size)
             put64(segment.base, at + 12, code)
@@ -288,6 +298,19 @@ class ConsumeQueue:
                 low = probe + 1
             else:
                 high = middle
+        # A damaged entry may have sent the search too far: nothing before the place found may lie behind physical.
+        probe = low
+        skipped = 0
+        lowest = self.file.first // ENTRY_SIZE
+        while probe > lowest and skipped < 64:
+            probe -= 1
+            segment = self.file.at(probe * 20)
+            at = probe * 20 - segment.first
+            if be32(segment.base, at + 8) == FILLER_SIZE or be64(segment.base, at) < physical:
+                skipped += 1
+            else:
+                low = probe
+                skipped = 0
         return self._skip_fillers(low)
 
     def _skip_fillers(self, offset: int) -> int:
@@ -303,11 +326,24 @@ class ConsumeQueue:
     def load(self) -> list[Path]:
         """Find the files and the end of the entries; returns files that do not belong."""
         odd = self.file.load()
-        self.max_offset = self._search(self.file.first // ENTRY_SIZE, self.file.end // ENTRY_SIZE, _NEVER, False)
+        self.max_offset = self._search(self.file.first // ENTRY_SIZE, self._written() // ENTRY_SIZE, _NEVER, False)
         self.min_offset = self._skip_fillers(self.file.first // ENTRY_SIZE)
         self._at = self._limit = 0
         self._durable = 0
         return odd
+
+    def _written(self) -> int:
+        """Behind the last byte that may have been written: a hole that is read takes room on some file systems."""
+        for segment in reversed(self.file.segments):
+            fd = self._files.open(segment.path)
+            try:
+                ranges = self._files.data_ranges(fd, 0, segment.size)
+            finally:
+                self._files.close(fd)
+            if ranges:
+                last = (ranges[len(ranges) - 1][1] + ENTRY_SIZE - 1) // ENTRY_SIZE * ENTRY_SIZE
+                return segment.first + min(segment.size, last)
+        return self.file.first
 
     def survey(self, limit: int) -> bool:
         """Look at every entry instead of halving, and let max_offset be behind the last one of a record below limit.

@@ -13,6 +13,8 @@ from typing import Any
 from penstock.errors import StoreError
 from penstock.log.commitlog import CommitLog
 
+AHEAD_MIN = 1 << 20
+
 
 class Job:
     """Work that blocks. `run` in any thread, then `finish` with what it raised (or None) where the store lives."""
@@ -118,6 +120,11 @@ class Preparer:
         self.prefault_bytes = prefault_bytes
         self._running = False
         self._retry_ms = 0
+        self._opened_at = log.end
+
+    def _ahead(self) -> int:
+        """How far ahead: as far as this process has written, within limits. A quiet broker takes little of the disk."""
+        return min(self.prefault_bytes, max(AHEAD_MIN, self.log.end - self._opened_at))
 
     def take(self, mono_ms: int) -> Job | None:
         """What should be prepared now."""
@@ -130,9 +137,10 @@ class Preparer:
         segment: Any = log.file.at(log.end)
         if self.prefault_bytes and segment is not None:
             at = log.end - segment.first
-            if at + self.prefault_bytes > segment.prefaulted and segment.prefaulted < segment.size:
+            ahead = self._ahead()
+            if at + ahead > segment.prefaulted and segment.prefaulted < segment.size:
                 begin = max(at, segment.prefaulted)
-                end = min(segment.size, begin + self.prefault_bytes)
+                end = min(segment.size, begin + ahead)
                 return self._job(lambda: self._prefault(segment, begin, end))
         return None
 
@@ -143,9 +151,11 @@ class Preparer:
             segment, car = self.log.make_next()
             self.log.prepared = (segment, car)
         if self.prefault_bytes:
-            self._prefault(segment, 0, min(segment.size, self.prefault_bytes))
+            self._prefault(segment, 0, min(segment.size, self._ahead()))
 
     def _prefault(self, segment: Any, begin: int, end: int) -> None:
+        with self.log.backing:
+            segment.back(end)
         segment.prefault(begin, end - begin)
         segment.prefaulted = end
         # Flushed now, the pages are allocated for good and small commits later are cheap. When the log is right behind, its

@@ -10,7 +10,12 @@ cdef class IndexFile:
     cdef public object files
     cdef unsigned char *base
     cdef public long long count
+    cdef public long long allocated
     cdef public bint dirty
+
+    cdef long long _entry_at(self, long long n) noexcept
+    @cython.locals(need=cython.longlong, ahead=cython.longlong, target=cython.longlong, begin=cython.longlong)
+    cpdef back(self, long long entries)
 
     cpdef open(self)
     cpdef create(self, long long begin_ms, long long begin_physical)
@@ -35,6 +40,7 @@ cdef class KeyIndex:
     cdef IndexFile _spare
     cdef public long long ends_at
 
+    @cython.locals(current=IndexFile)
     cpdef int room(self, long long keys)
     @cython.locals(current=IndexFile)
     cdef void put(self, long long hash_, long long physical, long long store_ms) noexcept

@@ -18,7 +18,7 @@ from typing import Any
 import cython
 
 from penstock.clock import Clock
-from penstock.disk.files import Files
+from penstock.disk.files import Files, take_room
 from penstock.errors import Corrupt, DiskFull, StoreError
 
 if cython.compiled:
@@ -28,6 +28,7 @@ else:
 
 HEADER_SIZE = 40
 ENTRY_SIZE = 20
+PIECE_MIN, PIECE_MAX = 64 << 10, 4 << 20
 
 
 class IndexFile:
@@ -41,6 +42,7 @@ class IndexFile:
         self.map: Any = None
         self.base: Any = cython.NULL
         self.count = 1
+        self.allocated = 0  # room is taken up to here
         self.dirty = False
 
     @property
@@ -48,11 +50,13 @@ class IndexFile:
         return HEADER_SIZE + self.slots * 4 + self.entries * ENTRY_SIZE
 
     def create(self, begin_ms: int, begin_physical: int) -> None:
-        """Make the file with all its room. StoreError, DiskFull."""
+        """Make the file, with room for the slots: those are written here and there. StoreError, DiskFull."""
         self.files.make_folder(self.path.parent, durable=False)
         fd = self.files.open(self.path, create=True)
         try:
-            self.files.allocate(fd, 0, self.size)
+            self.files.grow(fd, self.size)
+            self.allocated = min(self.size, self._entry_at(1) + PIECE_MIN)
+            self.files.allocate(fd, 0, self.allocated)
             self.map = self.files.map(fd, self.size, scattered=True)
         except BaseException:
             self.files.unlink(self.path)
@@ -74,7 +78,7 @@ class IndexFile:
             size = self.files.size(fd)
             if size != self.size:
                 raise Corrupt(self.path, size, f"an index of {self.size} bytes was expected")
-            self.files.allocate(fd, 0, size)
+            self.files.allocate(fd, 0, self._entry_at(0))
             self.map = self.files.map(fd, size, scattered=True)
         finally:
             self.files.close(fd)
@@ -82,6 +86,24 @@ class IndexFile:
         self.count = be32(self.base, 36)
         if not 1 <= self.count <= self.entries:
             raise Corrupt(self.path, 36, f"count {self.count}")
+
+    def _entry_at(self, n: int) -> int:
+        return HEADER_SIZE + self.slots * 4 + n * ENTRY_SIZE
+
+    def back(self, entries: int) -> None:
+        """Take room on the disk for so many more entries, as far as they fit. StoreError, DiskFull."""
+        need = self._entry_at(min(self.count + entries, self.entries))
+        if need <= self.allocated:
+            return
+        slots_end = self._entry_at(0)
+        ahead = max(PIECE_MIN, min(PIECE_MAX, need - slots_end))
+        target = min(self.size, need + ahead)
+        begin = max(slots_end, self.allocated)
+        fd = self.files.open(self.path)
+        try:
+            self.allocated = take_room(self.files, fd, begin, need, target)
+        finally:
+            self.files.close(fd)
 
     def begin_ms(self) -> int:
         return be64(self.base, 0)
@@ -273,12 +295,16 @@ class KeyIndex:
 
     def room(self, keys: int) -> int:
         """0 when so many keys can be put; else DISK_FULL (1) or NOT_WRITABLE (2)."""
-        if self._current is not None and self._current.count + keys <= self.entries:
-            return 0
-        if self._spare is not None:
-            return 0
+        current = self._current
         try:
-            self._spare = self._make()
+            if current is not None:
+                if 40 + self.slots * 4 + (current.count + keys) * 20 > current.allocated:
+                    current.back(keys)
+                if current.count + keys <= self.entries:
+                    return 0
+            if self._spare is None:
+                self._spare = self._make()
+            self._spare.back(keys)
         except DiskFull:
             return 1
         except StoreError:

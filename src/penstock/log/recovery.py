@@ -232,7 +232,7 @@ class _Recoverer:
                 continue
             fd = self.files.open(path, create=True)
             try:
-                self.files.allocate(fd, 0, file.size)
+                self.files.grow(fd, file.size)
             finally:
                 self.files.close(fd)
 

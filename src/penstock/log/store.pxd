@@ -26,6 +26,7 @@ cdef class LogStore:
     cdef public object sequences
     cdef public list fillers
     cdef public dict suspects
+    cdef set _unmended
     cdef public tuple delays
     cdef public bint healthy
     cdef public bint is_open

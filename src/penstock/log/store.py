@@ -11,6 +11,7 @@ recovery.
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
+import logging
 import re
 from pathlib import Path
 from typing import Any, Protocol
@@ -35,7 +36,10 @@ if cython.compiled:
 else:
     from penstock.octets import address, be16, be32, be64, java_hash, put64
 
+log = logging.getLogger("penstock.log")
+
 _TOPIC = re.compile(rb"[%|a-zA-Z0-9_.#-]{1,127}")
+_MEND_ENTRIES, _MEND_BYTES = 1_000, 256 << 20  # how far a damaged entry's neighbour, and its record, is looked for
 _FAR = 10_000_000
 """A queue offset so far beyond the last one was not given out by any broker."""
 
@@ -101,6 +105,7 @@ class LogStore:
         self.sequences: Any = None
         self.fillers: list[tuple[bytes, int, int, int]] = []
         self.suspects: dict[int, tuple[bytes, int, int]] = {}
+        self._unmended: set[tuple[bytes, int, int]] = set()
         self.queue_file_size = self.options.mapped_file_size_consume_queue
         self.trusted_from = 0
         self.index_from = 0
@@ -417,26 +422,35 @@ class LogStore:
                 end = segment.size
             physical = be64(base, at)
             size = be32(base, at + 8)
-            if size == 2147483647 or size <= 0:
+            if size == 2147483647:
                 fillers += 1
-                if size <= 0:
-                    self.suspects[physical] = (queue.topic, queue.queue_id, offset)
+            elif size <= 0:
+                if self.mend(queue, offset):
+                    continue
+                fillers += 1
+                self.suspects[physical] = (queue.topic, queue.queue_id, offset)
             elif codes is None or codes.match(be64(base, at + 12)):
                 if result.count > 0 and result.bytes_ + size > max_bytes:
                     break
                 if physical < self.log.file.first:
+                    if self.mend(queue, offset):
+                        continue
                     gone += 1
                 elif physical >= self.trusted_from:
-                    if self.log.size_at(physical) != size:
+                    if self.log.size_at(physical) == size:
+                        result.add(physical, size)
+                    else:
+                        if self.mend(queue, offset):
+                            continue
                         fillers += 1
                         self.suspects[physical] = (queue.topic, queue.queue_id, offset)
-                    else:
-                        result.add(physical, size)
-                elif self.log.check(physical) != size:  # written by a former run: the disk may have changed it
+                elif self.log.check(physical) == size and self.log.stands_for(physical, queue.queue_id, offset):
+                    result.add(physical, size)
+                else:  # written by a former run: the disk may have changed record or entry
+                    if self.mend(queue, offset):
+                        continue
                     fillers += 1
                     self.suspects[physical] = (queue.topic, queue.queue_id, offset)
-                else:
-                    result.add(physical, size)
             at += 20
             offset += 1
             scanned += 1
@@ -448,6 +462,70 @@ class LogStore:
         if fillers > 0 and fillers == scanned:
             return 3
         return 1
+
+    def mend(self, queue: ConsumeQueue, offset: int) -> bool:
+        """An entry that leads to no record of its own: find the record in the log, behind the one before it, and write the
+        entry anew. False when the entry is right (it is the record that is damaged), or the record is not found.
+        """
+        if (queue.topic, queue.queue_id, offset) in self._unmended:
+            return False
+        self._unmended.add((queue.topic, queue.queue_id, offset))
+        entry = queue.entry(offset)
+        commit_log, first = self.log, self.log.file.first
+        if entry is None or entry[1] == 2147483647 or offset < queue.min_offset:
+            return False
+        if entry[0] >= first and entry[1] > 90:
+            size = commit_log.size_at(entry[0])
+            follows = entry[0] + entry[1]
+            if size < 0 and (follows == commit_log.end or commit_log.size_at(follows) >= 0):
+                return False
+            if size == entry[1] and commit_log.stands_for(entry[0], queue.queue_id, offset):
+                return False
+        position = first
+        for before in range(offset - 1, max(queue.min_offset, offset - _MEND_ENTRIES) - 1, -1):
+            known = queue.entry(before)
+            if known is None or known[1] <= 90 or not first <= known[0] < commit_log.end:
+                continue
+            if commit_log.check(known[0]) == known[1] and commit_log.stands_for(known[0], queue.queue_id, before):
+                position = known[0] + known[1]
+                break
+        if not self._mend_from(queue, offset, position):
+            return False
+        self._unmended.discard((queue.topic, queue.queue_id, offset))
+        return True
+
+    def _mend_from(self, queue: ConsumeQueue, offset: int, position: int) -> bool:
+        d = Draft()
+        d.tail_len = 0
+        stop = min(self.log.end, position + _MEND_BYTES)
+        while position < stop:
+            segment = self.log.file.at(position)
+            if segment is None:
+                return False
+            size = self.log.check(position)
+            if size < 0:
+                return False
+            if size == 0:
+                position = segment.first + segment.size
+                continue
+            at = position - segment.first
+            if be32(segment.base, at + 12) == queue.queue_id and be64(segment.base, at + 20) == offset:
+                d.load(segment.base, at)
+                if d.topic_name() == queue.topic and not d.sys_flag & 4:
+                    code = d.tags_code
+                    if queue.due_kind == 1:
+                        code = d.store_ms + self._delay(d.queue_id)
+                    try:
+                        queue.put_at(offset, position, size, code)
+                    except StoreError:
+                        return False
+                    log.error(
+                        "an entry of consumequeue/%s/%d was damaged at offset %d: written anew from the log",
+                        queue.topic.decode(), queue.queue_id, offset,
+                    )  # fmt: skip
+                    return True
+            position += size
+        return False
 
     def record_at(self, physical: int) -> bytes | None:
         """The record that begins exactly there, its sums checked; None when there is none."""
@@ -621,6 +699,7 @@ class LogStore:
         self.short_queues.clear()
         self.fillers.clear()
         self.suspects.clear()
+        self._unmended.clear()
         self.durability = None  # type: ignore[assignment]
         try:
             report = recover(self)

@@ -66,8 +66,8 @@ class LogStream(Stream):
         physical: Any = entry[0]
         size: Any = entry[1]
         log = self.store.log
-        if size <= 88 or log.check(physical) != size:
-            return 0
+        if size <= 88 or log.check(physical) != size or not log.stands_for(physical, self.queue.queue_id, ordinal):
+            return self.find(ordinal) if self.store.mend(self.queue, ordinal) else 0
         segment = log.file.at(physical)
         if segment is None:
             return 0

@@ -139,7 +139,7 @@ def durable_end(store: Path) -> int | None:
 def last_mark(store: Path) -> tuple[checkpoint.Checkpoint | None, bool]:
     """(what our broker last wrote about the store, whether no other broker has gone on behind it)."""
     try:
-        return checkpoint.newest((store / "checkpoint").read_bytes())
+        return checkpoint.newest((store / "checkpoint").read_bytes(), checkpoint.abort_text(store))
     except OSError:
         return None, True
 

@@ -236,7 +236,7 @@ def _sums(folder: Path, segment: Segment) -> Any:
         head = np.fromfile(path, ">u4", 8)
     except OSError:
         return None
-    if len(head) < 8 or int(head[0]) != SUM_MAGIC or int(head[1]) != 1:
+    if len(head) < 8 or int(head[0]) != SUM_MAGIC or int(head[1]) not in (1, 2):
         return None
     if int(head[2]) << 32 | int(head[3]) != segment.base:
         return None
