@@ -367,10 +367,11 @@ def http(address: str, path: str, method: str = "GET") -> bytes:
         return data
 
 
-def counts(address: str) -> dict[str, dict[str, int]]:
-    """What each channel of the topic says it owes."""
+def counts(address: str, hidden: bool = False) -> dict[str, dict[str, int]]:
+    """What each channel of the topic says it owes; `hidden`: and what none sees yet, at level disk until it is flushed."""
     stats = json.loads(http(address, f"/stats?format=json&topic={TOPIC.decode()}"))
-    return {
+    more = {"": {"depth": int(stats["topics"][0]["depth"])}} if hidden else {}
+    return more | {
         channel["channel_name"]: {key: channel[key] for key in ("depth", "in_flight_count", "deferred_count")}
         for channel in stats["topics"][0]["channels"]
     }
@@ -406,7 +407,7 @@ def drain(nsq: str, http_address: str, recorder: Recorder, timeout_s: float = 30
     deadline = time.monotonic() + timeout_s
     said: dict[str, dict[str, int]] = {}
     while time.monotonic() < deadline and not recorder.fault:
-        said = counts(http_address)
+        said = counts(http_address, hidden=True)
         if not any(sum(channel.values()) for channel in said.values()):
             break
         time.sleep(0.05)  # the consumers are at work
