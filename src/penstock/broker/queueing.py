@@ -818,7 +818,7 @@ class Queueing:
         mono_ms = self.mono_ms
         timers = self._timers
         while timers and timers[0][0] <= mono_ms:
-            due_ms, number = heapq.heappop(timers)
+            number = heapq.heappop(timers)[1]
             channel = self._timed.pop(number, None)
             if channel is None:
                 continue
