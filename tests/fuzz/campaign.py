@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -94,28 +95,32 @@ class GoodClient(threading.Thread):
         from fronts.raw_peer import RawPeer
 
         try:
-            nsq, raw = NsqPeer(self.victim.addresses["nsq"]), RawPeer(self.victim.addresses["remoting"])
-            for peer in (nsq, raw):
-                peer.socket.settimeout(PATIENCE_S)
-            reader = NsqPeer(self.victim.addresses["nsq"])
-            reader.socket.settimeout(PATIENCE_S)
-            reader.subscribe(b"good", b"c", 1)
-            offset = 0
-            while not self.over.wait(0.01):
-                began = time.monotonic()
-                body = b"good %d" % self.rounds
-                nsq.publish(b"good", body)
-                message = reader.message()
-                assert message.body == body, message
-                reader.finish(message)
-                assert raw.send("good-log", body, e=0).code == 0
-                found = raw.pull("good-log", 0, offset).body
-                assert body in found, found
-                offset += 1
-                self.rounds += 1
-                self.slowest_s = max(self.slowest_s, time.monotonic() - began)
+            with contextlib.ExitStack() as stack:
+                nsq, reader = (
+                    stack.enter_context(contextlib.closing(NsqPeer(self.victim.addresses["nsq"]))) for _ in "ab"
+                )
+                raw = stack.enter_context(RawPeer(self.victim.addresses["remoting"]))
+                for peer in (nsq, raw, reader):
+                    peer.socket.settimeout(PATIENCE_S)
+                reader.subscribe(b"good", b"c", 1)
+                while not self.over.wait(0.01):
+                    self.round(nsq, reader, raw)
         except (OSError, EOFError, AssertionError) as error:
             self.failure = f"after {self.rounds} rounds: {error!r}"
+
+    def round(self, nsq: Any, reader: Any, raw: Any) -> None:
+        """One message of each kind there and back."""
+        began = time.monotonic()
+        body = b"good %d" % self.rounds
+        nsq.publish(b"good", body)
+        message = reader.message()
+        assert message.body == body, message
+        reader.finish(message)
+        assert raw.send("good-log", body, e=0).code == 0
+        found = raw.pull("good-log", 0, self.rounds).body
+        assert body in found, found
+        self.rounds += 1
+        self.slowest_s = max(self.slowest_s, time.monotonic() - began)
 
 
 def attack(victim: Victim, target: Target, count: int, seed: int, last: deque[bytes]) -> None:
