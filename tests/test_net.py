@@ -425,3 +425,17 @@ def test_the_log_says_who_came_and_went(caplog: pytest.LogCaptureFixture) -> Non
             assert time.monotonic() < deadline
             time.sleep(0.01)
     assert f"client connected protocol=nsq peer=127.0.0.1:{port}" in caplog.text
+
+
+def test_what_an_ephemeral_channel_drops_is_counted() -> None:
+    """Bounded as nsqd's: a consumer that takes nothing costs `mem_queue_size` messages, not the disk."""
+    with Broker(mem_queue_size=50) as broker:
+        stalled, writer = NsqPeer(broker.nsq), NsqPeer(broker.nsq)
+        stalled.subscribe(b"jobs", b"live#ephemeral", 0)
+        writer.publish(b"jobs", *(b"%d" % n for n in range(200)))
+        stats = json.loads(http(broker, "/stats?format=json&topic=jobs")[1])["topics"][0]["channels"][0]
+        assert stats["depth"] <= 50
+        dropped = metric(broker, 'penstock_dropped_messages_total{topic="jobs",channel="live#ephemeral"}')
+        assert dropped == 200 - stats["depth"]
+        for peer in (stalled, writer):
+            peer.close()

@@ -75,6 +75,7 @@ def channel_stats(channel: Any, quantiles: list[float], clients: bool, now_s: in
         "message_count": channel.message_count,
         "requeue_count": channel.requeue_count,
         "timeout_count": channel.timeout_count,
+        "dropped_count": getattr(channel.source, "dropped", 0),  # ours: what an ephemeral channel had no room for
         "client_count": len(channel.consumers),
         "clients": [consumer.describe(now_s) for consumer in channel.consumers] if clients else None,
         "paused": bool(channel.paused),
@@ -261,6 +262,7 @@ FAMILIES = {
     "consumer_deferred_messages": ("gauge", "messages that wait for their time"),
     "requeued_messages_total": ("counter", "messages given back"),
     "timed_out_messages_total": ("counter", "messages whose consumer took too long"),
+    "dropped_messages_total": ("counter", "messages that an ephemeral channel had no room for"),
     "consumers": ("gauge", "consumers connected"),
     "processing_latency_seconds": ("summary", "publish to finish"),
     "delayed_messages": ("gauge", "messages in the schedule"),
@@ -304,6 +306,8 @@ def topic_samples(topics: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]
             yield sample("consumer_deferred_messages", deferred, **labels)
             yield sample("requeued_messages_total", one["requeue_count"], **labels)
             yield sample("timed_out_messages_total", one["timeout_count"], **labels)
+            if one["dropped_count"]:
+                yield sample("dropped_messages_total", one["dropped_count"], **labels)
             yield sample("consumers", one["client_count"], **labels)
             found = one["e2e_processing_latency"]
             for at in found["percentiles"] or ():
