@@ -439,3 +439,39 @@ def test_what_an_ephemeral_channel_drops_is_counted() -> None:
         assert dropped == 200 - stats["depth"]
         for peer in (stalled, writer):
             peer.close()
+
+
+def test_a_broker_that_cannot_go_on_stops_and_says_why() -> None:
+    broker = Broker().start()
+
+    def spoil(server: Any) -> None:
+        def raising() -> None:
+            raise RuntimeError("by order of the test")
+
+        server.broker.queueing.end_turn = raising
+
+    with pytest.raises(StoreError, match="channels failed 20 times in a row"):
+        with RawPeer(broker.remoting) as peer:
+            broker.call(spoil)
+            deadline = time.monotonic() + 20
+            while not broker.server.broken:  # type: ignore[union-attr]
+                assert time.monotonic() < deadline
+                try:
+                    assert peer.send("logs", b"x").code == 0
+                except (EOFError, OSError):
+                    break
+        broker.stop()
+
+
+def test_a_server_is_made_before_its_loop_runs(tmp_path: Path) -> None:
+    import asyncio
+
+    import penstock
+
+    broker = penstock.Broker(tmp_path, remoting_port=0)
+
+    async def use() -> str:
+        async with broker:
+            return broker.registry
+
+    assert asyncio.run(use())

@@ -281,7 +281,8 @@ class Server:
         self._stack = AsyncExitStack()
         self._process = Process(self._clock, self._stop)
         self._bound: dict[str, socket.socket] = {}
-        self.broken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.broken = ""  # why this server cannot go on
+        self._over: asyncio.Event | None = None
         self.addresses: dict[str, str] = {}
         self.broker: Broker | None = None
         self.recovery: Any = None
@@ -296,10 +297,25 @@ class Server:
         await self._stack.aclose()
 
     def _stop(self, why: str) -> None:
-        """What cannot be mended: `broken` says why, and whoever runs this server stops it."""
+        """What cannot be mended: `broken` says why, and `run_until` ends."""
         log.critical("this process cannot go on reason=%s", why)
-        if not self.broken.done():
-            self.broken.set_result(why)
+        self.broken = self.broken or why
+        if self._over is not None:
+            self._over.set()
+
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Return when told to stop. StoreError when something failed that cannot be mended while running; the caller
+        leaves the server either way.
+        """
+        self._over = asyncio.Event()
+        if self.broken:
+            self._over.set()
+        waits = [asyncio.ensure_future(event.wait()) for event in (stop, self._over)]
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        if self.broken:
+            raise StoreError(f"{self.broken}; stopped. What was acknowledged is stored: start again")
 
     async def _start(self, stack: AsyncExitStack) -> None:
         for role in (self._registry_config, self._broker_config):
@@ -568,12 +584,8 @@ def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
                 log.info("store open %s", server.recovery)
             print("ready", json.dumps({**server.addresses, "pid": os.getpid()}), flush=True)
             keep_freed_memory()
-            asked = asyncio.ensure_future(stop.wait())
-            await asyncio.wait((asked, server.broken), return_when=asyncio.FIRST_COMPLETED)
+            await server.run_until(stop)
             log.info("stopping")
-            asked.cancel()
-        if server.broken.done():
-            raise StoreError(f"{server.broken.result()}; stopped. What was acknowledged is stored: start again")
 
     runner()(main())
 

@@ -303,7 +303,7 @@ def _serve(broker: BrokerConfig | None, registry: RegistryConfig | None, listene
             gc.freeze()
             gc.enable()
             keep_freed_memory()
-            await stop.wait()
+            await server.run_until(stop)
             log.info("stopping")
 
     runner()(main())

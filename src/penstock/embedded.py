@@ -160,7 +160,7 @@ class ThreadedBroker(Addresses):
                 self.server = server
                 self.addresses = dict(server.addresses)
                 started.set()
-                await self._stop.wait()
+                await server.run_until(self._stop)
 
         try:
             runner()(main())

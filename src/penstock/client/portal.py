@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal handler may come while its own thread has it
 _current: Portal | None = None
 
 
