@@ -18,6 +18,7 @@ from fronts.raw_peer import RawPeer
 from fuzz.campaign import Victim
 
 FLAT = 1.05
+NAMES = 300  # a name that was once registered stays known to nsqlookupd, as it does at NSQ's own
 MEMORY_SLACK = 2 << 20  # pages that the C library holds back for a while
 Tell = Callable[[str], None]
 
@@ -43,7 +44,7 @@ def churn(victim: Victim, number: int, source: random.Random) -> None:
     """One round: a queue topic with two channels lives and dies; messages of a log topic that stays; many connections."""
     import http.client
 
-    name = f"churn-{number}"
+    name = f"churn-{number % NAMES}"
     site = http.client.HTTPConnection(victim.addresses["http"], timeout=30)
 
     def post(path: str, body: bytes = b"") -> None:
@@ -86,7 +87,7 @@ def churn(victim: Victim, number: int, source: random.Random) -> None:
 def soak(folder: Path, minutes: float, tell: Tell, seed: int = 1) -> None:
     """AssertionError where something grew after the first sixth of the time."""
     data = folder / "data"
-    victim = Victim(folder)
+    victim = Victim(folder, settings={})  # segments of the usual sizes: a log that grows rolls seldom
     source = random.Random(seed)
     begin = time.monotonic()
     settled: Sample | None = None

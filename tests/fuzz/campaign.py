@@ -42,12 +42,14 @@ Tell = Callable[[str], None]
 class Victim:
     """A `penstock up` in a process of its own."""
 
-    def __init__(self, folder: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, folder: Path, environment: dict[str, str] | None = None, settings: dict[str, int] | None = None
+    ) -> None:
         self.log = folder / "broker.log"
         command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(folder / "data")]
         for port in ("remoting", "nsq", "http", "registry", "lookup", "lookup-http"):
             command += [f"--{port}-port", "0"]
-        for name, value in SMALL.items():
+        for name, value in (SMALL if settings is None else settings).items():
             command += ["--set", f"{name}={value}"]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
@@ -223,5 +225,5 @@ def sanitized(folder: Path, tell: Tell) -> dict[str, str]:
         "PYTHONPATH": str(copy / "src"),
         "LD_PRELOAD": library.stdout.strip(),
         "PYTHONMALLOC": "malloc",
-        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1",
+        "ASAN_OPTIONS": "detect_leaks=0:abort_on_error=1:quarantine_size_mb=8",
     }
