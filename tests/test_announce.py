@@ -52,7 +52,7 @@ def registries() -> Iterator[tuple[Registry, Registry]]:
 
 def until(true: Callable[[], Any]) -> Any:
     """What `true` returns once it is true. Another process of the network is waited for: its moment is not ours."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + 60
     while not (found := true()):
         assert time.monotonic() < end
         threading.Event().wait(0.01)

@@ -43,7 +43,7 @@ def run(broker: Broker) -> Run:
 
 
 def known(admin: Admin, topic: str) -> list[MessageQueue]:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         try:
             return admin.route(topic).subscribe_queues()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -104,3 +105,11 @@ def test_no_path_of_a_machine_and_no_registry_host() -> None:
         text = path.read_text(errors="replace")
         for word in (f"{ROOT}/", f"{Path.home()}/", *hosts):
             assert word not in text, f"{name} holds {word}"
+
+
+def test_no_test_is_lost_to_a_busy_machine() -> None:
+    """An upper bound on elapsed or CPU time fails where the machine is slow; a deadline ends a wait, and is generous."""
+    timed = re.compile(r"(monotonic|process_time|perf_counter|thread_time)(_ns)?\(\) - \w+ <=? ?(\d+(\.\d+)?)")
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        for found in timed.finditer(path.read_text()):
+            assert float(found[3]) >= 60, f"{path.name}: {found[0]}"

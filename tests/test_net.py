@@ -55,7 +55,7 @@ class FailingFiles(Files):
 def http(broker: Broker, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     request = urllib.request.Request(f"http://{broker.http}{path}", data=body)
     try:
-        with urllib.request.urlopen(request, timeout=10) as told:
+        with urllib.request.urlopen(request, timeout=30) as told:
             return told.status, told.read()
     except urllib.error.HTTPError as refused:
         with refused:
@@ -104,7 +104,7 @@ def test_no_write_that_fails_leaves_a_client_without_its_answer(tmp_path: Path, 
         peer2.close()
         assert http(broker, "/ping")[0] in (200, 500)
         files.error = None
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             with RawPeer(broker.remoting) as peer:
                 told = asked_for_anew(peer)
@@ -236,7 +236,7 @@ def test_a_role_that_raises_ends_neither_turn_nor_timer(caplog: pytest.LogCaptur
             for n in range(6):
                 assert peer.send("logs", b"%d" % n).code == 0
             assert peer.send("logs", b"later", {"DELAY": "1"}).code == 0
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while b"later" not in b"".join(peer.pull("logs", q, 0).body for q in range(4)):
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -313,9 +313,9 @@ def test_one_connection_too_many_is_refused_and_counted(settings: dict[str, int]
         peers = [NsqPeer(broker.nsq) for _ in range(2)]
         for peer in peers:
             assert peer.ask(b"PUB jobs\n" + sized(b"x")) == b"OK"
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:  # the registry's side of the process has connections, too
-            more = socket.create_connection(tuple(broker.nsq.rsplit(":", 1)), timeout=5)
+            more = socket.create_connection(tuple(broker.nsq.rsplit(":", 1)), timeout=30)
             peers.append(more)  # type: ignore[arg-type]
             more.settimeout(0.3)
             try:
@@ -328,7 +328,7 @@ def test_one_connection_too_many_is_refused_and_counted(settings: dict[str, int]
         assert b"too many connections" in told
         assert peers[0].ask(b"PUB jobs\n" + sized(b"x")) == b"OK"
         peers.pop(1).close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             fresh = NsqPeer(broker.nsq)
             if fresh.ask(b"PUB jobs\n" + sized(b"x")) == b"OK":
@@ -337,7 +337,7 @@ def test_one_connection_too_many_is_refused_and_counted(settings: dict[str, int]
         fresh.close()
         for peer in peers[1:]:
             peer.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while http(broker, "/metrics")[0] != 200:
             assert time.monotonic() < deadline
         assert metric(broker, f'penstock_connections_refused_total{{limit="{limit}"}}') >= 1
@@ -355,12 +355,12 @@ def test_large_frames_of_all_connections_share_one_bound() -> None:
             except OSError:
                 lost += 1
         with RawPeer(broker.remoting) as peer:
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while not metric(broker, 'penstock_connections_refused_total{limit="memory"}'):
                 assert time.monotonic() < deadline
         for peer in peers:
             peer.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:  # what they held is given back
             with RawPeer(broker.remoting) as peer:
                 try:
@@ -407,7 +407,7 @@ def test_sessions_of_closed_connections_are_let_go_of() -> None:
             peer = NsqPeer(broker.nsq)
             assert peer.ask(b"PUB jobs\n" + sized(b"x")) == b"OK"
             peer.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while broker.call(lambda server: len(server._process.nsq.sessions)):
             assert time.monotonic() < deadline
         assert broker.call(lambda server: len(server._process.nsq._due)) == 0
@@ -420,7 +420,7 @@ def test_the_log_says_who_came_and_went(caplog: pytest.LogCaptureFixture) -> Non
         assert peer.ask(b"PUB jobs\n" + sized(b"x")) == b"OK"
         port = peer.socket.getsockname()[1]
         peer.close()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while f"client left protocol=nsq peer=127.0.0.1:{port}" not in caplog.text:
             assert time.monotonic() < deadline
             time.sleep(0.01)
@@ -453,7 +453,7 @@ def test_a_broker_that_cannot_go_on_stops_and_says_why() -> None:
     with pytest.raises(StoreError, match="channels failed 20 times in a row"):
         with RawPeer(broker.remoting) as peer:
             broker.call(spoil)
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while not broker.server.broken:  # type: ignore[union-attr]
                 assert time.monotonic() < deadline
                 try:

@@ -38,7 +38,7 @@ class Disk(Files):
 def http(broker: Broker, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     request = urllib.request.Request(f"http://{broker.http}{path}", data=body)
     try:
-        with urllib.request.urlopen(request, timeout=10) as told:
+        with urllib.request.urlopen(request, timeout=30) as told:
             return told.status, told.read()
     except urllib.error.HTTPError as refused:
         with refused:

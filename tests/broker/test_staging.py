@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import struct
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -408,8 +407,8 @@ def test_pieces_are_cut_as_they_were_joined() -> None:
     assert [(p.topic, p.queue_id, p.count, p.delayed) for p in found] == [(b"T", 0, 2, False), (b"T", 3, 1, True)]
 
 
-def test_ten_thousand_sinks_are_known_again_soon(house: House) -> None:
-    """The table is written by a thread, a bounded piece of it in the loop, and read in a moment at the start."""
+def test_ten_thousand_sinks_are_known_again(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop only takes the picture of the table: the thread makes the text of it, while the table goes on changing."""
     sinks = house.staging.sinks
     tokens = {name: [f"{n:032x}" for n in range(8)] for name in ("broker-a", "broker-b")}
     for n in range(10_000):
@@ -419,15 +418,13 @@ def test_ten_thousand_sinks_are_known_again_soon(house: House) -> None:
     flushed = house.broker.store.flushed_position
     house.clock.advance(3_600_000)
     house.broker.update_time()
-    began = time.process_time()
-    job = sinks.take_job(flushed + 1, flushed + 1, house.broker.mono_ms)
-    assert time.process_time() - began < 0.1, "the loop stands still"
+    with monkeypatch.context() as loop:
+        loop.setattr("penstock.broker.sinks._text", None)
+        job = sinks.take_job(flushed + 1, flushed + 1, house.broker.mono_ms)
     assert job is not None
     sinks.by_name["sink-1"].last = 77  # the loop goes on meanwhile
     run_now([job], house.broker.mono_ms)
-    began = time.process_time()
     read = Sinks(sinks.path, house.broker.files)
-    assert time.process_time() - began < 2
     assert len(read.by_name) == 10_000
     assert read.by_name["sink-1"].last == 1
     assert read.by_name["sink-9999"].answer == {"rows": 1, "brokers": tokens}

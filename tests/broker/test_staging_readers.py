@@ -111,7 +111,7 @@ class Views:
         return sum(int(end) for end in re.findall(rb'"maxOffset":(\d+)', answer.body))
 
     def depth(self) -> int:
-        with urllib.request.urlopen(f"http://{self.broker.http}/stats?format=json&topic={TOPIC}", timeout=10) as told:
+        with urllib.request.urlopen(f"http://{self.broker.http}/stats?format=json&topic={TOPIC}", timeout=30) as told:
             (topic,) = json.load(told)["topics"]
         (channel,) = topic["channels"]
         return int(channel["depth"] + channel["in_flight_count"] + channel["deferred_count"])

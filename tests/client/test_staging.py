@@ -214,7 +214,7 @@ def test_a_batch_over_two_brokers_is_decided_once(
 
 
 def wait_for_two(client: StageClient) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         with contextlib.suppress(ClientError):
             if len(client.masters(fresh=True)) == 2:

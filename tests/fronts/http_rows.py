@@ -140,7 +140,7 @@ class Told(NamedTuple):
 
 def ask(address: str, method: str, target: str, body: bytes = b"", **headers: str) -> Told:
     """One request on a connection of its own."""
-    connection = http.client.HTTPConnection(address, timeout=10)
+    connection = http.client.HTTPConnection(address, timeout=30)
     try:
         connection.request(method, target, body or None, headers)
         answer = connection.getresponse()

@@ -27,7 +27,7 @@ class NsqPeer:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=30)
         self.socket.sendall(b"  V2")
         self._read = b""
 

@@ -17,7 +17,7 @@ class RawPeer:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=10)
+        self.socket = socket.create_connection((host, int(port)), timeout=30)
         self.parser = remoting.CommandParser()
         self.got: list[RemotingCommand] = []
         self.opaques = itertools.count(1)

@@ -96,7 +96,7 @@ class NsqPeer:
 
     def __init__(self, address: str, magic: bytes = b"  V2") -> None:
         host, _, port = address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=5)
+        self.socket = socket.create_connection((host, int(port)), timeout=30)
         self.data = b""
         self.message_id = b""  # of the last message
         self.socket.sendall(magic)

@@ -50,7 +50,7 @@ def publish(registry: str) -> Publish:
             if topic in reader.topics():
                 before = sum(reader.offsets(queue, durable=False)[1] for queue in reader.queues(topic))
             asyncio.run(send(topic, count, queues, first, size))
-            deadline = time.monotonic() + 20
+            deadline = time.monotonic() + 60
             while sum(reader.offsets(queue)[1] for queue in reader.queues(topic)) < before + count:
                 assert time.monotonic() < deadline, "not durable within 20 s"
                 time.sleep(0.05)

@@ -62,7 +62,7 @@ def breaking(
         for batch in batches:
             if mine and attempt < attempts and seen + batch.num_rows > behind:
                 yield batch.slice(0, behind - seen)
-                deadline = time.monotonic() + 30
+                deadline = time.monotonic() + 60
                 while when is not None and not when() and time.monotonic() < deadline:
                     time.sleep(0.05)
                 raise ValueError("the task breaks here")
