@@ -25,6 +25,7 @@ COMPILED = [
     "penstock.spark.decode",
     "penstock.spark.encode",
     "penstock.spark.sheet",
+    "penstock.wire.frames",
     "penstock.wire.header",
     "penstock.wire.nsq",
     "penstock.wire.outbox",

@@ -61,6 +61,30 @@ static inline int64_t find2(const unsigned char *b, int64_t p, int64_t end, int 
     return -1;
 }
 
+/* Whether n bytes at p are UTF-8 (no overlong forms, no surrogates), and none of them is below `least`. */
+static inline int utf8(const unsigned char *b, int64_t p, int64_t n, int least) {
+    const unsigned char *s = b + p, *end = s + n;
+    const uint64_t high = 0x8080808080808080ULL, low = 0x0101010101010101ULL * (uint64_t)least;
+    while (end - s >= 8) {
+        uint64_t x;
+        memcpy(&x, s, 8);
+        if ((x | ((x - low) & ~x)) & high) break;
+        s += 8;
+    }
+    while (s < end) {
+        unsigned int c = *s++, more, least_of, value;
+        if (c < 0x80) { if ((int)c < least) return 0; continue; }
+        if (c < 0xC2 || c > 0xF4) return 0;
+        more = c < 0xE0 ? 1 : c < 0xF0 ? 2 : 3;
+        least_of = more == 1 ? 0x80 : more == 2 ? 0x800 : 0x10000;
+        value = c & (0x3F >> more);
+        if (end - s < (int64_t)more) return 0;
+        while (more--) { c = *s++; if ((c & 0xC0) != 0x80) return 0; value = value << 6 | (c & 0x3F); }
+        if (value < least_of || value > 0x10FFFF || (value >= 0xD800 && value < 0xE000)) return 0;
+    }
+    return 1;
+}
+
 /* Sixteen lower-case hexadecimal digits of v at p. */
 static inline void put_hex16(unsigned char *b, int64_t p, int64_t v) {
     uint64_t x = (uint64_t)v; int at;

@@ -13,6 +13,7 @@ cdef extern from "octets.h" nogil:
     bint same(const unsigned char *a, long long ap, const unsigned char *b, long long bp, long long n)
     long long find(const unsigned char *b, long long p, long long end, int c)
     long long find2(const unsigned char *b, long long p, long long end, int c, int d)
+    bint utf8(const unsigned char *b, long long p, long long n, int least)
     void put_hex16(unsigned char *b, long long p, long long v)
     long long hex16(const unsigned char *b, long long p)
     long long crc32(const unsigned char *b, long long p, long long n, long long crc)

@@ -98,6 +98,16 @@ def find2(b: Any, p: int, end: int, c: int, d: int) -> int:
     return max(one, two) if one < 0 or two < 0 else min(one, two)
 
 
+def utf8(b: Any, p: int, n: int, least: int) -> bool:
+    """Whether n bytes at p are UTF-8 and none of them is below `least` (32: no control characters)."""
+    data = bytes(b[p : p + n])
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return min(data, default=least) >= least
+
+
 def put_hex16(b: Any, p: int, v: int) -> None:
     """Write v as sixteen lower-case hexadecimal digits at p."""
     b[p : p + 16] = b"%016x" % v

@@ -102,6 +102,50 @@ def test_a_frame_larger_than_the_shared_buffer(peer: RawPeer) -> None:
     assert peer.send("Large", b"and on").ext["queueOffset"] == "1"
 
 
+def test_a_header_beyond_its_limit_ends_the_connection(connect: Callable[[], RawPeer]) -> None:
+    for size in (65_537, 4_000_124):
+        peer = connect()
+        peer.write((4 + size).to_bytes(4) + size.to_bytes(4))  # refused before its bytes come
+        assert peer.socket.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"opaque":7,"weight":3,"code":361,"extFields":{"topic":"Odd"}}',
+        b'{"opaque":7,"code":361,"extFields":{"topic":"Odd","b":"Even","x":"\\u0041"}}',
+        b'{"opaque":7,"code":361,\n"extFields":{"topic":"Odd","queueId":null,"b":[1]}}\n',
+    ],
+)
+def test_an_unusual_header_is_answered_under_its_opaque(peer: RawPeer, header: bytes) -> None:
+    peer.write(raw_frame(header))
+    answer = peer.read()
+    assert answer.opaque == 7
+    assert answer.code != 0
+
+
+def test_a_field_by_two_names_is_the_one_of_its_request(peer: RawPeer) -> None:
+    """SEND_V2 has letters, SEND has words; a letter in a SEND is somebody's own field."""
+    assert (
+        peer.ask(
+            310, {"a": "P", "b": "Short", "topic": "Long", "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 5, "h": 0}, b"x"
+        ).code
+        == 0
+    )
+    assert peer.pull("Short", 0, 0).code == 0
+    long = {
+        "producerGroup": "P",
+        "topic": "Long",
+        "b": "Short",
+        "defaultTopic": "TBW102",
+        "defaultTopicQueueNums": 4,
+        "queueId": 0,
+    }
+    assert peer.ask(10, long | {"sysFlag": 0, "bornTimestamp": 5, "flag": 0}, b"y").code == 0
+    assert [m.body for m in iter_records(peer.pull("Long", 0, 0).body)] == [b"y"]
+    assert [m.body for m in iter_records(peer.pull("Short", 0, 0).body)] == [b"x"]
+
+
 def test_batch(peer: RawPeer) -> None:
     items = [record.BatchItem(b"one", b"TAGS\x01A", 0), record.BatchItem(b"two", b"TAGS\x01B\x02KEYS\x01z", 7)]
     answer = peer.ask(

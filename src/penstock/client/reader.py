@@ -19,7 +19,8 @@ from penstock.client.routes import MessageQueue, Route, parse_route, split_addre
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, Refused, TimedOut, WireError
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode, read_int
 from penstock.wire.fastjson import loads
-from penstock.wire.remoting import FLAG_ONEWAY, FRAME_BYTES_MAX, RemotingCommand, decode, encode
+from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
+from penstock.words import FRAME_BYTES_MAX
 
 __all__ = ["Fetched", "LogReader", "MessageQueue"]
 

@@ -5,6 +5,7 @@ from penstock.log.consumequeue cimport ConsumeQueue, TagCodes
 from penstock.log.draft cimport Draft
 from penstock.log.reading cimport ReadResult
 from penstock.log.store cimport LogStore
+from penstock.wire.frames cimport FrameCutter
 from penstock.wire.header cimport HeaderScan
 from penstock.wire.outbox cimport Outbox
 
@@ -23,6 +24,7 @@ cdef class RemotingSession:
     cdef public str remote, id
     cdef public Outbox out
     cdef public HeaderScan scan
+    cdef FrameCutter cutter
     cdef public long long need, opaque_now
     cdef public int serialize
     cdef public bint oneway, closed, full
@@ -30,7 +32,7 @@ cdef class RemotingSession:
     cdef public long long _opaque
     cdef unsigned char *base
 
-    @cython.locals(base=cython.p_uchar, pos=cython.longlong, length=cython.longlong, size=cython.longlong, kind=cython.int)
+    @cython.locals(base=cython.p_uchar, pos=cython.longlong, cutter=FrameCutter)
     cpdef long long feed(self, object owner, long long total) except -1
     cdef frame(self, int kind, long long header, long long size, long long end)
     cdef bytes _bytes(self, long long at, long long n)

@@ -28,16 +28,19 @@ from penstock.log.sequences import Stored
 from penstock.log.sequences import parse as parse_sequence
 from penstock.log.status import READ_NAMES
 from penstock.wire import record, remoting
+from penstock.wire.frames import FrameCutter
 from penstock.wire.header import NAMES, HeaderScan
 from penstock.wire.outbox import Outbox
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.broker.topics import LogTopic
     from cython.cimports.penstock.log.consumequeue import ConsumeQueue
     from cython.cimports.penstock.log.draft import Draft
     from cython.cimports.penstock.log.reading import ReadResult
     from cython.cimports.penstock.octets import address, copy, find, java_hash, put32, same, ube32
 else:
+    from penstock import words
     from penstock.broker.topics import LogTopic
     from penstock.log.consumequeue import ConsumeQueue
     from penstock.log.draft import Draft
@@ -50,8 +53,9 @@ HOLD_MS_MAX = 120_000
 FLUSH_MS_MAX = 5_000  # rocketmq.md §7: then code 10
 PULL_COUNT_MAX = 1_024
 PULL_BYTES_MAX = 4 << 20
-TURN_BYTES_MAX = 2 << 20  # answers of one connection in one turn; what else it asks waits until these are written
 _NAMES = [name.encode() for name in NAMES]
+_LONG_NAMES = frozenset(NAMES)
+_LETTERS = _LONG_NAMES - set(NAMES[: words.LETTERS]) | set("abcdefghijklmn")  # what SEND V2 and batches call them
 
 
 class Texts:
@@ -102,6 +106,7 @@ class RemotingSession:
         self.wake = wake
         self.out = Outbox()
         self.scan = HeaderScan()
+        self.cutter = FrameCutter(words.HEADER_BYTES_MAX)
         self.need = 0
         self.serialize = 0
         self.oneway = False
@@ -123,27 +128,18 @@ class RemotingSession:
         base = address(owner)
         self.base = base
         pos = 0
-        self.need = 0
+        cutter = self.cutter
         self.full = False
-        while total - pos >= 4:
-            if self.out.size > 2097152:  # TURN_BYTES_MAX
+        while True:
+            if self.out.size > words.TURN_BYTES_MAX:
+                self.need = 0
                 self.full = True
                 break
-            length = ube32(base, pos)
-            if length < 4 or length > 16777216:
-                raise WireError(f"a frame of {length} bytes")
-            if total - pos < 8:
+            if not cutter.next(base, pos, total):
+                self.need = cutter.need
                 break
-            size = ube32(base, pos + 4)
-            kind = size >> 24
-            size &= 0xFFFFFF
-            if kind > 1 or size > length - 4:
-                raise WireError(f"a header of type {kind} and {size} bytes in a frame of {length}")
-            if total - pos < 4 + length:
-                self.need = 4 + length
-                break
-            self.frame(kind, pos + 8, size, pos + 4 + length)
-            pos += 4 + length
+            pos = cutter.end
+            self.frame(cutter.kind, cutter.header, cutter.size, pos)
         return pos
 
     def frame(self, kind: int, header: int, size: int, end: int) -> None:
@@ -318,11 +314,14 @@ class BrokerSession(RemotingSession):
         if request.code in (10, 11, 310, 320, 361) and not request.response:
             # An unusual header of a hot request: written again in the plain form, then it is like any other.
             answer_in = request.serialize
-            request.serialize = remoting.BINARY
+            request.serialize = words.BINARY
+            names = _LETTERS if request.code in (310, 320) else _LONG_NAMES
+            request.ext = {name: request.ext[name] for name in names if name in request.ext}
             frame = remoting.encode(request)
             outer = self.base
             self.base = address(frame)
-            self.scan.binary(self.base, 8, len(frame) - 8 - len(body))
+            if not self.scan.binary(self.base, 8, len(frame) - 8 - len(body)):
+                raise WireError(f"a header of request {request.code} that cannot be read")
             self.serialize = answer_in
             self.hot(len(frame) - len(body), len(frame))
             self.base = outer

@@ -1,8 +1,10 @@
 """A remoting header, scanned in place: where each field of a hot request lies, without making an object of it.
 
-Only what SEND (10, 310, 320) and PULL (11, 361) carry is looked for; every other field is passed over. Anything
-that is not the flat object clients write (nesting, a number where text belongs, …) makes the scan answer False;
-the frame then goes through `wire.remoting`, which knows all of the format. Format: rocketmq.md §1.1, §1.2, §3.2.
+Only what SEND (10, 310, 320) and PULL (11, 361) carry is looked for; every other field is checked and passed over. A
+scan answers True only for a header that `wire.remoting.decode` reads, too, and then both give the same fields. False
+means "not mine": broken bytes, and all that is sound but unusual (blanks with control characters, nesting, floats, an
+escaped name, a field given twice). Such a frame goes through `wire.remoting`, which knows all of the format.
+Format: docs/protocol.md, and rocketmq.md §1.1, §1.2, §3.2.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ from __future__ import annotations
 import cython
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import address, be16, be32, copy, find, find2, same
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.octets import address, be16, be32, copy, find, find2, same, utf8
 else:
-    from penstock.octets import address, be16, be32, copy, find, find2, same
+    from penstock import words
+    from penstock.octets import address, be16, be32, copy, find, find2, same, utf8
 
 SLOTS = 24
 
@@ -26,13 +30,16 @@ NAMES = (
     "subscription", "subVersion", "expressionType", "durable", "maxBytes",
 )
 # fmt: on
-_WIDTH = 24  # longest name is 21 bytes
-_BLOB = b"".join(name.encode().ljust(_WIDTH, b"\0") for name in NAMES)
+_BLOB = b"".join(name.encode().ljust(24, b"\0") for name in NAMES)  # words.SLOT_WIDTH; the longest has 21 bytes
 _LENGTHS = bytes(len(name) for name in NAMES)
+_MEMBERS = ("code", "flag", "opaque", "version", "extFields")  # words.CODE to words.EXT_FIELDS, a bit each
+_MEMBER_BLOB = b"".join(name.encode().ljust(24, b"\0") for name in _MEMBERS)
+_MEMBER_LENGTHS = bytes(len(name) for name in _MEMBERS)
+_TRUTH = b"truefalse"
 
 
 class HeaderScan:
-    """The outcome of one scan; reused for every frame of a session. `kind` is 0 absent, 1 plain text, 2 text with escapes."""
+    """The outcome of one scan; reused for every frame of a session. `kind` is ABSENT, PLAIN or ESCAPED."""
 
     def __init__(self) -> None:
         self.code = 0
@@ -42,32 +49,43 @@ class HeaderScan:
         self.names = address(_BLOB)
         self.lengths = address(_LENGTHS)
         self.base = self.names
-        self.last = 922337203685477579  # as a literal in the loop it would be a Python object
+        self.members = address(_MEMBER_BLOB)
+        self.member_lengths = address(_MEMBER_LENGTHS)
+        self.truth = address(_TRUTH)
+        self.key = 0
+        self.key_length = 0
+        self.value = 0
         self.bad = -1
         if not cython.compiled:
             self.kind = [0] * SLOTS
             self.at = [0] * SLOTS
             self.length = [0] * SLOTS
 
+    def look(self, kind: int, header: bytes) -> dict[str, bytes] | None:
+        """The fields of a header by their long names, for callers that are not compiled; None when it is not ours."""
+        base = address(header)
+        known = self.binary(base, 0, len(header)) if kind == words.BINARY else self.json(base, 0, len(header))
+        return {NAMES[slot]: self.text(slot) for slot in range(SLOTS) if self.kind[slot]} if known else None
+
     # -- what was found ----------------------------------------------------------------------------------------
 
     def number(self, slot: int, default: int) -> int:
         """The integer in a slot, or the default when it is absent. Text that is no integer sets `bad` to the slot."""
         n = self.length[slot]
-        if self.kind[slot] == 0:
+        if self.kind[slot] == words.ABSENT:
             return default
         p = self.at[slot]
         end = p + n
         negative = n > 1 and self.base[p] == 45
         if negative:
             p += 1
-        if self.kind[slot] != 1 or p == end:
+        if self.kind[slot] != words.PLAIN or p == end:
             self.bad = slot
             return default
         value = 0
         while p < end:
             digit = self.base[p] - 48
-            if digit < 0 or digit > 9 or value > self.last:  # the next digit might not fit 63 bits
+            if digit < 0 or digit > 9 or value > words.INT64_TENTH:  # the next digit might not fit 63 bits
                 self.bad = slot
                 return default
             value = value * 10 + digit
@@ -77,33 +95,36 @@ class HeaderScan:
     def true(self, slot: int) -> bool:
         """Whether a boolean field says true, in any case of letters."""
         p = self.at[slot]
-        return (
-            self.kind[slot] == 1
-            and self.length[slot] == 4
+        return bool(
+            self.kind[slot] == words.PLAIN
+            and self.length[slot] == words.TRUE_BYTES
             and (self.base[p] | 32) == 116
             and (self.base[p + 1] | 32) == 114
             and (self.base[p + 2] | 32) == 117
-            and (self.base[p + 3] | 32) == 101
+            and (self.base[p + words.TRUE_BYTES - 1] | 32) == 101
         )
 
     def text(self, slot: int) -> bytes:
         """The bytes of a field (UTF-8), without escapes; empty when absent."""
         n = self.length[slot]
-        if self.kind[slot] == 0 or n == 0:
+        if self.kind[slot] == words.ABSENT or n == 0:
             return b""
         p = self.at[slot]
-        if self.kind[slot] == 1:
+        if self.kind[slot] == words.PLAIN:
             return bytes(self.base[p : p + n])
         room = bytearray(n)
         n = self.unescape(slot, address(room), 0)
         return bytes(room[:n])
 
     def unescape(self, slot: int, to: bytearray, tp: int) -> int:
-        """Write a field without its JSON escapes at a position of a buffer that has room; how many bytes it became."""
+        """Write a field without its JSON escapes at a position of a buffer that has room; how many bytes it became.
+
+        The scan has found every escape sound.
+        """
         p = self.at[slot]
         end = p + self.length[slot]
         start = tp
-        if self.kind[slot] == 1:
+        if self.kind[slot] == words.PLAIN:
             copy(to, tp, self.base, p, end - p)
             return end - p
         while p < end:
@@ -116,32 +137,15 @@ class HeaderScan:
                 p = q
             if p >= end:
                 break
-            c = self.base[p + 1] if p + 1 < end else 0
-            if c == 117 and p + 6 <= end:  # \uXXXX
+            c = self.base[p + 1]
+            if c == 117:  # \uXXXX
                 unit = self._hex4(p + 2)
-                p += 6
-                if 0xD800 <= unit < 0xDC00 and p + 6 <= end and self.base[p] == 92 and self.base[p + 1] == 117:
-                    low = self._hex4(p + 2)
-                    unit = 0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00)
-                    p += 6
-                if unit < 0x80:
-                    to[tp] = unit
-                    tp += 1
-                elif unit < 0x800:
-                    to[tp] = 0xC0 | unit >> 6
-                    to[tp + 1] = 0x80 | unit & 63
-                    tp += 2
-                elif unit < 0x10000:
-                    to[tp] = 0xE0 | unit >> 12
-                    to[tp + 1] = 0x80 | unit >> 6 & 63
-                    to[tp + 2] = 0x80 | unit & 63
-                    tp += 3
-                else:
-                    to[tp] = 0xF0 | unit >> 18 & 7
-                    to[tp + 1] = 0x80 | unit >> 12 & 63
-                    to[tp + 2] = 0x80 | unit >> 6 & 63
-                    to[tp + 3] = 0x80 | unit & 63
-                    tp += 4
+                p += words.UNICODE_ESCAPE_BYTES
+                if words.HIGH_SURROGATE <= unit < words.SURROGATE_END:
+                    unit = (unit - words.HIGH_SURROGATE) << words.SURROGATE_BITS
+                    unit += words.BEYOND_16_BITS + self._hex4(p + 2) - words.LOW_SURROGATE
+                    p += words.UNICODE_ESCAPE_BYTES
+                tp = self._utf8(unit, to, tp)
             else:
                 if c == 110:
                     c = 10
@@ -158,17 +162,38 @@ class HeaderScan:
                 p += 2
         return tp - start
 
+    def _utf8(self, unit: int, to: bytearray, tp: int) -> int:
+        """Write one code point as UTF-8; the position behind it."""
+        if unit < words.UTF8_ONE_BYTE_END:
+            to[tp] = unit
+            return tp + 1
+        more = 1
+        lead = words.UTF8_TWO_BYTES
+        if unit >= words.BEYOND_16_BITS:
+            more = words.UTF8_FOUR_BYTES_MORE
+            lead = words.UTF8_FOUR_BYTES
+        elif unit >= words.UTF8_TWO_BYTES_END:
+            more = 2
+            lead = words.UTF8_THREE_BYTES
+        to[tp] = lead | unit >> more * words.UTF8_NEXT_BITS
+        while more > 0:
+            more -= 1
+            tp += 1
+            to[tp] = words.UTF8_NEXT_BYTE | unit >> more * words.UTF8_NEXT_BITS & words.UTF8_NEXT_MASK
+        return tp + 1
+
     def _hex4(self, p: int) -> int:
+        """The number that four hexadecimal digits spell, or -1."""
         value = 0
-        for i in range(4):
+        for i in range(words.HEX4):
             c = self.base[p + i]
             if 48 <= c <= 57:
                 c -= 48
             else:
                 c = (c | 32) - 87
                 if c < 10 or c > 15:
-                    return 0xFFFD
-            value = value << 4 | c
+                    return -1
+            value = value << words.HEX_BITS | c
         return value
 
     # -- scanning ----------------------------------------------------------------------------------------------
@@ -182,52 +207,62 @@ class HeaderScan:
         self.opaque = 0
         self.version = 0
         for slot in range(SLOTS):
-            self.kind[slot] = 0
+            self.kind[slot] = words.ABSENT
 
     def slot_of(self, p: int, n: int) -> int:
         """The slot of a field name, or -1."""
         if n == 1:
             slot = self.base[p] - 97
-            return slot if 0 <= slot < 14 else -1
+            return slot if 0 <= slot < words.LETTERS else -1
         for slot in range(SLOTS):
-            if self.lengths[slot] == n and same(self.base, p, self.names, slot * _WIDTH, n):
+            if self.lengths[slot] == n and same(self.base, p, self.names, slot * words.SLOT_WIDTH, n):
                 return slot
         return -1
 
     def binary(self, base: bytes, p: int, n: int) -> bool:
-        """Scan a ROCKETMQ (binary) header of n bytes at p; False when it is not one."""
+        """Scan a ROCKETMQ (binary) header of n bytes at p; False when it is not one, or is unusual."""
         self.clear(base)
         end = p + n
-        if n < 21:
+        if n < words.BINARY_HEADER_BYTES + 2 * words.LENGTH_BYTES:
             return False
         code = be16(base, p)
-        self.code = code - 65536 if code > 32767 else code
-        self.version = be16(base, p + 3)
-        self.opaque = be32(base, p + 5)
-        self.flag = be32(base, p + 9)
-        length = be32(base, p + 13)
-        if length < 0 or p + 21 + length > end:
-            return False
-        p += 17 + length
+        self.code = code if code <= words.INT16_MAX else code - words.INT16_RANGE
+        version = be16(base, p + words.BINARY_VERSION)
+        self.version = version if version <= words.INT16_MAX else version - words.INT16_RANGE
+        self.opaque = be32(base, p + words.BINARY_OPAQUE)
+        self.flag = be32(base, p + words.BINARY_FLAG)
+        p += words.BINARY_HEADER_BYTES
         length = be32(base, p)
-        p += 4
+        p += words.LENGTH_BYTES
+        if length < 0 or p + length + words.LENGTH_BYTES > end or not utf8(base, p, length, 0):
+            return False
+        p += length
+        length = be32(base, p)
+        p += words.LENGTH_BYTES
         if length < 0 or p + length != end:
             return False
+        keys = 0
         while p < end:
             if p + 2 > end:
                 return False
             length = be16(base, p)
             p += 2
-            if p + length + 4 > end:
+            keys += 1
+            if length > words.INT16_MAX or p + length + words.LENGTH_BYTES > end or keys > words.EXT_KEYS_MAX:
                 return False
             slot = self.slot_of(p, length)
+            if slot >= 0:
+                if self.kind[slot] != words.ABSENT:
+                    return False
+            elif not utf8(base, p, length, 0):
+                return False
             p += length
             length = be32(base, p)
-            p += 4
-            if length < 0 or p + length > end:
+            p += words.LENGTH_BYTES
+            if length < 0 or p + length > end or not utf8(base, p, length, 0):
                 return False
             if slot >= 0:
-                self.kind[slot] = 1
+                self.kind[slot] = words.PLAIN
                 self.at[slot] = p
                 self.length[slot] = length
             p += length
@@ -237,149 +272,189 @@ class HeaderScan:
         """Scan a JSON header of n bytes at p; False when it is not the flat object this scanner knows."""
         self.clear(base)
         end = p + n
+        while end > p and (base[end - 1] == 32 or base[end - 1] == 13 or 9 <= base[end - 1] <= 10):
+            end -= 1  # the C++ client ends its header with a newline
+        if not utf8(base, p, end - p, words.PRINTABLE):
+            return False
         p = self._blank(p, end)
         if p >= end or base[p] != 123:
             return False
         p += 1
+        seen = 0
         while True:
+            p = self._key(p, end)
+            if p < 0:
+                return False
+            member = self._member()
+            if seen & member:
+                return False
+            seen |= member
+            c = base[p]
+            if member == words.EXT_FIELDS:
+                if c != 123:
+                    return False
+                p = self._fields(p + 1, end)
+            elif member != 0:
+                p = self._whole(p, end)
+                if p < 0 or self.value < -words.INT32_MAX or self.value > words.INT32_MAX:
+                    return False
+                if member == words.CODE:
+                    self.code = self.value
+                elif member == words.FLAG:
+                    self.flag = self.value
+                elif member == words.OPAQUE:
+                    self.opaque = self.value
+                else:
+                    self.version = self.value
+            elif c == 34:
+                p = self._string_end(p + 1, end) + 1
+                if p == 0:
+                    return False
+            else:
+                p = self._whole(p, end)
+            if p < 0:
+                return False
             p = self._blank(p, end)
             if p >= end:
                 return False
-            c = base[p]
-            if c == 125:  # }
+            if base[p] == 125:
                 break
-            if c == 44:
-                p += 1
-                continue
-            if c != 34:
+            if base[p] != 44:
                 return False
-            q = find2(base, p + 1, end, 34, 92)
-            if q < 0 or base[q] == 92:
-                return False
-            key = p + 1
-            length = q - key
-            p = self._blank(q + 1, end)
-            if p >= end or base[p] != 58:
-                return False
-            p = self._blank(p + 1, end)
-            if p >= end:
-                return False
-            c = base[p]
-            if c == 123:  # only extFields is an object
-                if length != 9 or base[key] != 101:
-                    return False
-                p = self._fields(p + 1, end)
-                if p < 0:
-                    return False
-            elif c == 34:
-                p = self._string_end(p + 1, end)
-                if p < 0:
-                    return False
-                p += 1
-            elif c == 45 or 48 <= c <= 57:
-                negative = c == 45
-                if negative:
-                    p += 1
-                value = 0
-                digits = 0
-                while p < end and 48 <= base[p] <= 57:
-                    value = value * 10 + base[p] - 48
-                    digits += 1
-                    p += 1
-                if digits == 0 or digits > 10 or (p < end and (base[p] == 46 or (base[p] | 32) == 101)):
-                    return False
-                if negative:
-                    value = -value
-                if length == 4 and base[key] == 99:
-                    self.code = value
-                elif length == 4 and base[key] == 102:
-                    self.flag = value
-                elif length == 6:
-                    self.opaque = value
-                elif length == 7:
-                    self.version = value
-            else:
-                p = self._word(p, end)
-                if p < 0:
-                    return False
+            p += 1
         return self.code >= 0 and self._blank(p + 1, end) == end
 
     def _fields(self, p: int, end: int) -> int:
         """The members of extFields; the position behind its brace, or -1."""
         base = self.base
+        p = self._blank(p, end)
+        if p < end and base[p] == 125:
+            return p + 1
+        keys = 0
         while True:
-            p = self._blank(p, end)
-            if p >= end:
+            p = self._key(p, end)
+            keys += 1
+            if p < 0 or keys > words.EXT_KEYS_MAX:
                 return -1
-            c = base[p]
-            if c == 125:
-                return p + 1
-            if c == 44:
-                p += 1
-                continue
-            if c != 34:
+            slot = self.slot_of(self.key, self.key_length)
+            if slot >= 0 and self.kind[slot] != words.ABSENT:
                 return -1
-            q = find2(base, p + 1, end, 34, 92)
-            if q < 0 or base[q] == 92:
-                return -1
-            slot = self.slot_of(p + 1, q - p - 1)
-            p = self._blank(q + 1, end)
-            if p >= end or base[p] != 58:
-                return -1
-            p = self._blank(p + 1, end)
-            if p >= end:
-                return -1
-            c = base[p]
-            if c == 34:
+            start = p
+            kind = words.PLAIN
+            if base[p] == 34:
                 start = p + 1
                 q = find2(base, start, end, 34, 92)
                 if q < 0:
                     return -1
-                escaped = base[q] == 92
-                if escaped:
-                    q = self._string_end(start, end)
+                if base[q] == 92:
+                    kind = words.ESCAPED
+                    q = self._string_end(q, end)
                     if q < 0:
                         return -1
-                if slot >= 0:
-                    self.kind[slot] = 2 if escaped else 1
-                    self.at[slot] = start
-                    self.length[slot] = q - start
                 p = q + 1
             else:
-                start = p
                 p = self._word(p, end)
                 if p < 0:
                     return -1
-                if slot >= 0 and not (p - start == 4 and c == 110):  # null is absence
-                    self.kind[slot] = 1
-                    self.at[slot] = start
-                    self.length[slot] = p - start
+                q = p
+            if slot >= 0:
+                self.kind[slot] = kind
+                self.at[slot] = start
+                self.length[slot] = q - start
+            p = self._blank(p, end)
+            if p >= end:
+                return -1
+            if base[p] == 125:
+                return p + 1
+            if base[p] != 44:
+                return -1
+            p += 1
+
+    def _key(self, p: int, end: int) -> int:
+        """Take a member's name, without escapes, and its colon; where the value begins, or -1."""
+        p = self._blank(p, end)
+        if p >= end or self.base[p] != 34:
+            return -1
+        q = find2(self.base, p + 1, end, 34, 92)
+        if q < 0 or self.base[q] == 92:
+            return -1
+        self.key = p + 1
+        self.key_length = q - p - 1
+        p = self._blank(q + 1, end)
+        if p >= end or self.base[p] != 58:
+            return -1
+        p = self._blank(p + 1, end)
+        return p if p < end else -1
+
+    def _member(self) -> int:
+        """Which member of a header the key names: 0 for one that is passed over."""
+        for i in range(words.MEMBERS):
+            if self.member_lengths[i] == self.key_length and same(
+                self.base, self.key, self.members, i * words.SLOT_WIDTH, self.key_length
+            ):
+                return 1 << i
+        return 0
 
     def _string_end(self, p: int, end: int) -> int:
-        """The closing quote of a string that begins at p, or -1."""
-        q = p
+        """The closing quote of a string, looked for from p on, or -1 when it has none or an escape is not sound."""
         while True:
-            q = find(self.base, q, end, 34)
-            if q < 0:
+            p = find2(self.base, p, end, 34, 92)
+            if p < 0 or self.base[p] == 34:
+                return p
+            if p + 1 >= end:
                 return -1
-            slashes = 0
-            while q - 1 - slashes >= p and self.base[q - 1 - slashes] == 92:
-                slashes += 1
-            if slashes & 1 == 0:
-                return q  # type: ignore[no-any-return]
-            q += 1
+            c = self.base[p + 1]
+            if c == 117:
+                unit = self._unit(p, end)
+                p += words.UNICODE_ESCAPE_BYTES
+                if unit < 0 or words.LOW_SURROGATE <= unit < words.SURROGATE_END:
+                    return -1
+                if words.HIGH_SURROGATE <= unit < words.LOW_SURROGATE:
+                    unit = self._unit(p, end)
+                    p += words.UNICODE_ESCAPE_BYTES
+                    if unit < words.LOW_SURROGATE or unit >= words.SURROGATE_END:
+                        return -1
+            elif c == 34 or c == 47 or c == 92 or c == 98 or c == 102 or c == 110 or c == 114 or c == 116:
+                p += 2
+            else:
+                return -1
+
+    def _unit(self, p: int, end: int) -> int:
+        """The UTF-16 unit that the escape at p spells, or -1 when there is none."""
+        if p + words.UNICODE_ESCAPE_BYTES > end or self.base[p] != 92 or self.base[p + 1] != 117:
+            return -1
+        return self._hex4(p + 2)
 
     def _word(self, p: int, end: int) -> int:
-        """Behind a bare number, true, false or null, or -1."""
-        start = p
-        while p < end:
-            c = self.base[p]
-            if not (48 <= c <= 57 or 97 <= (c | 32) <= 122 or c == 43 or c == 45 or c == 46):
-                break
+        """Behind a whole number, true or false, or -1. Java reads a null as no field: rare, and not ours."""
+        left = end - p
+        if left > words.TRUE_BYTES and same(self.base, p, self.truth, 0, words.TRUE_BYTES):
+            return p + words.TRUE_BYTES  # type: ignore[no-any-return]
+        if left > words.FALSE_BYTES and same(self.base, p, self.truth, words.TRUE_BYTES, words.FALSE_BYTES):
+            return p + words.FALSE_BYTES  # type: ignore[no-any-return]
+        return self._whole(p, end)
+
+    def _whole(self, p: int, end: int) -> int:
+        """Read a whole number as JSON writes it into `value`; the position behind it, or -1."""
+        base = self.base
+        negative = p < end and base[p] == 45
+        if negative:
             p += 1
-        return p if p > start else -1
+        start = p
+        value = 0
+        while p < end and 48 <= base[p] <= 57:
+            if p - start == words.DIGITS_MAX:
+                return -1
+            value = value * 10 + base[p] - 48
+            p += 1
+        if p == start or (base[start] == 48 and (p - start > 1 or negative)):
+            return -1  # no digits, leading zeros, and -0, whose text is another
+        if p < end and (base[p] == 46 or (base[p] | 32) == 101):
+            return -1
+        self.value = -value if negative else value
+        return p
 
     def _blank(self, p: int, end: int) -> int:
-        while p < end and (self.base[p] == 32 or 9 <= self.base[p] <= 13):
+        while p < end and self.base[p] == 32:
             p += 1
         return p

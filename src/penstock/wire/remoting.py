@@ -1,12 +1,8 @@
 """RocketMQ's remoting frames, for both ends: bytes to commands and commands to bytes.
 
-    int32 length                    of what follows
-    int32 type << 24 | header size  type 0: JSON, 1: binary
-    header
-    body                            length - 4 - header size
-
-A `CommandParser` is fed with bytes in any cutting and gives the commands that are complete. Nothing is allocated from
-a length before the bytes arrived. The broker's hot path reads headers in place instead (`fronts`).
+`wire.frames` draws a frame and cuts it. A `CommandParser` is fed with bytes in any cutting and gives the commands that
+are complete. Nothing is allocated from a length before the bytes arrived. The broker's hot path reads headers in place
+instead (`fronts`).
 """
 
 from __future__ import annotations
@@ -20,14 +16,10 @@ import msgspec
 from penstock.errors import WireError
 from penstock.wire.codes import LanguageCode
 from penstock.wire.fastjson import BAD_JSON, check_depth
+from penstock.wire.frames import FrameCutter
+from penstock.words import BINARY, EXT_KEYS_MAX, HEADER_BYTES_MAX, JSON
 
-FRAME_BYTES_MAX = 16_777_216  # the value of the length field
-HEADER_BYTES_MAX = 65_536  # of a request; the answer to a batch names every message in its header
-EXT_KEYS_MAX = 256
 VERSION = 409  # V4_9_8
-
-JSON = 0
-BINARY = 1
 
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
@@ -292,11 +284,11 @@ class CommandParser:
     returns the commands before them, or raises when there are none, and so does every later `feed`.
     """
 
-    __slots__ = ("_buffer", "_header_bytes_max", "error")
+    __slots__ = ("_buffer", "_cutter", "error")
 
     def __init__(self, *, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
         self._buffer = bytearray()
-        self._header_bytes_max = header_bytes_max
+        self._cutter = FrameCutter(header_bytes_max)
         self.error: WireError | None = None
 
     @property
@@ -313,32 +305,18 @@ class CommandParser:
                 self._read(commands)
             except WireError as error:
                 self.error = error
-                self._buffer.clear()
+                self._buffer = bytearray()
         if self.error is not None and not commands:
             raise self.error
         return commands
 
     def _read(self, commands: list[RemotingCommand]) -> None:
         at = 0
-        try:
-            with memoryview(self._buffer) as view:
-                while len(view) - at >= 4:
-                    length = int.from_bytes(view[at : at + 4], "big")
-                    if not 4 <= length <= FRAME_BYTES_MAX:
-                        raise WireError(f"frame of {length} bytes")
-                    if len(view) - at < 8:
-                        break
-                    mark = int.from_bytes(view[at + 4 : at + 8], "big")
-                    serialize, size = mark >> 24, mark & 0xFFFFFF
-                    if serialize > BINARY:
-                        raise WireError(f"serialize type {serialize}")
-                    if size > length - 4 or size > self._header_bytes_max:
-                        raise WireError(f"header of {size} bytes in a frame of {length}")
-                    end = at + 4 + length
-                    if len(view) < end:
-                        break
-                    split = at + 8 + size
-                    commands.append(decode(serialize, bytes(view[at + 8 : split]), bytes(view[split:end])))
-                    at = end
-        finally:
-            del self._buffer[:at]
+        buffer, cutter = self._buffer, self._cutter
+        while cutter.cut(buffer, at):
+            split, end = cutter.header + cutter.size, cutter.end
+            with memoryview(buffer) as view:
+                header, body = bytes(view[cutter.header : split]), bytes(view[split:end])
+            commands.append(decode(cutter.kind, header, body))
+            at = end
+        del buffer[:at]

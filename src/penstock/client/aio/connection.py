@@ -9,7 +9,8 @@ from typing import cast
 
 from penstock.client.routes import split_address
 from penstock.errors import ConnectionLost, NotConnected, TimedOut, WireError
-from penstock.wire.remoting import FLAG_ONEWAY, FRAME_BYTES_MAX, CommandParser, RemotingCommand, encode
+from penstock.wire.remoting import FLAG_ONEWAY, CommandParser, RemotingCommand, encode
+from penstock.words import FRAME_BYTES_MAX
 
 OnRequest = Callable[["Connection", RemotingCommand], None]
 

@@ -1,0 +1,179 @@
+"""The scanner of hot headers: "not mine", or exactly the fields of `remoting.decode`."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import WireError
+from penstock.wire import remoting
+from penstock.wire.header import NAMES, HeaderScan
+from penstock.wire.remoting import RemotingCommand
+from penstock.words import BINARY, JSON
+
+LETTERS = dict(zip("abcdefghijklmn", NAMES, strict=False))
+PIECES = [b'"', b"\\", b",", b"{", b"}", b":", b"0", b"-", b"1e5", b"null", b"true", b" ", b"\n", b"\x00", b"\xff", b"\xc3\xa9",
+          b"\\u00e9", b"\\ud83d\\ude00", b"\\ud800", b"\\x", b'"opaque":3', b'"code":10,', b'"weight":3,', b'"extFields":{},',
+          b'"topic":"T",', b'"b":"T",', b"99999999999", b"\xed\xa0\x80", b"[", b"]", b"08"]  # fmt: skip
+TEXTS = ["", "T", "12", "-7", "true", "a\u0001b\u0002", "é", "消息", "\U0001f600", 'quoted "\\/\n', "x" * 300]
+
+
+def same_as_decode(kind: int, header: bytes) -> bool:
+    """Whether the scanner takes a header; AssertionError when it gives other fields than `decode`."""
+    scan = HeaderScan()
+    fields = scan.look(kind, header)
+    if fields is None:
+        return False
+    try:
+        command = remoting.decode(kind, header)
+    except WireError as error:
+        raise AssertionError(f"the scanner takes what decode refuses: {header!r}: {error}") from None
+    found = (scan.code, scan.flag, scan.opaque, scan.version)
+    assert found == (command.code, command.flag, command.opaque, command.version), header
+    wanted = {LETTERS.get(k, k): v.encode() for k, v in command.ext.items() if k in NAMES or k in LETTERS}
+    assert fields == wanted, header
+    return True
+
+
+def a_header(rng: random.Random) -> tuple[int, bytes]:
+    """A header as a client writes it, or with a few bytes of it changed."""
+    names = [*NAMES, *LETTERS, "unknown", "zz", "é"]
+    ext: dict[str, Any] = {name: rng.choice(TEXTS) for name in rng.sample(names, rng.randrange(9))}
+    command = RemotingCommand(
+        rng.choice((10, 11, 310, 320, 361, 34, 0)), ext, opaque=rng.randrange(-(2**31), 2**31), flag=rng.randrange(4)
+    )
+    command.version = rng.randrange(500)
+    kind = command.serialize = rng.choice((JSON, JSON, BINARY))
+    frame = remoting.encode(command)
+    header = frame[8:]
+    if kind == JSON and rng.random() < 0.3:  # other spellings of the same
+        fields = json.loads(header)
+        for name in ext:
+            if rng.random() < 0.3:
+                fields["extFields"][name] = rng.choice((7, 0, -3, True, False, None, 1.5, 2**70))
+        fields |= rng.choice(({}, {"weight": 3}, {"language": 5}, {"remark": None}, {"x": "y"}))
+        header = json.dumps(fields, ensure_ascii=rng.random() < 0.5).encode()
+    changed = bytearray(header)
+    for _ in range(rng.choice((0, 0, 1, 1, 2, 3))):
+        at = rng.randrange(len(changed) + 1)
+        choice = rng.randrange(4)
+        if choice == 0:
+            changed[at : at + 1] = bytes([rng.randrange(256)])
+        elif choice == 1:
+            changed[at:at] = rng.choice(PIECES)
+        elif choice == 2:
+            del changed[at : at + rng.randrange(1, 4)]
+        else:
+            changed[at:at] = changed[at : at + rng.randrange(1, 30)]
+    return kind, bytes(changed)
+
+
+@settings(max_examples=20_000)
+@given(st.integers(0, 2**63))
+def test_any_header_is_not_mine_or_the_same_as_decode(seed: int) -> None:
+    same_as_decode(*a_header(random.Random(seed)))
+
+
+@settings(max_examples=2_000)
+@given(st.sampled_from((JSON, BINARY)), st.binary(max_size=80))
+def test_any_bytes_are_not_mine_or_the_same_as_decode(kind: int, header: bytes) -> None:
+    same_as_decode(kind, header)
+
+
+@settings(max_examples=2_000)
+@given(
+    st.sampled_from((JSON, BINARY)),
+    st.dictionaries(st.sampled_from(NAMES), st.text(st.characters(exclude_categories=["Cs"]), max_size=40), max_size=8),
+)
+def test_what_our_own_encoder_writes_is_taken(kind: int, ext: dict[str, str]) -> None:
+    frame = remoting.encode(RemotingCommand(310, ext, serialize=kind))
+    assert same_as_decode(kind, frame[8:])
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"opaque":7,"weight":3,"code":361}',
+        b'{"code":310,"opaque":1,"version":70000,"flag":0,"remark":"a\\u00e9\\ud83d\\ude00\\"\\\\"}',
+        b'{"code":11,"extFields":{"topic":"T","queueId":7,"d":"x","commitOffset":"-0","durable":true}}',
+        b'{"code":11,"extFields":{}}',
+        b' { "code" : 11 , "extFields" : { "topic" : "T" } } ',
+    ],
+)  # fmt: skip
+def test_sound_headers_are_taken(header: bytes) -> None:
+    assert same_as_decode(JSON, header)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b"[]",
+        b'{"code":11',
+        b'{"code":11}x',
+        b'{"code":11,}',
+        b'{,"code":11}',
+        b'{"code" 11}',
+        b'{"code":11,,"flag":0}',
+        b'{"code":011}',
+        b'{"code":-}',
+        b'{"code":1.0}',
+        b'{"code":1e2}',
+        b'{"code":"11"}',
+        b'{"code":2147483648}',
+        b'{"cobe":361}',
+        b'{"code":11,"extFieldf":{}}',
+        b'{"code":11,"extFields":{"topic":"T","topic":"U"}}',
+        b'{"code":11,"extFields":{"topic":"T","b":"U"}}',
+        b'{"code":11,"extFields":{"topic":null}}',
+        b'{"code":11,"extFields":{"queueId":1.5}}',
+        b'{"code":11,"extFields":{"queueId":-0}}',
+        b'{"code":11,"extFields":{"queueId":08}}',
+        b'{"code":11,"extFields":{"topic":"\\ud800"}}',
+        b'{"code":11,"extFields":{"topic":"\\udc00\\ud800"}}',
+        b'{"code":11,"extFields":{"topic":"\\ud800\\u0041"}}',
+        b'{"code":11,"extFields":{"topic":"\\q"}}',
+        b'{"code":11,"extFields":{"topic":"\\u12g4"}}',
+        b'{"code":11,"extFields":{"topic":"\xff"}}',
+        b'{"code":11,"extFields":{"topic":"a\x01"}}',
+        b'{"code":11,"extFields":{"topic":"T"}',
+        b'{"code":11,"extFields":{},"extFields":{}}',
+        b'{"code":11,"code":310}',
+        b'{"code":11,"extFields":{"durable":truex}}',
+        b'{"code":11,"extFields":{"durable":tru',
+        b'{"code":11,"remark":"\\ud8',
+        b'{"code":11,"remark":"\\',
+        b'{"code":11,"x":[1]}',
+        b'{"\\u0063ode":11}',
+    ],
+)
+def test_broken_and_unusual_headers_are_not_mine(header: bytes) -> None:
+    assert HeaderScan().look(JSON, header) is None
+    assert HeaderScan().look(BINARY, header) is None
+
+
+def binary(code: int = 11, remark: bytes = b"", *fields: tuple[bytes, bytes]) -> bytes:
+    ext = b"".join(len(k).to_bytes(2) + k + len(v).to_bytes(4) + v for k, v in fields)
+    return code.to_bytes(2) + b"\0\1\x99" + bytes(8) + len(remark).to_bytes(4) + remark + len(ext).to_bytes(4) + ext
+
+
+def test_binary_headers() -> None:
+    assert same_as_decode(BINARY, binary(11, b"", (b"topic", b"T"), (b"", b""), ("é".encode(), "é".encode())))
+    assert same_as_decode(BINARY, binary(0xFFFF))
+    sound = binary(11, b"r", (b"topic", b"T"))
+    for cut in range(len(sound)):
+        assert not same_as_decode(BINARY, sound[:cut])
+    assert not same_as_decode(BINARY, sound + b"\0")
+    assert not same_as_decode(BINARY, binary(11, b"\xff"))
+    assert not same_as_decode(BINARY, binary(11, b"", (b"topic", b"\xff")))
+    assert not same_as_decode(BINARY, binary(11, b"", (b"\xff", b"")))
+    assert not same_as_decode(BINARY, binary(11, b"", (b"topic", b"T"), (b"b", b"U")))
+    assert same_as_decode(BINARY, binary(11, b"", *((b"%d" % n, b"") for n in range(256))))
+    assert not same_as_decode(BINARY, binary(11, b"", *((b"%d" % n, b"") for n in range(257))))
