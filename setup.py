@@ -33,7 +33,7 @@ def extensions() -> list[Extension]:
             name,
             [f"src/{name.replace('.', '/')}.py"],
             include_dirs=["src/penstock"],
-            depends=["src/penstock/octets.h", "src/penstock/spark/arenas.h"],
+            depends=["src/penstock/octets.h", "src/penstock/spark/kernel/arenas.h"],
             extra_compile_args=["-O2", "-fno-strict-aliasing", "-fstack-protector-strong", "-Wno-unused-function"],
         )
         for name in COMPILED

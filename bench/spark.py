@@ -235,7 +235,7 @@ def one_batch(registry: str, topic: str, path: Path) -> int:
 
     from penstock.client.reader import LogReader
     from penstock.spark import schema
-    from penstock.spark.batches import Batches
+    from penstock.spark.kernel.batches import Batches
 
     with LogReader(registry) as reader:
         fetched = reader.fetch(reader.queues(topic)[0], 1)
@@ -282,7 +282,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0)
     given = parser.parse_args()
 
-    import penstock.spark.batches as batches
+    import penstock.spark.kernel.batches as batches
     from penstock.spark import session
 
     found: dict[str, Any] = {"machine": machine(), "decoder": "compiled" if batches.COMPILED else "numpy", "pairs": {}}

@@ -16,8 +16,8 @@ from pyspark.sql.datasource import DataSource
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from penstock.spark.sink import BatchWriter, StreamWriter
-    from penstock.spark.source import Reader, Source, StreamReader
+    from penstock.spark.read.source import Reader, Source, StreamReader
+    from penstock.spark.write.sink import BatchWriter, StreamWriter
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -27,7 +27,7 @@ def plainly(method: F) -> F:
 
     @wraps(method)
     def call(*given: Any, **named: Any) -> Any:
-        from penstock.spark import plainly
+        from penstock.spark.tools import plainly
 
         return plainly.plainly(method)(*given, **named)
 
@@ -45,7 +45,8 @@ class DefaultSource(DataSource):
     @plainly
     def __init__(self, options: dict[str, str]) -> None:
         from penstock.errors import ConfigError
-        from penstock.spark import catalog, sinkoptions
+        from penstock.spark import catalog
+        from penstock.spark.write import options as sinkoptions
 
         self._created = catalog.created(options)
         super().__init__(options if self._created is None else self._created)
@@ -58,7 +59,7 @@ class DefaultSource(DataSource):
     @property
     def source(self) -> Source:
         """The reading side."""
-        from penstock.spark.source import Source
+        from penstock.spark.read.source import Source
 
         if self._source is None:
             self._source = Source(self.options)
@@ -96,13 +97,13 @@ class DefaultSource(DataSource):
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
-        from penstock.spark import sink
+        from penstock.spark.write import sink
 
         return sink.batch_writer(self.options, schema, overwrite)
 
     @plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
-        from penstock.spark import sink
+        from penstock.spark.write import sink
 
         return sink.stream_writer(self.options, schema, overwrite)
 

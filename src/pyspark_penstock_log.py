@@ -11,7 +11,7 @@ from pyspark_penstock import plainly
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from penstock.spark.logsource import LogReader, LogSource
+    from penstock.spark.log.source import LogReader, LogSource
 
 
 class DefaultSource(DataSource):
@@ -33,7 +33,7 @@ class DefaultSource(DataSource):
     @property
     def source(self) -> LogSource:
         """The reading side."""
-        from penstock.spark.logsource import LogSource
+        from penstock.spark.log.source import LogSource
 
         if self._source is None:
             self._source = LogSource(self.options)

@@ -130,7 +130,7 @@ def command(line: str, registry: str) -> None:
     """One line of a page, with the broker's address where the command takes one."""
     from click.testing import CliRunner
 
-    from penstock.spark.cli import spark
+    from penstock.cli.spark import spark
 
     program, group, name, *words = shlex.split(line)
     assert (program, group) == ("penstock", "spark"), line

@@ -67,7 +67,7 @@ def test_the_sdist_has_all_that_a_compiled_build_needs(unpacked: Path) -> None:
         assert module.is_file()
         if (ROOT / module.relative_to(unpacked)).with_suffix(".pxd").is_file():
             assert module.with_suffix(".pxd").is_file()
-    for part in ("LICENSE", "build_ext.py", "src/penstock/octets.h", "src/penstock/spark/arenas.h"):
+    for part in ("LICENSE", "build_ext.py", "src/penstock/octets.h", "src/penstock/spark/kernel/arenas.h"):
         assert (unpacked / part).is_file(), part
     # setup.py finds its list and hands everything to Cython: all but the compiler's minutes.
     code = (

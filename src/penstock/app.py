@@ -31,13 +31,13 @@ from penstock.fronts.flags import LEVELS, broadcast_address, join, set_log_level
 from penstock.net import Faults, Limits, Net
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
-    from penstock.announce import Announcer
     from penstock.fronts.http import NsqHttp
     from penstock.fronts.lookupd import Lookupd
     from penstock.fronts.namesrv import NameServer
     from penstock.fronts.remoting import BrokerFront, RemotingSession
     from penstock.httpd import Httpd
-    from penstock.registrar import Neighbour, Registrar
+    from penstock.registration.announce import Announcer
+    from penstock.registration.registrar import Registrar, RouteNeighbour
     from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.app")
@@ -62,7 +62,7 @@ class Process:
         self.broker: Broker | None = None
         self.front: BrokerFront | None = None
         self.name_server: NameServer | None = None
-        self.neighbour: Neighbour | None = None
+        self.neighbour: RouteNeighbour | None = None
         self.nsq: Any = None  # NsqFront
         self.announcer: Announcer | None = None
         self._flush_seen: tuple[int, bool] = (0, True)
@@ -430,7 +430,7 @@ class Server:
 
     async def _start_remoting(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker) -> None:
         from penstock.fronts.remoting import BrokerFront
-        from penstock.registrar import Neighbour, Registrar, Registration
+        from penstock.registration.registrar import Registrar, Registration, RouteNeighbour
 
         process = self._process
         front = process.front = BrokerFront(broker)
@@ -440,7 +440,7 @@ class Server:
         await self._listen_vip(net, stack, config, front)
         registration = Registration(broker, self.addresses["remoting"], self._nsq_address(config))
         if process.name_server is not None:
-            process.neighbour = Neighbour(registration, process.name_server)
+            process.neighbour = RouteNeighbour(registration, process.name_server)
             process.neighbour.tick(process.mono_ms)
         for name in parts(config.registry):
             registrar = Registrar(net, registration, name)
@@ -509,8 +509,8 @@ class Server:
         """Tell nsqlookupds of our topics, if we speak NSQ at all."""
         if "nsq" not in self._bound:
             return
-        from penstock.announce import Announcer
         from penstock.fronts.site import NSQ_VERSION
+        from penstock.registration.announce import Announcer
 
         identity = {
             "broadcast_address": broadcast_address(config),

@@ -72,7 +72,7 @@ class Views:
 
     def planned(self) -> int:
         pytest.importorskip("pyspark")
-        from penstock.spark.source import Source, connection
+        from penstock.spark.read.source import Source, connection
 
         source = Source({"registry": self.broker.registry, "subscribe": TOPIC})
         loaded = source.loaded

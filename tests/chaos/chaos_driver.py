@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from penstock.spark.sink import Staged, StreamWriter, _checked, client_of
+from penstock.spark.write.sink import Staged, StreamWriter, _checked, client_of
 from penstock.wire.codes import RequestCode
 from pyspark_penstock import DefaultSource
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.broker.queuetopics import QueueTopic
-from penstock.cli import main
+from penstock.cli.main import main
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import ReadyQueue, ReadySegment
 

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 
-from penstock.cli import main
+from penstock.cli.main import main
 from penstock.disk.files import Files
 
 SIDES = {"log": "/commitlog/", "queues": ".queue", "cursors": ".cursor", "none": "\0"}

@@ -7,13 +7,13 @@ from typing import Any
 from zlib import crc32
 
 import pytest
+from spark_bulk import read
 
 from peers.conftest import Lines
 from peers.rocketmq_broker import SEGMENT_BYTES, Installed, Rocketmq
 from penstock.spark import schema
 from penstock.spark.pipelines import audit, reindex
 from penstock.testing import Broker
-from spark.test_spark_logsource import read
 
 DELAYS = " ".join(["1s"] * 18)
 SIZES: dict[str, Any] = {

@@ -63,7 +63,8 @@ def publish(registry: str) -> Publish:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A quick local session, started the way users start it."""
     from penstock.errors import ConfigError
-    from penstock.spark import java, session
+    from penstock.spark import session
+    from penstock.spark.tools import java
 
     try:
         java.find()

@@ -67,7 +67,7 @@ def _home() -> Path:
 
 
 def _java(main: str) -> list[str]:
-    from penstock.spark import java
+    from penstock.spark.tools import java
 
     return [
         str(java.find().home / "bin" / "java"),

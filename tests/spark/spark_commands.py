@@ -10,7 +10,7 @@ import sys
 
 
 def main() -> None:
-    from penstock.spark.cli import spark
+    from penstock.cli.spark import spark
 
     for number, words in enumerate(json.loads(sys.argv[1])):
         print(f"== {number} {words[0]}", flush=True)

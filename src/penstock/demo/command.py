@@ -26,7 +26,7 @@ from penstock.errors import ConfigError, PenstockError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from penstock.demo.charts import Chart
+    from penstock.charts import Chart
     from penstock.demo.events import Feed
 
 GROUP = "demo"
@@ -81,7 +81,7 @@ def demo(files: tuple[Path, ...], out: Path, events: int) -> None:
         click.echo(f"penstock: {error}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
         sys.exit(1)
     except Exception as error:
-        from penstock.spark.sessions import cause
+        from penstock.spark.tools.sessions import cause
 
         click.echo(f"penstock: {cause(error)}", err=True)
         if os.environ.get("PENSTOCK_DEBUG"):
@@ -97,7 +97,7 @@ def run(files: list[Path], out: Path, events: int, show: TextIO | None = None) -
     logging.getLogger("penstock").setLevel(logging.ERROR)  # the screen is for the story
     began = time.monotonic()
     try:
-        from penstock.spark import sessions  # noqa: F401
+        from penstock.spark.tools import sessions  # noqa: F401
     except ImportError as error:
         raise ConfigError(f"the demo needs Spark: {error}", "pip install 'penstock[spark,charts]'") from None
     work = feeds(files) if files else [_processes(events)]
@@ -180,7 +180,7 @@ async def _through_the_broker(feed: Feed, registry: str) -> TopicReport:
     """Publish the feed's events; a consumer group reads them as they come."""
     from penstock.client.aio.producer import Producer
     from penstock.client.aio.push import PushConsumer
-    from penstock.spark.progress import Progress
+    from penstock.spark.tools.progress import Progress
 
     told = TopicReport(feed.topic, feed.what)
     say = Progress(f"publish and consume {feed.topic}", "events")
@@ -267,7 +267,7 @@ async def _send(producer: Any, topic: str, batch: list[tuple[bytes, str, str | N
 @contextmanager
 def _spark_meanwhile() -> Iterator[Any]:
     """Starts Spark in a thread; gives a function that waits for the session."""
-    from penstock.spark.sessions import running, session
+    from penstock.spark.tools.sessions import running, session
 
     mine = not running()
     found: list[SparkSession] = []
@@ -304,7 +304,7 @@ def _through_spark(
     """Archive the topic, make a typed table of it, and sum that up for the chart."""
     from penstock.demo.summary import summarise, typed
     from penstock.spark.pipelines import archive
-    from penstock.spark.progress import Progress
+    from penstock.spark.tools.progress import Progress
 
     say = Progress(f"archive {feed.topic}")
     say.note(f"{feed.topic}: Spark archives the topic and makes a table of it")
@@ -357,7 +357,7 @@ def _cell(value: Any) -> str:
 
 
 def _draw(charts: list[Chart], report: Report, folder: Path, show: TextIO) -> None:
-    from penstock.demo import charts as draw
+    from penstock import charts as draw
 
     width, colour = shutil.get_terminal_size((100, 24)).columns, show.isatty() and not os.environ.get("NO_COLOR")
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.demo.charts import Chart
+from penstock.charts import Chart
 from penstock.demo.shape import SERIES_MAX, Field, Plan
 
 if TYPE_CHECKING:

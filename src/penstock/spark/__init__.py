@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.spark.sessions import register, session
+    from penstock.spark.tools.sessions import register, session
 
 __all__ = ["register", "session"]
 
@@ -19,5 +19,5 @@ def __getattr__(name: str) -> Any:
     if name in __all__:
         from importlib import import_module
 
-        return getattr(import_module("penstock.spark.sessions"), name)
+        return getattr(import_module("penstock.spark.tools.sessions"), name)
     raise AttributeError(name)

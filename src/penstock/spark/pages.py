@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from penstock.spark import logoptions, options, schema, sinkoptions
+from penstock.spark import schema
+from penstock.spark.log import options as logoptions
+from penstock.spark.read import options
+from penstock.spark.write import options as sinkoptions
 
 
 def rewritten(page: str) -> str:

@@ -16,12 +16,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.spark import planning, schema
-from penstock.spark.options import SourceOptions, parse
+from penstock.spark import schema
 from penstock.spark.pipelines import manifest, tables
 from penstock.spark.pipelines.parallel import SMALL_MESSAGES, started
-from penstock.spark.planning import Range
-from penstock.spark.source import RangePartition, batches, connection
+from penstock.spark.read import planning
+from penstock.spark.read.options import SourceOptions, parse
+from penstock.spark.read.planning import Range
+from penstock.spark.read.source import RangePartition, batches, connection
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -34,9 +34,10 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.log.checksums import MAGIC as SUM_MAGIC
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
-from penstock.spark import derive, logfiles
-from penstock.spark.derive import Window
-from penstock.spark.logfiles import Damage, Piece, Segment
+from penstock.spark.log import derive
+from penstock.spark.log import files as logfiles
+from penstock.spark.log.derive import Window
+from penstock.spark.log.files import Damage, Piece, Segment
 from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 from penstock.spark.pipelines.reindex import _INDEX_ENTRY, _INDEX_HEADER
 
@@ -142,7 +143,7 @@ def run(
     _Judge(folder, segments, parts, result, durable, moving or (folder / "abort").exists()).run()
     result.seconds = round(time.monotonic() - began, 3)
     if report:
-        from penstock.spark.report import audit_page
+        from penstock.spark.tools.report import audit_page
 
         Path(report).write_text(audit_page(result))
     return result

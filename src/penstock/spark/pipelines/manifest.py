@@ -31,7 +31,7 @@ from typing import Any
 
 from penstock.client.reader import MessageQueue
 from penstock.errors import Corrupt, Locked
-from penstock.spark.planning import Offsets, Range
+from penstock.spark.read.planning import Offsets, Range
 
 VERSION = 1
 _NAME = re.compile(r"(\d{20})-(\d{20})\.parquet")

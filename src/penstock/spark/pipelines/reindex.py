@@ -27,8 +27,9 @@ from penstock.disk import tables
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, Locked
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
-from penstock.spark import derive, logfiles
-from penstock.spark.logfiles import Damage, Piece
+from penstock.spark.log import derive
+from penstock.spark.log import files as logfiles
+from penstock.spark.log.files import Damage, Piece
 from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.client.reader import LogReader
 from penstock.errors import ConfigError
-from penstock.spark import logfiles
-from penstock.spark.options import moment_ms
+from penstock.spark.log import files as logfiles
 from penstock.spark.pipelines import manifest
 from penstock.spark.pipelines.parallel import Progress
+from penstock.spark.read.options import moment_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa

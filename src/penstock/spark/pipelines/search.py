@@ -14,13 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError
-from penstock.spark import logfiles, logsource, schema
-from penstock.spark.logfiles import Piece, Segment
-from penstock.spark.logoptions import LogOptions
-from penstock.spark.logoptions import parse as parse_log
-from penstock.spark.options import moment_ms
+from penstock.spark import schema
+from penstock.spark.log import files as logfiles
+from penstock.spark.log import source as logsource
+from penstock.spark.log.files import Piece, Segment
+from penstock.spark.log.options import LogOptions
+from penstock.spark.log.options import parse as parse_log
 from penstock.spark.pipelines import manifest
 from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
+from penstock.spark.read.options import moment_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -189,7 +191,7 @@ def _through_index(
     options: LogOptions, segments: list[Segment], wanted: Wanted
 ) -> tuple[list[Hit], list[tuple[int, int]]]:
     """(hits the key index leads to, the stretches of the log it covers)."""
-    from penstock.spark.derive import _going_on
+    from penstock.spark.log.derive import _going_on
     from penstock.spark.pipelines.audit import Index
     from penstock.wire.record import java_hash
 

@@ -15,11 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from penstock.client.reader import LogReader
 from penstock.errors import ConfigError, NoRoute
-from penstock.spark import logfiles, logsource, planning, schema
-from penstock.spark.logoptions import parse as parse_log
-from penstock.spark.options import parse
+from penstock.spark import schema
+from penstock.spark.log import files as logfiles
+from penstock.spark.log import source as logsource
+from penstock.spark.log.options import parse as parse_log
 from penstock.spark.pipelines.parallel import SMALL_BYTES, SMALL_MESSAGES, Progress, over
-from penstock.spark.source import RangePartition, _batch_range, batches
+from penstock.spark.read import planning
+from penstock.spark.read.options import parse
+from penstock.spark.read.source import RangePartition, _batch_range, batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -117,7 +120,7 @@ def run(
         _moment(first) if counted else "", _moment(last) if counted else "",
     )  # fmt: skip
     if report:
-        from penstock.spark.report import stats_page
+        from penstock.spark.tools.report import stats_page
 
         Path(report).write_text(stats_page(result))
     return result

@@ -24,7 +24,7 @@ from urllib.parse import quote
 from penstock.client.reader import MessageQueue
 from penstock.errors import ConfigError
 from penstock.spark.pipelines import manifest
-from penstock.spark.planning import Offsets, Range
+from penstock.spark.read.planning import Offsets, Range
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -1,0 +1,1 @@
+"""The commands: `penstock`, `nsqd` and `nsqlookupd`."""

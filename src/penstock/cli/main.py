@@ -1,0 +1,222 @@
+"""The `penstock` command."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import click
+
+from penstock import __version__
+from penstock.config import BrokerConfig, RegistryConfig, load
+from penstock.errors import ConfigError, PenstockError
+
+EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3}
+EXTRAS = {
+    "pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "deltalake": "delta", "pyiceberg": "iceberg",
+    "matplotlib": "charts", "plotext": "charts", "rich": "cli",
+}  # fmt: skip
+
+
+class Lazy(click.Group):
+    """A group whose large members are imported when they are called: `penstock --help` stays quick."""
+
+    elsewhere = {
+        "spark": "penstock.cli.spark:spark",
+        "store": "penstock.cli.store:store",
+        "demo": "penstock.demo.command:demo",
+        "topic": "penstock.cli.topics:topic",
+        "group": "penstock.cli.topics:group",
+        "channel": "penstock.cli.queues:channel",
+        "delayed": "penstock.cli.queues:delayed",
+        "message": "penstock.cli.topics:message",
+        "send": "penstock.cli.topics:send",
+    }
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *self.elsewhere})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        target = self.elsewhere.get(name)
+        if target is None:
+            return super().get_command(ctx, name)
+        from importlib import import_module
+
+        module, _, attribute = target.partition(":")
+        command: click.Command = getattr(import_module(module), attribute)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except PenstockError as error:
+            click.echo(f"penstock: {error}", err=True)
+            if error.hint:
+                click.echo(f"  {error.hint}", err=True)
+            ctx.exit(EXITS.get(type(error).__name__, 1))
+        except ModuleNotFoundError as error:
+            extra = EXTRAS.get((error.name or "").partition(".")[0])
+            click.echo(f"penstock: {error}", err=True)
+            if extra:
+                click.echo(f"  Install it with pip install 'penstock[{extra}]'.", err=True)
+            ctx.exit(1)
+        except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
+            click.echo(f"penstock: {error}", err=True)
+            ctx.exit(2 if isinstance(error, ValueError) else 1)
+
+
+@click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__)
+def main() -> None:
+    """A message queue for Python and Spark: one stored topic as an NSQ channel, a RocketMQ queue and a Spark table."""
+
+
+def _starts(command: Any) -> Any:
+    """The flags every command has that starts something."""
+    for option in (
+        click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of docs/settings.md."),
+        click.option(
+            "--config", type=click.Path(dir_okay=False), help="TOML file with [broker], [registry], [[topic]]."
+        ),
+        click.option("--host", help="Address to listen on (default 127.0.0.1)."),
+        click.option(
+            "--data", type=click.Path(file_okay=False), help="Folder for everything kept (default penstock-data)."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def _ports(*wanted: str) -> Callable[[Any], Any]:
+    """A flag for each of these listeners."""
+    abouts = {
+        "remoting": "RocketMQ protocol (10911)",
+        "nsq": "NSQ protocol (4150)",
+        "http": "HTTP (4151)",
+        "registry": "Name server (9876)",
+        "lookup": "nsqlookupd's protocol (4160)",
+        "lookup-http": "nsqlookupd's HTTP (4161)",
+    }
+
+    def add(command: Any) -> Any:
+        for name in reversed(wanted):
+            option = click.option(
+                f"--{name}-port", type=click.IntRange(-1, 65535), help=f"{abouts[name]}; 0: any, -1: none."
+            )
+            command = option(command)
+        return command
+
+    return add
+
+
+def _set(settings: tuple[str, ...], *roles: str) -> dict[str, dict[str, Any]]:
+    """What --set says for each of these roles. A name is the setting's, or, as `penstock settings` prints it, the role's
+    and the setting's; without the role it is that of the first role that knows it.
+    """
+    said: dict[str, dict[str, Any]] = {role: {} for role in roles}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{setting!r} is not KEY=VALUE", param_hint="--set")
+        role, dot, own = name.strip().replace("-", "_").partition(".")
+        if not dot:
+            role, own = next((r for r in roles if role in _names(r)), roles[0]), role
+        if role in _ROLES and role not in roles:
+            hint = f"penstock {role} --set {own}=… is the command for it."
+            raise ConfigError(f"--set: {name.strip()} is no setting of the {roles[0]}", hint)
+        if role not in roles:
+            raise ConfigError(f"--set: unknown setting {name.strip()}", "`penstock settings` prints them all.")
+        said[role][own] = _rules(text) if (role, own) == ("broker", "topic") else text
+    return said
+
+
+_ROLES = {"broker": BrokerConfig, "registry": RegistryConfig}
+
+
+def _names(role: str) -> set[str]:
+    return {field.name for field in fields(_ROLES[role])}
+
+
+def _rules(text: str) -> tuple[Any, ...]:
+    """The `[[topic]]` rules as JSON."""
+    try:
+        rules = json.loads(text)
+    except ValueError:
+        rules = None
+    if not isinstance(rules, list) or not all(isinstance(rule, dict) for rule in rules):
+        hint = """Such as topic='[{"name": "bank*", "level": "disk"}]', or [[topic]] in the file that --config names."""
+        raise ConfigError("--set: topic is not a list of rules in JSON", hint)
+    return tuple(rules)
+
+
+@main.command()
+@_starts
+@_ports("remoting", "nsq", "http", "registry", "lookup", "lookup-http")
+def up(data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], **ports: int | None) -> None:
+    """Run a registry and a broker in one process: all that is needed on one machine."""
+    from penstock.app import run
+
+    said = _set(settings, "broker", "registry")
+    own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
+    broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | ports | said["broker"])
+    # What the two have in common is set for both.
+    shared = ("data", "host", "insecure", "allowed_hosts", "broadcast_address", "log_level")
+    registry = load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
+    run(broker, registry)
+
+
+@main.command()
+@_starts
+@_ports("remoting", "nsq", "http")
+@click.option("--registry", help="Registries to register with: host:port;host:port.")
+def broker(
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...],
+    registry: str | None, **ports: int | None,
+) -> None:  # fmt: skip
+    """Run a broker."""
+    from penstock.app import run
+
+    flags = {"data": data, "host": host, "registry": registry} | ports | _set(settings, "broker")["broker"]
+    run(load(BrokerConfig, "broker", config, flags), None)
+
+
+@main.command()
+@_starts
+@_ports("registry", "lookup", "lookup-http")
+def registry(
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], **ports: int | None
+) -> None:
+    """Run a registry: name server and nsqlookupd."""
+    from penstock.app import run
+
+    flags = {"data": data, "host": host} | ports | _set(settings, "registry")["registry"]
+    run(None, load(RegistryConfig, "registry", config, flags))
+
+
+@main.command("settings")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@click.option("--markdown", is_flag=True, help="As docs/settings.md has it.")
+def settings_command(as_json: bool, markdown: bool) -> None:
+    """Print every setting with its default and meaning."""
+    table = [
+        {"role": role, "name": f.name, "default": f.default, "about": f.metadata["about"]}
+        for role, kind in (("broker", BrokerConfig), ("registry", RegistryConfig))
+        for f in fields(kind)
+    ]
+    if as_json:
+        json.dump(table, sys.stdout, default=str)
+        print()
+        return
+    if markdown:
+        click.echo("# Settings\n\nMade by `penstock settings --markdown`.")
+        for role in ("broker", "registry"):
+            click.echo(f"\n## [{role}]\n\n| setting | default | meaning |\n|---|---|---|")
+            for row in table:
+                if row["role"] == role:
+                    click.echo(f"| `{row['name']}` | {row['default']} | {row['about']} |")
+        return
+    for row in table:
+        click.echo(f"{row['role']}.{row['name']} = {row['default']!s}  — {row['about']}")

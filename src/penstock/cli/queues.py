@@ -1,0 +1,202 @@
+"""`penstock channel | delayed`: channels of topics of both kinds, and the messages that wait for their time."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import click
+
+import penstock
+from penstock.cli.tools import confirm, print_rows, with_json, with_registry
+from penstock.errors import NotFound
+
+SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
+# The histogram's last moments, from now on; what is due later is counted together.
+EDGES = (
+    (0, "late"), (SECOND, "1 s"), (10 * SECOND, "10 s"), (MINUTE, "1 min"), (5 * MINUTE, "5 min"),
+    (15 * MINUTE, "15 min"), (HOUR, "1 h"), (6 * HOUR, "6 h"), (DAY, "1 d"), (7 * DAY, "7 d"),
+)  # fmt: skip
+NAMES = [EDGES[0][1], *(f"< {name}" for _, name in EDGES[1:]), f"≥ {EDGES[-1][1]}"]
+
+
+@click.group()
+def channel() -> None:
+    """Look at channels and change them."""
+
+
+@channel.command("ls")
+@with_registry
+@with_json
+@click.argument("topic", default="")
+def channel_ls(registry: str, as_json: bool, topic: str) -> None:
+    """The channels, of all topics or of one."""
+    with penstock.Admin(registry) as admin:
+        topics = admin.queue_topics(topic)
+    if topic and not topics:
+        raise NotFound(f"no topic {topic!r} that NSQ clients know", "`penstock topic ls` lists the topics.")
+    rows = [{"topic": row["topic"], "broker": row["broker"], **one} for row in topics for one in row["channels"]]
+    print_rows(sorted(rows, key=lambda row: (row["topic"], row["channel"], row["broker"])), as_json)
+
+
+Action = Literal["add", "rm", "pause", "unpause", "empty"]
+
+
+def _changes(name: Action, about: str, question: str = "") -> Callable[..., None]:
+    """A command that does one thing to a channel."""
+
+    def run(registry: str, as_json: bool, topic: str, channel_name: str, force: bool = True) -> None:
+        if question:
+            confirm(question.format(channel=channel_name, topic=topic), force)
+        with penstock.Admin(registry) as admin:
+            brokers = admin.change_queue(topic, name, channel=channel_name)
+        if as_json:
+            print_rows([{"topic": topic, "channel": channel_name, "broker": b, "done": name} for b in brokers], as_json)
+
+    run.__doc__ = about
+    command: Callable[..., None] = run
+    command = click.argument("channel_name", metavar="CHANNEL")(command)
+    command = click.argument("topic")(command)
+    if question:
+        command = click.option("-f", "--force", is_flag=True, help="Do not ask.")(command)
+    return channel.command(name)(with_registry(with_json(command)))
+
+
+channel_add = _changes("add", "Make a channel: it gets what is published from now on.")
+channel_rm = _changes("rm", "Delete a channel.", "Delete channel {channel} of {topic} and what it holds?")
+channel_pause = _changes("pause", "Deliver nothing more; publishing goes on.")
+channel_unpause = _changes("unpause", "Deliver again.")
+channel_empty = _changes("empty", "Drop what a channel holds.", "Drop what channel {channel} of {topic} holds?")
+
+
+@click.group()
+def delayed() -> None:
+    """Look at delayed and deferred messages; cancel them, or deliver them now."""
+
+
+def _selection(command: Any) -> Any:
+    for option in (
+        click.option("-c", "--channel", default="", help="Only what a channel, or a group, waits for."),
+        click.option("-t", "--topic", default="", help="Only of one topic."),
+    ):
+        command = option(command)
+    return command
+
+
+def _limit(command: Any) -> Any:
+    return click.option(
+        "-l", "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many, the next due."
+    )(command)
+
+
+def _print(found: list[dict[str, Any]], as_json: bool) -> None:
+    """Rows as JSON lines, or with what fits a terminal."""
+    if not as_json:
+        found = [
+            {
+                "id": row["id"],
+                "due": _moment(row["due"]),
+                "kind": row["kind"],
+                "topic": row["topic"],
+                "channel": row["channel"] or "-",
+                "attempts": row["attempts"],
+                "size": row["size"],
+                "body": row["body"][:40].replace("\n", " "),
+            }
+            for row in found
+        ]
+    print_rows(found, as_json)
+
+
+def _moment(ms: int) -> str:
+    return datetime.fromtimestamp(min(ms, 253_402_300_799_000) / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+@delayed.command("ls")
+@with_registry
+@with_json
+@_selection
+@_limit
+def delayed_ls(registry: str, as_json: bool, topic: str, channel: str, limit: int) -> None:
+    """The delayed messages, by due time."""
+    with penstock.Admin(registry) as admin:
+        _print(admin.delayed(topic=topic, channel=channel, limit=limit), as_json)
+
+
+@delayed.command("find")
+@with_registry
+@with_json
+@_selection
+@_limit
+@click.argument("text", required=False)
+@click.option("--id", "msg_id", help="The message's id or key, exactly.")
+def delayed_find(
+    registry: str, as_json: bool, topic: str, channel: str, limit: int, text: str | None, msg_id: str | None
+) -> None:
+    """Those with a text in the body, or with a message id or key."""
+    if (text is None) == (msg_id is None):
+        raise click.UsageError("give a text, or --id")
+    with penstock.Admin(registry) as admin:
+        found = admin.delayed(topic=topic, channel=channel, text=text or "", key=msg_id or "", limit=limit)
+    _print(found, as_json)
+
+
+@delayed.command("histogram")
+@with_registry
+@with_json
+@_selection
+def delayed_histogram(registry: str, as_json: bool, topic: str, channel: str) -> None:
+    """How many are due in the next second, ten seconds, minute and so on."""
+    now_ms = time.time_ns() // 1_000_000
+    with penstock.Admin(registry) as admin:
+        counts = admin.delayed_counts([now_ms + edge for edge, _ in EDGES], topic=topic, channel=channel)
+    if as_json:
+        until = [*(now_ms + edge for edge, _ in EDGES), None]
+        for moment, count in zip(until, counts, strict=True):
+            click.echo(json.dumps({"before": moment, "count": count}))
+    elif sys.stdout.isatty():
+        click.echo(chart(counts, shutil.get_terminal_size().columns))
+    else:
+        print_rows(({"due": name, "count": count} for name, count in zip(NAMES, counts, strict=True)), False)
+
+
+def chart(counts: list[int], width: int) -> str:
+    """The histogram in characters."""
+    from penstock.charts import Chart, text
+
+    bars = [(name, float(count)) for name, count in zip(NAMES, counts, strict=True)]
+    return text(Chart(f"{sum(counts):,} delayed messages", "due in", "messages", bars=bars), width)
+
+
+@delayed.command("cancel")
+@with_registry
+@with_json
+@click.argument("ids", nargs=-1, required=True, metavar="ID …")
+def delayed_cancel(registry: str, as_json: bool, ids: tuple[str, ...]) -> None:
+    """Do not deliver these: ids as `ls` shows them."""
+    _each(registry, as_json, ids, penstock.Admin.cancel_delayed)
+
+
+@delayed.command("fire")
+@with_registry
+@with_json
+@click.argument("ids", nargs=-1, required=True, metavar="ID …")
+def delayed_fire(registry: str, as_json: bool, ids: tuple[str, ...]) -> None:
+    """Deliver these now, whatever their time."""
+    _each(registry, as_json, ids, penstock.Admin.fire_delayed)
+
+
+def _each(
+    registry: str, as_json: bool, ids: tuple[str, ...], change: Callable[[penstock.Admin, str], dict[str, Any]]
+) -> None:
+    with penstock.Admin(registry) as admin:
+        for id_ in ids:
+            try:
+                _print([change(admin, id_)], as_json)
+            except ValueError as error:
+                raise click.BadParameter(str(error), param_hint="ID") from None

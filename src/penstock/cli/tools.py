@@ -1,0 +1,49 @@
+"""What the commands share: their common options, how rows are printed, how a deletion is confirmed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import click
+
+
+def with_registry(command: Any) -> Any:
+    return click.option(
+        "-n",
+        "--registry",
+        default="127.0.0.1:9876",
+        envvar="PENSTOCK_REGISTRY",
+        show_default=True,
+        help="host:port;host:port",
+    )(command)
+
+
+def with_json(command: Any) -> Any:
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
+
+
+def print_rows(rows: Iterable[dict[str, Any]], as_json: bool) -> None:
+    """Rows as JSON lines, or as columns wide enough for what is in them."""
+    rows = list(rows)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(row, ensure_ascii=False))
+        return
+    if not rows:
+        click.echo("nothing", err=True)
+        return
+    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]}
+    click.echo("  ".join(name.ljust(width) for name, width in widths.items()))
+    for row in rows:
+        click.echo("  ".join(str(row[name]).ljust(width) for name, width in widths.items()))
+
+
+def confirm(question: str, force: bool) -> None:
+    """Ask on a terminal; without one, and without --force, it is not done."""
+    if not force:
+        if not sys.stdin.isatty():
+            raise click.UsageError("not asked on a terminal: say --force")
+        click.confirm(question, abort=True)

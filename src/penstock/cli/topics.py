@@ -1,0 +1,223 @@
+"""`penstock topic | group | message | send`: the everyday tools, on top of the client."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Literal
+
+import click
+
+import penstock
+from penstock.cli.tools import confirm, print_rows, with_json, with_registry
+from penstock.message import ReceivedMessage
+
+
+def _message(message: ReceivedMessage) -> dict[str, Any]:
+    return {
+        "topic": message.topic,
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "stored": message.stored_at.isoformat(timespec="milliseconds"),
+        "tags": message.tags or "",
+        "keys": " ".join(message.keys),
+        "msgId": message.msg_id,
+        "body": message.body.decode("utf-8", "backslashreplace"),
+    }
+
+
+@click.group()
+def topic() -> None:
+    """List, create, change and delete topics."""
+
+
+@topic.command("ls")
+@with_registry
+@with_json
+@click.option("--system", is_flag=True, help="The broker's own topics as well.")
+def topic_ls(registry: str, as_json: bool, system: bool) -> None:
+    """The topics of the cluster, of both kinds. Depth: what no channel of a queue topic has yet."""
+    with penstock.Admin(registry) as admin:
+        rows = [
+            {"topic": name, "kind": "log", "level": "", "broker": "", "depth": "", "channels": ""}
+            for name in admin.topics(system=system)
+        ]
+        rows += [
+            {name: row[name] for name in ("topic", "kind", "level", "broker", "depth")}
+            | {"channels": len(row["channels"])}
+            for row in admin.queue_topics()
+            if row["kind"] == "queue"
+        ]
+    print_rows(sorted(rows, key=lambda row: (row["topic"], row["broker"])), as_json)
+
+
+@topic.command("info")
+@with_registry
+@with_json
+@click.argument("name")
+def topic_info(registry: str, as_json: bool, name: str) -> None:
+    """What every message queue of a topic holds."""
+    with penstock.Admin(registry) as admin:
+        stats = sorted(admin.topic_stats(name).items())
+    print_rows(
+        (
+            {
+                "broker": queue.broker,
+                "queue": queue.queue_id,
+                "first": s.min_offset,
+                "end": s.max_offset,
+                "last_ms": s.last_ms,
+            }
+            for queue, s in stats
+        ),
+        as_json,
+    )
+
+
+@topic.command("add")
+@with_registry
+@with_json
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.option("--kind", type=click.Choice(["log", "queue"]), default="log", show_default=True, help="Fixed for good.")
+@click.option("--queues", type=click.IntRange(1, 1024), help="Message queues on each broker (log); 8 of a new topic.")
+@click.option(
+    "--level", type=click.Choice(["memory", "os", "disk"]), help="Durability; the broker's default without it."
+)
+@click.option("--force", is_flag=True, help="Fewer queues even where the others hold messages.")
+def topic_add(
+    registry: str, as_json: bool, names: tuple[str, ...], kind: str, queues: int | None, level: str | None, force: bool
+) -> None:
+    """Create topics on every broker, or change of the log topics of these names what is given."""
+    if kind == "queue" and queues is not None:
+        raise click.UsageError("a queue topic has no message queues")
+    if kind == "log" and level == "memory":
+        raise click.UsageError("a log topic's level is os or disk")
+    with penstock.Admin(registry) as admin:
+        if kind == "queue":
+            for name in names:
+                admin.change_queue(name, "add", level=level)
+        else:
+            admin.create_topics(names, queues, level=level, force=force)
+    if as_json:
+        print_rows([{"topic": name, "kind": kind, "done": "add"} for name in names], as_json)
+
+
+@topic.command("rm")
+@with_registry
+@with_json
+@click.argument("name")
+@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+def topic_rm(registry: str, as_json: bool, name: str, force: bool) -> None:
+    """Delete a topic of either kind."""
+    confirm(f"Delete {name} and what it holds?", force)
+    with penstock.Admin(registry) as admin:
+        admin.delete_topic(name)
+    if as_json:
+        print_rows([{"topic": name, "done": "rm"}], as_json)
+
+
+@click.group()
+def group() -> None:
+    """Look at consumer groups and move them."""
+
+
+@group.command("lag")
+@with_registry
+@with_json
+@click.argument("name")
+@click.option("-t", "--topic", "only", help="Of one topic.")
+def group_lag(registry: str, as_json: bool, name: str, only: str | None) -> None:
+    """How far a group is in every message queue."""
+    with penstock.Admin(registry) as admin:
+        admin.check_group(name)
+        stats = sorted(admin.group_stats(name, only).items())
+    print_rows(
+        (
+            {
+                "topic": q.topic,
+                "broker": q.broker,
+                "queue": q.queue_id,
+                "committed": s.committed,
+                "end": s.max_offset,
+                "lag": s.lag,
+            }
+            for q, s in stats
+        ),
+        as_json,
+    )
+
+
+@group.command("reset")
+@with_registry
+@click.argument("name")
+@click.argument("topic")
+@click.option(
+    "--to", "start", default="first", show_default=True, help="first, last, or a moment: 2026-11-20T10:00:00+00:00."
+)
+@click.option("--new", is_flag=True, help="The group has not read anything yet: set where it begins.")
+def group_reset(registry: str, name: str, topic: str, start: str, new: bool) -> None:
+    """Move a group within a topic."""
+    from datetime import datetime
+
+    goal: Literal["first", "last"] | datetime
+    if start in ("first", "last"):
+        goal = "first" if start == "first" else "last"
+    else:
+        try:
+            goal = datetime.fromisoformat(start)
+        except ValueError:
+            raise click.BadParameter(f"{start!r} is neither first, last nor a moment", param_hint="--to") from None
+    with penstock.Admin(registry) as admin:
+        for queue, offset in sorted(admin.reset_offset(name, topic, goal, new=new).items()):
+            click.echo(f"{queue.broker} {queue.queue_id}: {offset}")
+
+
+@click.group()
+def message() -> None:
+    """Find messages."""
+
+
+@message.command("get")
+@with_registry
+@with_json
+@click.argument("msg_id")
+@click.option("-t", "--topic", "topic", help="Where to look; without it in every topic.")
+def message_get(registry: str, as_json: bool, msg_id: str, topic: str | None) -> None:
+    """One message by id."""
+    with penstock.Admin(registry) as admin:
+        print_rows([_message(admin.message(msg_id, topic))], as_json)
+
+
+@message.command("find")
+@with_registry
+@with_json
+@click.argument("topic")
+@click.argument("key")
+def message_find(registry: str, as_json: bool, topic: str, key: str) -> None:
+    """The messages with a key."""
+    with penstock.Admin(registry) as admin:
+        print_rows((_message(found) for found in admin.query_by_key(topic, key)), as_json)
+
+
+@click.command()
+@with_registry
+@click.argument("topic")
+@click.argument("bodies", nargs=-1)
+@click.option("--key", "keys", multiple=True, help="A key to find it by; may be repeated.")
+@click.option("--tag", help="The tag subscriptions filter by.")
+@click.option("--kind", type=click.Choice(["log", "queue"]), default="log", help="What a new topic becomes.")
+def send(
+    registry: str, topic: str, bodies: tuple[str, ...], keys: tuple[str, ...], tag: str | None,
+    kind: Literal["log", "queue"],
+) -> None:  # fmt: skip
+    """Send messages: the bodies given, or each line of standard input."""
+    sent = 0
+    with penstock.Producer(registry, kind=kind) as producer:
+        for body in bodies or (line.rstrip("\n") for line in sys.stdin):
+            receipt = producer.send(penstock.Message(topic, body.encode(), keys=keys, tags=tag))
+            sent += 1
+            if bodies:
+                click.echo(
+                    f"{receipt.status.value} {receipt.queue.broker}/{receipt.queue.queue_id} {receipt.queue_offset}"
+                )
+    if not bodies:
+        click.echo(f"{sent} sent")

@@ -1,0 +1,268 @@
+"""Tells nsqlookupds which topics and channels a broker has, and asks them which channels a new topic should have.
+
+A peer is told the difference between what there is and what it was told, whenever something changes, and pinged every
+15 s; a lost one is dialled again and told everything. The registry of the same process is told without a socket, before
+the client that made the change gets its answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from penstock.errors import Refused
+from penstock.fronts.site import valid_name
+
+if TYPE_CHECKING:
+    from penstock.fronts.lookupd import Lookupd
+
+log = logging.getLogger("penstock.announce")
+
+PING_MS = 15_000
+ANSWER_S = 1.0  # to connect, and for each batch of answers
+ANSWER_BYTES_MAX = 1 << 20
+RETRY_S = (0.25, 15.0)  # doubled from the first up to the second
+EPHEMERAL = ("#ephemeral", "#tmp")
+
+Name = tuple[bytes, bytes]  # topic, channel; channel empty: the topic itself
+
+
+def commands(told: set[Name], wanted: set[Name]) -> list[bytes]:
+    """What makes a registry that was told `told` know `wanted`. A channel's line names its topic too."""
+    gone, new = told - wanted, wanted - told
+    found = [b"UNREGISTER %s\n" % topic for topic, channel in sorted(gone) if not channel]
+    found += [
+        b"UNREGISTER %s %s\n" % name for name in sorted(gone) if name[1] and (name[0], b"") not in gone
+    ]  # fmt: skip
+    with_channel = {topic for topic, channel in new if channel}
+    found += [b"REGISTER %s\n" % topic for topic, channel in sorted(new) if not channel and topic not in with_channel]
+    found += [b"REGISTER %s %s\n" % name for name in sorted(new) if name[1]]
+    return found
+
+
+class Announcer:
+    """Keeps the nsqlookupds of one broker informed. `identity` is what IDENTIFY says, once the ports are known."""
+
+    def __init__(
+        self, broker: Any, identity: dict[str, Any], *, neighbour: Lookupd | None = None, remote: str = ""
+    ) -> None:
+        self.broker = broker
+        self.queueing = broker.queueing
+        self.greeting = b"  V1" + _identify(identity)
+        self.peers: dict[str, Peer] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.neighbour = None if neighbour is None else LookupNeighbour(self, neighbour, remote)
+        self.queueing.announce.append(self.changed)
+        self.queueing.fresh_topic.append(self.fresh)
+
+    def names(self) -> set[Name]:
+        """Every topic and channel there is."""
+        found: set[Name] = set()
+        for topic in self.queueing.all():
+            found.add((topic.name, b""))
+            found.update((topic.name, channel) for channel in topic.channels)
+        return found
+
+    def changed(self) -> None:
+        """A topic or channel came or went."""
+        for peer in self.peers.values():
+            peer.news.set()
+        if self.neighbour is not None:
+            self.neighbour.changed = True
+
+    def set_peers(self, addresses: Iterable[str]) -> None:
+        """Tell these from now on, and no others."""
+        wanted = list(addresses)
+        for address in [known for known in self.peers if known not in wanted]:
+            self.peers.pop(address).stop()
+        for address in wanted:
+            if address not in self.peers:
+                self.peers[address] = Peer(self, address)
+
+    async def close(self) -> None:
+        """Stop; the closed connections say goodbye."""
+        tasks = [peer.stop() for peer in self.peers.values()]
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, *self._tasks, return_exceptions=True)
+
+    # -- a new topic -----------------------------------------------------------------------------------------------
+
+    def fresh(self, topic: Any) -> None:
+        """A topic is new: it gets the channels that the registries know, so that none misses its first messages."""
+        if self.neighbour is not None:
+            self.give(topic.name, self.neighbour.lookupd.tables.channels_of(topic.name.decode()))
+        for peer in self.peers.values():
+            if peer.http is not None:
+                task = asyncio.ensure_future(self._ask_channels(peer.http, topic.name))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+
+    async def _ask_channels(self, http: tuple[str, int], topic: bytes) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            channels = await loop.run_in_executor(None, self._get_channels, http, topic.decode())
+        except (OSError, ValueError) as error:
+            log.warning(
+                "channels of a new topic not known topic=%s registry=%s:%d error=%s", topic.decode(), *http, error
+            )
+            return
+        self.give(topic, channels)
+
+    def _get_channels(self, http: tuple[str, int], topic: str) -> list[str]:
+        """In a thread. OSError or ValueError when there is no proper answer."""
+        from http.client import HTTPConnection, HTTPException
+        from urllib.parse import quote
+
+        config = self.broker.config
+        connection = HTTPConnection(*http, config.http_client_connect_timeout_ms / 1000)
+        try:
+            connection.connect()
+            connection.sock.settimeout(config.http_client_request_timeout_ms / 1000)
+            connection.request("GET", f"/channels?topic={quote(topic, safe='')}")
+            answer = connection.getresponse()
+            data = answer.read(ANSWER_BYTES_MAX)
+        except HTTPException as error:
+            raise ValueError(f"no HTTP: {error}") from None
+        finally:
+            connection.close()
+        if answer.status != 200:
+            raise ValueError(f"status {answer.status}")
+        found = json.loads(data).get("channels", [])
+        return [name for name in found if isinstance(name, str)]
+
+    def give(self, name: bytes, channels: Iterable[str]) -> None:
+        """Make channels of a topic, except ephemeral ones."""
+        topic = self.queueing.find(name)
+        for channel in channels:
+            if topic is not None and valid_name(channel) and not channel.endswith(EPHEMERAL):
+                try:
+                    topic.channel(channel.encode())
+                except Refused as refused:
+                    log.warning("channel not made topic=%s channel=%s reason=%s", name.decode(), channel, refused)
+
+
+def _identify(identity: dict[str, Any]) -> bytes:
+    body = json.dumps(identity).encode()
+    return b"IDENTIFY\n" + len(body).to_bytes(4, "big") + body
+
+
+class Peer:
+    """One nsqlookupd, and the task that keeps it informed."""
+
+    def __init__(self, announcer: Announcer, address: str) -> None:
+        self.announcer = announcer
+        self.address = address
+        host, _, port = address.rpartition(":")
+        self.host, self.port = host.strip("[]"), int(port) if port.isdecimal() else -1
+        self.http: tuple[str, int] | None = None  # where it answers clients
+        self.news = asyncio.Event()
+        self._complained = False
+        self._retry_s = RETRY_S[0]
+        self._task = asyncio.ensure_future(self._run())
+
+    def stop(self) -> asyncio.Task[None]:
+        """End the task and with it the connection."""
+        self._task.cancel()
+        return self._task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._talk()
+            except (OSError, TimeoutError, EOFError, ValueError, msgspec.DecodeError) as error:
+                if not self._complained:
+                    log.warning(
+                        "nsqlookupd not reached registry=%s error=%s", self.address, error or type(error).__name__
+                    )
+                    self._complained = True
+            self.news.clear()
+            pause, self._retry_s = self._retry_s, min(self._retry_s * 2, RETRY_S[1])
+            await self._wait(pause)
+
+    async def _wait(self, seconds: float) -> bool:
+        """Whether there is news within the time."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _talk(self) -> None:
+        if not self.host or not 0 < self.port < 65_536:
+            raise ValueError("an address is host:port")
+        async with asyncio.timeout(ANSWER_S):
+            reader, writer = await asyncio.open_connection(self.host, self.port)
+        try:
+            (answer,) = await self._ask(reader, writer, [self.announcer.greeting])
+            info = msgspec.json.decode(answer, type=dict)
+            if isinstance(info.get("http_port"), int) and info.get("broadcast_address"):
+                self.http = str(info["broadcast_address"]), info["http_port"]
+            log.info("registered registry=%s broadcast_address=%s", self.address, ascii(info.get("broadcast_address")))
+            self._complained, self._retry_s = False, RETRY_S[0]
+            told: set[Name] = set()
+            while True:
+                self.news.clear()
+                wanted = self.announcer.names()
+                await self._ask(reader, writer, commands(told, wanted) or [b"PING\n"])
+                told = wanted
+                await self._wait(PING_MS / 1000)
+        finally:
+            writer.close()
+
+    @staticmethod
+    async def _ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, lines: list[bytes]) -> list[bytes]:
+        """Send commands, wait for all the answers. OSError for an error among them."""
+        answers = []
+        for at in range(0, len(lines), 100):  # few enough for the buffers between us
+            batch = lines[at : at + 100]
+            async with asyncio.timeout(ANSWER_S):
+                writer.write(b"".join(batch))
+                for _ in batch:
+                    size = int.from_bytes(await reader.readexactly(4), "big")
+                    if size > ANSWER_BYTES_MAX:
+                        raise ValueError(f"an answer of {size} bytes")
+                    answer = await reader.readexactly(size)
+                    if answer.startswith(b"E_"):
+                        raise ConnectionRefusedError(ascii(answer)[:200])
+                    answers.append(answer)
+        return answers
+
+
+class LookupNeighbour:
+    """The nsqlookupd of the same process."""
+
+    def __init__(self, announcer: Announcer, lookupd: Lookupd, remote: str) -> None:
+        self.announcer = announcer
+        self.lookupd = lookupd
+        self.changed = True
+        self._told: set[Name] = set()
+        self._due_ms = 0
+        self._session = lookupd.session(remote, lambda: None)
+        self._feed([announcer.greeting])
+
+    def tick(self, mono_ms: int) -> int:
+        """Tell what is new, or that we are alive when it is time; when it is time again."""
+        if self.changed:
+            self.changed = False
+            wanted = self.announcer.names()
+            self._feed(commands(self._told, wanted))
+            self._told = wanted
+        if mono_ms >= self._due_ms:
+            self._due_ms = mono_ms + PING_MS
+            self._feed([b"PING\n"])
+        return self._due_ms
+
+    def _feed(self, lines: list[bytes]) -> None:
+        data = bytearray(b"".join(lines))
+        if data:
+            self._session.feed(data, len(data))
+            self._session.take()
+        if self._session.closing:
+            log.error("the registry of this process refused the broker")

@@ -1,0 +1,175 @@
+"""Keeps a broker registered with RocketMQ registries: those it is told of, over a connection, and the one of its own process."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from penstock.broker.broker import Broker
+from penstock.fronts.namesrv import NameServer
+from penstock.fronts.remoting import RemotingSession
+from penstock.net import Connection, Net
+from penstock.wire import fastjson
+from penstock.wire.codes import LanguageCode, RequestCode
+from penstock.wire.remoting import RemotingCommand
+
+log = logging.getLogger("penstock.app")
+
+REGISTER_TIMEOUT_MS = 6_000
+RECONNECT_S = 1.0
+
+
+class Registration:
+    """What a broker says of itself to a registry, and what it takes from the answer."""
+
+    def __init__(self, broker: Broker, address: str, nsq_address: str = "") -> None:
+        self.broker = broker
+        self.address = address
+        self.nsq_address = nsq_address
+        self._told_queues: frozenset[str] = frozenset()
+        self._remark = ""
+
+    def _names(self) -> dict[str, str]:
+        config = self.broker.config
+        return {
+            "brokerAddr": self.address,
+            "brokerId": str(config.broker_id),
+            "brokerName": config.broker_name,
+            "clusterName": config.cluster_name,
+        }
+
+    def request(self) -> RemotingCommand:
+        """Here I am, with these topics."""
+        told = {"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()}
+        if self.nsq_address:  # ours: where clients of queue topics find us
+            self._told_queues = self._queues()
+            told["nsq"] = {"address": self.nsq_address, "topics": sorted(self._told_queues)}
+        body = fastjson.dumps(told)
+        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": ""}
+        return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
+
+    def _queues(self) -> frozenset[str]:
+        return frozenset(topic.name.decode() for topic in self.broker.queueing.topics.values() if topic.kind == "queue")
+
+    def on_new_queues(self, call: Callable[[], None]) -> None:
+        """`call` when there are other queue topics than the registry was told of; channels come and go unheard."""
+        self.broker.queueing.announce.append(lambda: call() if self._queues() != self._told_queues else None)
+
+    def goodbye(self) -> RemotingCommand:
+        """I am leaving."""
+        return RemotingCommand(RequestCode.UNREGISTER_BROKER, self._names(), language=LanguageCode.JAVA)
+
+    def take(self, reply: RemotingCommand) -> None:
+        """Order topics are kept at the registry; it tells which they are (rocketmq.md §9.7)."""
+        if (reply.remark or "") != self._remark:
+            self._remark = reply.remark or ""
+            if self._remark:
+                log.error("the registry says: %s", self._remark)
+        if reply.body:
+            table = fastjson.loads(reply.body).get("table") or {}
+            for topic in self.broker.topics.by_name.values():
+                topic.order = topic.name.decode() in table
+
+
+class RouteNeighbour:
+    """Keeps a broker registered with the registry of its own process: a new topic is known there before its sender is
+    answered."""
+
+    remote = ""  # as a peer: this process
+
+    def __init__(self, registration: Registration, name_server: NameServer) -> None:
+        self.registration = registration
+        self.name_server = name_server
+        self.changed = True
+        self._due_ms = 0
+        registration.broker.topics.changed.append(self._mark)
+        registration.on_new_queues(self._mark)
+
+    def _mark(self) -> None:
+        self.changed = True
+
+    def tick(self, mono_ms: int) -> int:
+        """Register if there is news or it is time; when it is time again."""
+        if self.changed or mono_ms >= self._due_ms:
+            self.changed = False
+            broker = self.registration.broker
+            self._due_ms = mono_ms + broker.config.register_broker_period_ms
+            reply = self.name_server.handle(self, self.registration.request(), mono_ms)
+            if reply is not None and reply.code:
+                log.error("the registry of this process refused the broker remark=%s", reply.remark)
+            elif reply is not None:
+                self.registration.take(reply)
+        return self._due_ms
+
+
+class Registrar:
+    """Keeps one broker registered with one registry: every period, at once when its topics change, and anew when the
+    connection was lost."""
+
+    def __init__(self, net: Net, registration: Registration, registry: str) -> None:
+        self.net = net
+        self.registration = registration
+        self.host, _, port = registry.rpartition(":")
+        self.port = int(port)
+        self.registry = registry
+        self.changed = asyncio.Event()
+        self._connection: Connection | None = None
+        self._complained = False
+        registration.broker.topics.changed.append(self.changed.set)
+        registration.on_new_queues(self.changed.set)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            self.changed.clear()
+            try:
+                self.registration.take(await self._ask(self.registration.request()))
+                self._complained = False
+                pause = self.registration.broker.config.register_broker_period_ms / 1000
+            except (OSError, TimeoutError) as error:
+                if not self._complained:
+                    log.warning("registry not reached registry=%s error=%s", self.registry, error)
+                    self._complained = True
+                pause = RECONNECT_S
+            try:
+                # Not wait_for: in Python 3.11 it loses a cancellation that comes together with the event.
+                async with asyncio.timeout(pause):
+                    await self.changed.wait()
+            except TimeoutError:
+                continue
+
+    async def _ask(self, command: RemotingCommand) -> RemotingCommand:
+        connection = self._connection
+        if connection is None or connection.session.closed:
+            connection = self._connection = await self.net.connect(
+                self.host.strip("[]"), self.port, lambda remote, wake: RemotingSession(self, remote, wake)
+            )
+        answer: asyncio.Future[RemotingCommand | None] = self.net.loop.create_future()
+
+        def done(reply: RemotingCommand | None) -> None:
+            if not answer.done():
+                answer.set_result(reply)
+
+        connection.session.call(command, done, self.net.role.mono_ms + REGISTER_TIMEOUT_MS)
+        async with asyncio.timeout(REGISTER_TIMEOUT_MS / 1000):
+            reply = await answer
+        if reply is None:
+            raise ConnectionResetError("the connection was lost")
+        if reply.code:
+            raise ConnectionRefusedError(f"refused with code {reply.code}: {reply.remark}")
+        return reply
+
+    async def leave(self) -> None:
+        """Say goodbye, if the registry is there to hear it."""
+        try:
+            async with asyncio.timeout(1.0):
+                await self._ask(self.registration.goodbye())
+        except (OSError, TimeoutError) as error:
+            log.info("not unregistered registry=%s error=%s", self.registry, error)
+
+    def handle(self, session: RemotingSession, request: RemotingCommand) -> None:
+        """Registries ask nothing of us."""
+
+    def lost(self, session: RemotingSession) -> None:
+        self.changed.set()

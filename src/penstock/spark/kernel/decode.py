@@ -1,0 +1,602 @@
+"""The decode kernel: concatenated commit-log records to the buffers of Arrow columns, without the GIL.
+
+    load    pass 0: walk the records, check that each is whole, keep the starts of the wanted ones
+            (`place`: records at known places; `sweep`: a piece of a segment, up to the first byte that begins none)
+    frame   pass 1: cut the next batch by rows and bytes; note where body, topic, hosts and properties of each
+            row stand (one scan of the properties); inflate the compressed bodies
+    ints … intact   pass 2: one column each, copied and byte-swapped into a buffer of exactly its size
+
+A record (bytes, big-endian; a host is IPv4 or IPv6 and a 4-byte port, as the system flags say):
+
+    0 size 4 | 4 magic 4 | 8 body CRC 4 | 12 queue id 4 | 16 flag 4 | 20 queue offset 8 | 28 physical offset 8
+    36 system flags 4 | 40 born time 8 | 48 born host 8/20 | store time 8 | store host 8/20 | reconsume times 4
+    prepared offset 8 | body size 4, body | topic size 1 (or 2), topic | properties size 2, properties
+
+Uncompiled this module runs, slowly; `numpydecode` is what an uncompiled build uses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import cython
+import numpy as np
+
+from penstock.errors import Corrupt
+from penstock.spark.kernel.inflate import inflate as inflate_body
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, be16, be32, be64, copy, crc32, find, same, ube32
+else:
+    from penstock.octets import address, be16, be32, be64, copy, crc32, find, same, ube32
+
+# Columns of the table of rows: a position in the records, then (for all but START) a length, -1 where there is none.
+START, BODY, TOPIC, PROPERTIES, KEYS, TAGS, UNIQUE, BORN, STORE, VALUE = 0, 1, 3, 5, 7, 9, 11, 13, 15, 17
+WIDTH = 19
+# The same once more for the loops: in the compiled module these are C variables.
+_BODY, _TOPIC, _PROPS, _KEYS, _TAGS, _UNIQUE, _BORN, _STORE, _VALUE, _WIDTH = 1, 3, 5, 7, 9, 11, 13, 15, 17, 19
+_PLAIN = -626843481  # 0xDAA320A7
+_WIDE = -626843477  # 0xDAA320AB: the topic's size takes two bytes
+_TIME_MIN, _TIME_MAX = -62135596800000, 253402300799999  # years 1 to 9999: what a timestamp column can show
+
+
+class Decoder:
+    """Reads one fetch at a time; `tags` and `keys`, when given, are what a row must carry (any of them)."""
+
+    def __init__(self, tags: tuple[bytes, ...] = (), keys: tuple[bytes, ...] = ()) -> None:
+        self.owner: Any = b""
+        self.extra: Any = b""
+        self.lost: list[int] = []
+        self.count = 0  # rows of the fetch that are wanted
+        self.rows = 0  # rows of the current batch
+        self.packed = 0  # how many of them have a compressed body
+        self.last = -1  # queue offset of the last record walked over
+        self.records = address(self.owner)
+        self.inflated = address(self.extra)
+        self.size = 0
+        self._tags = b"".join(len(tag).to_bytes(2, "big") + tag for tag in tags)
+        self.tags = address(self._tags)
+        self.tags_size = len(self._tags)
+        self._keys = b"".join(len(key).to_bytes(2, "big") + key for key in keys)
+        self.keys = address(self._keys)
+        self.keys_size = len(self._keys)
+        self._topics: Any = b""
+        self.topics = address(self._topics)
+        self.topics_size = 0
+        self.since = -(1 << 62)
+        self.before = 1 << 62
+        self.verify = False
+        self.raw = False
+        self.halves = False
+        self.broken = 0  # wanted records of the last sweep whose body has another sum; they are left out
+        self.broken_at = -1  # where the first of them begins
+        self.starts = np.empty(1, np.int32)
+        self._table = np.empty(WIDTH, np.int32)
+        self.table = self._table
+
+    def choose(
+        self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool, halves: bool = False
+    ) -> None:
+        """Only records of these topics (none: all), stored at `since` or later and before `before`, in ms.
+
+        `verify` leaves out those whose body has another sum; `raw` keeps bodies that cannot be inflated as they are;
+        `halves` keeps halves of transactions, which are no messages.
+        """
+        self._topics = b"".join([len(topic).to_bytes(2, "big") + topic for topic in topics])
+        self.topics = address(self._topics)
+        self.topics_size = len(self._topics)
+        self.since = since
+        self.before = before
+        self.verify = verify
+        self.raw = raw
+        self.halves = halves
+
+    # -- pass 0
+
+    def load(self, records: bytes, first: int, until: int) -> int:
+        """How many rows are wanted: queue offset in [first, until), a wanted tag and key.
+
+        `Corrupt` if a record is not whole.
+        """
+        self.owner = records
+        self.records = address(records)
+        self.size = len(records)
+        if self.size > 2_000_000_000:
+            raise ValueError("a fetch is limited to 2 GB")
+        need = self.size // 91 + 1
+        if len(self.starts) < need:
+            self.starts = np.empty(need, np.int32)
+        with cython.nogil:
+            done = self._walk(first, until)
+        if done < 0:
+            raise Corrupt("fetched records", -1 - done, "not a whole record")
+        self.count = done
+        self.rows = 0
+        return done
+
+    def place(self, owner: Any, starts: Any, first: int, base: int) -> int:
+        """As `load`, for records at known places of a piece of a segment that begins at physical offset `base`.
+
+        `starts` are the positions (32-bit, changed by this) of the queue offsets from `first` on. `Corrupt` when one
+        of them is not where that record begins.
+        """
+        self.owner = owner
+        self.records = address(owner)
+        self.size = len(owner)
+        self.starts = starts
+        self.broken = 0
+        self.broken_at = -1
+        need = len(starts)
+        with cython.nogil:
+            done = self._look(need, first, base)
+        if done < 0:
+            raise Corrupt("commit log", base + int(starts[-1 - done]), f"not the record of offset {first - 1 - done}")
+        self.count = done
+        self.rows = 0
+        return done
+
+    def sweep(self, owner: bytes, until: int, base: int) -> int:
+        """Walk a piece of a segment, from its beginning at physical offset `base`: where the walk stopped.
+
+        That is at the first record that begins at `until` or behind, or at the first byte that begins no whole record
+        at its own place.
+        """
+        self.owner = owner
+        self.records = address(owner)
+        self.size = len(owner)
+        need = self.size // 91 + 1
+        if len(self.starts) < need:
+            self.starts = np.empty(need, np.int32)
+        self.broken = 0
+        self.broken_at = -1
+        with cython.nogil:
+            done = self._sweep(until, base)
+        self.rows = 0
+        return done
+
+    def _sweep(self, until: int, base: int) -> int:
+        p = 0
+        kept = 0
+        while p < until and p < self.size:
+            total = self._frame(p, self.size - p, 0)
+            if total < 0 or be64(self.records, p + 28) != base + p:
+                break
+            if (self.halves or not be32(self.records, p + 36) & 4) and self._wanted():
+                self.starts[kept] = p
+                kept += 1
+            p += total
+        self.count = kept
+        return p
+
+    def _look(self, need: int, first: int, base: int) -> int:
+        kept = 0
+        for i in range(need):
+            p = self.starts[i]
+            if self._frame(p, self.size - p, 0) < 0:
+                return -1 - i
+            if be64(self.records, p + 20) != first + i or be64(self.records, p + 28) != base + p:
+                return -1 - i
+            if self._wanted():
+                self.starts[kept] = p
+                kept += 1
+        self.last = first + need - 1
+        return kept
+
+    def _walk(self, first: int, until: int) -> int:
+        p = 0
+        kept = 0
+        self.last = -1
+        while p < self.size:
+            total = self._frame(p, self.size - p, 0)
+            if total < 0:
+                return -1 - p
+            offset = be64(self.records, p + 20)
+            self.last = offset
+            if first <= offset < until and self._wanted():
+                self.starts[kept] = p
+                kept += 1
+            p += total
+        return kept
+
+    def _wanted(self) -> bool:
+        """Whether the record in the table's first row is one of those asked for."""
+        stored = be64(self.records, self.table[_STORE] - 8)
+        if stored < self.since or stored >= self.before:
+            return False
+        if self.topics_size > 0 and not self._among(
+            self.topics, self.topics_size, self.table[_TOPIC], self.table[_TOPIC + 1]
+        ):
+            return False
+        if self.tags_size > 0 or self.keys_size > 0:
+            self._scan(0)
+        if self.tags_size > 0 and not self._among(self.tags, self.tags_size, self.table[_TAGS], self.table[_TAGS + 1]):
+            return False
+        if self.keys_size > 0 and not self._any_key(self.table[_KEYS], self.table[_KEYS + 1]):
+            return False
+        return not self.verify or self._holds()
+
+    def _holds(self) -> bool:
+        """Whether the body in the table's first row has the sum its record names; an empty one needs none."""
+        p = self.table[_BODY]
+        length = self.table[_BODY + 1]
+        if length == 0 or (crc32(self.records, p, length, 0) & 0x7FFFFFFF) == ube32(self.records, self.table[0] + 8):
+            return True
+        if self.broken == 0:
+            self.broken_at = self.table[0]
+        self.broken += 1
+        return False
+
+    def _frame(self, p: int, left: int, at: int) -> int:
+        """Fill the table's row at `at` from the record at p; its size, or -1 when it is not whole."""
+        if left < 91:
+            return -1
+        total: int = be32(self.records, p)
+        magic = be32(self.records, p + 4)
+        if total < 91 or total > left or (magic != _PLAIN and magic != _WIDE):
+            return -1
+        flags = be32(self.records, p + 36)
+        born = p + 48
+        length = 20 if flags & 0x10 else 8
+        self.table[at] = p
+        self.table[at + _BORN] = born
+        self.table[at + _BORN + 1] = length
+        store = born + length + 8
+        length = 20 if flags & 0x20 else 8
+        self.table[at + _STORE] = store
+        self.table[at + _STORE + 1] = length
+        store += length + 16  # where the body starts
+        if store > p + total:
+            return -1
+        length = be32(self.records, store - 4)
+        if length < 0 or store + length + 3 > p + total:
+            return -1
+        self.table[at + _BODY] = store
+        self.table[at + _BODY + 1] = length
+        self.table[at + _VALUE] = store
+        self.table[at + _VALUE + 1] = length
+        topic = store + length
+        if magic == _WIDE:
+            length = be16(self.records, topic)
+            topic += 2
+        else:
+            length = be16(self.records, topic) >> 8
+            topic += 1
+        if topic + length + 2 > p + total:
+            return -1
+        self.table[at + _TOPIC] = topic
+        self.table[at + _TOPIC + 1] = length
+        topic += length
+        length = be16(self.records, topic)
+        if topic + 2 + length != p + total:
+            return -1
+        self.table[at + _PROPS] = topic + 2
+        self.table[at + _PROPS + 1] = length
+        self.table[at + _KEYS + 1] = -1
+        self.table[at + _TAGS + 1] = -1
+        self.table[at + _UNIQUE + 1] = -1
+        return total
+
+    def _scan(self, at: int) -> None:
+        """Where KEYS, TAGS and UNIQ_KEY stand; of several the last; a pair without a value is none."""
+        p = self.table[at + _PROPS]
+        end = p + self.table[at + _PROPS + 1]
+        while p < end:
+            stop = find(self.records, p, end, 2)
+            if stop < 0:
+                stop = end
+            span = 0
+            cut = p + 4
+            if cut < stop and self.records[cut] == 1:
+                if same(self.records, p, b"KEYS", 0, 4):
+                    span = _KEYS
+                elif same(self.records, p, b"TAGS", 0, 4):
+                    span = _TAGS
+            elif p + 8 < stop and self.records[p + 8] == 1 and same(self.records, p, b"UNIQ_KEY", 0, 8):
+                span = _UNIQUE
+                cut = p + 8
+            if span != 0 and cut + 1 < stop:
+                self.table[at + span] = cut + 1
+                self.table[at + span + 1] = stop - cut - 1
+            p = stop + 1
+
+    def _among(self, wanted: Any, size: int, start: int, n: int) -> bool:
+        p = 0
+        while n >= 0 and p < size:
+            length = be16(wanted, p)
+            if length == n and same(wanted, p + 2, self.records, start, n):
+                return True
+            p += 2 + length
+        return False
+
+    def _any_key(self, start: int, n: int) -> bool:
+        p = start
+        end = start + n
+        while p < end:
+            stop = find(self.records, p, end, 32)
+            if stop < 0:
+                stop = end
+            if stop > p and self._among(self.keys, self.keys_size, p, stop - p):
+                return True
+            p = stop + 1
+        return False
+
+    # -- pass 1
+
+    def frame(self, row: int, rows_max: int, bytes_max: int, inflate: bool) -> int:
+        """Make rows from `row` on the current batch; how many they are (at least one if there is one)."""
+        if rows_max > self.count - row:
+            rows_max = self.count - row
+        if len(self.table) < rows_max * WIDTH:
+            self._table = np.empty(rows_max * WIDTH, np.int32)
+            self.table = self._table
+        self.extra = b""
+        self.lost = []
+        with cython.nogil:
+            n = self._cut(row, rows_max, bytes_max)
+        self.rows = n
+        if inflate and self.packed > 0:
+            self._inflate()
+        return n
+
+    def _cut(self, row: int, rows_max: int, bytes_max: int) -> int:
+        n = 0
+        used = 0
+        self.packed = 0
+        while n < rows_max:
+            p = self.starts[row + n]
+            size = be32(self.records, p)
+            if n > 0 and used + size > bytes_max:
+                break
+            self._frame(p, self.size - p, n * _WIDTH)
+            self._scan(n * _WIDTH)
+            self.packed += be32(self.records, p + 36) & 1
+            used += size
+            n += 1
+        return n
+
+    def _inflate(self) -> None:
+        """Inflate the compressed bodies of the batch into `extra`; VALUE points there as -1 - position."""
+        extra = bytearray()
+        for i in range(self.rows):
+            at = i * _WIDTH
+            p = self.table[at]
+            flags = be32(self.records, p + 36)
+            if not flags & 1:
+                continue
+            start = self.table[at + _BODY]
+            body = inflate_body(self.owner[start : start + self.table[at + _BODY + 1]], flags)
+            if body is None:
+                self.lost.append(be64(self.records, p + 20))
+                if self.raw:
+                    continue
+                self.table[at + _VALUE + 1] = -1
+                continue
+            self.table[at + _VALUE] = -1 - len(extra)
+            self.table[at + _VALUE + 1] = len(body)
+            extra += body
+        self.extra = bytes(extra)
+        self.inflated = address(self.extra)
+
+    def size_of(self, row: int) -> int:
+        """Stored bytes of a row's record."""
+        return int(be32(self.records, self.starts[row]))
+
+    def reserve(self, rows: int) -> None:
+        """Make sure that the table has room for so many rows."""
+        if len(self.table) < rows * WIDTH:
+            self._table = np.empty(rows * WIDTH, np.int32)
+            self.table = self._table
+
+    # -- pass 2
+
+    def ints(self, span: int, delta: int) -> Any:
+        """The 32-bit field that stands delta bytes after a span's position."""
+        result = np.empty(self.rows, np.int32)
+        out = result
+        with cython.nogil:
+            for i in range(self.rows):
+                p = self.table[i * _WIDTH + span] + delta
+                out[i] = be32(self.records, p)
+        return result
+
+    def longs(self, span: int, delta: int) -> Any:
+        """The 64-bit field that stands delta bytes after a span's position."""
+        result = np.empty(self.rows, np.int64)
+        out = result
+        with cython.nogil:
+            for i in range(self.rows):
+                p = self.table[i * _WIDTH + span] + delta
+                out[i] = be64(self.records, p)
+        return result
+
+    def times(self, span: int, delta: int) -> Any:
+        """A field of milliseconds since 1970 as microseconds, within the years 1 to 9999: senders write any number."""
+        result = np.empty(self.rows, np.int64)
+        out = result
+        with cython.nogil:
+            for i in range(self.rows):
+                p = self.table[i * _WIDTH + span] + delta
+                ms = be64(self.records, p)
+                if ms < _TIME_MIN:
+                    ms = _TIME_MIN
+                elif ms > _TIME_MAX:
+                    ms = _TIME_MAX
+                out[i] = ms * 1000
+        return result
+
+    def binary(self, span: int) -> Any:
+        """(validity or None, 32-bit offsets, data, number of nulls) of a span's bytes."""
+        edges = np.empty(self.rows + 1, np.int32)
+        offsets = edges
+        total = 0
+        nulls = 0
+        with cython.nogil:
+            for i in range(self.rows):
+                offsets[i] = total
+                n = self.table[i * _WIDTH + span + 1]
+                if n < 0:
+                    nulls += 1
+                else:
+                    total += n
+            offsets[self.rows] = total
+        data = np.empty(total, np.uint8)
+        bitmap = np.zeros((self.rows + 7) // 8 if nulls else 0, np.uint8)
+        valid = bitmap
+        to = address(data)
+        with cython.nogil:
+            for i in range(self.rows):
+                at = i * _WIDTH + span
+                n = self.table[at + 1]
+                if n < 0:
+                    continue
+                if nulls > 0:
+                    valid[i >> 3] |= 1 << (i & 7)
+                p = self.table[at]
+                o = offsets[i]
+                if p >= 0:
+                    copy(to, o, self.records, p, n)
+                else:
+                    copy(to, o, self.inflated, -1 - p, n)
+        return (bitmap if nulls else None), edges, data, nulls
+
+    def words(self, span: int) -> Any:
+        """(validity or None, list offsets, item offsets, data, number of nulls) of a span split at blanks."""
+        edges = np.empty(self.rows + 1, np.int32)
+        offsets = edges
+        words = 0
+        total = 0
+        nulls = 0
+        with cython.nogil:
+            for i in range(self.rows):
+                offsets[i] = words
+                at = i * _WIDTH + span
+                n = self.table[at + 1]
+                if n < 0:
+                    nulls += 1
+                    continue
+                p = self.table[at]
+                end = p + n
+                while p < end:
+                    stop = find(self.records, p, end, 32)
+                    if stop < 0:
+                        stop = end
+                    if stop > p:
+                        words += 1
+                        total += stop - p
+                    p = stop + 1
+            offsets[self.rows] = words
+        items = np.empty(words + 1, np.int32)
+        inner = items
+        data = np.empty(total, np.uint8)
+        to = address(data)
+        bitmap = np.zeros((self.rows + 7) // 8 if nulls else 0, np.uint8)
+        valid = bitmap
+        w = 0
+        o = 0
+        with cython.nogil:
+            for i in range(self.rows):
+                at = i * _WIDTH + span
+                n = self.table[at + 1]
+                if n < 0:
+                    continue
+                if nulls > 0:
+                    valid[i >> 3] |= 1 << (i & 7)
+                p = self.table[at]
+                end = p + n
+                while p < end:
+                    stop = find(self.records, p, end, 32)
+                    if stop < 0:
+                        stop = end
+                    if stop > p:
+                        inner[w] = o
+                        copy(to, o, self.records, p, stop - p)
+                        w += 1
+                        o += stop - p
+                    p = stop + 1
+            inner[w] = o
+        return (bitmap if nulls else None), edges, items, data, nulls
+
+    def pairs(self, headers: bool) -> Any:
+        """(list offsets, name offsets, names, value offsets, values) of the properties; headers lack KEYS and TAGS."""
+        edges = np.empty(self.rows + 1, np.int32)
+        offsets = edges
+        pairs = 0
+        names = 0
+        values = 0
+        with cython.nogil:
+            for i in range(self.rows):
+                offsets[i] = pairs
+                at = i * _WIDTH + _PROPS
+                p = self.table[at]
+                end = p + self.table[at + 1]
+                while p < end:
+                    stop = find(self.records, p, end, 2)
+                    if stop < 0:
+                        stop = end
+                    cut = find(self.records, p, stop, 1)
+                    if cut > p and cut + 1 < stop and not (headers and self._hidden(p, cut - p)):
+                        pairs += 1
+                        names += cut - p
+                        values += stop - cut - 1
+                    p = stop + 1
+            offsets[self.rows] = pairs
+        name_edges = np.empty(pairs + 1, np.int32)
+        name_at = name_edges
+        value_edges = np.empty(pairs + 1, np.int32)
+        value_at = value_edges
+        name_data = np.empty(names, np.uint8)
+        name_to = address(name_data)
+        value_data = np.empty(values, np.uint8)
+        value_to = address(value_data)
+        n = 0
+        names = 0
+        values = 0
+        with cython.nogil:
+            for i in range(self.rows):
+                at = i * _WIDTH + _PROPS
+                p = self.table[at]
+                end = p + self.table[at + 1]
+                while p < end:
+                    stop = find(self.records, p, end, 2)
+                    if stop < 0:
+                        stop = end
+                    cut = find(self.records, p, stop, 1)
+                    if cut > p and cut + 1 < stop and not (headers and self._hidden(p, cut - p)):
+                        name_at[n] = names
+                        value_at[n] = values
+                        copy(name_to, names, self.records, p, cut - p)
+                        copy(value_to, values, self.records, cut + 1, stop - cut - 1)
+                        names += cut - p
+                        values += stop - cut - 1
+                        n += 1
+                    p = stop + 1
+            name_at[n] = names
+            value_at[n] = values
+        return edges, name_edges, name_data, value_edges, value_data
+
+    def _hidden(self, p: int, n: int) -> bool:
+        return n == 4 and (same(self.records, p, b"KEYS", 0, 4) or same(self.records, p, b"TAGS", 0, 4))
+
+    def intact(self) -> Any:
+        """A bitmap: does the stored body match its CRC-32?"""
+        bitmap = np.zeros((self.rows + 7) // 8, np.uint8)
+        bits = bitmap
+        with cython.nogil:
+            for i in range(self.rows):
+                at = i * _WIDTH
+                if (crc32(self.records, self.table[at + _BODY], self.table[at + _BODY + 1], 0) & 0x7FFFFFFF) == (
+                    ube32(self.records, self.table[at] + 8)
+                ):
+                    bits[i >> 3] |= 1 << (i & 7)
+        return bitmap
+
+    def spans(self, span: int) -> Any:
+        """(positions, lengths) in the records, for what is done in Python: a length of -1 means none."""
+        where = np.empty(self.rows, np.int32)
+        positions = where
+        sizes = np.empty(self.rows, np.int32)
+        lengths = sizes
+        for i in range(self.rows):
+            positions[i] = self.table[i * _WIDTH + span]
+            lengths[i] = self.table[i * _WIDTH + span + 1]
+        return where, sizes

@@ -1,0 +1,172 @@
+"""What a broker derives from its commit log, computed again from pieces of it: consume-queue entries and index keys.
+
+A table per window, one row per record in the order of the log (numpy arrays); `audit` compares it with the files
+beside the log, `reindex` writes those files anew. Rules as in `log/store.py`: halves and rollbacks of transactions stand in no
+consume queue, rollbacks in no index; entries of delayed messages carry the moment of delivery in place of the tags code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from penstock.log.consumequeue import SCHEDULE_TOPIC
+from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
+from penstock.spark.kernel import batches
+from penstock.spark.log import files as logfiles
+from penstock.spark.log.files import Damage, Piece
+from penstock.wire.record import java_hash
+
+ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
+FILLER_SIZE = 0x7FFFFFFF
+TIMER_TOPIC = b"rmq_sys_wheel_timer"
+_DUE = ((b"TIMER_DELIVER_MS", 1, 0), (b"TIMER_DELAY_MS", 1, 1), (b"TIMER_DELAY_SEC", 1000, 1))
+_NEVER = 1 << 62
+_MULTIPLIER = np.uint32(31)
+
+
+@dataclass
+class Window:
+    """The records of one window; `topic` is an index into `topics`, `begin` where the window starts in its file."""
+
+    data: bytes
+    begin: int
+    topics: list[bytes]
+    topic: Any
+    queue: Any
+    offset: Any
+    physical: Any
+    size: Any
+    code: Any
+    tag: Any  # the code of the tag
+    late: Any  # delayed: `code` is a moment, which a restarted broker writes as the tag's code instead
+    kind: Any  # of transaction: 0, 4 half, 8 commit, 12 rollback
+    stored: Any
+    start: Any  # in the window
+    decoder: Any
+
+    def keys(self) -> tuple[Any, Any]:
+        """(row, hash) of every key the index holds, in the index's order: a record's unique key, then its keys."""
+        kernel = _kernel()
+        seeds = [java_hash(name.decode("utf-8", "replace") + "#") & 0xFFFFFFFF for name in self.topics]
+        seed = np.array(seeds or [0], np.uint32)[self.topic]
+        valid, edges, data, _ = self.decoder.binary(kernel.UNIQUE)
+        rows = np.arange(len(self.topic))
+        if valid is not None:
+            rows = rows[np.unpackbits(valid, count=len(rows), bitorder="little").astype(bool)]
+        unique = _hashes(data, edges[rows], edges[rows + 1], seed[rows])
+        _, lists, items, words, _ = self.decoder.words(kernel.KEYS)
+        of_row = np.repeat(np.arange(len(self.topic)), np.diff(lists))
+        named = _hashes(words, items[:-1], items[1:], seed[of_row])
+        row, hashes = np.concatenate([rows, of_row]), np.concatenate([unique, named])
+        keep = self.kind[row] != 12
+        order = np.argsort(row[keep], kind="stable")
+        return row[keep][order], hashes[keep][order]
+
+
+def windows(piece: Piece, delays: tuple[int, ...] | None = None) -> Iterator[Window | Damage]:
+    """The records of a piece and the damage between them, in order."""
+    decoder = _kernel().Decoder()
+    decoder.choose((), -_NEVER, _NEVER, False, True, True)
+    levels = delay_levels(MESSAGE_DELAY_LEVEL) if delays is None else delays
+    for found in logfiles.walk(piece, decoder):
+        if isinstance(found, Damage):
+            yield found
+            continue
+        row = 0
+        while row < found.number:
+            row += decoder.frame(row, found.number - row, 1 << 40, False)
+            yield _window(decoder, found.begin, levels)
+
+
+def _kernel() -> Any:
+    return batches.kernel  # type: ignore[attr-defined]
+
+
+def _window(decoder: Any, begin: int, levels: tuple[int, ...]) -> Window:
+    kernel = _kernel()
+    names, topic = _numbered(decoder, kernel.TOPIC)
+    tags, tag = _numbered(decoder, kernel.TAGS)
+    of_tag = np.array([_tag_code(name) for name in tags] or [0], np.int64)[tag]
+    code, late = of_tag.copy(), np.zeros(len(topic), bool)
+    stored = decoder.longs(kernel.STORE, -8)
+    queue = decoder.ints(kernel.START, 12)
+    if SCHEDULE_TOPIC in names:
+        mine = topic == names.index(SCHEDULE_TOPIC)
+        wait = np.array(levels, np.int64)[np.clip(queue, 0, len(levels) - 1)]
+        code = np.where(mine, stored + np.where(queue < 0, 0, wait), code)
+        late |= mine
+    if TIMER_TOPIC in names:
+        mine = topic == names.index(TIMER_TOPIC)
+        places, sizes = decoder.spans(kernel.PROPERTIES)
+        for row in np.flatnonzero(mine).tolist():
+            code[row] = _due(decoder.owner[places[row] : places[row] + sizes[row]], int(stored[row]), int(code[row]))
+        late |= mine
+    positions, _ = decoder.spans(kernel.START)
+    return Window(
+        decoder.owner, begin, names, topic, queue,
+        decoder.longs(kernel.START, 20), decoder.longs(kernel.START, 28), decoder.ints(kernel.START, 0),
+        code, of_tag, late, decoder.ints(kernel.START, 36) & 12, stored, positions.astype(np.int64), decoder,
+    )  # fmt: skip
+
+
+def _due(properties: bytes, stored: int, otherwise: int) -> int:
+    """When a message with these properties is due, as the broker counts it."""
+    found = dict(pair.partition(b"\1")[::2] for pair in properties.split(b"\2"))
+    for name, unit, begin in _DUE:
+        if name in found:
+            return begin * stored + unit * int(found[name]) if found[name].isdigit() else otherwise
+    return otherwise
+
+
+def _numbered(decoder: Any, span: int) -> tuple[list[bytes], Any]:
+    """(the texts there are, which of them each row has); a missing one is the empty text."""
+    import pyarrow as pa
+
+    _, edges, data, _ = decoder.binary(span)
+    array = pa.Array.from_buffers(
+        pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), pa.py_buffer(np.ascontiguousarray(data))]
+    )
+    coded = array.dictionary_encode()
+    return coded.dictionary.to_pylist(), coded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+
+def _tag_code(tag: bytes) -> int:
+    return java_hash(tag.decode("utf-8", "replace")) if tag else 0
+
+
+def _hashes(data: Any, starts: Any, ends: Any, seed: Any) -> Any:
+    """The index's hash of each text, going on from a seed: Java's, without its sign."""
+    sizes = ends - starts
+    out = seed.astype(np.uint32).copy()
+    for at in range(int(sizes.max()) if len(sizes) else 0):
+        inside = sizes > at
+        out[inside] = out[inside] * _MULTIPLIER + data[starts[inside] + at]
+    if len(data) and int(data.max()) >= 0x80:  # more than one byte a character: one by one
+        for i in np.flatnonzero(sizes):
+            text = bytes(data[starts[i] : ends[i]])
+            if not text.isascii():
+                out[i] = _going_on(int(seed[i]), text)
+    signed = out.astype(np.int32).astype(np.int64)
+    signed = np.abs(signed)
+    return np.where(signed > 0x7FFFFFFF, 0, signed)
+
+
+def _going_on(seed: int, text: bytes) -> int:
+    units = text.decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")
+    for at in range(0, len(units), 2):
+        seed = (seed * 31 + (units[at] << 8 | units[at + 1])) & 0xFFFFFFFF
+    return seed
+
+
+def segment_files(folder: str) -> list[tuple[int, str]]:
+    """(number, path) of the files of a segmented store, in order."""
+    try:
+        names = sorted(name for name in os.listdir(folder) if len(name) == 20 and name.isdigit())
+    except OSError:
+        return []
+    return [(int(name), os.path.join(folder, name)) for name in names]

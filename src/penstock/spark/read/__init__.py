@@ -1,0 +1,1 @@
+"""Live topics as rows: the source, its options, its plan."""

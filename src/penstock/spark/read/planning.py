@@ -1,0 +1,360 @@
+"""Which offsets to read, without Spark and without sockets: the cluster is a parameter.
+
+Positions are a dict from message queue to queue offset. As JSON (Spark's checkpoints) they are
+`{"topic": {"broker": {"0": 23}}}` with sorted keys, because Spark compares offsets as text. Everything a
+micro-batch reads follows from its two offsets alone, so that a batch planned again is the same batch.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any, NamedTuple, Protocol
+
+from penstock.client.reader import MessageQueue
+from penstock.errors import ConfigError, PenstockError
+from penstock.spark.read.options import EARLIEST, LATEST, Positions, SourceOptions, moment_ms
+
+log = logging.getLogger(__name__)
+
+Offsets = dict[MessageQueue, int]
+
+# In an end offset: where queues begin that the start offset does not name, or behind a gap of lost offsets; always there in
+# that of a query's first micro-batch, whose start offset names none. No topic can have this name.
+FROM = "+from"
+
+
+class DataLoss(PenstockError):
+    """Offsets that were to be read are gone."""
+
+
+class Cluster(Protocol):
+    """What planning asks of a cluster; `LogReader` is one."""
+
+    def topics(self) -> list[str]: ...
+    def queues(self, topic: str) -> list[MessageQueue]: ...
+    def offsets(self, queue: MessageQueue, *, durable: bool = True) -> tuple[int, int]: ...
+    def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int: ...
+    def committed(self, group: str, queue: MessageQueue) -> int | None: ...
+
+
+class Range(NamedTuple):
+    """Queue offsets [start, end) of one message queue."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+
+# -- JSON
+
+
+def to_json(offsets: Offsets) -> dict[str, Any]:
+    """Positions as nested dicts in sorted order: the same positions give the same text."""
+    nested: dict[str, Any] = {}
+    for queue in sorted(offsets):
+        nested.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = offsets[queue]
+    return {topic: {b: _by_number(queues) for b, queues in brokers.items()} for topic, brokers in nested.items()}
+
+
+def _by_number(queues: dict[str, int]) -> dict[str, int]:
+    return {name: queues[name] for name in sorted(queues, key=int)}
+
+
+def from_json(nested: dict[str, Any]) -> Offsets:
+    """The reverse of `to_json`; `FROM` is left out."""
+    return {
+        MessageQueue(topic, broker, int(queue_id)): int(offset)
+        for topic, brokers in nested.items()
+        if topic != FROM
+        for broker, queues in brokers.items()
+        for queue_id, offset in queues.items()
+    }
+
+
+# -- queues
+
+
+def find_queues(cluster: Cluster, options: SourceOptions) -> list[MessageQueue]:
+    """The message queues the options name, sorted. NoRoute for a topic named that is not there."""
+    if options.subscribe_pattern:
+        pattern = re.compile(options.subscribe_pattern)
+        topics: Iterable[str] = [topic for topic in cluster.topics() if pattern.fullmatch(topic)]
+    elif options.assign is not None:
+        topics = options.assign
+    else:
+        topics = options.subscribe or tuple(name.strip() for name in (options.path or "").split(",") if name.strip())
+    queues = sorted({queue for topic in topics for queue in cluster.queues(topic)})
+    return queues if options.assign is None else _assigned(options.assign, queues)
+
+
+def _assigned(assign: Positions, queues: list[MessageQueue]) -> list[MessageQueue]:
+    chosen: set[MessageQueue] = set()
+    for topic, named in assign.items():
+        for broker, ids in named.items() if isinstance(named, dict) else [(None, named)]:
+            for queue_id in _ids(ids, topic):
+                found = [
+                    q for q in queues if q.topic == topic and q.queue_id == queue_id and broker in (None, q.broker)
+                ]
+                if not found:
+                    raise ConfigError(
+                        f"assign: topic {topic} has no queue {queue_id}{f' at {broker}' if broker else ''}"
+                    )
+                chosen.update(found)
+    return sorted(chosen)
+
+
+def _ids(ids: Any, topic: str) -> list[int]:
+    if not isinstance(ids, list) or not all(isinstance(n, int) for n in ids):
+        raise ConfigError(f"assign: {topic} must map to a list of queue ids", 'such as {"orders": [0, 1]}')
+    return ids
+
+
+def spread(option: str, given: Positions, queues: list[MessageQueue], read: Callable[[Any], int]) -> Offsets:
+    """What the user's JSON says per queue; queues it does not name are left out.
+
+    `read` makes a number of one entry. A topic's entry may be one word for all its queues, a map of queue ids,
+    or a map of brokers to either.
+    """
+    said: Offsets = {}
+    for topic, entry in given.items():
+        mine = [queue for queue in queues if queue.topic == topic]
+        if not mine:
+            raise ConfigError(
+                f"{option}: topic {topic} is not read", f"read: {', '.join(sorted({q.topic for q in queues}))}"
+            )
+        brokers = {queue.broker for queue in mine}
+        if isinstance(entry, dict) and entry and set(entry) <= brokers:
+            for broker, inner in entry.items():
+                said.update(_one_level(option, topic, inner, [q for q in mine if q.broker == broker], read, False))
+        else:
+            said.update(_one_level(option, topic, entry, mine, read, len(brokers) > 1))
+    return said
+
+
+def _one_level(
+    option: str, topic: str, entry: Any, queues: list[MessageQueue], read: Callable[[Any], int], ambiguous: bool
+) -> Offsets:
+    if not isinstance(entry, dict):
+        return dict.fromkeys(queues, _read(option, topic, entry, read))
+    said: Offsets = {}
+    for name, value in entry.items():
+        found = [queue for queue in queues if str(queue.queue_id) == name]
+        if not found:
+            raise ConfigError(f"{option}: topic {topic} has no queue or broker {name!r}")
+        offset = _read(option, topic, value, read)
+        if ambiguous and offset >= 0 and len(found) > 1 and option in ("startingOffsets", "endingOffsets"):
+            raise ConfigError(
+                f"{option}: topic {topic} has a queue {name} at several brokers",
+                f'name the broker: {{"{topic}": {{"{found[0].broker}": {{"{name}": {offset}}}}}}}',
+            )
+        said.update(dict.fromkeys(found, offset))
+    return said
+
+
+def _read(option: str, topic: str, value: Any, read: Callable[[Any], int]) -> int:
+    try:
+        return read(value)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"{option}: topic {topic}: {error}") from None
+
+
+def _offset(value: Any) -> int:
+    if value in ("earliest", "latest"):
+        return EARLIEST if value == "earliest" else LATEST
+    if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
+        raise ValueError(f"{value!r} is no offset: a number from 0, -2 (earliest) or -1 (latest)")
+    return value
+
+
+def _moment(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError(f"{value!r} is no moment")
+    return moment_ms(str(value))
+
+
+# -- start and end
+
+
+def bounds(cluster: Cluster, queues: list[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+    """(oldest, durable end) of each queue."""
+    return {queue: cluster.offsets(queue) for queue in queues}
+
+
+def starts(
+    cluster: Cluster, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]], *, stream: bool
+) -> Offsets:
+    """Where reading begins. `DataLoss` or `ConfigError` when a given position cannot be had."""
+    queues = list(known)
+    if options.starting_timestamp is not None:
+        return _from_moments(cluster, options, known, dict.fromkeys(queues, options.starting_timestamp))
+    if options.starting_offsets_by_timestamp is not None:
+        moments = spread("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp, queues, _moment)
+        return _from_moments(cluster, options, known, moments)
+    if options.starting_group is not None:
+        asked = {queue: cluster.committed(options.starting_group, queue) for queue in queues}
+        return {
+            queue: _start(cluster, options, queue, EARLIEST if at is None or at < 0 else at, known[queue])
+            for queue, at in asked.items()
+        }
+    given = options.starting_offsets or ("latest" if stream else "earliest")
+    if given == "latest" and not stream:
+        raise ConfigError("startingOffsets cannot be latest in a batch: there would be nothing to read")
+    if isinstance(given, str):
+        return {queue: end if given == "latest" else oldest for queue, (oldest, end) in known.items()}
+    said = spread("startingOffsets", given, queues, _offset)
+    return {queue: _start(cluster, options, queue, said.get(queue, EARLIEST), known[queue]) for queue in queues}
+
+
+def ends(cluster: Cluster, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
+    """Where a batch ends, never beyond the durable end."""
+    queues = list(known)
+    moments: Offsets = {}
+    if options.ending_timestamp is not None:
+        moments = dict.fromkeys(queues, options.ending_timestamp)
+    elif options.ending_offsets_by_timestamp is not None:
+        moments = spread("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp, queues, _moment)
+    elif isinstance(options.ending_offsets, dict):
+        said = spread("endingOffsets", options.ending_offsets, queues, _offset)
+        return {queue: _within(options, queue, said.get(queue, LATEST), known[queue]) for queue in queues}
+    return {
+        queue: min(cluster.offset_at(queue, moments[queue]), end) if queue in moments else end
+        for queue, (_, end) in known.items()
+    }
+
+
+def _from_moments(
+    cluster: Cluster, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]], moments: Offsets
+) -> Offsets:
+    found: Offsets = {}
+    for queue, (oldest, end) in known.items():
+        if queue not in moments:
+            found[queue] = oldest
+            continue
+        at = cluster.offset_at(queue, moments[queue])
+        strict = options.starting_offsets_by_timestamp_strategy == "error"
+        # A message may be there that is not durable yet: then the durable end is the right place to start.
+        if strict and at >= end and at >= cluster.offsets(queue, durable=False)[1]:
+            raise ConfigError(
+                f"no message of {_name(queue)} was stored at or after {moments[queue]}",
+                "startingOffsetsByTimestampStrategy=latest starts such queues at their end",
+            )
+        found[queue] = min(max(at, oldest), end)
+    return found
+
+
+def _start(cluster: Cluster, options: SourceOptions, queue: MessageQueue, asked: int, known: tuple[int, int]) -> int:
+    """As `_within`; a position that is there but not durable yet is the durable end, as it is for moments."""
+    if asked > known[1]:
+        end = cluster.offsets(queue)[1]  # the queue may have grown since
+        if asked <= cluster.offsets(queue, durable=False)[1]:
+            return min(asked, end)
+    return _within(options, queue, asked, known)
+
+
+def _within(options: SourceOptions, queue: MessageQueue, asked: int, known: tuple[int, int]) -> int:
+    oldest, end = known
+    if asked == EARLIEST:
+        return oldest
+    if asked == LATEST:
+        return end
+    if oldest <= asked <= end:
+        return asked
+    lost(options, f"{_name(queue)} holds offsets {oldest} to {end}, asked for was {asked}")
+    return min(max(asked, oldest), end)
+
+
+def lost(options: SourceOptions, what: str) -> None:
+    """Say that data is gone: `DataLoss`, or a warning with failOnDataLoss=false."""
+    if options.fail_on_data_loss:
+        raise DataLoss(f"{what}. With failOnDataLoss=false the rest is read and this is only logged")
+    log.warning("data lost: %s", what)
+
+
+def lost_range(options: SourceOptions, queue: MessageQueue, begin: int, end: int, held: tuple[int, int]) -> None:
+    """The same for offsets [begin, end) of a queue that holds others."""
+    lost(options, f"offsets {begin} to {end} of {_name(queue)} are gone (it holds {held[0]} to {held[1]})")
+
+
+def _name(queue: MessageQueue) -> str:
+    return f"{queue.topic} queue {queue.queue_id} at {queue.broker}"
+
+
+# -- micro-batches
+
+
+def advance(
+    start: dict[str, Any],
+    known: dict[MessageQueue, tuple[int, int]],
+    wanted: Offsets,
+    first: Offsets | None = None,
+    after: Offsets | None = None,
+) -> dict[str, Any]:
+    """The end offset, as JSON, of a micro-batch that goes from `start` to the wanted positions.
+
+    It never goes back, keeps queues that cannot be seen now, and is `start` itself when there is nothing to read.
+    `first`: where a new query begins. Its end differs from the start even with nothing to read, so that Spark logs it.
+    `after`: where queues go on behind what is lost; nobody looks for it there again.
+    """
+    at = from_json(start) if first is None else first
+    end = {**at, **{queue: max(offset, at.get(queue, 0)) for queue, offset in wanted.items()}}
+    if end == at and first is None:
+        return start
+    new = {queue: min(known[queue][0], end[queue]) for queue in end if queue not in at and known[queue][0] > 0}
+    begin = {**(first or {}), **new, **(after or {})}
+    return {**to_json(end), **({FROM: to_json(begin)} if begin or first is not None else {})}
+
+
+def after_gaps(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
+    """The oldest offsets of queues that have lost what comes next."""
+    return {queue: oldest for queue, (oldest, _) in known.items() if start.get(queue, oldest) < oldest}
+
+
+def available(start: Offsets, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
+    """How many messages each queue has beyond `start`."""
+    return {queue: max(end - start.get(queue, oldest), 0) for queue, (oldest, end) in known.items()}
+
+
+def limited(counts: Offsets, most: int) -> Offsets:
+    """At most `most` messages in all, split in proportion to what each queue has (largest remainders first)."""
+    total = sum(counts.values())
+    if total <= most:
+        return dict(counts)
+    shares = {queue: most * count // total for queue, count in counts.items()}
+    left = most - sum(shares.values())
+    rest = sorted(counts, key=lambda queue: (-(most * counts[queue] % total), queue))
+    for queue in rest[:left]:
+        shares[queue] += 1
+    return shares
+
+
+def between(start: dict[str, Any], end: dict[str, Any], options: SourceOptions) -> list[Range]:
+    """The ranges of a micro-batch, from its two offsets alone."""
+    at, fresh = from_json(start), from_json(end.get(FROM, {}))
+    ranges = []
+    for queue, stop in sorted(from_json(end).items()):
+        begin = max(at.get(queue, 0), fresh.get(queue, 0))
+        if begin > stop:
+            lost(options, f"{_name(queue)} went back from offset {begin} to {stop}: the topic was made anew")
+        elif begin < stop:
+            ranges.append(Range(queue, begin, stop))
+    return ranges
+
+
+def cut(ranges: list[Range], min_partitions: int | None, max_records: int | None) -> list[Range]:
+    """The same ranges in pieces: at least so many, or of at most so many messages; the same cuts every time."""
+    total = sum(r.end - r.start for r in ranges)
+    pieces = []
+    for r in ranges:
+        size = r.end - r.start
+        parts = 1
+        if min_partitions and min_partitions > len(ranges):
+            parts = max(-(-size * min_partitions // total), 1)
+        if max_records:
+            parts = max(parts, -(-size // max_records))
+        parts = min(parts, size)
+        edges = [r.start + size * i // parts for i in range(parts + 1)] if parts else [r.start]
+        pieces += [Range(r.queue, a, b) for a, b in pairwise(edges) if a < b]
+    return pieces

@@ -1,0 +1,1 @@
+"""Around Spark: sessions, Java, progress, pages, errors in plain words."""

@@ -1,0 +1,1 @@
+"""Rows as messages: the sink, its options, its staged rows."""

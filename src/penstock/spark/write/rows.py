@@ -1,0 +1,310 @@
+"""Rows to staged pieces: each Arrow batch is cut by message queue, and each part becomes messages as a batch send has them.
+
+where    topic → its message queues → the row's own `partition`, else its key's hash, else one after the other
+what     value, and the properties: KEYS, TAGS, … each a text column, written side by side by the kernel (`encode`)
+"""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from isal import isal_zlib
+
+from penstock.client.routes import MessageQueue
+from penstock.errors import ConfigError, PenstockError
+from penstock.spark.kernel import encode
+from penstock.wire.codes import SYS_COMPRESSED
+from penstock.wire.record import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, format_properties
+
+# What a copied message must not carry into its new life: instructions to the broker, and what the columns say.
+_DROPPED = frozenset(
+    ("KEYS", "TAGS", "WAIT", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TRAN_MSG", "PGROUP",
+     "REAL_TOPIC", "REAL_QID", "CLUSTER", "PSEQ", "__SHARDINGKEY")
+)  # fmt: skip
+_PIECE, _WHERE = struct.Struct(">IBB"), struct.Struct(">iiqI")
+
+
+class Piece(NamedTuple):
+    """So many messages for one queue, as `broker.staging` draws them; from `start` on they are a batch send's body."""
+
+    queue: MessageQueue
+    data: bytes
+    rows: int
+    start: int
+    sys_flag: int
+
+
+class Rejected(PenstockError):
+    """A row that cannot be a message."""
+
+
+class _Text(NamedTuple):
+    """One property of all rows: what stands before the text, and the text as kernel buffers."""
+
+    prefix: bytes
+    data: Any
+    offsets: Any
+    valid: Any
+
+    def sizes(self) -> Any:
+        """Bytes it takes in each row."""
+        return np.where(self.valid != 0, np.diff(self.offsets) + len(self.prefix), 0)
+
+
+class Rows:
+    """Encodes the batches of one task. `queues_of(topic)` names the queues that can be written; rows without a queue of
+    their own are dealt out from `turn` on."""
+
+    def __init__(
+        self,
+        queues_of: Callable[[str], list[MessageQueue]],
+        *,
+        topic: str | None = None,
+        turn: int = 0,
+        piece_bytes: int = 1 << 20,
+        compress: bool = False,
+    ) -> None:
+        self._queues_of = queues_of
+        self._topic = topic
+        self._turn = turn
+        self._piece_bytes = piece_bytes
+        self._compress = compress
+        self._queues: dict[str, list[MessageQueue]] = {}
+        self.count = 0  # rows so far
+
+    @property
+    def layout(self) -> dict[str, list[str]]:
+        """Over which brokers' queues the rows of each topic were dealt out."""
+        return {topic: sorted({queue.broker for queue in queues}) for topic, queues in self._queues.items()}
+
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
+        """The batch's rows, each queue's in their order."""
+        if not batch.num_rows:
+            return
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        value = _binary(columns["value"])
+        if value.null_count:
+            raise Rejected(f"{self._at(value.is_null())} has no value: filter such rows out, or give them an empty one")
+        now_ms = time.time_ns() // 1_000_000
+        due = _due_ms(columns, now_ms)
+        texts = list(self._texts(columns, due))
+        sys_flag = 0
+        if self._compress:
+            value, sys_flag = (
+                pa.array([isal_zlib.compress(body) for body in value.cast(pa.binary()).to_pylist()], pa.binary()),
+                SYS_COMPRESSED,
+            )
+        data, offsets = _buffers(value)
+        bodies = np.diff(offsets)
+        if int(bodies.max()) > BODY_BYTES_MAX:
+            raise Rejected(
+                f"{self._at(pa.array(bodies > BODY_BYTES_MAX))} has a value of more than {BODY_BYTES_MAX} bytes"
+            )
+        sizes = np.zeros(batch.num_rows, np.int64)
+        marks = np.zeros(batch.num_rows, np.int64)  # separators
+        for text in texts:
+            found = text.sizes()
+            sizes += found
+            marks += found > 0
+        sizes += np.maximum(marks - 1, 0)
+        if int(sizes.max()) > PROPERTIES_BYTES_MAX:
+            raise Rejected(
+                f"{self._at(pa.array(sizes > PROPERTIES_BYTES_MAX))} has more than {PROPERTIES_BYTES_MAX} bytes of properties"
+            )
+        for queue, delayed, rows in self._parts(columns, texts, due):
+            for part in _cut(rows, (bodies + sizes)[rows] + encode.HEAD, self._piece_bytes):
+                out = np.empty(int((bodies + sizes)[part].sum()) + encode.HEAD * len(part), np.uint8)
+                at, begun = np.empty(len(part), np.int64), np.zeros(len(part), np.uint8)
+                encode.heads(out, at, part, data, offsets, sizes)
+                for text in texts:
+                    encode.texts(out, at, begun, part, text.prefix, text.data, text.offsets, text.valid)
+                found = _piece(queue, delayed, sys_flag, now_ms, len(part), out)
+                yield Piece(queue, found, len(part), len(found) - len(out), sys_flag)
+        self.count += batch.num_rows
+
+    def _at(self, bad: Any) -> str:
+        """Where the first bad row is, for people."""
+        return (
+            f"row {self.count + int(np.argmax(np.asarray(bad.to_numpy(zero_copy_only=False), bool)))} of this partition"
+        )
+
+    # -- properties
+
+    def _texts(self, columns: Mapping[str, Any], due: Any) -> Iterator[_Text]:
+        keys = columns.get("key")
+        if keys is not None:
+            keys = self._utf8(keys, "key")
+        if "keys" in columns:
+            joined = pc.binary_join(columns["keys"].cast(pa.list_(pa.string())), " ")
+            keys = joined if keys is None else pc.coalesce(joined, keys)
+        for name, column in (
+            (b"KEYS\x01", keys),
+            (b"TAGS\x01", columns.get("tags")),
+            (b"__SHARDINGKEY\x01", columns.get("shardingKey")),
+            (b"TIMER_DELIVER_MS\x01", None if due is None else due.cast(pa.string())),
+        ):
+            if column is not None and column.null_count < len(column):
+                yield self._text(name, column)
+        if "properties" in columns or "headers" in columns:
+            yield self._text(b"", self._more(columns), checked=True)
+
+    def _text(self, prefix: bytes, column: Any, *, checked: bool = False) -> _Text:
+        data, offsets = _buffers(column)
+        valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool) & (np.diff(offsets) > 0)
+        used = data[offsets[0] : offsets[-1]]
+        if not checked and used.size and int(used.min()) <= 2 and bool(((used == 1) | (used == 2)).any()):
+            bad = pc.match_substring_regex(column.cast(pa.string()), "[\x01\x02]").fill_null(False)
+            if bad.true_count:
+                name = prefix[:-1].decode()
+                raise Rejected(f"{self._at(bad)} has a byte 1 or 2 in its {name}: properties are separated by these")
+        return _Text(prefix, data, offsets, valid.view(np.uint8))
+
+    def _utf8(self, column: Any, name: str) -> Any:
+        try:
+            return column.cast(pa.string())
+        except pa.ArrowInvalid:
+            bad = pa.array([not _is_text(v) for v in column.to_pylist()])
+            raise Rejected(f"{self._at(bad)} has a {name} that is not UTF-8 text") from None
+
+    def _more(self, columns: Mapping[str, Any]) -> Any:
+        """The columns properties and headers as property texts."""
+        none = [None] * len(columns["value"])
+        maps = columns["properties"].to_pylist() if "properties" in columns else none
+        lists = columns["headers"].to_pylist() if "headers" in columns else none
+        found = []
+        for n, (pairs, headers) in enumerate(zip(maps, lists, strict=True)):
+            named = dict(pairs or ())
+            try:
+                named |= {h["key"]: (h["value"] or b"").decode() for h in headers or () if h is not None}
+                wanted = {k: v for k, v in named.items() if v and k not in _DROPPED}
+                found.append(format_properties(wanted).encode())
+            except (ValueError, TypeError) as error:
+                raise Rejected(f"row {self.count + n} of this partition: {error}") from None
+        return pa.array(found, pa.binary())
+
+    # -- queues
+
+    def _parts(
+        self, columns: Mapping[str, Any], texts: list[_Text], due: Any
+    ) -> Iterator[tuple[MessageQueue, bool, Any]]:
+        """(queue, whether these rows are delayed, their numbers in order)."""
+        count = len(columns["value"])
+        late = np.zeros(count, bool) if due is None else np.asarray(due.is_valid().to_numpy(zero_copy_only=False), bool)
+        for topic, rows in self._by_topic(columns, count):
+            queues = self._queues.get(topic)
+            if queues is None:
+                queues = self._queues[topic] = self._queues_of(topic)
+            chosen = self._choose(columns, texts, count, queues, rows, topic)[rows]
+            order = np.argsort(chosen * 2 + late[rows], kind="stable")
+            marks = (chosen * 2 + late[rows])[order]
+            bounds = np.flatnonzero(np.diff(marks)) + 1
+            for part in np.split(order, bounds):
+                first = part[0]
+                yield queues[int(chosen[first])], bool(late[rows][first]), np.ascontiguousarray(rows[part])
+
+    def _by_topic(self, columns: Mapping[str, Any], count: int) -> Iterator[tuple[str, Any]]:
+        if self._topic is not None:
+            yield self._topic, np.arange(count, dtype=np.int64)
+            return
+        column = columns["topic"]
+        if column.null_count:
+            raise Rejected(f"{self._at(column.is_null())} has no topic")
+        encoded = column.dictionary_encode()
+        codes = encoded.indices.to_numpy(zero_copy_only=False)
+        for code, topic in enumerate(encoded.dictionary.to_pylist()):
+            yield topic, np.flatnonzero(codes == code).astype(np.int64)
+
+    def _choose(
+        self,
+        columns: Mapping[str, Any],
+        texts: list[_Text],
+        count: int,
+        queues: list[MessageQueue],
+        rows: Any,
+        topic: str,
+    ) -> Any:
+        """The index in `queues` of every row of the batch; only those of `rows` are asked for."""
+        chosen = np.full(count, -1, np.int64)
+        own = columns.get("partition")
+        if own is not None:
+            wanted = own.cast(pa.int64()).fill_null(-1).to_numpy(zero_copy_only=False)
+            outside = (wanted < -1) | (wanted >= len(queues)) | ((wanted < 0) & np.asarray(own.is_valid()))
+            outside &= np.isin(np.arange(count), rows)
+            if outside.any():
+                raise Rejected(
+                    f"{self._at(pa.array(outside))} is for queue {int(wanted[outside][0])}: {topic} has {len(queues)}"
+                )
+            chosen[:] = wanted
+        for prefix in (b"__SHARDINGKEY\x01", b"KEYS\x01"):
+            for text in texts:
+                if text.prefix == prefix:
+                    encode.spread(chosen, len(queues), text.data, text.offsets, text.valid)
+        left = rows[chosen[rows] < 0]
+        if len(left):
+            # Runs of rows rather than single ones: fewer pieces, and readers get them just as evenly.
+            runs = (
+                (np.arange(len(left)) * len(queues)) // len(left) if len(left) >= len(queues) else np.arange(len(left))
+            )
+            chosen[left] = (runs + self._turn) % len(queues)
+            self._turn += 1 if len(left) >= len(queues) else len(left)
+        return chosen
+
+
+def _piece(queue: MessageQueue, delayed: bool, sys_flag: int, born_ms: int, count: int, messages: Any) -> bytes:
+    name = queue.topic.encode()
+    rest = _WHERE.pack(queue.queue_id, sys_flag, born_ms, count)
+    head = _PIECE.pack(2 + len(name) + len(rest) + len(messages), delayed, len(name))
+    return b"".join((head, name, rest, messages.data))
+
+
+def _cut(rows: Any, sizes: Any, most: int) -> Iterator[Any]:
+    """Parts of the rows, each of at most so many bytes, or one row."""
+    ends = np.cumsum(sizes)
+    if len(rows) and ends[-1] <= most:
+        yield rows
+        return
+    begin, before = 0, 0
+    while begin < len(rows):
+        end = max(int(np.searchsorted(ends, before + most, side="right")), begin + 1)
+        yield rows[begin:end]
+        before, begin = int(ends[end - 1]), end
+
+
+def _due_ms(columns: Mapping[str, Any], now_ms: int) -> Any:
+    """When each row is due, null for at once; None when no row is delayed."""
+    found = None
+    if "delayMs" in columns:
+        found = pc.add(columns["delayMs"].cast(pa.int64()), now_ms)
+    if "deliverAt" in columns:
+        at = pc.divide(columns["deliverAt"].cast(pa.timestamp("us", "UTC")).cast(pa.int64()), 1000)
+        found = at if found is None else pc.coalesce(at, found)
+    return found if found is not None and found.null_count < len(found) else None
+
+
+def _binary(column: Any) -> Any:
+    if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
+        raise ConfigError(f"column value is {column.type}, not binary or string")
+    return column
+
+
+def _buffers(column: Any) -> tuple[Any, Any]:
+    """(data, offsets) of a binary or string array, as the kernel takes them."""
+    _, offsets, data = column.buffers()
+    begin = column.offset
+    places = np.frombuffer(offsets, np.int32)[begin : begin + len(column) + 1].astype(np.int64)
+    raw = np.frombuffer(data, np.uint8) if data is not None and data.size else np.zeros(1, np.uint8)
+    return raw, places
+
+
+def _is_text(value: bytes | None) -> bool:
+    try:
+        (value or b"").decode()
+    except UnicodeDecodeError:
+        return False
+    return True

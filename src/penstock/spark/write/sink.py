@@ -1,0 +1,230 @@
+"""The Spark sink `penstock`: tasks stage their rows at the brokers, the driver publishes them, once for each batch.
+
+What runs where: the writers are made on the driver and pickled; `write` runs in the tasks, where it stages under a
+random token and hands that back; `commit` runs on the driver and publishes the tokens it is given. Of two attempts of
+a task only the one whose message Spark kept is published, whatever rows each of them had; a batch that is committed
+twice, because the driver was killed before Spark had noted it, is answered and not written again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock.client.staging import Sealed, Sender, SinkRun, StageClient, Stager
+from penstock.errors import ConfigError, PenstockError
+from penstock.spark.tools.plainly import all_plainly
+from penstock.spark.write import options as sinkoptions
+from penstock.spark.write.options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from penstock.spark.write.rows import Rows
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Staged(WriterCommitMessage):
+    """What one task attempt hands to the driver."""
+
+    run: SinkRun
+    batch: int
+    partition: int
+    sealed: Sealed
+
+
+_clients: dict[tuple[int, str, int], StageClient] = {}
+
+
+def client_of(options: SinkOptions) -> StageClient:
+    """This process's connections to that cluster."""
+    key = (os.getpid(), options.registry, options.send_timeout_ms)
+    if key not in _clients:
+        _clients[key] = StageClient(options.registry, patience_s=options.send_timeout_ms / 1000)
+    return _clients[key]
+
+
+class _Chunks:
+    """Collects the pieces for each broker until there is enough for a request."""
+
+    def __init__(self, stager: Stager, most: int) -> None:
+        self._stager = stager
+        self._most = most
+        self._held: dict[str, tuple[list[bytes], int, int]] = {}
+
+    def add(self, broker: str, data: bytes, rows: int) -> None:
+        parts, size, count = self._held.get(broker, ([], 0, 0))
+        if parts and size + len(data) > self._most:
+            self._stager.add(broker, b"".join(parts), count)
+            parts, size, count = [], 0, 0
+        parts.append(data)
+        self._held[broker] = (parts, size + len(data), count + rows)
+
+    def flush(self) -> None:
+        for broker, (parts, _, count) in self._held.items():
+            self._stager.add(broker, b"".join(parts), count)
+        self._held.clear()
+
+
+def _rows(
+    options: SinkOptions, client: StageClient, batch: int, partition: int, layout: Mapping[str, list[str]]
+) -> Rows:
+    from penstock.spark.write.rows import Rows
+
+    return Rows(
+        lambda topic: client.queues_to_write(topic, layout.get(topic, ())),
+        topic=options.topic or options.path,
+        turn=batch + partition,
+        piece_bytes=options.batch_bytes,
+        compress=options.compression == "zlib",
+    )
+
+
+def stage(options: SinkOptions, run: SinkRun, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Sealed:
+    """Stage the rows of one task attempt; they are on the brokers' disks when this returns."""
+    client = client_of(options)
+    stager = Stager(client, run, batch, inflight=options.inflight, level=options.level)
+    try:
+        if stager.over():
+            return stager.seal()
+        rows = _rows(options, client, batch, partition, stager.layout)
+        chunks = _Chunks(stager, options.batch_bytes)
+        for found in batches:
+            for piece in rows.pieces(found):
+                chunks.add(piece.queue.broker, piece.data, piece.rows)
+        chunks.flush()
+        return replace(stager.seal(), layout=rows.layout)
+    except Exception:  # the driver will never hear of this token
+        stager.abandon()
+        raise
+    finally:
+        stager.close()
+
+
+def send(options: SinkOptions, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Sealed:
+    """Send the rows of one task attempt at once."""
+    client = client_of(options)
+    sender = Sender(client, "spark-penstock-sink")
+    rows = _rows(options, client, batch, partition, {})
+    for found in batches:
+        for piece in rows.pieces(found):
+            sender.send(piece.queue, piece.data[piece.start :], piece.rows, piece.sys_flag)
+    return Sealed("", sender.rows, 0, ())
+
+
+def write(options: SinkOptions, run: SinkRun, batch: int, partition: int, batches: Iterator[pa.RecordBatch]) -> Staged:
+    """What a task does, in any commit mode."""
+    if options.commit_mode == "none":
+        return Staged(run, batch, partition, send(options, batch, partition, batches))
+    if options.commit_mode == "partition":
+        own = replace(run, sink=f"{run.sink}/{partition}")
+        sealed = stage(options, own, batch, partition, batches)
+        client_of(options).publish(own, batch, [sealed])
+        return Staged(own, batch, partition, replace(sealed, brokers=()))
+    return Staged(run, batch, partition, stage(options, run, batch, partition, batches))
+
+
+def commit(options: SinkOptions, messages: list[Any], batch: int) -> None:
+    """What the driver does when all tasks are done."""
+    staged = sorted((m for m in messages if isinstance(m, Staged)), key=lambda m: m.partition)
+    if not staged or options.commit_mode != "batch":
+        return
+    published = client_of(options).publish(staged[0].run, batch, [m.sealed for m in staged])
+    if published.already:
+        log.info("batch %d of sink %s was published before", batch, staged[0].run.sink)
+
+
+def abort(options: SinkOptions, messages: list[Any]) -> None:
+    """Spark gives a batch up; best effort, the brokers clean up by rule."""
+    staged = [m for m in messages if isinstance(m, Staged)]
+    if staged and options.commit_mode == "batch":
+        client_of(options).drop(staged[0].run, [m.sealed for m in staged])
+
+
+def _context() -> Any:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise PenstockError("not in a Spark task")
+    return context
+
+
+@all_plainly("write", "commit")
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("penstock")`: one job is one batch, named by `jobId`."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+        job = options.job_id or uuid.uuid4().hex
+        self.run = SinkRun(f"job-{job}", job, uuid.uuid4().hex, once=options.job_id is None)
+        log.info("writing as jobId %s", job)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        return write(self.options, self.run, 0, _context().partitionId(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit(self.options, messages, 0)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """The job is over, and with it whatever its tasks have staged; those that were killed tell nobody of theirs."""
+        if self.options.commit_mode == "batch":
+            client_of(self.options).drop_all(self.run)
+
+
+@all_plainly("write", "commit")
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("penstock")`: the micro-batches of one query, numbered by Spark."""
+
+    def __init__(self, options: SinkOptions) -> None:
+        self.options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Staged:
+        context = _context()
+        query = context.getLocalProperty("sql.streaming.queryId")
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        run = context.getLocalProperty("spark.jobGroup.id")
+        if not (query and run and batch and batch.isdigit()):
+            raise PenstockError("Spark does not say which query, run and batch this task belongs to")
+        # A sink that a query has by itself is nobody else's: only a named one can be taken over.
+        sink = SinkRun(self.options.sink_id or query, query, run, reset=self.options.sink_reset)
+        return write(self.options, sink, int(batch), context.partitionId(), iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        commit(self.options, messages, batchId)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        abort(self.options, messages)
+
+
+def batch_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> BatchWriter:
+    """The writer of one job. `ConfigError` when such rows cannot be written with such options."""
+    options = _checked(given, wanted, overwrite)
+    if options.sink_id or options.sink_reset:
+        raise ConfigError("sinkId and sinkReset are for streams", "a batch write is named by jobId")
+    return BatchWriter(options)
+
+
+def stream_writer(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> StreamWriter:
+    """The writer of one micro-batch. `ConfigError` as above."""
+    options = _checked(given, wanted, overwrite)
+    if options.job_id:
+        raise ConfigError("jobId is for batch writes", "a stream is named by its checkpoint, or by sinkId")
+    return StreamWriter(options)
+
+
+def _checked(given: Mapping[str, str], wanted: StructType, overwrite: bool) -> SinkOptions:
+    if overwrite:
+        raise ConfigError("a topic cannot be overwritten: messages are only ever added", 'write with mode("append")')
+    options = sinkoptions.parse(given)
+    sinkoptions.check(wanted, options)
+    return options

@@ -1,0 +1,54 @@
+"""The `penstock` command itself: settings as flags."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli.main import _set, main
+from penstock.config import BrokerConfig, RegistryConfig, load
+from penstock.errors import ConfigError
+
+
+def test_every_name_that_settings_prints_can_be_set() -> None:
+    rows = json.loads(CliRunner().invoke(main, ["settings", "--json"]).output)
+    lines = CliRunner().invoke(main, ["settings"]).output.splitlines()
+    assert len(rows) == len(lines) > 80
+    for row, line in zip(rows, lines, strict=True):
+        name, text = line.partition(" = ")[0], "[]" if row["name"] == "topic" else str(row["default"])
+        assert name == f"{row['role']}.{row['name']}"
+        kind: Any = {"broker": BrokerConfig, "registry": RegistryConfig}[row["role"]]
+        for roles in (("broker", "registry"), (row["role"],)):
+            said = _set((f"{name}={text}",), *roles)[row["role"]]
+            assert list(said) == [row["name"]]
+            assert load(kind, row["role"], None, said, {}) == kind()
+
+
+def test_a_name_without_its_role_is_that_of_whoever_has_it() -> None:
+    given = ("lookup_host=127.0.0.2", "broker_name=b", "log-level=warn", "registry.log_level=error")
+    assert _set(given, "broker", "registry") == {
+        "broker": {"broker_name": "b", "log_level": "warn"},
+        "registry": {"lookup_host": "127.0.0.2", "log_level": "error"},
+    }
+    rules = """topic=[{"name": "bank*", "level": "disk"}]"""
+    assert _set((rules,), "broker") == {"broker": {"topic": ({"name": "bank*", "level": "disk"},)}}
+
+
+@pytest.mark.parametrize(
+    ("given", "why", "hint"),
+    [
+        ("registry.lookup_host=x", "no setting of the broker", "penstock registry --set lookup_host"),
+        ("brocker.level=os", "unknown setting brocker.level", "penstock settings"),
+        ("topic=bank*", "not a list of rules", '"name": "bank*"'),
+    ],
+)
+def test_what_cannot_be_set_is_said_with_what_to_do(given: str, why: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=why) as error:
+        _set((given,), "broker")
+    assert hint in error.value.hint
+    done = CliRunner().invoke(main, ["broker", "--set", given])
+    assert (done.exit_code, done.output.count("Traceback")) == (2, 0)
+    assert why in done.output

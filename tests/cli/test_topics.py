@@ -1,0 +1,184 @@
+"""The everyday tools as they are typed: what a typing mistake and a missing part lead to."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from penstock import Admin, Message, Producer, PullConsumer
+from penstock.cli.main import main
+from penstock.client.routes import MessageQueue
+from penstock.errors import BrokerRefused, NotFound
+from penstock.testing import Broker
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("data")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def run(broker: Broker) -> Run:
+    def call(*words: str, status: int = 0) -> str:
+        result = CliRunner().invoke(main, [*words, "-n", broker.registry])
+        assert result.exit_code == status, result.output
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        assert "Traceback" not in result.output
+        return result.output
+
+    return call
+
+
+def known(admin: Admin, topic: str) -> list[MessageQueue]:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return admin.route(topic).subscribe_queues()
+        except Exception:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def read_all(broker: Broker, topic: str, queues: int) -> list[bytes]:
+    found: list[bytes] = []
+    with PullConsumer(broker.registry) as consumer:
+        wanted = [MessageQueue(topic, "broker-a", n) for n in range(queues)]
+        consumer.assign(topic, wanted, start="first")
+        while batch := consumer.getmany(1.5):
+            found += [message.body for messages in batch.values() for message in messages]
+    return sorted(found)
+
+
+def test_a_change_changes_what_is_named_and_nothing_else(broker: Broker, run: Run) -> None:
+    run("topic", "add", "wide", "--queues", "16")
+    with Admin(broker.registry) as admin, Producer(broker.registry) as producer:
+        queues = known(admin, "wide")
+        assert len(queues) == 16
+        for queue in queues:
+            producer.send(Message("wide", b"%d" % queue.queue_id), queue=queue)
+        run("topic", "add", "wide", "--level", "disk")
+        assert len(admin.topic_stats("wide")) == 16
+        admin.create_topic("wide", perm=4)
+        config = broker.call(lambda server: server.broker.topics.get(b"wide").as_config())
+        assert (config["readQueueNums"], config["writeQueueNums"]) == (16, 16)
+        assert (config["perm"], config["level"]) == (4, "disk")
+        admin.create_topic("wide", perm=6)
+        with pytest.raises(BrokerRefused, match="holds messages"):
+            admin.create_topic("wide", 8)
+        assert "holds messages" in run("topic", "add", "wide", "--queues", "8", status=1)
+        assert len(admin.topic_stats("wide")) == 16
+        run("topic", "add", "wide", "--queues", "8", "--force")
+        assert len(known(admin, "wide")) in (8, 16)
+    assert len(read_all(broker, "wide", 16)) == 16  # whoever asks for the others by number gets them
+    run("topic", "add", "wide", "--queues", "16")  # and now everybody does
+    assert len(read_all(broker, "wide", 16)) == 16
+
+
+def test_queues_taken_away_by_force_are_readable_after_a_restart(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker, Admin(broker.registry) as admin, Producer(broker.registry) as producer:
+        admin.create_topic("wide", 4)
+        for queue in known(admin, "wide"):
+            producer.send(Message("wide", b"%d" % queue.queue_id), queue=queue)
+        admin.create_topic("wide", 2, force=True)
+    with Broker(tmp_path) as broker:
+        assert read_all(broker, "wide", 4) == [b"0", b"1", b"2", b"3"]
+        with Admin(broker.registry) as admin:
+            admin.create_topic("wide", 4)
+            assert [stats.max_offset for stats in admin.topic_stats("wide").values()] == [1, 1, 1, 1]
+
+
+def test_names_that_nobody_knows_are_errors(broker: Broker, run: Run) -> None:
+    run("topic", "add", "orders", "--queues", "2")
+    with Admin(broker.registry) as admin:
+        queue = known(admin, "orders")[0]
+    with PullConsumer(broker.registry, group="billing") as consumer:
+        consumer.commit({queue: 0})
+    assert "no broker knows a group 'biling'" in (said := run("group", "reset", "biling", "orders", status=3))
+    assert "Did you mean billing?" in said
+    assert "no broker knows a group 'biling'" in run("group", "lag", "biling", status=3)
+    with Admin(broker.registry) as admin:
+        with pytest.raises(NotFound):
+            admin.reset_offset("biling", "orders")
+        assert "biling" not in admin.groups()  # asking did not make it
+        assert "billing" in admin.groups()
+    assert "broker-a 0: 0" in run("group", "reset", "billing", "orders")
+    assert "broker-a 1: 0" in run("group", "reset", "to-come", "orders", "--new")
+    assert "no topic 'nosuch'" in run("channel", "ls", "nosuch", status=3)
+    run("channel", "ls")
+
+
+def test_every_id_that_is_printed_finds_its_message(broker: Broker, run: Run) -> None:
+    with Producer(broker.registry) as producer:
+        receipt = producer.send(Message("found", b"body of it", keys=("key-1",)))
+    (row,) = [json.loads(line) for line in run("message", "find", "found", "key-1", "--json").splitlines()]
+    assert row["msgId"] == receipt.msg_id
+    for words in (("message", "get", row["msgId"]), ("message", "get", row["msgId"], "-t", "found")):
+        assert "body of it" in run(*words)
+    assert "not an offset message id" in run("message", "get", "nonsense", status=2)
+    assert "no message" in run("message", "get", "0" * 32, status=3)
+    run("message", "get", "é" * 32, status=2)
+
+
+def test_an_id_makes_nobody_dial_an_address_that_no_registry_names(broker: Broker, run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as trap:
+        trap.settimeout(0.5)
+        id_ = bytes((127, 0, 0, 1)).hex() + trap.getsockname()[1].to_bytes(4).hex() + bytes(8).hex()
+        assert "no message" in run("message", "get", id_, status=3)
+        with pytest.raises(TimeoutError):
+            trap.accept()
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("send", "jobs-q", "x", "--kind", "queue", "--key", "k"), 2, "keys"),
+        (("send", "no good name", "x"), 1, "illegal characters"),
+        (("group", "reset", "g", "t", "--to", "yesterday"), 2, "neither first, last nor a moment"),
+        (("delayed", "cancel", "nonsense"), 2, "not the id of a delayed message"),
+        (("topic", "info", "nosuch"), 1, "no broker serves topic"),
+        (("message", "find", "nosuch", "k"), 1, "no broker serves topic"),
+    ],
+)
+def test_no_argument_ends_in_a_traceback(run: Run, words: tuple[str, ...], status: int, said: str) -> None:
+    assert said in run(*words, status=status)
+
+
+def test_without_spark_the_spark_commands_say_what_to_install(tmp_path: Path) -> None:
+    blocker = tmp_path / "sitecustomize.py"
+    blocker.write_text(
+        "import sys\n"
+        "class No:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in ('pyspark', 'pyarrow'):\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, No())\n"
+    )
+    source = str(Path(__file__).parents[2] / "src")
+    for words in (["spark", "stats", "t"], ["spark", "archive", "t", "o"], ["spark", "audit", "x"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.cli", *words],
+            capture_output=True, text=True, timeout=60, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{source}"},
+        )  # fmt: skip
+        assert done.returncode != 0, words
+        assert "Traceback" not in done.stderr, (words, done.stderr[-500:])
+
+
+def test_exit_codes_are_told_by_kind(tmp_path: Path) -> None:
+    def status(*words: str) -> Any:
+        return CliRunner().invoke(main, words).exit_code
+
+    assert status("broker", "--data", str(tmp_path), "--set", "nosuch=1") == 2
+    assert status("topic", "ls", "-n", "127.0.0.1:1") == 1

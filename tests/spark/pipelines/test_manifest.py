@@ -1,0 +1,74 @@
+"""The archive's state: saved, rebuilt from names, held by one run at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.client.reader import MessageQueue
+from penstock.errors import Corrupt, Locked
+from penstock.spark.pipelines import manifest
+from penstock.spark.read.planning import Range
+
+Q0, Q1 = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
+
+
+def test_it_is_what_was_saved(tmp_path: Path) -> None:
+    state = manifest.Manifest(tmp_path, "t", {Q0: 5, Q1: 0}, [Range(Q0, 5, 9), Range(Q1, 0, 3)])
+    state.save()
+    assert manifest.load(tmp_path, "t") == state
+
+
+def test_a_lost_file_is_rebuilt_from_the_names(tmp_path: Path) -> None:
+    for r in (Range(Q0, 0, 10), Range(Q0, 10, 12), Range(Q1, 7, 9)):
+        path = manifest.file_of(tmp_path, r)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    (tmp_path / "topic=t" / "broker=b" / "queue=0" / ".x.writing").touch()
+    assert manifest.load(tmp_path, "t").next == {Q0: 12, Q1: 9}
+    assert manifest.archived(tmp_path, "t") == [Range(Q0, 0, 10), Range(Q0, 10, 12), Range(Q1, 7, 9)]
+
+
+def test_damage_is_said(tmp_path: Path) -> None:
+    state = manifest.Manifest(tmp_path, "t")
+    state.save()
+    path = next(path for path in state.paths() if path.exists())
+    path.write_text("{")
+    with pytest.raises(Corrupt, match="delete it"):
+        manifest.load(tmp_path, "t")
+    path.write_text('{"version": 9}')
+    with pytest.raises(Corrupt, match="version 9"):
+        manifest.load(tmp_path, "t")
+
+
+def test_one_run_at_a_time(tmp_path: Path) -> None:
+    with manifest.locked(tmp_path, "t"):
+        with pytest.raises(Locked), manifest.locked(tmp_path, "t"):
+            pass
+        with manifest.locked(tmp_path, "u"):
+            pass
+    with manifest.locked(tmp_path, "t"):
+        pass
+
+
+def test_notes_of_older_versions_move_out_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    old, new = folder / "_penstock" / "t.json", tmp_path / "archive.penstock" / "t.json"
+    state = manifest.Manifest(folder, "t", {Q0: 5}, [Range(Q0, 5, 9)])
+    state.save()
+    old.parent.mkdir()
+    new.rename(old)
+    assert manifest.load(folder, "t") == state
+    state.save()
+    assert (old.exists(), new.exists()) == (False, True)
+    assert manifest.load(folder, "t") == state
+
+
+def test_notes_stay_inside_where_nothing_can_be_beside(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    (tmp_path / "archive.penstock").touch()  # no folder can be made there
+    state = manifest.Manifest(folder, "t", {Q0: 5}, [])
+    state.save()
+    assert (folder / "_penstock" / "t.json").exists()
+    assert manifest.load(folder, "t") == state

