@@ -1,7 +1,8 @@
 """Compiles the modules named in build_ext.py. Everything else about the package stands in pyproject.toml.
 
-PENSTOCK_BUILD=pure builds nothing (the package then runs from its sources, slowly);
-any other value, or none: a module that does not compile is an error, never a silent slow install.
+PENSTOCK_BUILD=pure builds nothing (the package then runs from its sources, slowly); PENSTOCK_BUILD=lines builds for a
+profiler, with the lines of the `.py` in the machine code. Any other value, or none: a module that does not compile is an
+error, never a silent slow install.
 """
 
 import os
@@ -28,19 +29,27 @@ def extensions() -> list[Extension]:
         return []
     from Cython.Build import cythonize
 
+    lines = os.environ.get("PENSTOCK_BUILD") == "lines"
     modules = [
         Extension(
             name,
             [f"src/{name.replace('.', '/')}.py"],
             include_dirs=["src/penstock"],
             depends=["src/penstock/octets.h", "src/penstock/spark/kernel/arenas.h"],
-            extra_compile_args=["-O2", "-fno-strict-aliasing", "-fstack-protector-strong", "-Wno-unused-function"],
+            extra_compile_args=[
+                "-O2",
+                "-fno-strict-aliasing",
+                "-fstack-protector-strong",
+                "-Wno-unused-function",
+                *(["-g"] if lines else []),
+            ],
         )
         for name in COMPILED
     ]
     return cythonize(
-        modules, compiler_directives=DIRECTIVES, build_dir="build/cython", include_path=["src"], quiet=True
-    )
+        modules, compiler_directives=DIRECTIVES, build_dir="build/cython-lines" if lines else "build/cython",
+        include_path=["src"], quiet=True, emit_linenums=lines,
+    )  # fmt: skip
 
 
 setup(ext_modules=extensions())

@@ -1,4 +1,4 @@
-"""`python -m bench [log|backlog|spark|nsq|latency|scale|page] [--short]`"""
+"""`python -m bench [log|backlog|spark|nsq|latency|scale|page] [--short]`, `… compare COMMIT`, `… profile [ROW]`"""
 
 from __future__ import annotations
 
@@ -27,8 +27,14 @@ def main() -> None:
         from bench.scale import main as run
     elif name == "page":
         from bench.page import main as run
+    elif name == "compare":
+        from bench.compare import main as run
+    elif name == "profile":
+        from bench.profile import main as run
     else:
-        raise SystemExit(f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale and page")
+        raise SystemExit(
+            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, page, compare and profile"
+        )
     run(arguments)
 
 

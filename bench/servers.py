@@ -66,8 +66,8 @@ def _run(command: list[str], server: Running, flags: dict[str, Any]) -> dict[str
 
 
 @contextmanager
-def penstock(**settings: Any) -> Iterator[Running]:
-    """`penstock up` in a process of its own."""
+def penstock(source: Path = HERE.parent / "src", **settings: Any) -> Iterator[Running]:
+    """`penstock up` in a process of its own, from the sources of this tree or of another."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         command = [
             sys.executable,
@@ -88,7 +88,7 @@ def penstock(**settings: Any) -> Iterator[Running]:
         with log.open("w") as errors:
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True,
-                env={**os.environ, "PYTHONPATH": str(HERE.parent / "src")},
+                env={**os.environ, "PYTHONPATH": str(source)},
             )  # fmt: skip
         assert process.stdout is not None
         line = process.stdout.readline()

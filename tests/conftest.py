@@ -6,6 +6,7 @@ What a search finds becomes a test by name beside it, so that it is tried from t
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Any
 
 import pytest
@@ -17,6 +18,13 @@ TIMES = 20
 settings.register_profile("fixed", derandomize=True, database=None, print_blob=True)
 settings.register_profile("fuzz", derandomize=False, database=None, print_blob=True)
 settings.load_profile("fuzz" if FUZZ else "fixed")
+
+
+def pytest_report_header() -> str:
+    """Which build is tested, and what is there that tests are skipped without."""
+    build = "uncompiled" if os.environ.get("PENSTOCK_PURE") == "1" else "compiled"
+    there = {name: shutil.which(name) for name in ("java", "openssl", "mkfs.ext4", "strace", "perf")}
+    return f"penstock: {build} build; " + ", ".join(f"{name}: {path or 'missing'}" for name, path in there.items())
 
 
 def pytest_itemcollected(item: Any) -> None:

@@ -171,7 +171,7 @@ def test_every_http_path_is_listed() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", sorted(str(p.relative_to(ROOT)) for p in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")])
+    "page", sorted(str(p.relative_to(ROOT)) for p in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
 )
 def test_links(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
@@ -191,3 +191,13 @@ def test_ports_named_in_the_operators_page_are_the_defaults() -> None:
         for field in fields(kind):
             if field.name.endswith("_port") and not field.name.startswith("broadcast"):
                 assert str(field.default) in text, field.name
+
+
+def test_every_verb_is_explained() -> None:
+    """The verbs of `run` stand in its first lines and in CONTRIBUTING.md."""
+    run = (ROOT / "run").read_text()
+    named = set(re.search(r"^# One word each: \./run (.*?)  ", run, re.M)[1].split(" | "))  # type: ignore[index]
+    assert named == set(re.findall(r"^    (\w+)\)", run, re.M))
+    told = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
+    for verb in named:
+        assert f"./run {verb}" in told, verb

@@ -1,0 +1,137 @@
+"""`./run bench compare COMMIT`: this tree beside another commit of it, in the same minutes, row by row, as ratios.
+
+The other commit is unpacked and compiled in a folder of its own. Each round measures every row once with either tree, the
+one that comes first by turns, so that a busy minute touches both. A ratio below 1 means that this tree is cheaper; it is
+a finding when its range leaves 1 out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+from bench import log, nsq
+from bench.machine import describe, touch_memory
+from bench.servers import HERE, Running, load, nsq_load, penstock
+
+ROOT = HERE.parent
+Measure = Callable[[Path, float], float]
+
+
+def unpack(commit: str, folder: Path) -> Path:
+    """The sources of a commit, compiled; SystemExit with what is wrong."""
+    told = subprocess.run(["git", "archive", commit], cwd=ROOT, capture_output=True)
+    if told.returncode:
+        raise SystemExit(f"bench: git knows no commit {commit}: {told.stderr.decode().strip()}")
+    with tarfile.open(fileobj=BytesIO(told.stdout)) as archive:
+        archive.extractall(folder, filter="data")
+    print(f"compiling {commit} …", flush=True)
+    built = subprocess.run(
+        [sys.executable, "setup.py", "-q", "build_ext", "--inplace"], cwd=folder, capture_output=True, text=True
+    )
+    if built.returncode:
+        raise SystemExit(f"bench: {commit} does not compile: {built.stderr[-2000:]}")
+    return folder / "src"
+
+
+def _cpu(figures: dict[str, Any]) -> float:
+    return float(figures["cpu_us"])
+
+
+def rows() -> dict[str, Measure]:
+    """What is measured, by name: µs of CPU a message, ms of latency, s until it is ready."""
+    found: dict[str, Measure] = {}
+
+    def add(name: str, level: str, run: Callable[[Running, float], float]) -> None:
+        def measure(source: Path, seconds: float) -> float:
+            with penstock(source, level=level) as broker:
+                return run(broker, seconds)
+
+        found[name] = measure
+
+    for name, flags, _, _ in nsq.ROWS:
+        add(f"nsq: {name}", "os", lambda b, s, f=flags: _cpu(nsq_load("load", b, t=s, W=0.5, **f)))  # type: ignore[misc]
+    for name, level, mode, flags, _, _ in log.ROWS:
+        add(f"log: {name}", level, lambda b, s, m=mode, f=flags: _cpu(load(m, b, t=s, W=0.5, **f)))  # type: ignore[misc]
+    for level in ("os", "disk"):
+        add(
+            f"latency: level {level}, median ms",
+            level,
+            lambda b, s: float(nsq_load("latency", b, n=int(100 * s))["median_ms"]),
+        )
+
+    def start(source: Path, seconds: float) -> float:
+        began = time.monotonic()
+        with penstock(source):
+            return time.monotonic() - began
+
+    found["start: s until ready"] = start
+    return found
+
+
+def compare(commit: str, rounds: int, seconds: float, only: str) -> dict[str, Any]:
+    """Every row whose name begins with `only`, in both trees."""
+    figures: dict[str, dict[str, list[float]]] = {}
+    with tempfile.TemporaryDirectory(prefix="penstock-compare-") as folder:
+        trees = {"before": unpack(commit, Path(folder)), "now": ROOT / "src"}
+        touch_memory(2)
+        for number in range(rounds):
+            for name, measure in rows().items():
+                if name.startswith(only):
+                    for tree in trees if number % 2 == 0 else reversed(trees):
+                        figures.setdefault(name, {}).setdefault(tree, []).append(measure(trees[tree], seconds))
+                    print(".", end="", flush=True)
+        print()
+    return {
+        "machine": describe(), "commit": commit, "rounds": rounds, "seconds": seconds,
+        "rows": [_row(name, pair["before"], pair["now"]) for name, pair in figures.items()],
+    }  # fmt: skip
+
+
+def _row(name: str, before: list[float], now: list[float]) -> dict[str, Any]:
+    ratios = [n / b for n, b in zip(now, before, strict=True)]
+    return {
+        "what": name,
+        "before": round(statistics.median(before), 3),
+        "now": round(statistics.median(now), 3),
+        "ratio": round(statistics.median(ratios), 3),
+        "ratio_range": [round(min(ratios), 3), round(max(ratios), 3)],
+    }
+
+
+def show(result: dict[str, Any]) -> None:
+    """The table."""
+    print(json.dumps(result["machine"]))
+    print(f"{'µs of CPU a message, where not said otherwise':58} {'before':>9} {'now':>9} {'ratio':>7} {'range':>13}")
+    for row in result["rows"]:
+        low, high = row["ratio_range"]
+        print(
+            f"{row['what']:58} {row['before']:9.3f} {row['now']:9.3f} {row['ratio']:7.3f} {f'{low:.2f}–{high:.2f}':>13}"
+        )
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(prog="./run bench compare", description=__doc__)
+    parser.add_argument("commit", help="what git calls the other tree: a hash, a tag, HEAD~3")
+    parser.add_argument("--rounds", type=int, default=5, help="how often each row is measured in each tree")
+    parser.add_argument("--seconds", type=float, default=2.0, help="how long a load runs")
+    parser.add_argument("--only", default="", help="rows whose name begins so: nsq, log, latency, start")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    given = parser.parse_args(arguments)
+    result = compare(given.commit, given.rounds, given.seconds, given.only)
+    if not result["rows"]:
+        raise SystemExit(f"bench: no row begins with {given.only}; there are {', '.join(rows())}")
+    if given.json:
+        print(json.dumps(result, indent=1))
+    else:
+        show(result)
