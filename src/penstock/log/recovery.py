@@ -19,7 +19,7 @@ import os
 import time
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zlib import crc32
 
 from penstock.disk import tables
@@ -32,9 +32,7 @@ from penstock.log.checksums import Checksums
 from penstock.log.commitlog import CommitLog
 from penstock.log.consumequeue import ENTRY_SIZE, FILLER_SIZE
 from penstock.log.keyindex import KeyIndex
-
-if TYPE_CHECKING:
-    from penstock.log.store import LogStore
+from penstock.log.state import LogState
 
 _MAGIC = b"\xda\xa3\x20\xa7"
 _CHUNK = 1 << 20
@@ -64,13 +62,13 @@ class Recovery:
         return asdict(self)
 
 
-def recover(store: LogStore) -> Recovery:
+def recover(store: LogState) -> Recovery:
     """Open everything of the store; afterwards it can append at `end`."""
     return _Recoverer(store).run()
 
 
 class _Recoverer:
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogState) -> None:
         self.store = store
         self.files = store.files
         self.folder = store.folder

@@ -11,14 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from penstock.errors import StoreError
 from penstock.log import status
 from penstock.log.durability import Job
-
-if TYPE_CHECKING:
-    from penstock.log.store import LogStore
+from penstock.log.state import LogState
 
 _HYSTERESIS = 0.01
 _CLOCKS_AGREE_MS = 10 * 60_000
@@ -29,7 +26,7 @@ _DAY_MS = 24 * 3_600_000
 class Retention:
     """Runs every ten seconds from `tick`; `take` hands out the removal of files as a job."""
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogState) -> None:
         self.store = store
         self.protected: Callable[[], int] | None = None
         """Says below which physical offset nobody needs the log any more; None: everywhere."""

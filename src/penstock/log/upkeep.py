@@ -13,18 +13,16 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.disk import tables
 from penstock.errors import DiskFull, StoreError
 from penstock.log import status
 from penstock.log.checkpoint import BLAMED, Checkpoint, CheckpointFile, FolderLock, LivePages
+from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.durability import Durability, Job, Preparer, run_now
 from penstock.log.retention import Retention
-
-if TYPE_CHECKING:
-    from penstock.log.consumequeue import ConsumeQueue
-    from penstock.log.store import LogStore
+from penstock.log.state import LogState
 
 RESERVE_MAX = 4_000_000
 
@@ -32,7 +30,7 @@ RESERVE_MAX = 4_000_000
 class Upkeep:
     """The slow half of one LogStore."""
 
-    def __init__(self, store: LogStore) -> None:
+    def __init__(self, store: LogState) -> None:
         self.store = store
         self.files = store.files
         self.folder = store.folder
