@@ -144,7 +144,7 @@ def test_a_half_without_sense_ends_neither_start_nor_checks(
         )
     side.reopen(clean=False)
     asked: list[Any] = []
-    side.broker.transactions.ask = lambda *words: bool(asked.append(words)) or True
+    side.broker.transactions.ask_through(lambda *words: bool(asked.append(words)) or True)
     for _ in range(4):
         side.turn(1_000)
     assert [fields["tranStateTableOffset"] for _, _, fields in asked][:1]

@@ -162,7 +162,7 @@ class Broker:
         self.locks = QueueLocks()
         self.holds = Waiters()
         self.stats = Stats(self.counters)
-        self.tell: Callable[[ConsumerGroup], None] = lambda group: None  # the front notifies the members
+        self._tell: Callable[[ConsumerGroup], None] = lambda group: None
         self._draft = Draft()
         self._due_ms = 0  # when the schedule must be looked at next
         self._topics_dirty = False
@@ -174,6 +174,13 @@ class Broker:
         self._locked_down = False
 
     # -- life ----------------------------------------------------------------------------------------------------
+
+    def introduce(
+        self, tell: Callable[[ConsumerGroup], None], ask: Callable[[str, bytes, dict[str, str]], bool]
+    ) -> None:
+        """A front that reaches clients: it tells the members of a group to share anew, and asks producers of a transaction."""
+        self._tell = tell
+        self.transactions.ask_through(ask)
 
     def open(self) -> Any:
         """Open the store and the tables, make the system topics. Returns what recovery found."""
@@ -292,7 +299,7 @@ class Broker:
         if mono_ms >= self._clients_due_ms:
             self._clients_due_ms = mono_ms + CLIENTS_EVERY_MS
             for group in self.clients.expire(mono_ms):
-                self.tell(group)
+                self._tell(group)
         return min(due)
 
     def _deliver_due(self) -> int:

@@ -5,8 +5,12 @@ Heartbeats keep an entry alive; 120 s without one, or the loss of its connection
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from penstock.broker.topics import LogTopic
+from penstock.wire.remoting import RemotingCommand
 
 EXPIRY_MS = 120_000
 LOCK_MS = 60_000
@@ -16,6 +20,15 @@ class Peer(Protocol):
     """The connection of a client, as far as this floor knows it."""
 
     remote: str
+
+    def push(self, command: RemotingCommand) -> None:
+        """Send a one-way request, or an answer that took its time."""
+
+    def call(self, command: RemotingCommand, done: Callable[[RemotingCommand | None], None], deadline_ms: int) -> None:
+        """Ask the peer; `done` gets its answer, or None after the deadline or the end of the connection."""
+
+    def answer_when_stored(self, topic: LogTopic, answer: RemotingCommand) -> None:
+        """Answer as the topic's level demands: now, or when the disk has what was just appended."""
 
 
 @dataclass

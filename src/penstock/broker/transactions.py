@@ -44,14 +44,18 @@ class Half:
 
 
 class Transactions:
-    """The open transactions of a broker. `ask(group, half record, fields)` sends a check; False: nobody to ask."""
+    """The open transactions of a broker."""
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.open: dict[int, Half] = {}
-        self.ask: Callable[[str, bytes, dict[str, str]], bool] = lambda group, data, fields: False
+        self._ask: Callable[[str, bytes, dict[str, str]], bool] = lambda group, data, fields: False
         self._finished: dict[int, int] = {}  # half offset → op offset, for halves behind the oldest open one
         self._next_check_ms = 0
+
+    def ask_through(self, ask: Callable[[str, bytes, dict[str, str]], bool]) -> None:
+        """`ask(group, half record, fields)` sends a check to a producer; False: there is nobody to ask."""
+        self._ask = ask
 
     def _queue(self, name: bytes) -> Any:
         return self.broker.topics.by_name[name].queues[0]
@@ -180,7 +184,7 @@ class Transactions:
             store_host=record.pack_host(message.store_host),
             reconsume_times=message.reconsume_times,
         )
-        if not self.ask(message.properties.get("PGROUP", ""), real, fields):
+        if not self._ask(message.properties.get("PGROUP", ""), real, fields):
             half.checks -= 1
 
 

@@ -22,7 +22,8 @@ from penstock.broker.broker import APPEND_REFUSALS
 from penstock.broker.topics import DEAD_PREFIX, HALF_TOPIC, RETRY_PREFIX, check_topic_name
 from penstock.delivery.waiters import Waiter
 from penstock.errors import PenstockError, Refused, StoreError, WireError
-from penstock.fronts.requests import Requests, parse_tags
+from penstock.fronts.requests import Requests
+from penstock.fronts.requests.consuming import parse_tags
 from penstock.log.consumequeue import TagCodes
 from penstock.log.sequences import Stored
 from penstock.log.sequences import parse as parse_sequence
@@ -1041,7 +1042,7 @@ class BrokerFront:
         self.sessions: set[BrokerSession] = set()
         self._waiting: set[BrokerSession] = set()
         self._durable_keys: set[ConsumeQueue] = set()
-        broker.tell = self.requests.tell
+        broker.introduce(self.requests.consuming.tell, self.requests.consuming.ask_producer)
 
     def session(self, remote: str, wake: Callable[[], None]) -> BrokerSession:
         """The session of a new connection from `address:port`."""
@@ -1058,7 +1059,7 @@ class BrokerFront:
         self.broker.holds.drop(session)
         for group in self.broker.clients.lost(session):
             if self.broker.groups.find(group.name, self.broker.now_ms).notify_changes:
-                self.requests.tell(group)
+                self.requests.consuming.tell(group)
 
     def park(self, waiter: Waiter) -> bool:
         """Hold a pull until news or its deadline; False when too many are held."""

@@ -5,23 +5,28 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from penstock.broker.broker import Broker
+from penstock.broker.clients import Peer
 from penstock.broker.sinks import LAYOUT_TOPICS_MAX, SINK_TOPIC
 from penstock.broker.staging import Wanted
 from penstock.errors import Refused, StoreError
+from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import record
 from penstock.wire.codes import RequestCode, read_fields
 from penstock.wire.remoting import RemotingCommand
 
-Answer = RemotingCommand | None
 
-
-class StageCalls:
+class StageCalls(Calls):
     """The part of the requests' table that stages and publishes."""
 
-    broker: Broker
+    TABLE = {
+        RequestCode.STAGE_OPEN: "stage_open",
+        RequestCode.STAGE_APPEND: "stage_append",
+        RequestCode.STAGE_SEAL: "stage_seal",
+        RequestCode.STAGE_PUBLISH: "stage_publish",
+        RequestCode.STAGE_DROP: "stage_drop",
+    }
 
-    def stage_open(self, session: Any, request: RemotingCommand) -> Answer:
+    def stage_open(self, session: Peer, request: RemotingCommand) -> Answer:
         """Without a token: what is known of the sink. With one: begin, or go on after a lost connection."""
         fields = read_fields(request.code, request.ext)
         staging = self.broker.staging
@@ -39,12 +44,12 @@ class StageCalls:
         ext = {"number": str(number), "batch": str(known.last), "coordinator": known.coordinator}
         return request.reply(ext=ext)
 
-    def stage_append(self, session: Any, request: RemotingCommand) -> Answer:
+    def stage_append(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
         number = self.broker.staging.append(fields["token"], fields["number"], request.body)
         return request.reply(ext={"number": str(number)})
 
-    def stage_seal(self, session: Any, request: RemotingCommand) -> Answer:
+    def stage_seal(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
 
         def answer(error: BaseException | None) -> None:
@@ -56,7 +61,7 @@ class StageCalls:
         )
         return None if wait else request.reply()
 
-    def stage_publish(self, session: Any, request: RemotingCommand) -> Answer:
+    def stage_publish(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
         wanted = _wanted(fields, request.body)
         staging = self.broker.staging
@@ -77,14 +82,14 @@ class StageCalls:
         staging.when_flushed(staging.ready(wanted) or [], publish)
         return None
 
-    def _when_durable(self, session: Any, reply: RemotingCommand) -> None:
+    def _when_durable(self, session: Peer, reply: RemotingCommand) -> None:
         store = self.broker.store
         if store.healthy and store.flushed_position >= store.end_position:
             session.push(reply)  # no flush will come that it could wait for
         else:
             session.answer_when_stored(self.broker.topics.by_name[SINK_TOPIC], reply)
 
-    def stage_drop(self, session: Any, request: RemotingCommand) -> Answer:
+    def stage_drop(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
         tokens = _tokens(_object(request.body).get("tokens", []))
         count = self.broker.staging.drop(fields["sink"], fields["run"], list(tokens))
@@ -126,12 +131,3 @@ def _tokens(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(token, str) for token in value):
         raise Refused("tokens are a list of texts")
     return tuple(value)
-
-
-STAGE_TABLE = {
-    RequestCode.STAGE_OPEN: "stage_open",
-    RequestCode.STAGE_APPEND: "stage_append",
-    RequestCode.STAGE_SEAL: "stage_seal",
-    RequestCode.STAGE_PUBLISH: "stage_publish",
-    RequestCode.STAGE_DROP: "stage_drop",
-}

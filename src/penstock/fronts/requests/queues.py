@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.broker.broker import Broker
+from penstock.broker.clients import Peer
 from penstock.broker.delayed import Delayed, Key, Wanted
 from penstock.broker.queuetopics import LEVEL_NAMES, Topic
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
+from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
 from penstock.wire.codes import RequestCode, read_fields
 from penstock.wire.remoting import RemotingCommand
@@ -17,24 +18,29 @@ PAGE_MAX = 1_000
 ROWS_MAX = 200  # topics and channels of one answer: a few ms
 EDGES_MAX = 1_000
 
-Answer = RemotingCommand | None
 
-
-class QueueCalls:
+class QueueCalls(Calls):
     """The part of the requests' table that is about queue topics and what waits for its time."""
 
-    broker: Broker
+    TABLE = {
+        RequestCode.DELAYED_LIST: "delayed_list",
+        RequestCode.DELAYED_COUNT: "delayed_count",
+        RequestCode.DELAYED_CANCEL: "delayed_cancel",
+        RequestCode.DELAYED_FIRE: "delayed_fire",
+        RequestCode.QUEUE_TOPICS: "queue_topics",
+        RequestCode.QUEUE_CHANGE: "queue_change",
+    }
 
     # -- delayed messages
 
-    def delayed_list(self, session: Any, request: RemotingCommand) -> Answer:
+    def delayed_list(self, session: Peer, request: RemotingCommand) -> Answer:
         """A page of the delayed messages, by due time."""
         fields = read_fields(request.code, request.ext)
         limit = PAGE_MAX if fields["limit"] is None else max(1, min(PAGE_MAX, fields["limit"]))
         rows, following = Delayed(self.broker).page(_wanted(fields), _key(fields["after"]), limit)
         return request.reply(body=fastjson.dumps({"rows": rows, "next": _text(following)}))
 
-    def delayed_count(self, session: Any, request: RemotingCommand) -> Answer:
+    def delayed_count(self, session: Peer, request: RemotingCommand) -> Answer:
         """How many are due between moments."""
         fields = read_fields(request.code, request.ext)
         words = fields["edges"].split(",")
@@ -44,12 +50,12 @@ class QueueCalls:
         counts, following = Delayed(self.broker).counts(_wanted(fields), edges, _key(fields["after"]))
         return request.reply(body=fastjson.dumps({"counts": counts, "next": _text(following)}))
 
-    def delayed_cancel(self, session: Any, request: RemotingCommand) -> Answer:
+    def delayed_cancel(self, session: Peer, request: RemotingCommand) -> Answer:
         """One of them is not to be delivered."""
         row = Delayed(self.broker).cancel(read_fields(request.code, request.ext)["id"])
         return request.reply(body=fastjson.dumps(row))
 
-    def delayed_fire(self, session: Any, request: RemotingCommand) -> Answer:
+    def delayed_fire(self, session: Peer, request: RemotingCommand) -> Answer:
         """One of them is to be delivered now."""
         id_ = read_fields(request.code, request.ext)["id"]
         reply = request.reply(body=fastjson.dumps(Delayed(self.broker).fire(id_)))
@@ -58,7 +64,7 @@ class QueueCalls:
 
     # -- queue topics and channels
 
-    def queue_topics(self, session: Any, request: RemotingCommand) -> Answer:
+    def queue_topics(self, session: Peer, request: RemotingCommand) -> Answer:
         """A page of the topics that NSQ sees, with their channels, by name; or one of them."""
         fields = read_fields(request.code, request.ext)
         known = self.broker.queueing.topics
@@ -76,7 +82,7 @@ class QueueCalls:
             count += 1 + len(known[name].channels)
         return request.reply(body=fastjson.dumps({"topics": rows, "next": None}))
 
-    def queue_change(self, session: Any, request: RemotingCommand) -> Answer:
+    def queue_change(self, session: Peer, request: RemotingCommand) -> Answer:
         """Add, rm, pause, unpause or empty a queue topic; or a channel of a topic of either kind."""
         fields = read_fields(request.code, request.ext)
         name, channel, action = fields["topic"].encode(), (fields["channel"] or "").encode(), fields["action"]
@@ -167,13 +173,3 @@ def _key(text: str | None) -> Key | None:
 
 def _text(key: Key | None) -> str | None:
     return None if key is None else f"{key[0]}:{key[1]}"
-
-
-QUEUE_TABLE = {
-    RequestCode.DELAYED_LIST: "delayed_list",
-    RequestCode.DELAYED_COUNT: "delayed_count",
-    RequestCode.DELAYED_CANCEL: "delayed_cancel",
-    RequestCode.DELAYED_FIRE: "delayed_fire",
-    RequestCode.QUEUE_TOPICS: "queue_topics",
-    RequestCode.QUEUE_CHANGE: "queue_change",
-}

@@ -1,0 +1,139 @@
+"""Topics, groups and settings: made, changed, deleted, listed."""
+
+from __future__ import annotations
+
+from penstock.broker.clients import Peer
+from penstock.broker.topics import check_topic_name
+from penstock.errors import Refused
+from penstock.fronts.requests.calls import Answer, Calls
+from penstock.wire import fastjson
+from penstock.wire.codes import RequestCode, read_fields
+from penstock.wire.remoting import RemotingCommand
+
+
+class Administration(Calls):
+    """Topics, groups and settings of one broker."""
+
+    TABLE = {
+        RequestCode.UPDATE_AND_CREATE_TOPIC: "update_topic",
+        RequestCode.DELETE_TOPIC_IN_BROKER: "delete_topic",
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "update_group",
+        RequestCode.DELETE_SUBSCRIPTIONGROUP: "delete_group",
+        RequestCode.GET_ALL_TOPIC_CONFIG: "all_topics",
+        RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "all_groups",
+        RequestCode.GET_ALL_CONSUMER_OFFSET: "all_offsets",
+        RequestCode.GET_ALL_DELAY_OFFSET: "all_delay_offsets",
+        RequestCode.GET_TOPIC_CONFIG: "topic_config",
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "group_config",
+        RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "system_topics",
+        RequestCode.GET_BROKER_CONFIG: "broker_config",
+        RequestCode.UPDATE_BROKER_CONFIG: "update_broker_config",
+        RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "clean_up",
+        RequestCode.CLEAN_UNUSED_TOPIC: "clean_up",
+        RequestCode.DELETE_EXPIRED_COMMITLOG: "clean_up",
+    }
+
+    def update_topic(self, session: Peer, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        name = fields["topic"]
+        check_topic_name(name.encode())
+        if name in (self.broker.config.cluster_name, self.broker.config.broker_name):
+            raise Refused(f"the topic[{name}] is conflict with system reserved words.")
+        if not 0 <= fields["perm"] <= 15:
+            raise Refused(f"perm {fields['perm']} is none")
+        level = request.ext.get("level")  # ours: os or disk
+        if level is not None and level not in ("os", "disk"):
+            raise Refused(f"level {level} is neither os nor disk")
+        topics = self.broker.topics
+        known = topics.get(name.encode())
+        if known is not None and request.ext.get("force") != "true":
+            hidden = known.queues[max(0, fields["readQueueNums"]) : known.read_queues]
+            stored = [queue.queue_id for queue in hidden if queue.min_offset < queue.max_offset]
+            if stored:
+                raise Refused(
+                    f"queue {stored[-1]} of topic[{name}] holds messages: with {fields['readQueueNums']} queues to be read "
+                    "no consumer would find them. Lower the write queues alone until they are consumed, or force it."
+                )
+        before = None if known is None else known.settings()
+        topic = topics.create(
+            name.encode(),
+            fields["readQueueNums"],
+            fields["writeQueueNums"],
+            fields["perm"],
+            now_ms=self.broker.now_ms,
+            filter_type=fields["topicFilterType"],
+            sys_flag=fields["topicSysFlag"] or 0,
+            level=None if level is None else {"os": 0, "disk": 1}[level],
+        )
+        return self.when_saved(session, request, lambda: topics.undo(topic, before))
+
+    def delete_topic(self, session: Peer, request: RemotingCommand) -> Answer:
+        name = read_fields(request.code, request.ext)["topic"]
+        check_topic_name(name.encode())
+        if self.broker.is_system_topic(name):
+            raise Refused(f"The topic[{name}] is conflict with system topic.")
+        self.broker.topics.delete(name.encode(), self.broker.now_ms)
+        return self.when_saved(session, request)
+
+    def update_group(self, session: Peer, request: RemotingCommand) -> Answer:
+        self.broker.groups.update(self.json(request), self.broker.now_ms)
+        return self.when_saved(session, request)
+
+    def delete_group(self, session: Peer, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        self.broker.groups.delete(fields["groupName"], self.broker.now_ms)
+        if fields["removeOffset"]:
+            self.broker.offsets.drop_group(fields["groupName"])
+        return self.when_saved(session, request)
+
+    def all_topics(self, session: Peer, request: RemotingCommand) -> Answer:
+        return request.reply(body=fastjson.dumps(self.broker.topics.as_table()))
+
+    def all_groups(self, session: Peer, request: RemotingCommand) -> Answer:
+        return request.reply(body=fastjson.dumps(self.broker.groups.as_table()))
+
+    def all_offsets(self, session: Peer, request: RemotingCommand) -> Answer:
+        return request.reply(body=fastjson.dumps(self.broker.offsets.as_table()))
+
+    def all_delay_offsets(self, session: Peer, request: RemotingCommand) -> Answer:
+        return request.reply(body=fastjson.dumps(self.broker.delay_offsets()))
+
+    def topic_config(self, session: Peer, request: RemotingCommand) -> Answer:
+        return request.reply(
+            body=fastjson.dumps(self.topic(read_fields(request.code, request.ext)["topic"]).as_config())
+        )
+
+    def group_config(self, session: Peer, request: RemotingCommand) -> Answer:
+        name = read_fields(request.code, request.ext)["group"]
+        group = self.broker.groups.by_name.get(name)
+        if group is None:
+            raise Refused(f"No group in this broker: {name}", remoting=26)
+        return request.reply(body=fastjson.dumps(group.as_config()))
+
+    def system_topics(self, session: Peer, request: RemotingCommand) -> Answer:
+        names = [n for n in (t.decode() for t in self.broker.topics.by_name) if self.broker.is_system_topic(n)]
+        return request.reply(body=fastjson.dumps({"topicList": sorted(names)}))
+
+    def broker_config(self, session: Peer, request: RemotingCommand) -> Answer:
+        config = self.broker.config
+        values = {
+            "brokerName": config.broker_name, "brokerClusterName": config.cluster_name, "brokerId": config.broker_id,
+            "listenPort": config.remoting_port, "brokerPermission": 6, "defaultTopicQueueNums": config.default_topic_queue_nums,
+            "autoCreateTopicEnable": str(config.auto_create_topic_enable).lower(),
+            "autoCreateSubscriptionGroup": str(config.auto_create_subscription_group).lower(),
+            "maxMessageSize": config.max_message_size, "messageDelayLevel": config.message_delay_level,
+            "flushDiskType": "SYNC_FLUSH" if config.level == "disk" else "ASYNC_FLUSH", "brokerRole": "ASYNC_MASTER",
+            "mappedFileSizeCommitLog": config.mapped_file_size_commit_log,
+            "storePathRootDir": str(self.broker.folder.absolute()),
+            "fileReservedTime": config.file_reserved_time_hours, "deleteWhen": f"{config.delete_when:02d}",
+        }  # fmt: skip
+        body = "".join(f"{key}={value}\n" for key, value in values.items())
+        version = fastjson.dumps(dict(self.broker.topics.version)).decode()
+        return request.reply(ext={"version": version}, body=body.encode())
+
+    def update_broker_config(self, session: Peer, request: RemotingCommand) -> Answer:
+        raise Refused("Can not update config from the network: change the configuration file and restart.", remoting=16)
+
+    def clean_up(self, session: Peer, request: RemotingCommand) -> Answer:
+        self.broker.store.upkeep.retention.ask()
+        return request.reply()

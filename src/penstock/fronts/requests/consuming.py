@@ -1,0 +1,216 @@
+"""Offsets, heartbeats, locks, and messages that come back: what consumers and producers say while they work."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from penstock.broker.broker import Broker
+from penstock.broker.clients import ConsumerGroup, Member, Peer, Subscription
+from penstock.broker.topics import check_group_name, check_topic_name
+from penstock.errors import Refused
+from penstock.fronts.requests.calls import Answer, Calls
+from penstock.wire import fastjson, record
+from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode, read_fields
+from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand
+
+GROUPS_PER_HEARTBEAT_MAX = 64
+SUBSCRIPTIONS_MAX = 1024
+CLIENT_ID_BYTES_MAX = 255
+
+
+def parse_tags(expression: str) -> tuple[list[str], list[int]]:
+    """The tags of a TAG expression and their hashes; both empty for all messages."""
+    if not expression or expression.strip() == "*":
+        return [], []
+    tags = [tag for tag in (part.strip() for part in expression.split("||")) if tag]
+    if not tags:
+        raise Refused("parse the consumer's subscription failed", remoting=23)
+    return tags, [record.java_hash(tag) for tag in tags]
+
+
+class Consuming(Calls):
+    """Offsets, heartbeats and locks of one broker."""
+
+    TABLE = {
+        RequestCode.QUERY_CONSUMER_OFFSET: "query_consumer_offset",
+        RequestCode.UPDATE_CONSUMER_OFFSET: "update_consumer_offset",
+        RequestCode.HEART_BEAT: "heartbeat",
+        RequestCode.UNREGISTER_CLIENT: "unregister",
+        RequestCode.GET_CONSUMER_LIST_BY_GROUP: "consumer_ids",
+        RequestCode.CONSUMER_SEND_MSG_BACK: "send_back",
+        RequestCode.END_TRANSACTION: "end_transaction",
+        RequestCode.LOCK_BATCH_MQ: "lock_queues",
+        RequestCode.UNLOCK_BATCH_MQ: "unlock_queues",
+        RequestCode.CHECK_CLIENT_CONFIG: "check_client_config",
+    }
+
+    def __init__(self, broker: Broker) -> None:
+        Calls.__init__(self, broker)
+        self._turns = itertools.count()
+
+    def query_consumer_offset(self, session: Peer, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        offset = self.broker.offsets.get(fields["consumerGroup"], fields["topic"], fields["queueId"])
+        if offset is None:
+            queue = self.queue(fields)
+            # A young queue is read from its start; in an old one the client's own policy decides (rocketmq.md 9.6).
+            if queue is None or not self.broker.young(queue):
+                return request.reply(
+                    ResponseCode.QUERY_NOT_FOUND,
+                    remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",
+                )
+            offset = 0
+        return request.reply(ext={"offset": str(offset)})
+
+    def update_consumer_offset(self, session: Peer, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        check_group_name(fields["consumerGroup"])
+        if fields["queueId"] < 0 or fields["commitOffset"] < 0:
+            raise Refused("queueId and commitOffset must not be negative")
+        check_topic_name(fields["topic"].encode())
+        group, topic, queue_id = fields["consumerGroup"], fields["topic"], fields["queueId"]
+        self.broker.offsets.commit(group, topic, queue_id, fields["commitOffset"])
+        channels = self.broker.queueing.log_channels(topic.encode(), group.encode())
+        if channels is not None:  # an NSQ channel of that name goes where its group is told to
+            channels.reset(group.encode(), {queue_id: fields["commitOffset"]})
+        return request.reply()
+
+    def heartbeat(self, session: Peer, request: RemotingCommand) -> Answer:
+        data = self.json(request)
+        client_id = data.get("clientID")
+        if not isinstance(client_id, str) or not 0 < len(client_id.encode()) <= CLIENT_ID_BYTES_MAX:
+            raise Refused(f"clientID must have 1 to {CLIENT_ID_BYTES_MAX} bytes")
+        producers = [p for p in data.get("producerDataSet") or [] if isinstance(p, dict)]
+        consumers = [c for c in data.get("consumerDataSet") or [] if isinstance(c, dict)]
+        if len(producers) + len(consumers) > GROUPS_PER_HEARTBEAT_MAX:
+            raise Refused(f"a heartbeat names at most {GROUPS_PER_HEARTBEAT_MAX} groups")
+        broker = self.broker
+        taken: list[tuple[str, dict[str, Any], dict[str, Subscription]]] = []
+        for about in consumers:
+            name = str(about.get("groupName") or "")
+            check_group_name(name)
+            wanted = [s for s in about.get("subscriptionDataSet") or [] if isinstance(s, dict)]
+            if len(wanted) > SUBSCRIPTIONS_MAX:
+                raise Refused(f"a group subscribes to at most {SUBSCRIPTIONS_MAX} topics")
+            taken.append((name, about, dict(_subscription(s) for s in wanted)))
+        member = Member(client_id, session, _language(request.language), request.version, broker.mono_ms)
+        for producer in producers:
+            name = str(producer.get("groupName") or "")
+            check_group_name(name)
+            broker.clients.producer_heard(name, member)
+        for name, about, subscriptions in taken:
+            group = broker.groups.find(name, broker.now_ms)
+            if about.get("messageModel") != "BROADCASTING":
+                broker.retry_topic_of(name)
+            changed = broker.clients.consumer_heard(name, member, about, subscriptions)
+            if changed and group.notify_changes:
+                self.tell(broker.clients.consumers[name])
+        return request.reply()
+
+    def tell(self, online: ConsumerGroup) -> None:
+        """Ask the members of a group to share the queues anew (code 40)."""
+        for member in online.members.values():
+            member.peer.push(
+                RemotingCommand(
+                    RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
+                    {"consumerGroup": online.name},
+                    flag=FLAG_ONEWAY,
+                    language=LanguageCode.JAVA,
+                )
+            )
+
+    def unregister(self, session: Peer, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        for online in self.broker.clients.leave(
+            fields["clientID"], fields["producerGroup"] or "", fields["consumerGroup"] or ""
+        ):
+            self.tell(online)
+        return request.reply()
+
+    def consumer_ids(self, session: Peer, request: RemotingCommand) -> Answer:
+        name = read_fields(request.code, request.ext)["consumerGroup"]
+        online = self.broker.clients.consumers.get(name)
+        if online is None:
+            raise Refused(f"no consumer for this group, {name}")
+        return request.reply(body=fastjson.dumps({"consumerIdList": sorted(online.members)}))
+
+    def send_back(self, session: Peer, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        check_group_name(fields["group"])
+        retry_max = fields["maxReconsumeTimes"] if request.version >= 121 else None
+        placed = self.broker.send_back(
+            fields["offset"],
+            fields["group"],
+            fields["delayLevel"],
+            retry_max,
+            fields["originMsgId"] or "",
+            fields["delayMillis"],
+        )
+        reply = request.reply()
+        if placed is None:
+            return reply
+        session.answer_when_stored(self.broker.retry_topic_of(fields["group"]), reply)
+        return None
+
+    def end_transaction(self, session: Peer, request: RemotingCommand) -> Answer:
+        self.broker.transactions.end(read_fields(request.code, request.ext))
+        return request.reply()
+
+    def ask_producer(self, group: str, data: bytes, fields: dict[str, str]) -> bool:
+        """Ask one producer of a group what became of a transaction (code 39); False when none is online."""
+        members = list(self.broker.clients.producers.get(group, {}).values())
+        if not members:
+            return False
+        member = members[next(self._turns) % len(members)]
+        member.peer.push(
+            RemotingCommand(
+                RequestCode.CHECK_TRANSACTION_STATE, fields, data, flag=FLAG_ONEWAY, language=LanguageCode.JAVA
+            )
+        )
+        return True
+
+    def _lock_request(self, request: RemotingCommand) -> tuple[str, str, list[tuple[str, str, int]]]:
+        data = self.json(request)
+        queues = []
+        for q in data.get("mqSet") or []:
+            if not isinstance(q, dict) or not isinstance(q.get("queueId"), int):
+                raise Refused("mqSet holds no message queues")
+            queues.append((str(q.get("topic")), str(q.get("brokerName")), q["queueId"]))
+        return str(data.get("consumerGroup")), str(data.get("clientId")), queues
+
+    def lock_queues(self, session: Peer, request: RemotingCommand) -> Answer:
+        group, client, queues = self._lock_request(request)
+        held = self.broker.locks.lock(group, client, queues, self.broker.mono_ms)
+        body = {"lockOKMQSet": [{"brokerName": b, "queueId": q, "topic": t} for t, b, q in held]}
+        return request.reply(body=fastjson.dumps(body))
+
+    def unlock_queues(self, session: Peer, request: RemotingCommand) -> Answer:
+        self.broker.locks.unlock(*self._lock_request(request))
+        return request.reply()
+
+    def check_client_config(self, session: Peer, request: RemotingCommand) -> Answer:
+        about = self.json(request).get("subscriptionData") or {}
+        if isinstance(about, dict) and about.get("expressionType", "TAG") not in ("TAG", None):
+            raise Refused("The broker does not support consumer to filter message by SQL92")
+        return request.reply()
+
+
+def _language(code: int) -> str:
+    try:
+        return LanguageCode(code).name
+    except ValueError:
+        return "OTHER"
+
+
+def _subscription(data: dict[str, Any]) -> tuple[str, Subscription]:
+    topic = data.get("topic")
+    if not isinstance(topic, str):
+        raise Refused("a subscription names no topic")
+    kind = data.get("expressionType") or "TAG"
+    expression = data.get("subString")
+    expression = expression if isinstance(expression, str) else "*"
+    # Foreign clients leave tagsSet and codeSet out, or wrong: both follow from the expression.
+    tags, codes = parse_tags(expression) if kind == "TAG" else ([], [])
+    version = data.get("subVersion")
+    return topic, Subscription(topic, expression, str(kind), version if isinstance(version, int) else 0, tags, codes)

@@ -1,0 +1,151 @@
+"""Figures of topics, groups and the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock import __version__
+from penstock.broker.clients import Peer
+from penstock.errors import Refused
+from penstock.fronts.requests.calls import Answer, Calls
+from penstock.wire import fastjson, record
+from penstock.wire.codes import RequestCode, read_fields
+from penstock.wire.remoting import RemotingCommand
+
+
+class Statistics(Calls):
+    """Figures in the words of RocketMQ's tools."""
+
+    TABLE = {
+        RequestCode.GET_TOPIC_STATS_INFO: "topic_stats",
+        RequestCode.GET_CONSUME_STATS: "consume_stats",
+        RequestCode.GET_BROKER_CONSUME_STATS: "broker_consume_stats",
+        RequestCode.VIEW_BROKER_STATS_DATA: "stats_data",
+        RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: "groups_of_topic",
+        RequestCode.QUERY_TOPICS_BY_CONSUMER: "topics_of_group",
+        RequestCode.QUERY_CONSUME_TIME_SPAN: "consume_time_span",
+        RequestCode.GET_BROKER_RUNTIME_INFO: "runtime_info",
+    }
+
+    def topic_stats(self, session: Peer, request: RemotingCommand) -> Answer:
+        name = read_fields(request.code, request.ext)["topic"]
+        store, table = self.broker.store, fastjson.Pairs()
+        for queue_id, queue in enumerate(self.topic(name).queues):
+            last = store.store_time(queue, queue.visible_end() - 1) if queue.visible_end() > queue.min_offset else 0
+            figures = {"lastUpdateTimestamp": last, "maxOffset": queue.visible_end(), "minOffset": queue.min_offset}
+            table.append((self.queue_key(name, queue_id), figures))
+        return request.reply(body=fastjson.dumps({"offsetTable": table}))
+
+    def consume_stats(self, session: Peer, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        return request.reply(body=fastjson.dumps(self._consume_stats(fields["consumerGroup"], fields["topic"] or "")))
+
+    def _consume_stats(self, group: str, only: str) -> dict[str, Any]:
+        broker, table, rate = self.broker, fastjson.Pairs(), 0.0
+        online = broker.clients.consumers.get(group)
+        for name in [only] if only else broker.offsets.topics_of(group):
+            topic = broker.topics.get(name.encode())
+            if topic is None or (online is not None and not only and name not in online.subscriptions):
+                continue
+            for queue_id, queue in enumerate(topic.queues[: topic.read_queues]):
+                at = broker.offsets.get(group, name, queue_id) or 0
+                last = broker.store.store_time(queue, at - 1) if at > queue.min_offset else 0
+                figures = {"brokerOffset": queue.visible_end(), "consumerOffset": at, "lastTimestamp": max(0, last)}
+                table.append((self.queue_key(name, queue_id), figures))
+            rates = broker.stats.rates("GROUP_GET_NUMS", f"{name}@{group}")
+            rate += rates[0].per_second if rates else 0.0
+        return {"consumeTps": rate, "offsetTable": table}
+
+    def broker_consume_stats(self, session: Peer, request: RemotingCommand) -> Answer:
+        found, lag = [], 0
+        for group in sorted({group for _, group in self.broker.offsets.table}):
+            stats = self._consume_stats(group, "")
+            lag += sum(figures["brokerOffset"] - figures["consumerOffset"] for _, figures in stats["offsetTable"])
+            found.append({group: [stats]})
+        body = {"brokerAddr": self.broker_address, "consumeStatsList": found, "totalDiff": lag}
+        return request.reply(body=fastjson.dumps(body))
+
+    @property
+    def broker_address(self) -> str:
+        return record.unpack_host(self.broker.store_host)
+
+    def stats_data(self, session: Peer, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        rates = self.broker.stats.rates(fields["statsName"], fields["statsKey"])
+        if rates is None:
+            raise Refused(f"The stats <{fields['statsName']}> <{fields['statsKey']}> not exist")
+        body = {
+            name: {"avgpt": 0.0, "sum": rate.sum, "tps": rate.per_second}
+            for name, rate in zip(("statsMinute", "statsHour", "statsDay"), rates, strict=True)
+        }
+        return request.reply(body=fastjson.dumps(body))
+
+    def groups_of_topic(self, session: Peer, request: RemotingCommand) -> Answer:
+        name = read_fields(request.code, request.ext)["topic"]
+        groups = set(self.broker.offsets.groups_of(name))
+        groups |= {o.name for o in self.broker.clients.consumers.values() if name in o.subscriptions}
+        return request.reply(body=fastjson.dumps({"groupList": sorted(groups)}))
+
+    def topics_of_group(self, session: Peer, request: RemotingCommand) -> Answer:
+        group = read_fields(request.code, request.ext)["group"]
+        return request.reply(body=fastjson.dumps({"topicList": sorted(self.broker.offsets.topics_of(group))}))
+
+    def consume_time_span(self, session: Peer, request: RemotingCommand) -> Answer:
+        fields = read_fields(request.code, request.ext)
+        store, name, spans = self.broker.store, fields["topic"], []
+        for queue_id, queue in enumerate(self.topic(name).queues):
+            if queue.visible_end() == queue.min_offset:
+                continue
+            at = self.broker.offsets.get(fields["group"], name, queue_id) or 0
+            newest = store.store_time(queue, queue.visible_end() - 1)
+            read = (
+                store.store_time(queue, at - 1) if at > queue.min_offset else store.store_time(queue, queue.min_offset)
+            )
+            spans.append(
+                {
+                    "consumeTimeStamp": read,
+                    "delayTime": 0 if at >= queue.visible_end() else max(0, self.broker.now_ms - read),
+                    "maxTimeStamp": newest,
+                    "messageQueue": self.queue_key(name, queue_id),
+                    "minTimeStamp": store.store_time(queue, queue.min_offset),
+                }
+            )
+        return request.reply(body=fastjson.dumps({"consumeTimeSpanSet": spans}))
+
+    def runtime_info(self, session: Peer, request: RemotingCommand) -> Answer:
+        broker, store = self.broker, self.broker.store
+        used, total = broker.files.usage(broker.folder)
+        puts = broker.stats.value("BROKER_PUT_NUMS", broker.config.cluster_name)
+        gets = broker.stats.value("BROKER_GET_NUMS", broker.config.cluster_name)
+        put_rate = broker.stats.rates("BROKER_PUT_NUMS", broker.config.cluster_name)
+        get_rate = broker.stats.rates("BROKER_GET_NUMS", broker.config.cluster_name)
+        put_text = " ".join([f"{put_rate[0].per_second if put_rate else 0.0}"] * 3)
+        get_text = " ".join([f"{get_rate[0].per_second if get_rate else 0.0}"] * 3)
+        up_s = (broker.clock.now_ms() - broker.started_ms) // 1000
+        ratio = str(round(used / max(1, total), 4))
+        table: dict[str, Any] = {
+            "brokerVersionDesc": "V4_9_8", "brokerVersion": 409, "penstockVersion": __version__,
+            "bootTimestamp": broker.started_ms, "startAcceptSendRequestTimeStamp": broker.started_ms,
+            "runtime": f"[ {up_s // 86400} days, {up_s // 3600 % 24} hours, {up_s // 60 % 60} minutes, {up_s % 60} seconds ]",
+            "putTps": put_text, "getTransferedTps": get_text, "getFoundTps": get_text, "getMissTps": "0.0 0.0 0.0",
+            "getTotalTps": get_text,
+            "msgPutTotalYesterdayMorning": 0, "msgPutTotalTodayMorning": 0, "msgPutTotalTodayNow": puts,
+            "msgGetTotalYesterdayMorning": 0, "msgGetTotalTodayMorning": 0, "msgGetTotalTodayNow": gets,
+            "pageCacheLockTimeMills": 0, "earliestMessageTimeStamp": -1,
+            "commitLogDiskRatio": ratio, "consumeQueueDiskRatio": ratio, "dispatchBehindBytes": 0,
+            "remainTransientStoreBufferNumbs": 0, "remainHowManyDataToCommit": "0 B",
+            "remainHowManyDataToFlush": f"{store.end_position - store.flushed_position} B",
+            "commitLogDirCapacity": f"Total : {total}, Free : {total - used}.",
+            "commitLogMinOffset": store.min_position, "commitLogMaxOffset": store.end_position,
+            "putMessageEntireTimeMax": 0, "putMessageTimesTotal": puts, "putMessageFailedTimes": 0,
+            "putMessageSizeTotal": store.end_position - store.min_position, "putMessageDistributeTime": "",
+            "putMessageAverageSize": 0.0, "getMessageEntireTimeMax": 0, "dispatchMaxBuffer": 0,
+            "putLatency99": 0, "putLatency999": 0,
+        }  # fmt: skip
+        for name in ("send", "pull", "query"):
+            table |= {f"{name}ThreadPoolQueueSize": 0, f"{name}ThreadPoolQueueCapacity": 10_000}
+            table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = 0
+        table |= {"EndTransactionQueueSize": 0, "EndTransactionThreadPoolQueueCapacity": 100_000}
+        for level, offset in broker.delay_offsets()["offsetTable"].items():
+            table[f"scheduleMessageOffset_{level}"] = f"{offset},{offset}"
+        return request.reply(body=fastjson.dumps({"table": {key: str(value) for key, value in table.items()}}))
