@@ -33,7 +33,7 @@ from typing import Any, NamedTuple, Protocol
 import lmdb
 
 from penstock.errors import StoreError
-from penstock.lmdbfile import Damaged, LmdbFile
+from penstock.lmdbfile import Damaged, LmdbFile, Tree
 from penstock.message import ReceivedMessage
 from penstock.wire.record import decode_record
 
@@ -48,6 +48,7 @@ _FULLNESS = 0.8
 _ROOM_MIN = 16 << 20
 _RETRY_MS = 1_000
 _UNKNOWN = -1
+_DATABASES = {b"due", b"ids", b"meta"}
 _BROKEN = "broken"
 
 
@@ -105,6 +106,10 @@ def _record(key: bytes, value: bytes) -> bytes | None:
     if int.from_bytes(value[:4]) == len(value) and decode_record(value, decompress=False, check=True) is not None:
         return value
     return None
+
+
+def _holds(file: LmdbFile, tree: Tree) -> bool:
+    return next(iter(file.walk(tree)), None) is not None
 
 
 class Schedule:
@@ -166,8 +171,10 @@ class Schedule:
         """Damaged, when the file holds anything that LMDB would stumble over, or that contradicts itself."""
         with LmdbFile(self.folder / "data.mdb") as file:
             trees = file.trees()
-            if trees and trees.keys() != {b"due", b"ids", b"meta"}:
+            if trees.keys() - _DATABASES or (trees.keys() != _DATABASES and any(_holds(file, tree) for tree in trees.values())):
                 raise Damaged(f"databases {sorted(trees)}")
+            if trees.keys() != _DATABASES:
+                return  # it was being made
             sums = dict.fromkeys(trees, 0)
             for name, tree in trees.items():
                 for key, value, _ in file.walk(tree):
