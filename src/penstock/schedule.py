@@ -23,6 +23,7 @@ import contextlib
 import heapq
 import json
 import logging
+import mmap
 import os
 import time
 import zlib
@@ -152,6 +153,8 @@ class Schedule:
         try:
             if (self.folder / _BROKEN).exists():
                 raise ValueError("a flush had failed")
+            if self._unborn():
+                (self.folder / "data.mdb").unlink()
             if (self.folder / "data.mdb").exists():
                 self._check()
             self._open_environment()
@@ -166,6 +169,14 @@ class Schedule:
                 raise StoreError(f"schedule: {again}") from error
             for id_, due_ms, record in sorted(found):
                 self.put(due_ms, id_, record, id_ - 1)
+
+    def _unborn(self) -> bool:
+        """Whether a power cut came while the file was made: it has no more than the two first pages, one of them empty."""
+        path = self.folder / "data.mdb"
+        if not path.is_file() or path.stat().st_size > 2 * mmap.PAGESIZE:
+            return False
+        data = path.read_bytes()
+        return not any(data[: mmap.PAGESIZE]) or not any(data[mmap.PAGESIZE :])
 
     def _check(self) -> None:
         """Damaged, when the file holds anything that LMDB would stumble over, or that contradicts itself."""
