@@ -182,7 +182,9 @@ class Schedule:
         """Damaged, when the file holds anything that LMDB would stumble over, or that contradicts itself."""
         with LmdbFile(self.folder / "data.mdb") as file:
             trees = file.trees()
-            if trees.keys() - _DATABASES or (trees.keys() != _DATABASES and any(_holds(file, tree) for tree in trees.values())):
+            if trees.keys() - _DATABASES or (
+                trees.keys() != _DATABASES and any(_holds(file, tree) for tree in trees.values())
+            ):
                 raise Damaged(f"databases {sorted(trees)}")
             if trees.keys() != _DATABASES:
                 return  # it was being made

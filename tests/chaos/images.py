@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import bisect
 import contextlib
+import functools
 import itertools
 import json
 import mmap
@@ -45,7 +46,7 @@ MIB = 384
 PAGE = 4096
 IMAGES_PER_RUN = 25
 LEVELS = ("disk", "os")
-SLOW_MS = 300
+SLOW_MS = {"disk": (0, 40), "os": (0, 300, 800)}
 NEEDED = 2 << 30
 TORN = {  # what a power cut leaves and a start sets aside; that nothing is lost with it the oracles see
     "the torn end of the log",
@@ -76,6 +77,7 @@ KINDS = {
 }
 
 
+@functools.cache
 def can_make_images() -> str | None:
     """None where file systems of our own can be mounted, else the reason why not."""
     reason = can_cut_power()
@@ -273,11 +275,23 @@ class Tape:
 ASKED = {"publish", "tell", "postpone", "send"}  # said before the broker can have heard of it
 
 
+class ImageRecorder(CutRecorder):
+    """Knows also of batches that nobody has seen yet: answered or not, each comes whole or not at all."""
+
+    def unseen(self) -> list[tuple[bytes, list[bytes]]]:
+        return [
+            (channel, batch)
+            for channel, seen in self.seen.items()
+            for batch in self.batches
+            if not any(body in seen for body in batch)
+        ]
+
+
 class Known:
     """What the clients of a run know, now or at a mark."""
 
     def __init__(self, kind: Kind, chance: random.Random, events: Path) -> None:
-        self.sends, self.log, self.jobs = senders.Recorder(), LogLoad(chance), CutRecorder(events)
+        self.sends, self.log, self.jobs = senders.Recorder(), LogLoad(chance), ImageRecorder(events)
         self.log.works = kind.log
         self.log.pause_s = 0.005
         self.log.delays_ms = kind.delays_ms
@@ -327,7 +341,9 @@ class Run:
         kind = KINDS[self.kind]
         known = Known(kind, chance, self.folder / "events")
         if not planted:
-            planted = {"program": ("-m", "chaos.slowly", chance.choice(list(SIDES)), str(chance.choice((0, SLOW_MS))))}
+            planted = {
+                "program": ("-m", "chaos.slowly", chance.choice(list(SIDES)), str(chance.choice(SLOW_MS[self.level])))
+            }
         with journalled_disk(self.folder) as (at, mark), contextlib.ExitStack() as stack:
             self.tape.fd = os.open(mark, os.O_WRONLY)
             stack.callback(os.close, self.tape.fd)
@@ -385,6 +401,7 @@ class Run:
         chance = random.Random(cut.seed)
         known = Known(KINDS[self.kind], chance, Path(os.devnull))
         known.replay(self.tape, journal.told(cut.at), journal.moments[cut.at])
+        fresh = known.jobs.unseen()
         known.jobs.power_cut(self.level)
         at = self.folder / "mounted"
         at.mkdir(exist_ok=True)
@@ -398,7 +415,7 @@ class Run:
                 if chance.random() < 0.25:  # cut off again, just when it has put things in order
                     victim.end(signal.SIGKILL)
                     victim.start()
-                there = self._ask(victim, known)
+                there = self._ask(victim, known, fresh)
                 victim.end(signal.SIGTERM)
             report = verify(at / "data")
             assert report.ok, f"offline, after a clean stop: {report.findings[:3]}"
@@ -410,7 +427,7 @@ class Run:
             _run("umount", at)
         return there
 
-    def _ask(self, victim: Victim, known: Known) -> str:
+    def _ask(self, victim: Victim, known: Known, fresh: list[tuple[bytes, list[bytes]]]) -> str:
         kind, jobs = KINDS[self.kind], known.jobs
         there = []
         if kind.sends:
@@ -426,17 +443,25 @@ class Run:
             while (said := jobs.judge_counts(counts(victim.addresses["http"]))) and time.monotonic() < deadline:
                 time.sleep(0.02)
             drain(victim.addresses["nsq"], victim.addresses["http"], jobs)
+            for channel, batch in fresh:
+                came = sum(body in jobs.seen[channel] for body in batch)
+                if came not in (0, len(batch)):
+                    jobs.object("Q7", f"channel {channel!r} got {came} of the {len(batch)} messages of one MPUB")
             if jobs.fault or said:
                 raise Objection("; ".join(filter(None, (said and f"Q6: {said}", jobs.fault))))
             there.append(len(jobs.acked))
         return f"{' and '.join(f'{n:,}' for n in there)} there"
 
 
+class Shown(Exception):
+    """An image of a broker with a planted defect shows it."""
+
+
 # -- campaigns ---------------------------------------------------------------------------------------------------------
 
 
 def crash_images(
-    count: int, tell: Tell, *, kind: str, level: str, seed: int = 0, seconds: float = 4, done: int = 0, of: int = 0,
+    count: int, tell: Tell, *, kind: str, level: str, seed: int = 0, seconds: float = 5, done: int = 0, of: int = 0,
     planted: dict[str, Any] | None = None,
 ) -> int:  # fmt: skip
     """So many images of one run; `done` of `of` were made before. Raises AssertionError. How many were judged."""
@@ -454,7 +479,7 @@ def crash_images(
                 there = run.judge(journal, cut, image)
             except Exception as error:
                 if planted:
-                    raise
+                    raise Shown(f"{what}: {error}") from error
                 run.save()
                 kept = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-failed-{cut.seed}-"))
                 for part in ("events", "log", "checked", "journal", "tape", "run.json"):
@@ -513,13 +538,13 @@ PLANTED = {  # a defect of `defects`, where it shows
 }
 
 
-def find_in_images(defect: str, *, seed: int = 0, count: int = 40) -> tuple[str, float]:
+def find_in_images(defect: str, *, seed: int = 0, count: int = 40, seconds: float = 4) -> tuple[str, float]:
     """Images of a broker with a planted defect: the first objection, and the seconds that took."""
     began = time.monotonic()
     kind, level = PLANTED[defect]
     planted = {"program": ("-m", "chaos.defects", defect), "environment": {"PENSTOCK_PURE": "1"}}
     try:
-        crash_images(count, lambda text: None, kind=kind, level=level, seed=seed, planted=planted)
-    except AssertionError as objection:
-        return str(objection), time.monotonic() - began
+        crash_images(count, lambda text: None, kind=kind, level=level, seed=seed, seconds=seconds, planted=planted)
+    except Shown as shown:
+        return str(shown), time.monotonic() - began
     raise AssertionError(f"no image shows {defect}")

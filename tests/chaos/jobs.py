@@ -240,6 +240,7 @@ class Load:
     def __init__(self, nsq: str, recorder: Recorder, chance: random.Random, pause_s: float = 0) -> None:
         self.nsq, self.recorder, self.pause_s = nsq, recorder, pause_s
         self.number = chance.randrange(1 << 40)
+        self.over = False
         works = [self._publish, self._batches, self._defer]
         works += [lambda r, name=name: self._consume(name, r) for name in CHANNELS for _ in range(2)]
         self._threads = [
@@ -252,6 +253,7 @@ class Load:
             thread.start()
 
     def join(self) -> None:
+        self.over = True
         for thread in self._threads:
             thread.join(30)
             assert not thread.is_alive()
@@ -266,7 +268,9 @@ class Load:
     def _room(self) -> None:
         time.sleep(self.pause_s)
         while self.recorder.behind() > self.behind_max:
-            time.sleep(0.01)  # the consumers are behind: a kill is what is waited for
+            if self.over:
+                raise Lost("nobody catches up any more")
+            time.sleep(0.01)  # the consumers are behind
 
     def _publish(self, chance: random.Random) -> None:
         """PUB, several unanswered."""

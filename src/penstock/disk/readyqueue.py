@@ -589,7 +589,9 @@ class ReadyQueue(Stream):
         for segment, state in opened:
             if state == CHECKED:
                 if kept and segment.first < end:
-                    if segment.first <= kept[len(kept) - 1].first:  # an older life of a file used again: nobody is owed it
+                    if (
+                        segment.first <= kept[len(kept) - 1].first
+                    ):  # an older life of a file used again: nobody is owed it
                         self.pool.put(segment)
                         continue
                     kept[len(kept) - 1].clip(segment.first)  # what was torn off there is no part of the queue
