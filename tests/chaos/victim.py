@@ -204,7 +204,7 @@ def contents(address: str) -> Iterator[tuple[int, int, bytes, str]]:
             offset = 0
             while True:
                 answer = peer.pull(TOPIC, queue_id, offset, maxBytes=1 << 20, maxMsgNums=4096)
-                if answer.code in (17, 19):
+                if answer.code in (1, 17, 19):  # no such queue: its topic was being made
                     break
                 for message in iter_records(answer.body, check=True) if answer.code == 0 else ():
                     yield queue_id, message.queue_offset, message.body, message.offset_msg_id
