@@ -407,16 +407,18 @@ def drain(nsq: str, http_address: str, recorder: Recorder, timeout_s: float = 30
     stop = threading.Event()
 
     def finish_all(channel: bytes) -> None:
-        with contextlib.suppress(Lost), Peer(nsq, 0.1) as peer:
+        with contextlib.suppress(Lost), Peer(nsq) as peer:
             peer.subscribe(channel, 500)
             reader = Reader(peer, recorder, channel)
             while not stop.is_set():
+                peer.socket.settimeout(0.1)  # to wait for messages, and for nothing else
                 try:
                     for message_id, body in reader.messages():
                         reader.finish(message_id, body)
                 except Lost as lost:
                     if "timed out" not in str(lost):
                         raise
+                peer.socket.settimeout(30)
                 reader.say()
 
     threads = [threading.Thread(target=finish_all, args=(name,), daemon=True) for name in CHANNELS]
