@@ -28,7 +28,9 @@ def test_an_answer_before_the_flush_is_found_in_an_image() -> None:
     if reason is not None:
         pytest.skip(f"crash images cannot be made here: {reason}")
     said, _ = find_in_images("answered before flush", seed=3, count=20, seconds=1.5)
-    assert said  # which cut comes first is a matter of time: messages lost, or the log damaged below its durable position
+    assert (
+        said
+    )  # which cut comes first is a matter of time: messages lost, or the log damaged below its durable position
 
 
 def journal(path: Path) -> Journal:
