@@ -218,8 +218,8 @@ class ReadySegment:
         self.cut = False
         if self.room(0, 0):
             log.warning("no room to go on in %s", self.path.name)
-        if self.end < max(limit, self.allocated):  # what was torn off is not found by the next start either
-            self.base[self.end] = 0
+        if self.end < max(limit, self.allocated) and self.base[self.end]:  # a page that holds something is on the disk
+            self.base[self.end] = 0  # what was torn off is not found by the next start either
         self._put_heads(NOT_CLEAN if self.damaged or clean < 0 else self.count)
         return CHECKED
 
