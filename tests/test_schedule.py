@@ -449,3 +449,23 @@ def test_entries_without_sums_are_read(tmp_path: Path) -> None:
         txn.delete(b"sum", db=meta)
     env.close()
     assert everything(tmp_path, clock) == list(range(20, 60))
+
+
+def test_a_schedule_that_was_being_made_is_no_damage(tmp_path: Path) -> None:
+    """A power cut between the first bytes of the file and its last database: nothing was in it, nothing is set aside."""
+    clock = FakeClock()
+    filled(tmp_path / "whole", clock)
+    folder = tmp_path / "making"
+    folder.mkdir()
+    with lmdb.open(str(folder), max_dbs=3) as env:
+        states = [(folder / "data.mdb").read_bytes()]
+        for name in (b"due", b"ids"):
+            env.open_db(name)
+            states.append((folder / "data.mdb").read_bytes())
+    states += [bytes(8192), bytes(4096) + states[0][4096:], states[0][:4096] + bytes(4096), states[0][:4096], b""]
+    for number, state in enumerate(states):
+        copy = tmp_path / str(number)
+        shutil.copytree(tmp_path / "whole", copy)
+        (copy / "schedule" / "data.mdb").write_bytes(state)
+        assert everything(copy, FakeClock(clock.now_ms(), clock.monotonic_ms())) == list(range(20, 60))
+        assert not (copy / "lost+found").exists(), number

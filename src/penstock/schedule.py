@@ -23,6 +23,7 @@ import contextlib
 import heapq
 import json
 import logging
+import mmap
 import os
 import time
 import zlib
@@ -33,7 +34,7 @@ from typing import Any, NamedTuple, Protocol
 import lmdb
 
 from penstock.errors import StoreError
-from penstock.lmdbfile import Damaged, LmdbFile
+from penstock.lmdbfile import Damaged, LmdbFile, Tree
 from penstock.message import ReceivedMessage
 from penstock.wire.record import decode_record
 
@@ -48,6 +49,7 @@ _FULLNESS = 0.8
 _ROOM_MIN = 16 << 20
 _RETRY_MS = 1_000
 _UNKNOWN = -1
+_DATABASES = {b"due", b"ids", b"meta"}
 _BROKEN = "broken"
 
 
@@ -107,6 +109,10 @@ def _record(key: bytes, value: bytes) -> bytes | None:
     return None
 
 
+def _holds(file: LmdbFile, tree: Tree) -> bool:
+    return next(iter(file.walk(tree)), None) is not None
+
+
 class Schedule:
     """Delayed messages by due time. The LMDB environment is made with the first of them."""
 
@@ -147,6 +153,8 @@ class Schedule:
         try:
             if (self.folder / _BROKEN).exists():
                 raise ValueError("a flush had failed")
+            if self._unborn():
+                (self.folder / "data.mdb").unlink()
             if (self.folder / "data.mdb").exists():
                 self._check()
             self._open_environment()
@@ -162,12 +170,24 @@ class Schedule:
             for id_, due_ms, record in sorted(found):
                 self.put(due_ms, id_, record, id_ - 1)
 
+    def _unborn(self) -> bool:
+        """Whether a power cut came while the file was made: it has no more than the two first pages, one of them empty."""
+        path = self.folder / "data.mdb"
+        if not path.is_file() or path.stat().st_size > 2 * mmap.PAGESIZE:
+            return False
+        data = path.read_bytes()
+        return not any(data[: mmap.PAGESIZE]) or not any(data[mmap.PAGESIZE :])
+
     def _check(self) -> None:
         """Damaged, when the file holds anything that LMDB would stumble over, or that contradicts itself."""
         with LmdbFile(self.folder / "data.mdb") as file:
             trees = file.trees()
-            if trees and trees.keys() != {b"due", b"ids", b"meta"}:
+            if trees.keys() - _DATABASES or (
+                trees.keys() != _DATABASES and any(_holds(file, tree) for tree in trees.values())
+            ):
                 raise Damaged(f"databases {sorted(trees)}")
+            if trees.keys() != _DATABASES:
+                return  # it was being made
             sums = dict.fromkeys(trees, 0)
             for name, tree in trees.items():
                 for key, value, _ in file.walk(tree):

@@ -1,6 +1,7 @@
-"""`./run chaos [--short] [--seed N] [--only log|queue|cuts|defects]`: kills and power cuts for log topics, kills for queue
-topics, power cuts with one side's flushes slowed, then brokers with planted defects, each of which the oracle must find.
-With --long ten times as many, and 300 of those power cuts; --slow SIDE slows always the same one.
+"""`./run chaos [--short] [--seed N] [--only log|queue|cuts|images|defects]`: kills and power cuts for log topics, kills for
+queue topics, power cuts with one side's flushes slowed, 300 crash images, then brokers with planted defects, each of which
+the oracle must find. With --long ten times as many kills, 300 of those power cuts, 2,000 images; --slow SIDE slows always the
+same one. `--only images --again FOLDER --seed N` makes one image again whose run was kept when it failed.
 
 `./run chaos spark`: a query from a topic to topics, 200,000 rows, 30 kills each of its driver, its executors and the
 brokers; with --short 2,400 rows and 3 kills of each; --minutes N makes no kills later than that.
@@ -19,6 +20,7 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / 
 
 from chaos.campaign import Tell, can_cut_power, kills, power_cuts  # noqa: E402
 from chaos.defects import DEFECTS  # noqa: E402
+from chaos.images import PLANTED, again, all_images, can_make_images, find_in_images  # noqa: E402
 from chaos.queuecuts import queue_power_cuts  # noqa: E402
 from chaos.queuekills import find_defect, queue_kills  # noqa: E402
 from chaos.slowly import SIDES  # noqa: E402
@@ -30,7 +32,8 @@ def main() -> None:
     parser.add_argument("--short", action="store_true", help="50 kills, 5 power cuts a level (the default)")
     parser.add_argument("--long", action="store_true", help="500 kills, 50 power cuts a level")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
-    parser.add_argument("--only", choices=("log", "queue", "cuts", "defects"))
+    parser.add_argument("--only", choices=("log", "queue", "cuts", "images", "defects"))
+    parser.add_argument("--again", type=Path, help="images: the folder of a run that was kept")
     parser.add_argument("--slow", choices=tuple(SIDES), default="", help="cuts: whose flushes are late")
     parser.add_argument("--minutes", type=float, default=0, help="spark: no kills after so many, but the checks")
     given = parser.parse_args()
@@ -55,6 +58,9 @@ def main() -> None:
         sinks.run(many, tell, rows=rows, per_batch=per_batch, seed=given.seed, minutes=given.minutes)
         print(f"{(time.monotonic() - began) / 60:.1f} minutes")
         return
+    if given.again is not None:
+        again(given.again, given.seed, tell)
+        return
     if given.only in (None, "log"):
         log_topics(times, given.seed, tell)
     if given.only in (None, "queue"):
@@ -69,7 +75,20 @@ def main() -> None:
             tell("power cuts: nothing answered a second before was lost, nothing finished a second before came again")
         else:
             tell(f"no power cuts: {reason}")
+    no_images = can_make_images() if given.only in (None, "images", "defects") else None
+    if given.only in (None, "images"):
+        if no_images is None:
+            began = time.monotonic()
+            count = all_images(2_000 if given.long else 300, tell, seed=given.seed)
+            tell(
+                f"{count:,} crash images in {(time.monotonic() - began) / 60:.1f} minutes: what was promised is in each"
+            )
+        else:
+            tell(f"no crash images: {no_images}")
     if given.only in (None, "defects"):
+        for name in PLANTED if no_images is None else ():
+            said, seconds = find_in_images(name, seed=given.seed)
+            tell(f"planted: {name:28} found in an image in {seconds:.1f} s: {said[:80]}")
         for name, (_, rules) in DEFECTS.items():
             rule, seconds = find_defect(name, seed=given.seed)
             tell(f"planted: {name:28} found by {rule} in {seconds:.1f} s")

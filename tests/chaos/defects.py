@@ -5,7 +5,9 @@ It runs with PENSTOCK_PURE=1: compiled modules cannot be changed from outside.
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +15,7 @@ from typing import Any
 from penstock.broker.queuetopics import QueueTopic
 from penstock.cli.main import main
 from penstock.disk.cursorfile import CursorFile
+from penstock.disk.files import Files
 from penstock.disk.readyqueue import ReadyQueue, ReadySegment
 
 
@@ -121,6 +124,32 @@ def ids_again() -> None:
     ReadyQueue.append = counted  # type: ignore[method-assign]
 
 
+def answered_before_flush() -> None:
+    """Every flush is said to be over when it begins."""
+    datasync = Files.datasync
+
+    def later(self: Files, fd: int) -> None:
+        copy = os.dup(fd)
+        threading.Timer(0.05, lambda: (datasync(self, copy), os.close(copy))).start()
+
+    Files.datasync = later  # type: ignore[method-assign]
+
+
+def over_before_its_copy() -> None:
+    """What fell due is over when it was copied, not when the copy is durable; and queues are flushed slowly."""
+    from chaos.slowly import slow
+    from penstock.broker.moving import Moving
+
+    arrive = Moving.arrive
+
+    def over(self: Moving, *words: Any) -> None:
+        arrive(self, *words)
+        self._arrived[-1].flush = 0
+
+    Moving.arrive = over  # type: ignore[method-assign]
+    slow("queues", 300)
+
+
 DEFECTS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {  # what is planted, the rules that may object first
     "answered before appended": (answered_before_appended, ("Q1", "Q6")),
     "finished in memory": (finish_in_memory, ("Q5", "Q6")),
@@ -133,6 +162,13 @@ DEFECTS: dict[str, tuple[Callable[[], None], tuple[str, ...]]] = {  # what is pl
 }
 
 
+BELOW: dict[str, Callable[[], None]] = {  # what no kill can show, only what the disk did not get (`images`)
+    "answered before flush": answered_before_flush,
+    "over before its copy": over_before_its_copy,
+}
+
+
 if __name__ == "__main__":
-    DEFECTS[sys.argv.pop(1)][0]()
+    name = sys.argv.pop(1)
+    (BELOW.get(name) or DEFECTS[name][0])()
     main()

@@ -16,7 +16,7 @@ import threading
 import time
 import urllib.request
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,7 @@ class Recorder:
     early_s = EARLY_S
 
     def __init__(self, lines: Path) -> None:
+        self.now: Callable[[], float] = time.monotonic
         self.lock = threading.Lock()
         self.lines = lines.open("a")
         self.life = 0  # of the broker
@@ -135,7 +136,7 @@ class Recorder:
 
     def received(self, channel: bytes, data: bytes) -> bytes:
         """A message frame: it is held against everything known. Its body."""
-        now = time.monotonic()
+        now = self.now()
         stamp, attempts, message_id, body = (*struct.unpack(">qH16s", data[:26]), data[26:])
         with self.lock:
             self.line("received", channel, message_id, attempts, body.split(b"|")[0])
@@ -169,6 +170,20 @@ class Recorder:
         """Something promised was not kept; the campaign ends with the first of these."""
         self.line("OBJECTION", rule, text)
         self.fault = self.fault or f"{rule}: {text}"
+
+    def postpone(self, channel: bytes, message_id: bytes, body: bytes, delay_ms: int) -> list[float]:
+        """A REQ is about to be sent. What stands for it until its answer comes."""
+        with self.lock:
+            self.line("REQ", channel, message_id, delay_ms)
+            postponed = [self.now() + delay_ms / 1000, self.life]
+            self.postponed[channel, body] = postponed
+        return postponed
+
+    def tell(self, channel: bytes, finished: list[bytes]) -> None:
+        """FINs are about to be sent."""
+        with self.lock:
+            self.line("FIN", channel, *(body.split(b"|")[0] for body in finished))
+            self.told[channel].update(finished)
 
     def effective(self, channel: bytes, finished: list[bytes], requeued: list[list[float]]) -> None:
         """The answer behind these FINs and REQs came."""
@@ -216,11 +231,16 @@ class Recorder:
 
 
 class Load:
-    """Three producers and two consumers a channel, until the connection ends."""
+    """Three producers and two consumers a channel, until the connection ends. A producer rests so long behind each answer."""
 
-    def __init__(self, nsq: str, recorder: Recorder, chance: random.Random) -> None:
-        self.nsq, self.recorder = nsq, recorder
+    behind_max = BEHIND_MAX
+    delays_ms = (1, 50, 300, 1500)
+    gives_back = 0.08  # of what is received
+
+    def __init__(self, nsq: str, recorder: Recorder, chance: random.Random, pause_s: float = 0) -> None:
+        self.nsq, self.recorder, self.pause_s = nsq, recorder, pause_s
         self.number = chance.randrange(1 << 40)
+        self.over = False
         works = [self._publish, self._batches, self._defer]
         works += [lambda r, name=name: self._consume(name, r) for name in CHANNELS for _ in range(2)]
         self._threads = [
@@ -233,6 +253,7 @@ class Load:
             thread.start()
 
     def join(self) -> None:
+        self.over = True
         for thread in self._threads:
             thread.join(30)
             assert not thread.is_alive()
@@ -245,8 +266,11 @@ class Load:
         return b"%s%d.%d|" % (kind, self.number, number) + chance.randbytes(chance.choice((4, 100, 800, 3000)))
 
     def _room(self) -> None:
-        while self.recorder.behind() > BEHIND_MAX:
-            time.sleep(0.01)  # the consumers are behind: a kill is what is waited for
+        time.sleep(self.pause_s)
+        while self.recorder.behind() > self.behind_max:
+            if self.over:
+                raise Lost("nobody catches up any more")
+            time.sleep(0.01)  # the consumers are behind
 
     def _publish(self, chance: random.Random) -> None:
         """PUB, several unanswered."""
@@ -280,10 +304,10 @@ class Load:
         with Peer(self.nsq) as peer:
             while True:
                 self._room()
-                delay_ms = chance.choice((1, 50, 300, 1500))
+                delay_ms = chance.choice(self.delays_ms)
                 body = self._body(b"d", number, chance)
                 number += 1
-                self.recorder.publish([body], time.monotonic() + delay_ms / 1000)
+                self.recorder.publish([body], self.recorder.now() + delay_ms / 1000)
                 peer.send(b"DPUB %s %d\n" % (TOPIC, delay_ms) + sized(body))
                 self._ok(peer, [body])
 
@@ -304,7 +328,7 @@ class Load:
                     luck = chance.random()
                     if luck < 0.08 and kept < KEEP_MAX:
                         kept += 1  # in flight until the kill
-                    elif luck < 0.16:
+                    elif luck < 0.08 + self.gives_back:
                         reader.requeue(message_id, body, chance.choice((0, 0, 100, 600)))
                     else:
                         reader.finish(message_id, body)
@@ -344,18 +368,12 @@ class Reader:
 
     def requeue(self, message_id: bytes, body: bytes, delay_ms: int) -> None:
         self._words.append(b"REQ %s %d\n" % (message_id, delay_ms))
-        with self.recorder.lock:
-            self.recorder.line("REQ", self.channel, message_id, delay_ms)
-            postponed = [time.monotonic() + delay_ms / 1000, self.recorder.life]
-            self.recorder.postponed[self.channel, body] = postponed
-        self._requeued.append(postponed)
+        self._requeued.append(self.recorder.postpone(self.channel, message_id, body, delay_ms))
 
     def say(self) -> None:
         """Send it."""
         if self._words:
-            with self.recorder.lock:
-                self.recorder.line("FIN", self.channel, *(body.split(b"|")[0] for body in self._finished))
-                self.recorder.told[self.channel].update(self._finished)
+            self.recorder.tell(self.channel, self._finished)
             self._marks.append((self._finished, self._requeued))
             self.peer.send(b"".join(self._words) + MARK)
             self._words, self._finished, self._requeued = [], [], []
@@ -389,16 +407,18 @@ def drain(nsq: str, http_address: str, recorder: Recorder, timeout_s: float = 30
     stop = threading.Event()
 
     def finish_all(channel: bytes) -> None:
-        with contextlib.suppress(Lost), Peer(nsq, 0.1) as peer:
+        with contextlib.suppress(Lost), Peer(nsq) as peer:
             peer.subscribe(channel, 500)
             reader = Reader(peer, recorder, channel)
             while not stop.is_set():
+                peer.socket.settimeout(0.1)  # to wait for messages, and for nothing else
                 try:
                     for message_id, body in reader.messages():
                         reader.finish(message_id, body)
                 except Lost as lost:
                     if "timed out" not in str(lost):
                         raise
+                peer.socket.settimeout(30)
                 reader.say()
 
     threads = [threading.Thread(target=finish_all, args=(name,), daemon=True) for name in CHANNELS]

@@ -5,6 +5,7 @@ idempotent sends, with one side's flushes slowed, so that the cut falls between 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import random
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from chaos.queuekills import QUIET_S, SETTINGS, Objection
 from chaos.slowly import SIDES
 from chaos.victim import Victim
 from fronts.raw_peer import RawPeer
-from penstock.wire.record import iter_records
+from penstock.wire.record import BatchItem, encode_batch, iter_records
 
 CUTS_PER_IMAGE = 20
 WINDOW_S = 1.2  # the promised second, and the turns of a busy machine
@@ -48,17 +49,17 @@ class CutRecorder(Recorder):
 
     def publish(self, bodies: list[bytes], due: float = 0.0) -> None:
         super().publish(bodies, due)
-        self.sent_at[bodies[0]] = time.monotonic()
+        self.sent_at[bodies[0]] = self.now()
 
     def answered(self, bodies: list[bytes]) -> None:
         super().answered(bodies)
-        now = time.monotonic()
+        now = self.now()
         self.last_answered = max(self.last_answered, self.sent_at.pop(bodies[0], 0.0))
         self.answered_at.update(dict.fromkeys(bodies, now))
 
     def effective(self, channel: bytes, finished: list[bytes], requeued: list[list[float]]) -> None:
         super().effective(channel, finished, requeued)
-        self.effects.append((time.monotonic(), channel, finished, requeued))
+        self.effects.append((self.now(), channel, finished, requeued))
 
     def power_cut(self, level: str) -> None:
         """Forget what need not be there."""
@@ -90,17 +91,21 @@ class CutRecorder(Recorder):
 class LogLoad:
     """RocketMQ clients: delayed messages, transactions, sends that are repeated."""
 
-    topics = ("Later", "Deal", "Once")
+    topics = ("Later", "Deal", "Once", "Many")
+    works: tuple[str, ...] = ("_later", "_deal", "_once", "_many")
+    pause_s = 0.002  # the log must fit its disk
+    delays_ms = (20, 300, 900)
 
     def __init__(self, chance: random.Random) -> None:
         self.chance = chance
         self.acked: dict[bytes, float] = {}
         self.last_answered = 0.0
-        self.number = 0
+        self.now: Callable[[], float] = time.monotonic
+        self._numbers = itertools.count(1)
         self._threads: list[threading.Thread] = []
 
     def start(self, address: str) -> None:
-        works = (self._later, self._deal, self._once)
+        works = [getattr(self, name) for name in self.works]
         self._threads = [threading.Thread(target=self._run, args=(work, address), daemon=True) for work in works]
         for thread in self._threads:
             thread.start()
@@ -113,16 +118,18 @@ class LogLoad:
     def _run(self, work: Callable[[RawPeer, bytes], int], address: str) -> None:
         with contextlib.suppress(OSError, EOFError), RawPeer(address) as peer:
             while True:
-                self.number += 1
-                body = b"%s %d" % (work.__name__.encode(), self.number)
-                sent_at = time.monotonic()
+                body = b"%s %d" % (work.__name__.encode(), next(self._numbers))
+                sent_at = self.now()
                 if work(peer, body) == 0:
-                    self.acked[body] = time.monotonic()
-                    self.last_answered = max(self.last_answered, sent_at)
-                time.sleep(0.002)  # the log must fit its disk
+                    self.answered(body, sent_at)
+                time.sleep(self.pause_s)
+
+    def answered(self, body: bytes, sent_at: float) -> None:
+        self.acked[body] = self.now()
+        self.last_answered = max(self.last_answered, sent_at)
 
     def _later(self, peer: RawPeer, body: bytes) -> int:
-        return peer.send("Later", body, {"TIMER_DELAY_MS": str(self.chance.choice((20, 300, 900)))}).code
+        return peer.send("Later", body, {"TIMER_DELAY_MS": str(self.chance.choice(self.delays_ms))}).code
 
     def _deal(self, peer: RawPeer, body: bytes) -> int:
         half = peer.send("Deal", body, {"TRAN_MSG": "true", "PGROUP": "PG", "UNIQ_KEY": body.hex()}, f=4)
@@ -142,6 +149,25 @@ class LogLoad:
             return first.code or again.code
         assert (first.code, first.ext["queueOffset"]) == (again.code, again.ext["queueOffset"])
         return again.code
+
+    def _many(self, peer: RawPeer, body: bytes) -> int:
+        others = [body + b".%d" % number for number in range(self.chance.choice((1, 7, 40)))]
+        fields = {
+            "a": "PG",
+            "b": "Many",
+            "c": "TBW102",
+            "d": 4,
+            "e": len(others) % 4,
+            "f": 0,
+            "g": 5,
+            "h": 0,
+            "m": "true",
+        }
+        sent_at = self.now()
+        code = peer.ask(320, fields, encode_batch(map(BatchItem, (body, *others)))).code
+        for other in others if code == 0 else ():
+            self.answered(other, sent_at)
+        return code
 
     def check(self, address: str, level: str, wait_s: float = 4) -> str:
         """The objection, or nothing. What is delayed may take its time."""

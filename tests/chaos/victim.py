@@ -12,7 +12,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -117,13 +117,36 @@ class Recorder:
     seen_end: dict[int, int] = field(default_factory=dict)
     durable: dict[tuple[int, int], bytes] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    last_answered: float = 0.0  # when the last send was made that was answered
+    now: Callable[[], float] = time.monotonic
+
+    def send(self, body: bytes) -> None:
+        with self.lock:
+            self.sent.add(body)
+
+    def answered(self, queue_id: int, offset: int, body: bytes, sent_at: float) -> None:
+        with self.lock:
+            key = queue_id, offset
+            assert key not in self.acked, f"offset {key} was given out twice"
+            self.acked[key] = body
+            self.acked_at[key] = self.now()
+            self.last_answered = max(self.last_answered, sent_at)
+
+    def read(self, queue_id: int, messages: dict[int, bytes]) -> None:
+        """A reader of what is durable got these, by their offsets."""
+        with self.lock:
+            self.durable.update({(queue_id, offset): body for offset, body in messages.items()})
+
+    def ends(self, queue_id: int, end: int) -> None:
+        with self.lock:
+            self.seen_end[queue_id] = max(self.seen_end.get(queue_id, 0), end)
 
 
 class Load:
     """Producers that wait for each answer, and a reader of what is durable, until the connection ends."""
 
-    def __init__(self, victim: Victim, recorder: Recorder, seed: int) -> None:
-        self.victim, self.recorder = victim, recorder
+    def __init__(self, victim: Victim, recorder: Recorder, seed: int, pause_s: float = 0) -> None:
+        self.victim, self.recorder, self.pause_s = victim, recorder, pause_s
         self._threads = [
             threading.Thread(target=self._produce, args=(queue_id, random.Random(seed * 100 + queue_id)), daemon=True)
             for queue_id in range(QUEUES)
@@ -145,17 +168,14 @@ class Load:
             while True:
                 number = chance.randrange(1 << 60)
                 body = b"%d/%d/" % (queue_id, number) + chance.randbytes(chance.choice((10, 100, 1000, 5000)))
-                with recorder.lock:
-                    recorder.sent.add(body)
+                recorder.send(body)
+                sent_at = recorder.now()
                 answer = peer.send(
                     TOPIC, body, {"KEYS": f"k{number}", "UNIQ_KEY": f"U{number}", "TAGS": "A"}, e=queue_id
                 )
                 if answer.code == 0:
-                    with recorder.lock:
-                        key = queue_id, int(answer.ext["queueOffset"])
-                        assert key not in recorder.acked, f"offset {key} was given out twice"
-                        recorder.acked[key] = body
-                        recorder.acked_at[key] = time.monotonic()
+                    recorder.answered(queue_id, int(answer.ext["queueOffset"]), body, sent_at)
+                time.sleep(self.pause_s)
 
     def _read(self) -> None:
         recorder = self.recorder
@@ -170,12 +190,11 @@ class Load:
                     if answer.code == 17:
                         time.sleep(0.01)
                         continue
-                    with recorder.lock:
-                        for message in iter_records(answer.body) if answer.code == 0 else ():
-                            recorder.durable[queue_id, message.queue_offset] = message.body
+                    if answer.code == 0:
+                        recorder.read(queue_id, {m.queue_offset: m.body for m in iter_records(answer.body)})
                     at[queue_id] = int(answer.ext["nextBeginOffset"])
                     end = peer.ask(30, {"topic": TOPIC, "queueId": queue_id})
-                    recorder.seen_end[queue_id] = max(recorder.seen_end.get(queue_id, 0), int(end.ext["offset"]))
+                    recorder.ends(queue_id, int(end.ext["offset"]))
 
 
 def contents(address: str) -> Iterator[tuple[int, int, bytes, str]]:
@@ -185,7 +204,7 @@ def contents(address: str) -> Iterator[tuple[int, int, bytes, str]]:
             offset = 0
             while True:
                 answer = peer.pull(TOPIC, queue_id, offset, maxBytes=1 << 20, maxMsgNums=4096)
-                if answer.code in (17, 19):
+                if answer.code in (1, 17, 19):  # no such queue: its topic was being made
                     break
                 for message in iter_records(answer.body, check=True) if answer.code == 0 else ():
                     yield queue_id, message.queue_offset, message.body, message.offset_msg_id

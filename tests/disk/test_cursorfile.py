@@ -9,12 +9,23 @@ from hypothesis import strategies as st
 from log.lying_disk import LyingFiles
 from penstock.disk.cursorfile import PAGE, PAGE_BITS, WINDOW_MAX, CursorFile
 from penstock.disk.files import Files
+from penstock.disk.stream import Stream
+
+
+class Whole(Stream):
+    """There is a record of every ordinal."""
+
+    def begin(self) -> int:
+        return 0
+
+    def next(self, ordinal: int) -> int:
+        return ordinal
 
 
 def make(path: Path, begin: int = 0, end: int = 1 << 40) -> CursorFile:
     file = CursorFile(path / "c.cursor", Files())
     file.open(begin)
-    file.settle(end)
+    file.settle(end, Whole())
     return file
 
 
@@ -203,7 +214,7 @@ def test_what_was_finished_before_a_flush_is_after_any_power_cut(tmp_path: Path,
     files = LyingFiles(disk, seed)
     file = CursorFile(disk / "c.cursor", files)
     file.open(0)
-    file.settle(1 << 40)
+    file.settle(1 << 40, Whole())
     early = [*range(1, 400, 2), *range(PAGE_BITS - 300, PAGE_BITS)]
     for ordinal in early:
         assert file.finish(ordinal) == 0
@@ -219,7 +230,7 @@ def test_what_was_finished_before_a_flush_is_after_any_power_cut(tmp_path: Path,
     files.power_cut(tmp_path / "after")
     again = CursorFile(tmp_path / "after" / "c.cursor", Files())
     again.open(0)
-    again.settle(1 << 40)
+    again.settle(1 << 40, Whole())
     assert [o for o in early if o >= again.committed and not again.finished(o)] == []
 
 

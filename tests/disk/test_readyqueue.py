@@ -390,3 +390,104 @@ def test_a_batch_that_fits_no_segment_gets_its_own(tmp_path: Path) -> None:
     assert bodies(queue) == [b"before", *large, b"after"]
     assert isinstance(queue.last, ReadySegment)
     queue.close(True)
+
+
+def paths(folder: Path, number: int = 1) -> tuple[Path, Path]:
+    return folder / "t" / f"t_{number}.queue", folder / "t" / f"t_{number}.sums"
+
+
+def lose(path: Path, begin: int, end: int) -> None:
+    """These bytes never reached the disk."""
+    raw = bytearray(path.read_bytes())
+    raw[begin:end] = bytes(end - begin)
+    path.write_bytes(raw)
+
+
+def test_a_torn_message_is_not_served_because_its_sum_was_lost_too(tmp_path: Path) -> None:
+    """A power cut took a page of bodies and the page of their sums; the sums behind reached the disk."""
+    queue = make(tmp_path, size=1 << 17)
+    for n in range(9):
+        put(queue, b"%d " % n + b"x" * 200)
+    third, size = queue.last.start(3), queue.last.end
+    queue.close(False)
+    messages, sums = paths(tmp_path)
+    lose(messages, third + 100, third + 150)
+    lose(sums, 32 + 3 * 8, 32 + 4 * 8)
+    sent = [b"%d " % n + b"x" * 200 for n in range(9)]
+    for after_cut in (True, False, False):  # the starts behind it must not think otherwise
+        queue = make(tmp_path, size=1 << 17, after_cut=after_cut)
+        found = bodies(queue)
+        assert set(found) <= set(sent)
+        assert found[:3] == sent[:3]
+        assert found[-4:] == sent[-4:]
+        assert queue.total >= 9
+        queue.close(False)
+    assert size == 9 * 221
+
+
+@pytest.mark.parametrize("lost", range(3, 8))
+@pytest.mark.parametrize("with_sum", [False, True])
+def test_a_batch_with_a_torn_message_is_left_out_as_a_whole(tmp_path: Path, lost: int, with_sum: bool) -> None:
+    """Also by the start behind the next kill, and what lies between two whole ones, too."""
+    queue = make(tmp_path, size=1 << 17)
+    batch = [b"batch %d " % n + b"x" * 200 for n in range(3, 8)]
+    for n in range(3):
+        put(queue, b"%d" % n)
+    put(queue, *batch)
+    for n in range(8, 13):
+        put(queue, b"%d" % n)
+    at = queue.last.start(lost)
+    queue.close(False)
+    messages, sums = paths(tmp_path)
+    lose(messages, at + 100, at + 200)
+    if with_sum:
+        lose(sums, 32 + lost * 8, 40 + lost * 8)
+    for after_cut in (True, False, False):
+        queue = make(tmp_path, size=1 << 17, after_cut=after_cut)
+        found = bodies(queue)
+        assert not set(batch) & set(found)
+        assert found[:3] == [b"0", b"1", b"2"]
+        assert found[-4:] == [b"9", b"10", b"11", b"12"]
+        queue.close(False)
+
+
+@pytest.mark.parametrize("length", [33_000, 1_000])
+def test_what_a_power_cut_tore_off_is_not_found_by_the_start_behind_a_kill(tmp_path: Path, length: int) -> None:
+    """Its messages were read again without sums, under ordinals that others had got: those were thrown away."""
+    queue = make(tmp_path, size=1 << 20)
+    put(queue, b"a" * length)
+    put(queue, b"b" * length)
+    put(queue, b"c" * length)
+    for n in range(12):
+        put(queue, b"torn %d" % n)
+    queue.close(False)
+    lose(paths(tmp_path)[1], 32 + 3 * 8, 32 + 20 * 8)
+    queue = make(tmp_path, size=1 << 20, after_cut=True, ordinal=8)  # a channel had finished up to here
+    assert [body[:1] for body in bodies(queue)] == [b"a", b"b", b"c"]
+    fresh = [b"fresh %d" % n for n in range(30)]
+    for body in fresh:
+        put(queue, body)
+    queue.close(False)
+    queue = make(tmp_path, size=1 << 20)
+    assert bodies(queue)[3:] == fresh
+    queue.close(True)
+
+
+def test_messages_are_served_though_a_former_start_left_more_before_them(tmp_path: Path) -> None:
+    """What a former version left: a torn rest that reaches into the ordinals of the next segment."""
+    queue = make(tmp_path, size=1 << 20)
+    for n in range(15):
+        put(queue, b"old %d" % n)
+    messages, sums = (path.read_bytes() for path in paths(tmp_path))
+    queue.close(False)
+    lose(paths(tmp_path)[1], 32 + 3 * 8, 32 + 20 * 8)
+    queue = make(tmp_path, size=1 << 20, after_cut=True, ordinal=8)
+    fresh = [b"fresh %d" % n for n in range(30)]
+    for body in fresh:
+        put(queue, body)
+    queue.close(False)
+    for path, data in zip(paths(tmp_path), (messages, sums), strict=True):
+        path.write_bytes(data)
+    queue = make(tmp_path, size=1 << 20)
+    assert bodies(queue) == [b"old %d" % n for n in range(8)] + fresh
+    queue.close(False)

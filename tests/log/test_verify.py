@@ -114,3 +114,29 @@ def test_any_bytes(folder: Path, seed: int) -> None:
                 json.dumps(piece)
         except PenstockError:
             continue
+
+
+def test_a_page_lost_behind_the_durable_position_is_no_damage(tmp_path: Path) -> None:
+    """A power cut may lose a page and keep a later one; before the start, and with it, nothing durable is missing."""
+    store = make(tmp_path / "s")
+    store.open()
+    for n in range(20):
+        put(store, b"durable %d" % n)
+    work(store)
+    durable = store.end_position
+    for n in range(20):
+        put(store, b"torn %d" % n + bytes(100))
+    folder = tmp_path / "after"
+    shutil.copytree(tmp_path / "s", folder)
+    store.close()
+    path = folder / "commitlog" / "00000000000000000000"
+    data = bytearray(path.read_bytes())
+    data[durable + 500 : durable + 600] = bytes(100)
+    path.write_bytes(data)
+    report = verify(folder)
+    assert [one.level for one in report.findings if one.level == "damage"] == []
+    (torn,) = [one for one in report.findings if "torn" in one.why and one.level == "note" and one.end > one.position]
+    assert durable <= torn.position
+    data[300] ^= 1  # what is durable is damage as ever
+    path.write_bytes(data)
+    assert any(one.level == "damage" for one in verify(folder).findings)

@@ -89,7 +89,7 @@ class LogChannels(Topic):
             if ephemeral:
                 file.remove()
             file.open(begin)
-            file.settle(queue.max_offset)
+            file.settle(queue.max_offset, stream)
             lane = Lane(stream, file, number)
             source.add(lane)
             if commit is not None:
@@ -105,9 +105,9 @@ class LogChannels(Topic):
         """The lane of messages that were deferred for this channel alone."""
         file = CursorFile(self.keeper.cursor_path(self.name, channel.name, ".again"), self.keeper.files)
         file.open(0)
-        stream: ReadyQueue = self.keeper.stream(self.name, channel.name, file.committed)
+        stream: ReadyQueue = self.keeper.stream(self.name, channel.name, file.reach())
         self.again[channel.name] = stream
-        file.settle(stream.total)
+        file.settle(stream.total, stream)
         channel.source.add(Lane(stream, file, len(channel.source.lanes)))
         return stream
 

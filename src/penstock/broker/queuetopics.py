@@ -289,7 +289,7 @@ class QueueTopic(Topic):
             file.remove()  # a former version kept one
             return self._passing_channel(name, begin)
         file.open(begin)
-        file.settle(self.stream.total)
+        file.settle(self.stream.total, self.stream)
         source = CursorSource(self.keeper.window(self))
         source.add(Lane(self.stream, file, 0))
         channel: Channel = self.keeper.new_channel(name, self.name, source)

@@ -31,8 +31,6 @@ class Lane:
         self.number = number
         self.head = stream.next(max(file.committed, stream.begin()))
         self.skip = file.beyond  # finished records at or past the head: they are passed over
-        if file.committed < self.head and not file.beyond:
-            file.commit(self.head)
 
     def depth(self) -> int:
         """Records not taken yet."""

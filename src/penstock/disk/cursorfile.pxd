@@ -1,5 +1,7 @@
 cimport cython
 
+from penstock.disk.stream cimport Stream
+
 
 @cython.locals(x=cython.ulonglong)
 cdef long long mix(long long n) noexcept
@@ -14,8 +16,8 @@ cdef class CursorFile:
 
     @cython.locals(old=cython.p_uchar, first=cython.longlong)
     cpdef _make(self, long long pages)
-    @cython.locals(at=cython.longlong, first=cython.longlong, bit=cython.longlong, ordinal=cython.longlong, number=cython.longlong)
-    cpdef settle(self, long long end)
+    @cython.locals(begin=cython.longlong, at=cython.longlong, first=cython.longlong, bit=cython.longlong, ordinal=cython.longlong, number=cython.longlong)
+    cpdef settle(self, long long end, Stream stream)
     @cython.locals(page=cython.longlong, at=cython.longlong, bit=cython.longlong)
     cpdef int finished(self, long long ordinal) noexcept
     @cython.locals(page=cython.longlong, at=cython.longlong, first=cython.longlong, bit=cython.longlong, old=cython.longlong)

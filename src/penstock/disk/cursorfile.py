@@ -29,8 +29,10 @@ from penstock.disk.files import Files
 from penstock.errors import StoreError
 
 if cython.compiled:
+    from cython.cimports.penstock.disk.stream import Stream
     from cython.cimports.penstock.octets import address, be64, copy, put32, put64, zero
 else:
+    from penstock.disk.stream import Stream
     from penstock.octets import address, be64, copy, put32, put64, zero
 
 log = logging.getLogger("penstock.disk")
@@ -102,7 +104,8 @@ class CursorFile:
                 return
             if self._take_old(data):
                 return
-            try_set_aside(self.files, data_folder(self.path), self.path, "a cursor that cannot be believed")
+            if any(data):  # else it was made, and a power cut came before its first flush
+                try_set_aside(self.files, data_folder(self.path), self.path, "a cursor that cannot be believed")
             log.error("%s is in doubt: its channel begins again at %d", self.path.name, begin)
         self.committed = self.durable = begin
         self._make(PAGES_MIN)
@@ -193,10 +196,13 @@ class CursorFile:
         self.dirty = True
         self.named = False
 
-    def settle(self, end: int) -> None:
-        """After opening: nothing at or behind `end`, the stream's end, is finished; count what is."""
-        if self.committed > end:
-            self.commit(end)
+    def settle(self, end: int, stream: Stream) -> None:
+        """After opening: nothing at or behind `end`, the stream's end, is finished, nor what the stream has no record of
+        (a power cut may keep the bit and not the message); count what is.
+        """
+        begin = min(end, stream.next(max(self.committed, stream.begin())))
+        if self.committed != begin:
+            self.commit(begin)
         self.beyond = 0
         for number in range(self.pages):
             at = PAGE + number * PAGE
@@ -205,14 +211,18 @@ class CursorFile:
                 continue
             if first >= end:
                 zero(self.base, at, PAGE)
+                self.dirty = True
                 continue
-            for ordinal in range(max(first, end), first + PAGE_BITS):
+            for ordinal in range(max(first, self.committed), first + PAGE_BITS):
                 bit = ordinal - first
-                if (self.base[at + 16 + (bit >> 3)] >> (bit & 7)) & 1:
+                if not (self.base[at + 16 + (bit >> 3)] >> (bit & 7)) & 1:
+                    continue
+                if ordinal < end and stream.next(ordinal) == ordinal:
+                    self.beyond += 1
+                else:
                     put64(self.base, at + 8, be64(self.base, at + 8) ^ mix(bit))
                     self.base[at + 16 + (bit >> 3)] &= ~(1 << (bit & 7)) & 255
-            for ordinal in range(max(first, self.committed), min(end, first + PAGE_BITS)):
-                self.beyond += self.finished(ordinal)
+                    self.dirty = True
 
     def reach(self) -> int:
         """Behind the last ordinal that this file knows of: all below have been given out."""

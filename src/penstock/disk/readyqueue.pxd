@@ -9,7 +9,7 @@ cdef class ReadySegment:
     cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag
     cdef public set damaged
     cdef public int fd, sums_fd
-    cdef public bint named, clean, unverified
+    cdef public bint named, clean, unverified, cut
     cdef unsigned char *base
     cdef unsigned char *sums
 
@@ -22,8 +22,14 @@ cdef class ReadySegment:
     cpdef long long holds(self, long long n, long long at, long long limit) noexcept
     @cython.locals(at=cython.longlong, length=cython.longlong)
     cpdef _look(self, long long clean, long long limit, bint torn)
-    @cython.locals(n=cython.longlong, at=cython.longlong, whole=cython.longlong, whole_end=cython.longlong, length=cython.longlong, most=cython.longlong, ahead=cython.longlong, remade=cython.longlong, there=cython.bint)
+    @cython.locals(n=cython.longlong, at=cython.longlong, whole=cython.longlong, whole_end=cython.longlong, length=cython.longlong, most=cython.longlong, ahead=cython.longlong, remade=cython.longlong, there=cython.bint, torn_batch=cython.bint, more=cython.longlong)
     cpdef _scan(self, long long limit, long long clean, bint torn)
+    @cython.locals(stored=cython.longlong)
+    cdef bint _ends_batch(self, long long n, long long at) noexcept
+    cpdef _leave_out(self, long long n, long long at, long long length)
+    @cython.locals(at=cython.longlong)
+    cpdef _leave_out_before(self, long long n)
+    cpdef clip(self, long long ordinal)
     cdef long long _crc(self, long long n, long long at, long long length) noexcept
     @cython.locals(stored=cython.longlong)
     cpdef int _judge(self, long long n, long long at, long long length) except -1

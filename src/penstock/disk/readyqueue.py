@@ -86,6 +86,7 @@ class ReadySegment:
         self.sums: Any = cython.NULL
         self.named = False  # its name in the folder is durable
         self.clean = False  # it was closed cleanly: everything in it was flushed
+        self.cut = False  # being looked at after a power cut: a missing sum means that the record may be torn
 
     @property
     def sums_path(self) -> Path:
@@ -212,11 +213,13 @@ class ReadySegment:
         clean = head[3] if all(head == other for other in own) and head[3] <= (self.sums_size - 64) // 8 else -1
         if old and (clean > 0 or self._aligned(limit)) and not self._begins_good(limit):
             return OLD_DOUBT
+        self.cut = after_cut and clean < 0 and not old
         self._look(clean, limit, after_cut or old)
+        self.cut = False
         if self.room(0, 0):
             log.warning("no room to go on in %s", self.path.name)
-        elif self.end < self.allocated:
-            self.base[self.end] = 0
+        if self.end < max(limit, self.allocated) and self.base[self.end]:  # a page that holds something is on the disk
+            self.base[self.end] = 0  # what was torn off is not found by the next start either
         self._put_heads(NOT_CLEAN if self.damaged or clean < 0 else self.count)
         return CHECKED
 
@@ -259,31 +262,41 @@ class ReadySegment:
 
     def _scan(self, limit: int, clean: int, torn: bool) -> None:
         """Go through the records: the torn tail is left out, a damaged record among good ones is remembered, and where
-        only the sums are bad they are made again.
+        only the sums are bad they are made again. After a power cut pages behind the last flush may be missing while
+        later ones are there: what has no sum is left out, and with it the rest of its batch.
         """
         most = (self.sums_size - 64) // 8 if clean < 0 else clean
         n = at = whole = whole_end = remade = 0
+        torn_batch = False  # what stands here may go on with a batch of which something is missing
         while n < most:
             there = 40 + n * 8 <= self.sums_written
             length = self.holds(n, at, limit) if there and self.start(n) == at else 0
             if not length:
+                if self.cut:
+                    self._leave_out_before(n)
                 ahead = self._rejoin(n, at, limit, most)
                 if ahead < 0:
                     ahead = self._next_good(n + 1, at, limit, most)
                     if ahead < 0:
                         break
+                    torn_batch = self.cut and not (ahead == n + 1 and self._ends_batch(n, at))
                     self.damaged.update(range(n, ahead))
                     n, at = ahead, self.start(ahead)
                     continue
+                torn_batch = self.cut and not (ahead == n + 1 and self._ends_batch(n, at))
                 while n < ahead:
                     length = self.framed(at, limit)
                     remade += self._judge(n, at, length)
                     at += length
                     n += 1
                 continue
+            more = ube32(self.sums, 32 + n * 8) >> 31
+            if torn_batch:
+                self._leave_out(n, at, length)
+                torn_batch = more
             at += length
             n += 1
-            if not ube32(self.sums, 24 + n * 8) >> 31:
+            if not more:
                 whole, whole_end = n, at
         if clean >= 0 or (whole == n and not torn and self._tail(at, limit) > 1):
             # The lengths lead on, and no process leaves more than one record without a sum: the sums are what is lost.
@@ -298,10 +311,34 @@ class ReadySegment:
             whole = clean
         self.count, self.end = whole, whole_end
         self.damaged = {bad for bad in self.damaged if bad < whole}
-        if self.damaged:
+        if self.damaged and self.cut:
+            log.warning("torn by a power cut in %s: %d messages, left out", self.path.name, len(self.damaged))
+        elif self.damaged:
             log.error("damaged messages in %s: %d, skipped", self.path.name, len(self.damaged))
         if remade:
             log.error("damaged sums in %s: %d messages are served unchecked", self.path.name, remade)
+
+    def _ends_batch(self, n: int, at: int) -> bool:
+        """Whether the sum of record n, at `at`, is there, be it right or not, and says that no other record belongs to it."""
+        if 40 + n * 8 > self.sums_written or ube32(self.sums, 32 + n * 8) != at:
+            return False
+        stored = ube32(self.sums, 36 + n * 8)
+        return stored != 0 and stored != NOT_CLEAN
+
+    def _leave_out(self, n: int, at: int, length: int) -> None:
+        """Record n is not served, now or by a later start: its sum says so."""
+        self.damaged.add(n)
+        self.files.allocate(self.sums_fd, SUMS_HEAD + n * 8, 8)
+        put32(self.sums, 32 + n * 8, at | (ube32(self.sums, 32 + n * 8) >> 31 << 31))
+        put32(self.sums, 36 + n * 8, self._crc(n, at, length) ^ 0x5A5A5A5A)
+
+    def _leave_out_before(self, n: int) -> None:
+        """Record n is torn: the batch that goes on with it is not whole."""
+        n -= 1
+        while n >= 0 and n not in self.damaged and ube32(self.sums, 32 + n * 8) >> 31:
+            at = self.start(n)
+            self._leave_out(n, at, ube32(self.base, at + 1) + 5)
+            n -= 1
 
     def _crc(self, n: int, at: int, length: int) -> int:
         return crc32(self.base, at, length, self.first + n)
@@ -320,6 +357,9 @@ class ReadySegment:
             ):
                 self.damaged.add(n)
                 return 0
+        if self.cut:
+            self._leave_out(n, at, length)
+            return 0
         self._remake(n, at, length)
         return 1
 
@@ -328,6 +368,13 @@ class ReadySegment:
         self.files.allocate(self.sums_fd, SUMS_HEAD + n * 8, 8)
         put32(self.sums, 32 + n * 8, at)
         put32(self.sums, 36 + n * 8, self._crc(n, at, length))
+
+    def clip(self, ordinal: int) -> None:
+        """What stands here from this ordinal on was left out once, and others have got these ordinals."""
+        self.count = ordinal - self.first
+        self.end = self.start(self.count)
+        self.base[self.end] = 0
+        self.damaged = {bad for bad in self.damaged if bad < self.count}
 
     def _rejoin(self, n: int, at: int, limit: int, most: int) -> int:
         """From record n at `at` on by lengths: the next one whose sum holds where it stands; -1 when they lead nowhere."""
@@ -541,9 +588,13 @@ class ReadyQueue(Stream):
         lost: list[ReadySegment] = []  # without sums that can be believed
         for segment, state in opened:
             if state == CHECKED:
-                if segment.first < end and kept:  # an older life of a file used again: nobody is owed it
-                    self.pool.put(segment)
-                    continue
+                if kept and segment.first < end:
+                    if (
+                        segment.first <= kept[len(kept) - 1].first
+                    ):  # an older life of a file used again: nobody is owed it
+                        self.pool.put(segment)
+                        continue
+                    kept[len(kept) - 1].clip(segment.first)  # what was torn off there is no part of the queue
                 kept.append(segment)
                 end = segment.first + segment.count
             elif state == UNCHECKED:

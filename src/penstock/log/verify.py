@@ -185,6 +185,10 @@ class _Verifier:
                     if log.check(position) > 0:
                         continue
                 break
+            if 0 <= durable <= position:  # as a start sees it: a power cut lost a page and kept a later one
+                why = "torn behind the durable position: the next start sets it aside"
+                report.add("note", self._segment_name(log, position), why, position, following)
+                break
             self._damage(log, position, following)
             position = end = following
         report.end = end
