@@ -10,6 +10,11 @@ cdef class Lane:
     cdef public CursorFile file
     cdef public long long number, head, skip
 
+    @cython.locals(
+        stream=Stream, file=CursorFile, left=cython.longlong, ordinal=cython.longlong, found=cython.longlong,
+        end=cython.longlong, after=cython.longlong,
+    )
+    cdef long long _finished_ahead(self) except -1
     @cython.locals(found=cython.longlong)
     cpdef long long depth(self) except -1
 

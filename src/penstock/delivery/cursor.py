@@ -30,9 +30,24 @@ class Lane:
         self.file = file
         self.number = number
         self.head = stream.next(max(file.committed, stream.begin()))
-        self.skip = file.beyond  # finished records at or past the head: they are passed over
+        self.skip = self._finished_ahead()  # finished records at or past the head: they are passed over
         if file.committed < self.head and not file.beyond:
             file.commit(self.head)
+
+    def _finished_ahead(self) -> int:
+        """How many. What a power cut took from the stream may be finished in the file, and is no record."""
+        file, stream = self.file, self.stream
+        left, ordinal = file.beyond, self.head
+        if not left or (ordinal == file.committed and stream.count(ordinal) == stream.end() - ordinal):
+            return left
+        found, end = 0, file.reach()
+        while ordinal < end:
+            after = stream.next(ordinal)
+            if after == ordinal:
+                found += file.finished(ordinal)
+                after += 1
+            ordinal = after
+        return found
 
     def depth(self) -> int:
         """Records not taken yet."""
@@ -75,7 +90,7 @@ class CursorSource(Source):  # type: ignore[misc]
             ordinal = lane.head
             if ordinal - file.committed >= self.window:
                 return 0
-            if lane.skip > 0 and file.finished(ordinal):
+            if lane.skip > 0 and file.finished(ordinal) and stream.next(ordinal) == ordinal:
                 lane.skip -= 1
                 lane.head = ordinal + 1
                 if ordinal == file.committed:  # nothing before it is in hand: nobody else would move on from here
