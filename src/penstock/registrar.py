@@ -54,7 +54,14 @@ class Registration:
 
     def on_new_queues(self, call: Callable[[], None]) -> None:
         """`call` when there are other queue topics than the registry was told of; channels come and go unheard."""
-        self.broker.queueing.announce.append(lambda: call() if self._queues() != self._told_queues else None)
+        topics = self.broker.queueing.topics
+
+        def changed(name: bytes) -> None:
+            topic = topics.get(name)
+            if (topic is not None and topic.kind == "queue") != (name.decode() in self._told_queues):
+                call()
+
+        self.broker.queueing.announce.append(changed)
 
     def goodbye(self) -> RemotingCommand:
         """I am leaving."""

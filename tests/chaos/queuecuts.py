@@ -28,6 +28,9 @@ from penstock.wire.record import iter_records
 
 CUTS_PER_IMAGE = 20
 WINDOW_S = 1.2  # the promised second, and the turns of a busy machine
+# Each cut leaves thousands of offsets out in each queue. In files of 1,000 entries that is 65 mapped files a queue and cut,
+# and a mapping has a descriptor in Python: 20,000 after a dozen cuts.
+WIDE = {"mapped_file_size_consume_queue": 400_000}
 SLOW_MS = (0, 300, 1_500)
 
 
@@ -220,7 +223,7 @@ def _on_one_image(
     ):
         recorder = CutRecorder(Path(name) / "events")
         log_load, staged = LogLoad(chance), StagedLoad(chance)
-        victim = stack.enter_context(Victim(at / "data", Path(name) / "log", level, settings=SETTINGS))
+        victim = stack.enter_context(Victim(at / "data", Path(name) / "log", level, settings=SETTINGS | WIDE))
         try:
             for number in range(count):
                 slowed = side or chance.choice(list(SIDES))
@@ -265,6 +268,7 @@ def _on_one_image(
                 kept = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-failed-{seed}-"))
                 for part in ("events", "log"):
                     subprocess.run(["cp", str(Path(name) / part), str(kept)], capture_output=True)
+                subprocess.run(["tar", "-C", str(at), "-czSf", str(kept / "data.tar.gz"), "data"], capture_output=True)
                 tell(f"FAILED, seed {seed}, level {level}, {slowed} {slow_ms} ms late: {error}; kept in {kept}")
             raise
         finally:
