@@ -195,9 +195,9 @@ class Broker:
             log.error("tables not written, tried again every second error=%s", error)
         self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
         self.transactions.load()
+        self.staging.open()  # nothing may come to stand between a publish that was cut short and its missing rows
         self.queueing.pool.after_cut = recovery.power_cut
         self.queueing.open(clean=recovery.clean)
-        self.staging.open()
         return recovery
 
     def close(self, clean: bool = True) -> None:
