@@ -220,7 +220,7 @@ class Broker:
             if store.durability.error is not None:
                 store.fail(store.durability.error)
 
-    def _topics_changed(self) -> None:
+    def _topics_changed(self, name: bytes) -> None:
         self._topics_dirty = True
 
     def _system_topics(self) -> None:
