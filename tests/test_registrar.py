@@ -99,19 +99,21 @@ class Registry(ThreadedBroker):
 def test_a_registry_that_was_away_is_told_everything() -> None:
     with Registry() as registry:
         port = int(registry.registry.rpartition(":")[2])
-        with RunningBroker(
-            registry_port=-1, lookup_port=-1, lookup_http_port=-1, registry=f"127.0.0.1:{port}"
-        ) as running:
-            with Admin(registry.registry) as admin:
-                _until(admin, set(running.call(_topics)))
-                for name in ("one", "two", "three"):
-                    admin.create_topic(name)
-                _until(admin, {"one", "two", "three"})
-                registry.stop()
-                with Registry(port) as again, Admin(again.registry) as other:
-                    _until(other, {"one", "two", "three"})
-                    other.create_topic("four")
-                    _until(other, {"one", "two", "three", "four"})
+        with (
+            RunningBroker(
+                registry_port=-1, lookup_port=-1, lookup_http_port=-1, registry=f"127.0.0.1:{port}"
+            ) as running,
+            Admin(registry.registry) as admin,
+        ):
+            _until(admin, set(running.call(_topics)))
+            for name in ("one", "two", "three"):
+                admin.create_topic(name)
+            _until(admin, {"one", "two", "three"})
+            registry.stop()
+            with Registry(port) as again, Admin(again.registry) as other:
+                _until(other, {"one", "two", "three"})
+                other.create_topic("four")
+                _until(other, {"one", "two", "three", "four"})
 
 
 def _topics(server: Server) -> list[str]:
