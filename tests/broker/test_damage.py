@@ -192,7 +192,9 @@ KINDS = (
     "store.json", "offsets.json", "config/topics.json", "config/consumerOffset.json", "config/delayOffset.json",
     "config/subscriptionGroup.json", "config/sequences.json", "nsqd.dat", "queues/<topic>/<topic>_<n>.queue",
     "queues/<topic>/<topic>_<n>.sums", "queues/<topic>/<channel>.cursor", "<name>.diskqueue.<n>.dat",
-    "<name>.diskqueue.<n>.sum", "<name>.diskqueue.meta.dat",
+    "<name>.diskqueue.<n>.sum", "<name>.diskqueue.meta.dat", "reserve", "schedule/data.mdb", "schedule/lock.mdb",
+    "store.json.bak", "offsets.json.bak", "config/topics.json.bak", "config/consumerOffset.json.bak",
+    "config/delayOffset.json.bak", "config/subscriptionGroup.json.bak", "config/sequences.json.bak", "nsqd.dat.bak",
 )  # fmt: skip
 WORDS = {"0": "nothing", "1": "that message", "those bytes": "the messages in them", "its own": "the messages in it",
          "those behind": "what was written last"}  # fmt: skip
@@ -211,6 +213,12 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     clock = FakeClock()
     side = Side(folder, clock=clock, **SETTINGS)
     held = fill(side)
+    for _ in range(2):  # so that every table has been written twice, and there is the former one
+        side.reopen(clean=True)
+        side.broker.offsets.commit("G", "T", 1, 7)
+        side.broker.topics.create(b"V", 1, 1)
+        side.broker.groups.dirty = True
+        side.turn(6_000)
     side.broker.close(clean=request.param == "stopped")
     if request.param == "killed":  # what is in memory only is lost by a kill, as its level says
         for key in [key for key in held.channels if key[0] == b"m"]:
@@ -223,7 +231,7 @@ def files_of(folder: Path) -> list[str]:
     return sorted(
         str(path.relative_to(folder))
         for path in folder.rglob("*")
-        if path.is_file() and not path.name.endswith((".bak", ".mdb", ".tmp")) and path.name not in SKIPPED
+        if path.is_file() and not path.name.endswith(".tmp") and path.name not in SKIPPED
     )
 
 
@@ -283,3 +291,41 @@ def test_what_damage_costs(made: tuple[Path, Held, str, FakeClock], how: str, tm
                 problems.append(f"{name} {where}: lost {count} {lost[:3]} odd {odd[:2]}")
             shutil.rmtree(copy)
     assert not problems, "\n".join(problems)
+
+
+SAID = ("schedule/data.mdb", "m:d.diskqueue.meta.dat", "nsqd.dat.bak", "store.json.bak", "config/topics.json.bak")
+
+
+@pytest.mark.parametrize("how", ["zeros", "cut", "empty", "a folder"])
+@pytest.mark.parametrize("name", SAID)
+def test_damage_is_said_or_mended(
+    made: tuple[Path, Held, str, FakeClock], name: str, how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What cannot be used is kept in lost+found with a word in the log, or there is a good file in its place again."""
+    folder, _, _, clock = made
+    data = (folder / name).read_bytes()
+    where, changed = next(one for one in damages(data, how, random.Random(1), 64) if one[1] != data)
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    if changed is None:
+        (copy / name).unlink()
+        (copy / name).mkdir()
+        (copy / name / "inside").write_bytes(b"x")
+    else:
+        (copy / name).write_bytes(changed)
+    again = FakeClock(now_ms=clock.now_ms())
+    again.advance(1000)
+    caplog.clear()
+    side = Side(copy, clock=again, **SETTINGS)
+    side.turn(6_000)
+    side.close()
+    file = name.rpartition("/")[2]
+    kept = [path for path in (copy / "lost+found").rglob("*") if file in path.name]
+    said = any(file.partition(".")[0] in record.getMessage() for record in caplog.records if record.levelname != "INFO")
+    mended = (copy / name).is_file() and (copy / name).read_bytes() not in (changed, b"")
+    if changed is None:
+        assert any((path / "inside").is_file() for path in kept), "a folder was deleted"
+    assert (kept and said) or mended, where
+    if name.endswith("meta.dat") and changed:
+        assert kept
+        assert said

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import struct
+import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from broker.queueside import Reader, Side
 from chaos.jobs import Lost, Peer, sized
+from fronts.raw_peer import RawPeer
+from penstock.broker.reserve import BYTES
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, StoreError
 from penstock.testing import Broker
+from penstock.wire.record import iter_records
 
 
 class Disk(Files):
@@ -166,3 +174,103 @@ def test_files_stay_open_until_the_flush_that_has_them_is_done(tmp_path: Path) -
     assert keeper.healthy
     assert len(list((tmp_path / "queues").rglob("*.queue"))) <= 4  # the last, two spares, and one that is still full
     side.close()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own, of 160 MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount")
+    at = tmp_path / "disk"
+    at.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=160m", "none", str(at)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {mounted.stderr.decode().strip()}")
+    try:
+        yield at
+    finally:
+        subprocess.run(["umount", "-l", str(at)], capture_output=True)
+
+
+def fill(disk: Path) -> Path:
+    """Take all that is left."""
+    ballast = disk / "ballast"
+    with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(1 << 16))
+    with contextlib.suppress(OSError), ballast.open("ab", buffering=0) as file:
+        while True:
+            file.write(bytes(512))
+    assert os.statvfs(disk).f_bavail == 0
+    return ballast
+
+
+def until(true: object, seconds: float = 30) -> None:
+    assert callable(true)
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)  # real files of a real process
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_start_on_a_disk_without_a_free_byte(
+    small_disk: Path, killed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It serves reads, refuses writes, says so, and goes on when there is room: it must run to be cleaned."""
+    folder = small_disk / "data"
+    running = Broker(folder).start()
+    assert http(running, "/topic/create?topic=jobs", b"")[0] == 200
+    assert http(running, "/channel/create?topic=jobs&channel=c", b"")[0] == 200
+    sent = [b"before %d" % n for n in range(20)]
+    with Peer(running.nsq) as peer, RawPeer(running.addresses["remoting"]) as logs:
+        for body in sent:
+            assert peer.ask(b"PUB jobs\n" + sized(body)) == b"OK"
+            assert logs.send("Log", body).code == 0
+    until(lambda: (folder / "reserve").is_file() and (folder / "reserve").stat().st_size == BYTES)
+    if killed:
+        left = small_disk / "left"
+        subprocess.run(["cp", "-a", str(folder), str(left)], check=True)
+        running.stop()
+        folder = left
+    else:
+        running.stop()
+    ballast = fill(small_disk)
+    with Broker(folder) as again:
+        assert "the disk is full" in caplog.text
+        with RawPeer(again.addresses["remoting"]) as logs:
+            got = []
+            for queue_id in range(4):
+                answer = logs.pull("Log", queue_id, 0)
+                got += [message.body for message in iter_records(answer.body)] if answer.code == 0 else []
+            assert sorted(got) == sorted(sent)
+            stored: list[bytes] = []
+            while (answer := logs.send("Log", b"more %d|" % len(stored) + bytes(100_000))).code == 0:
+                stored.append(b"more %d|" % len(stored) + bytes(100_000))
+            assert answer.code == 14
+            assert b"full" in (answer.remark or "").encode()
+        bodies: list[bytes] = []
+        assert publish_until_refused(again, bodies).startswith(b"E_PUB_FAILED")
+        assert sorted(finish_all(again, 20 + len(bodies))) == sorted(sent + bodies)
+        ballast.unlink()
+
+        def goes_on() -> bool:
+            with Peer(again.nsq) as peer, RawPeer(again.addresses["remoting"]) as logs:
+                return peer.ask(b"PUB jobs\n" + sized(b"after")) == b"OK" and logs.send("Log", b"after").code == 0
+
+        until(goes_on)
+
+
+@pytest.mark.parametrize("program", [["penstock", "up", "--data"], ["nsqd", "-data-path"]])
+def test_a_first_start_on_a_disk_without_a_free_byte_says_why(small_disk: Path, program: list[str]) -> None:
+    (small_disk / "data").mkdir()
+    fill(small_disk)
+    ports = [f"--{name}-port=0" for name in ("registry", "remoting", "nsq", "http", "lookup", "lookup-http")]
+    if program[0] == "nsqd":
+        ports = ["-tcp-address=127.0.0.1:0", "-http-address=127.0.0.1:0"]
+    command = [str(Path(sys.executable).parent / program[0]), *program[1:], str(small_disk / "data"), *ports]
+    told = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert told.returncode == 1
+    last = (told.stdout + told.stderr).strip().splitlines()[-1]
+    assert f"the disk of {small_disk}/data is full" in last
+    assert "free at least 8 MiB there and start again" in last

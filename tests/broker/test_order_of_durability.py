@@ -405,3 +405,35 @@ def test_given_back_again_and_again_it_comes_once_after_a_power_cut(
     here.cut()
     assert drained(here, b"a") == []
     here.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_finished_and_lost_is_not_taken_off_what_is_owed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """The cursor reached the disk before the messages it speaks of: they are gone, and no record of the channel."""
+    here = side(tmp_path, seed, monkeypatch, "os")
+    publish(here, [b"owed %d" % n for n in range(10)])
+    here.settle()
+    reader = here.reader(b"t", b"a")
+    assert len(list(reader.deliveries())) == 10
+    here.held = {QUEUES}
+    publish(here, [b"lost %d" % n for n in range(300)])
+    for n, message in enumerate(list(reader.deliveries())):
+        if n % 7 != 6:
+            here.finish(b"t", b"a", reader, message.id)
+    here.keeper.topic(b"t").channel(b"a").source.lanes[0].file.datasync()
+    here.cut()
+    topic = here.keeper.topic(b"t")
+    channel = topic.channel(b"a")
+    owed = channel.depth()
+    assert owed >= 10
+    publish(here, [b"new %d" % n for n in range(5)])
+    assert channel.depth() == owed + 5
+    got = drained(here, b"a")
+    assert len(got) == owed + 5 - channel.source.damaged  # some of the lost ones left their sums
+    assert set(got) >= {b"owed %d" % n for n in range(10)} | {b"new %d" % n for n in range(5)}
+    assert channel.depth() == 0
+    publish(here, [b"newer"])
+    assert channel.depth() == 1
+    here.close()

@@ -178,6 +178,65 @@ def test_killed_at_every_step_of_a_publish(
     assert house.rows() == expected
 
 
+@pytest.mark.parametrize("step", range(7))
+@pytest.mark.parametrize("old", [False, True])
+def test_nothing_comes_between_a_publish_and_its_repair(
+    house: House, step: int, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start has more to write into the log: which entries of the schedule are over. Until now (`old`) it wrote that first,
+    and counted it as rows."""
+    queueing = house.broker.queueing
+    topic = queueing.topic(b"q", "os")
+    topic.channel(b"c")
+    for n in range(9):
+        queueing.publish(topic, [b"deferred %d" % n], 1_000)
+    house.settle()
+    for _ in range(3):  # they are copied, and no flush of the queue has ended
+        house.clock.advance(500)
+        house.broker.update_time()
+        house.broker.tick()
+        queueing.end_turn()
+    assert len(queueing.moving)
+    house.stage(A, [piece(named("a", 4)), piece(named("A", 3), queue_id=1), piece(named("x", 5), queue_id=2)])
+    house.stage(B, [piece(named("b", 2)), piece(named("B", 2), queue_id=1), piece(named("y", 1))])
+    expected = named("a", 4) + named("b", 2) + named("y", 1) + named("A", 3) + named("B", 2) + named("x", 5)
+    real, appended = Staging._append_piece, []
+
+    def append_piece(self: Staging, *args: Any) -> None:
+        if len(appended) >= step:
+            raise Killed
+        appended.append(1)
+        real(self, *args)
+
+    monkeypatch.setattr(Staging, "_append_piece", append_piece)
+    if step == 6:
+        note = Staging._note
+        monkeypatch.setattr(Staging, "_note", lambda self, about: _unless_done(note, self, about))
+    with pytest.raises(Killed):
+        house.publish([A, B])
+    house.kill()
+    monkeypatch.undo()
+    if old:
+        finish = Staging.open
+        monkeypatch.setattr(Staging, "open", lambda self: None)
+        house.open()
+        house.kill()
+        monkeypatch.setattr(Staging, "open", finish)
+    house.open()
+    assert house.rows() == expected
+    assert not house.publish([A, B])
+    house.settle()
+    house.kill()
+    house.open()
+    assert house.rows() == expected
+
+
+def _unless_done(note: Callable[..., int], staging: Staging, about: dict[str, Any]) -> int:
+    if about["k"] == "done":
+        raise Killed
+    return note(staging, about)
+
+
 @pytest.mark.parametrize("lost", [1, 300, 5_000])
 def test_a_power_cut_takes_the_end_of_a_publish(house: House, lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The spools were flushed, the log was not: whatever is left of the unit is made whole again."""

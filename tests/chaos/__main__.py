@@ -19,9 +19,9 @@ from pathlib import Path
 sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[2] / "src")]
 
 from chaos.campaign import Tell, can_cut_power, kills, power_cuts  # noqa: E402
-from chaos.defects import DEFECTS  # noqa: E402
+from chaos.defects import CUT_DEFECTS, DEFECTS  # noqa: E402
 from chaos.images import PLANTED, again, all_images, can_make_images, find_in_images  # noqa: E402
-from chaos.queuecuts import queue_power_cuts  # noqa: E402
+from chaos.queuecuts import find_cut_defect, queue_power_cuts  # noqa: E402
 from chaos.queuekills import find_defect, queue_kills  # noqa: E402
 from chaos.slowly import SIDES  # noqa: E402
 
@@ -93,6 +93,10 @@ def main() -> None:
             rule, seconds = find_defect(name, seed=given.seed)
             tell(f"planted: {name:28} found by {rule} in {seconds:.1f} s")
             assert rule in rules, rules
+        for name, planted in CUT_DEFECTS.items() if can_cut_power() is None else ():
+            rule, seconds = find_cut_defect(name, seed=given.seed)
+            tell(f"planted: {name:28} found by {rule} in {seconds:.1f} s")
+            assert rule in planted.rules, planted.rules
 
 
 def log_topics(times: int, seed: int, tell: Tell) -> None:

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.broker.queuetopics import QueueTopic
 from penstock.cli.main import main
@@ -168,7 +168,58 @@ BELOW: dict[str, Callable[[], None]] = {  # what no kill can show, only what the
 }
 
 
+# -- what only a power cut shows, in staged writes
+
+
+class CutDefect(NamedTuple):
+    """`side`: whose flushes are late while it is looked for."""
+
+    plant: Callable[[], None]
+    side: str
+    rules: tuple[str, ...]
+
+
+def published_before_flushed() -> None:
+    """PUBLISH is answered when the rows are in the log, flushed or not."""
+    from penstock.fronts.requests.staging import StageCalls
+
+    StageCalls._when_durable = lambda self, session, reply: session.push(reply)  # type: ignore[method-assign]
+
+
+def sealed_before_flushed() -> None:
+    """SEAL is answered when the rows are with the kernel."""
+    from penstock.broker.staging import Staging
+
+    Staging.when_flushed = lambda self, spools, answer: answer(None)  # type: ignore[method-assign]
+
+
+def publish_begun_again() -> None:
+    """A publish that was cut short, here after half of its rows, is done once more from its first row."""
+    from penstock.broker.staging import Staging
+
+    append, pieces = Staging._append, Staging._append_piece
+
+    def anew(self: Staging, spools: Any, skip: int) -> None:
+        append(self, spools, 0)
+
+    def slowly(self: Staging, *words: Any) -> None:
+        pieces(self, *words)
+        self.broker.flush_log()
+        time.sleep(0.05)
+
+    Staging._append = anew  # type: ignore[method-assign]
+    Staging._append_piece = slowly  # type: ignore[method-assign]
+
+
+CUT_DEFECTS = {
+    "published before flushed": CutDefect(published_before_flushed, "log", ("S1",)),
+    "sealed before flushed": CutDefect(sealed_before_flushed, "staged", ("S4",)),
+    "publish begun again": CutDefect(publish_begun_again, "none", ("S2",)),
+}
+
+
 if __name__ == "__main__":
     name = sys.argv.pop(1)
-    (BELOW.get(name) or DEFECTS[name][0])()
+    PLANTS = {known: plant for known, (plant, *_) in (DEFECTS | CUT_DEFECTS).items()} | BELOW
+    PLANTS[name]()
     main()

@@ -409,6 +409,7 @@ def drain(nsq: str, http_address: str, recorder: Recorder, timeout_s: float = 30
     def finish_all(channel: bytes) -> None:
         with contextlib.suppress(Lost), Peer(nsq) as peer:
             peer.subscribe(channel, 500)
+            peer.socket.settimeout(0.1)
             reader = Reader(peer, recorder, channel)
             while not stop.is_set():
                 peer.socket.settimeout(0.1)  # to wait for messages, and for nothing else

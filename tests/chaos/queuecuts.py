@@ -1,5 +1,6 @@
 """Power cuts under everything that moves from file to file: deferred and given back messages, delays, transactions,
-idempotent sends, with one side's flushes slowed, so that the cut falls between what is done and what says so.
+idempotent sends, staged batches, with one side's flushes slowed, so that the cut falls between what is done and what
+says so.
 """
 
 from __future__ import annotations
@@ -17,15 +18,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from chaos.campaign import Tell, _cut, _image, _mount
+from chaos.defects import CUT_DEFECTS
 from chaos.jobs import Load, Recorder, counts, drain, prepare
 from chaos.queuekills import QUIET_S, SETTINGS, Objection
 from chaos.slowly import SIDES
+from chaos.staged import StagedLoad
 from chaos.victim import Victim
 from fronts.raw_peer import RawPeer
 from penstock.wire.record import BatchItem, encode_batch, iter_records
 
 CUTS_PER_IMAGE = 20
 WINDOW_S = 1.2  # the promised second, and the turns of a busy machine
+# Each cut leaves thousands of offsets out in each queue. In files of 1,000 entries that is 65 mapped files a queue and cut,
+# and a mapping has a descriptor in Python: 20,000 after a dozen cuts.
+WIDE = {"mapped_file_size_consume_queue": 400_000}
 SLOW_MS = (0, 300, 1_500)
 
 
@@ -206,50 +212,72 @@ def _bodies(address: str, topic: str) -> list[bytes]:
     return found
 
 
-def queue_power_cuts(rounds: int, tell: Tell, *, level: str, seed: int = 0, side: str = "") -> int:
+def queue_power_cuts(
+    rounds: int, tell: Tell, *, level: str, seed: int = 0, side: str = "", slow_ms: int = -1, defect: str = ""
+) -> int:
     """Cut, mount again, start, finish everything. `side` is slowed, or another one each time. How many cuts were made."""
     done = 0
     while done < rounds:
         count = min(CUTS_PER_IMAGE, rounds - done)
-        _on_one_image(count, done, rounds, tell, level, seed + done, side)
+        _on_one_image(count, done, rounds, tell, level, seed + done, side, slow_ms, defect)
         done += count
     return done
 
 
-def _on_one_image(count: int, done: int, rounds: int, tell: Tell, level: str, seed: int, side: str) -> None:
+def find_cut_defect(name: str, *, seed: int = 0, rounds: int = 10) -> tuple[str, float]:
+    """As `find_defect`, for a defect that only a power cut shows."""
+    began = time.monotonic()
+    planted = CUT_DEFECTS[name]
+    try:
+        queue_power_cuts(
+            rounds, lambda text: None, level="os", seed=seed, side=planted.side, slow_ms=1_500, defect=name
+        )  # fmt: skip
+    except Objection as objection:
+        return str(objection).partition(":")[0], time.monotonic() - began
+    raise AssertionError(f"nobody objects to {name}")
+
+
+def _on_one_image(
+    count: int, done: int, rounds: int, tell: Tell, level: str, seed: int, side: str, slow_for: int, defect: str
+) -> None:
     chance = random.Random(seed)
+    planted = [f"defect={defect}"] if defect else []
     with (
         tempfile.TemporaryDirectory(prefix="penstock-chaos-") as name,
         _image(Path(name), 1_500) as (image, at),
         contextlib.ExitStack() as stack,
     ):
         recorder = CutRecorder(Path(name) / "events")
-        log_load = LogLoad(chance)
-        victim = stack.enter_context(Victim(at / "data", Path(name) / "log", level, settings=SETTINGS))
+        log_load, staged = LogLoad(chance), StagedLoad(chance)
+        victim = stack.enter_context(Victim(at / "data", Path(name) / "log", level, settings=SETTINGS | WIDE))
         try:
             for number in range(count):
                 slowed = side or chance.choice(list(SIDES))
-                slow_ms = chance.choice(SLOW_MS)
-                victim.program = ("-m", "chaos.slowly", slowed, str(slow_ms))
+                slow_ms = chance.choice(SLOW_MS) if slow_for < 0 else slow_for
+                victim.program = ("-m", "chaos.slowly", slowed, str(slow_ms), *planted)
                 _start(victim, recorder)
                 load = Load(victim.addresses["nsq"], recorder, chance)
                 load.start()
                 log_load.start(victim.address)
+                staged.start(victim.address, victim.addresses["registry"])
                 time.sleep(chance.uniform(0.8, 3.0))  # the moment of the cut is the experiment
-                recorder.is_cut = True
+                recorder.is_cut = staged.is_cut = True
                 _cut(at)
                 victim.end()
                 load.join()
                 log_load.join()
+                staged.join()
                 recorder.is_cut = False
                 _raise(recorder)
                 subprocess.run(["umount", str(at)], check=True, capture_output=True)
                 _mount(image, at)
                 recorder.power_cut(level)
-                victim.program = ("-m", "penstock.cli")
+                victim.program = ("-m", "chaos.slowly", "none", "0", *planted)
                 _start(victim, recorder)
                 if said := log_load.check(victim.address, level):
                     recorder.object("L", said)
+                if said := staged.check(victim.address, victim.addresses["registry"]):
+                    recorder.object(*said.split(": ", 1))
                 if not recorder.fault:
                     drain(victim.addresses["nsq"], victim.addresses["http"], recorder)
                 _raise(recorder)
@@ -257,14 +285,17 @@ def _on_one_image(count: int, done: int, rounds: int, tell: Tell, level: str, se
                 victim.end(signal.SIGTERM if chance.random() < 0.5 else signal.SIGKILL)
                 tell(
                     f"power cut {done + number + 1}/{rounds} at level {level}, {slowed} {slow_ms} ms late: "
-                    f"{len(recorder.acked):,} and {len(log_load.acked):,} there"
+                    f"{len(recorder.acked):,} and {len(log_load.acked):,} there, "
+                    f"{staged.batches:,} batches of {len(staged.published):,} rows published"
                 )
         except Exception as error:
             recorder.lines.flush()
-            kept = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-failed-{seed}-"))
-            for part in ("events", "log"):
-                subprocess.run(["cp", str(Path(name) / part), str(kept)], capture_output=True)
-            tell(f"FAILED, seed {seed}, level {level}, {slowed} {slow_ms} ms late: {error}; kept in {kept}")
+            if not defect:
+                kept = Path(tempfile.mkdtemp(prefix=f"penstock-chaos-failed-{seed}-"))
+                for part in ("events", "log"):
+                    subprocess.run(["cp", str(Path(name) / part), str(kept)], capture_output=True)
+                subprocess.run(["tar", "-C", str(at), "-czSf", str(kept / "data.tar.gz"), "data"], capture_output=True)
+                tell(f"FAILED, seed {seed}, level {level}, {slowed} {slow_ms} ms late: {error}; kept in {kept}")
             raise
         finally:
             recorder.lines.close()
@@ -276,7 +307,7 @@ def _start(victim: Victim, recorder: CutRecorder) -> None:
     if recorder.life == 1:
         prepare(victim.addresses["http"])
         with RawPeer(victim.address) as peer:
-            for topic in LogLoad.topics:
+            for topic in LogLoad.topics + StagedLoad.topics:
                 assert peer.send(topic, b"first").code == 0
     deadline = time.monotonic() + QUIET_S
     while said := recorder.judge_counts(counts(victim.addresses["http"])):

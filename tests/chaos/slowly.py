@@ -1,4 +1,5 @@
-"""A broker whose flushes of some files take long: `python -m chaos.slowly SIDE MS up …`; SIDE is log, queues or cursors."""
+"""A broker whose flushes of some files take long: `python -m chaos.slowly SIDE MS [defect=NAME] up …`; SIDE is log, queues,
+cursors or staged."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import time
 from penstock.cli.main import main
 from penstock.disk.files import Files
 
-SIDES = {"log": "/commitlog/", "queues": ".queue", "cursors": ".cursor", "none": "\0"}
+SIDES = {"log": "/commitlog/", "queues": ".queue", "cursors": ".cursor", "staged": "/staging/", "none": "\0"}
 
 
 def slow(side: str, ms: int) -> None:
@@ -26,4 +27,8 @@ def slow(side: str, ms: int) -> None:
 
 if __name__ == "__main__":
     slow(sys.argv.pop(1), int(sys.argv.pop(1)))
+    if sys.argv[1].startswith("defect="):
+        from chaos.defects import CUT_DEFECTS
+
+        CUT_DEFECTS[sys.argv.pop(1).partition("=")[2]].plant()
     main()

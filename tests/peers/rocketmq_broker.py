@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -17,6 +18,7 @@ PARTS = ("rocketmq-broker", "rocketmq-namesrv", "rocketmq-tools")
 OPENED = [
     f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "jdk.internal.ref", "java.lang")
 ]
+ATTEMPTS = 3
 READY_S = 120  # on a busy machine a Java takes long
 SEGMENT_BYTES = 256 << 10
 QUIET = '<configuration><root level="WARN"/></configuration>'
@@ -69,23 +71,37 @@ class Rocketmq:
         conf.mkdir(parents=True, exist_ok=True)
         for what in ("broker", "namesrv"):
             (conf / f"logback_{what}.xml").write_text(QUIET)
-        registry_port, port = _two_apart(), _two_apart()
+        for left in reversed(range(ATTEMPTS)):
+            try:
+                self._start_both()
+                break
+            except PortTaken:
+                if not left:
+                    raise
+        return self
+
+    def _start_both(self) -> None:
+        """Both processes, on ports of their own. PortTaken when somebody else was faster."""
+        ports = Ports()
+        registry_port, vip_port, port, ha_port = ports.numbers
         self.registry = f"{self.host}:{registry_port}"
         self.address = f"{self.host}:{port}"
         settings = {
             "listenPort": registry_port, "kvConfigPath": self.folder / "kv.json", "configStorePath": self.folder / "n.conf",
         }  # fmt: skip
-        self._start("org.apache.rocketmq.namesrv.NamesrvStartup", settings)
-        settings = {
-            "brokerClusterName": "DefaultCluster", "brokerName": self.name, "brokerId": 0, "brokerIP1": self.host,
-            "namesrvAddr": self.registry, "listenPort": port, "haListenPort": _two_apart(),
-            "storePathRootDir": self.store, "storePathCommitLog": self.store / "commitlog",
-            "mappedFileSizeCommitLog": SEGMENT_BYTES, "mappedFileSizeConsumeQueue": 6000,
-            "maxHashSlotNum": 500, "maxIndexNum": 2000, "diskMaxUsedSpaceRatio": 95, "autoCreateTopicEnable": "true",
-            "defaultTopicQueueNums": 4, "messageDelayLevel": " ".join(["1s"] * 18), "transactionCheckInterval": 1000,
-        }  # fmt: skip
-        self._start("org.apache.rocketmq.broker.BrokerStartup", settings)
-        return self
+        with ports:
+            ports.let_go(registry_port)
+            self._start("org.apache.rocketmq.namesrv.NamesrvStartup", settings)
+            settings = {
+                "brokerClusterName": "DefaultCluster", "brokerName": self.name, "brokerId": 0, "brokerIP1": self.host,
+                "namesrvAddr": self.registry, "listenPort": port, "haListenPort": ha_port,
+                "storePathRootDir": self.store, "storePathCommitLog": self.store / "commitlog",
+                "mappedFileSizeCommitLog": SEGMENT_BYTES, "mappedFileSizeConsumeQueue": 6000,
+                "maxHashSlotNum": 500, "maxIndexNum": 2000, "diskMaxUsedSpaceRatio": 95, "autoCreateTopicEnable": "true",
+                "defaultTopicQueueNums": 4, "messageDelayLevel": " ".join(["1s"] * 18), "transactionCheckInterval": 1000,
+            }  # fmt: skip
+            ports.let_go(vip_port, port, ha_port)
+            self._start("org.apache.rocketmq.broker.BrokerStartup", settings)
 
     def __exit__(self, *error: object) -> None:
         for process, reader in reversed(self._processes):
@@ -111,7 +127,8 @@ class Rocketmq:
         up.wait(READY_S)
         if "boot success" not in "".join(told):
             self.__exit__()
-            raise AssertionError(f"{main} did not start:\n{''.join(told)}{(self.folder / 'log').read_text()[-2000:]}")
+            said = f"{main} did not start:\n{''.join(told)}{(self.folder / 'log').read_text()[-2000:]}"
+            raise PortTaken(said) if "BindException" in said or "already in use" in said else AssertionError(said)
 
     def send(self, topic: str, count: int) -> Lines:
         return self.installed.client(self.registry, self.folder).run("send", topic, count)
@@ -131,14 +148,51 @@ def _listen(process: subprocess.Popen[str], told: list[str], up: threading.Event
     up.set()
 
 
-def _two_apart() -> int:
-    """A free port; a broker also listens two below it."""
-    while True:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port = int(one.getsockname()[1])
+class PortTaken(AssertionError):
+    """Another program listens where one of these should."""
+
+
+class Ports:
+    """Four free ports, held until `let_go`: a name server's; of a broker the one two below its own (for "VIP" clients),
+    its own, and the one for slaves. All lie below those that the system gives to outgoing connections, so that none of
+    these comes between.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, socket.socket] = {}
+        self.numbers: list[int] = []
+        low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+        while not self.numbers:
+            vip = random.randrange(10_000, min(low, 32_000) - 8)
+            wanted = [vip - 1, vip, vip + 2, vip + 3]
             try:
-                two.bind(("127.0.0.1", port - 2))
+                for port in wanted:
+                    self._held[port] = self._hold(port)
             except OSError:
+                self.let_go(*list(self._held))
                 continue
-            return port
+            self.numbers = wanted
+
+    @staticmethod
+    def _hold(port: int) -> socket.socket:
+        """On every address of this machine, as Java listens."""
+        held = socket.socket(socket.AF_INET6)
+        try:
+            held.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+            held.bind(("::", port))
+            held.listen()  # two that do not listen may be bound to one port
+        except OSError:
+            held.close()
+            raise
+        return held
+
+    def let_go(self, *ports: int) -> None:
+        """Now they are somebody's."""
+        for port in ports:
+            self._held.pop(port).close()
+
+    def __enter__(self) -> Ports:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.let_go(*list(self._held))

@@ -152,6 +152,38 @@ def test_the_registry_of_the_same_process_knows_at_once() -> None:
         assert producers(broker, "t") == []
 
 
+def test_the_registry_of_the_same_process_forgets_what_is_deleted() -> None:
+    """Else its tables grow with every topic name there ever was."""
+    with Broker() as broker:
+        make(broker, "kept", "c", "d")
+        make(broker, "t", "c", "d")
+        make(broker, "e%23ephemeral", "c")
+        ask(broker.http, "POST", "/channel/delete?topic=t&channel=c")
+        ask(broker.http, "POST", "/channel/delete?topic=kept&channel=d")
+        ask(broker.http, "POST", "/topic/delete?topic=t")
+        ask(broker.http, "POST", "/topic/delete?topic=e%23ephemeral")
+        assert topics(broker) == {"kept": ["c"]}
+        assert json.loads(ask(broker.lookup_http, "GET", "/topics").body)["topics"] == ["kept"]
+        assert broker.call(lambda server: dict(server._process.announcer.neighbour.lookupd.tables.channels)).keys() == {
+            "kept"
+        }
+        make(broker, "t", "new")  # made again, it does not get the channels of before
+        assert topics(broker)["t"] == ["new"]
+
+
+def test_what_another_nsqd_has_is_not_forgotten() -> None:
+    """And what another one had stays, as at nsqlookupd: it may come back."""
+    with Broker() as one, Broker(lookupd_tcp_address=one.lookup, lookup_port=-1, lookup_http_port=-1) as two:
+        make(two, "t", "c", "d")
+        until(lambda: topics(one).get("t") == ["c", "d"])
+        make(one, "t", "e")
+        ask(one.http, "POST", "/topic/delete?topic=t")
+        assert topics(one) == {"t": ["c", "d"]}
+        ask(two.http, "POST", "/topic/delete?topic=t")
+        until(lambda: not producers(one, "t"))
+        assert topics(one) == {"t": ["c", "d"]}
+
+
 def test_lookupd_over_a_socket(registries: tuple[Registry, Registry]) -> None:
     one, _ = registries
     host, _, port = one.lookup.rpartition(":")

@@ -22,6 +22,7 @@ from penstock.broker.deferred import Deferred, deferred
 from penstock.broker.groups import GroupTable, OffsetTable
 from penstock.broker.queueing import DONE_TOPIC, Queueing
 from penstock.broker.queuetopics import LEVEL_NAMES
+from penstock.broker.reserve import Reserve
 from penstock.broker.sinks import SINK_TOPIC
 from penstock.broker.staging import Staging
 from penstock.broker.stats import Stats
@@ -149,6 +150,7 @@ class Broker:
         self.schedule = Schedule(self.folder / "schedule", delivered=self._delivered())
         self.schedule.lookup = self.store.record_at
         self.store.attach(self.schedule)
+        self.reserve = Reserve(self.folder, self.files)
         self.transactions = Transactions(self)
         self.queueing = Queueing(self)
         self.topics.taken = self.queueing.holds
@@ -183,7 +185,19 @@ class Broker:
         self.transactions.ask_through(ask)
 
     def open(self) -> Any:
-        """Open the store and the tables, make the system topics. Returns what recovery found."""
+        """Open the store and the tables, make the system topics. Returns what recovery found. DiskFull when there is no
+        room for what a start must write.
+        """
+        self.reserve.open()
+        try:
+            return self._open()
+        except DiskFull as error:
+            raise DiskFull(
+                f"the disk of {self.folder} is full, and a start has to write some small files: free at least 8 MiB there and "
+                f"start again ({error})"
+            ) from error
+
+    def _open(self) -> Any:
         recovery = self.store.open()
         table = partial(shapes.open_table, self.files, self.folder)
         self.topics.load(table("topics.json", shapes.topics, "topics are made of the queues that hold messages"))
@@ -202,9 +216,9 @@ class Broker:
             log.error("tables not written, tried again every second error=%s", error)
         self._offsets_due_ms = self.mono_ms + OFFSETS_EVERY_MS
         self.transactions.load()
+        self.staging.open()  # nothing may come to stand between a publish that was cut short and its missing rows
         self.queueing.pool.after_cut = recovery.power_cut
         self.queueing.open(clean=recovery.clean)
-        self.staging.open()
         return recovery
 
     def close(self, clean: bool = True) -> None:
@@ -227,7 +241,7 @@ class Broker:
             if store.durability.error is not None:
                 store.fail(store.durability.error)
 
-    def _topics_changed(self) -> None:
+    def _topics_changed(self, name: bytes) -> None:
         self._topics_dirty = True
 
     def _system_topics(self) -> None:
@@ -364,6 +378,8 @@ class Broker:
         jobs: list[Any] = [*self.store.take_jobs(self.mono_ms), *self.queueing.take_jobs()]
         jobs += self.staging.take_jobs(self.mono_ms)
         jobs += self.take_offset_jobs()
+        if kept := self.reserve.take_job(self.mono_ms):
+            jobs.append(kept)
         return jobs
 
     def take_offset_jobs(self) -> list[Any]:

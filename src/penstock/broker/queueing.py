@@ -39,7 +39,7 @@ from penstock.delivery.latency import Latency
 from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
 from penstock.disk.diskqueue import DiskQueue
-from penstock.disk.nsqdata import ChannelEntry, TopicEntry, read_nsqd_dat, write_nsqd_dat
+from penstock.disk.nsqdata import ChannelEntry, TopicEntry, read_nsqd_dat, row, write_rows
 from penstock.disk.readyqueue import FULL, Pool, ReadyQueue, mark_of
 from penstock.errors import DiskFull, Refused, StoreError
 from penstock.log.durability import Job, run_now
@@ -104,7 +104,7 @@ class Queueing:
         self.healthy = True
         self.error = ""
         self.producers: set[Any] = set()
-        self.announce: list[Callable[[], None]] = []
+        self.announce: list[Callable[[bytes], None]] = []  # told of each topic that changed, by name
         self.fresh_topic: list[Callable[[Topic], None]] = []
         self.marked_topics: list[Topic] = []
         self.marked_channels: list[Channel] = []
@@ -213,6 +213,8 @@ class Queueing:
         clean = clean and self.healthy
         if clean:
             self._closing = True
+            for topic in self.topics.values():
+                topic.row = None  # they say now how often each message was tried
             self._dat_dirty = bool(self.topics)
             self.broker.flush_log()
             self.moving.settle()  # what went into the log is over here, then the other way round
@@ -290,7 +292,7 @@ class Queueing:
             raise Refused(f"no more than {TOPICS_MAX} topics", nsq="E_BAD_TOPIC", http=503)
         topic = self._make(name, self._level_of(name) if level is None else _LEVELS[level], 0)
         self.topics[name] = topic
-        self.changed(not topic.ephemeral)
+        self.changed(topic, not topic.ephemeral)
         try:
             self.write_table()
         except StoreError as error:  # a message in a topic that a restart forgets would be lost with it
@@ -340,7 +342,7 @@ class Queueing:
             return None
         topic = LogChannels(stored, self)
         self.topics[name] = topic
-        self.changed(True)
+        self.changed(topic, True)
         return topic
 
     def delete(self, topic: Topic) -> None:
@@ -349,23 +351,22 @@ class Queueing:
             return
         log.info("topic deleted name=%s kind=%s", shown(topic.name), topic.kind)
         topic.remove()
-        for key in [key for key in self._since if key[0] == topic.name]:
-            del self._since[key]
         self._dirty.pop(topic, None)
-        self.changed(not topic.ephemeral)
+        self.changed(topic, not topic.ephemeral)
 
     def forgotten(self, topic: Topic, channel: Channel) -> None:
         """A channel is deleted: nothing here keeps its name, nor itself."""
         self._since.pop((topic.name, channel.name), None)
         self._forget_timer(channel)
 
-    def changed(self, stored: bool, *, announce: bool = True) -> None:
-        """A topic or channel came, went, or was paused."""
+    def changed(self, topic: Topic, stored: bool, *, announce: bool = True) -> None:
+        """A topic or a channel of it came, went, or was paused."""
+        topic.row = None
         if stored:
             self._dat_dirty = True
         if announce:
             for call in self.announce:
-                call()
+                call(topic.name)
 
     def save_table(self) -> None:
         """`write_table` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
@@ -379,9 +380,17 @@ class Queueing:
     def write_table(self) -> None:
         """`nsqd.dat`, when it changed, before anybody is told of the change. StoreError; the next call tries again."""
         if self._dat_dirty:
-            table = [self._entry(topic) for topic in self.topics.values() if not topic.ephemeral]
-            write_nsqd_dat(self.files, self.folder, table, NSQD_VERSION)
+            rows = [topic.row or self._row(topic) for topic in self.topics.values() if not topic.ephemeral]
+            ours = any(topic.level != LEVEL_MEMORY for topic in self.topics.values())
+            write_rows(self.files, self.folder, rows, NSQD_VERSION, ours=ours)
             self._dat_dirty = False
+
+    def _row(self, topic: Topic) -> bytes:
+        """A topic in the table. It is kept until `changed`, unless it says what changes with every message."""
+        made = row(self._entry(topic))
+        if not self._closing and not (isinstance(topic, QueueTopic) and (topic.paused or topic.passing)):
+            topic.row = made
+        return made
 
     def _entry(self, topic: Topic) -> TopicEntry:
         more: dict[str, Any] = {"level": LEVEL_NAMES[topic.level]}
@@ -645,7 +654,7 @@ class Queueing:
         """The channel was emptied: what was deferred for it so far is not its own any more."""
         self._since[topic.name, channel.name] = self.broker.store.end_position
         channel.deferred_elsewhere = 0
-        self._dat_dirty = True
+        self.changed(topic, True, announce=False)
 
     def _count_deferred(self) -> None:
         """After a start: how many deferred messages each channel waits for, and which are copied already."""

@@ -81,6 +81,7 @@ class Topic:
         self.channels: dict[bytes, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
+        self.row: bytes | None = None  # as it stands in the table of topics, until it changes
 
     def ready(self, size: int, count: int) -> int:
         """Room for `count` messages whose bodies have `size` bytes together: 0, FULL (1) or BROKEN (2)."""
@@ -150,7 +151,7 @@ class Topic:
             self.channels[name] = channel
             self._took_channel(channel)
             log.info("channel made topic=%s name=%s", shown(self.name), shown(name))
-            self.keeper.changed(not channel.ephemeral)
+            self.keeper.changed(self, not channel.ephemeral)
         return channel
 
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
@@ -171,7 +172,7 @@ class Topic:
         self._drop_channel(channel)
         for consumer in list(channel.consumers):
             consumer.close()
-        self.keeper.changed(not channel.ephemeral)
+        self.keeper.changed(self, not channel.ephemeral)
         if self.ephemeral and not self.channels:
             self.keeper.delete(self)
         return True
@@ -184,7 +185,7 @@ class Topic:
         if not self.paused:
             self.paused = True
             self._paused()
-            self.keeper.changed(True, announce=False)
+            self.keeper.changed(self, True, announce=False)
 
     def unpause(self) -> None:
         """Channels get what came meanwhile."""
@@ -192,7 +193,7 @@ class Topic:
             self.paused = False
             self._paused()
             self.mark()
-            self.keeper.changed(True, announce=False)
+            self.keeper.changed(self, True, announce=False)
 
     def _paused(self) -> None:
         """`paused` was changed."""
@@ -212,7 +213,7 @@ class Topic:
         if channel.paused != paused:
             channel.paused = paused
             self.mark()
-            self.keeper.changed(not channel.ephemeral, announce=False)
+            self.keeper.changed(self, not channel.ephemeral, announce=False)
 
     def redeliver(
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
@@ -368,7 +369,7 @@ class QueueTopic(Topic):
                 for ordinal in range(stream.visible, stream.total):
                     channel.source.finish_ahead(0, ordinal)
             stream.visible = stream.total
-        self.keeper.changed(True, announce=False)
+        self.keeper.changed(self, True, announce=False)
 
     def redeliver(
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0

@@ -29,9 +29,11 @@ from typing import TYPE_CHECKING, Any
 from isal import isal_zlib
 
 from penstock.broker.deferred import RESERVED_PREFIX, reserved
+from penstock.broker.queueing import DONE_TOPIC
 from penstock.broker.sinks import SINK_TOPIC, Begun, Sink, Sinks
 from penstock.errors import DiskFull, Refused, StoreError
 from penstock.log import status
+from penstock.log.consumequeue import FILLER_SIZE
 from penstock.log.draft import Draft
 from penstock.log.durability import Job
 from penstock.wire import record
@@ -621,7 +623,7 @@ class Staging:
 
     def _finish_cut_short(self, begun: Begun) -> None:
         """A crash came between `begin` and `done`: append what is missing, as if it had not."""
-        present = self._records_behind(begun.physical + begun.size)
+        present = self._records_behind(begun.physical + begun.size) - self._overs_behind(begun.physical)
         spools = []
         for token in begun.about["tokens"]:
             spool = self.spools.get(token)
@@ -653,6 +655,15 @@ class Staging:
             else:
                 raise StoreError(f"the log is damaged at {position}, in the middle of a published batch")
         return count
+
+    def _overs_behind(self, position: int) -> int:
+        """How many records there say that an entry of the schedule is over: starts wrote them before they finished this."""
+        found = 0
+        for queue in self.broker.topics.by_name[DONE_TOPIC].queues:
+            for offset in range(queue.first_at_or_after(position), queue.max_offset):
+                entry = queue.entry(offset)
+                found += entry is not None and entry[0] > position and entry[1] != FILLER_SIZE
+        return found
 
     # -- removing ------------------------------------------------------------------------------------------------
 

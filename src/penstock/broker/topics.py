@@ -141,7 +141,7 @@ class LogTopic:
 
 
 class TopicTable:
-    """All topics by name. `queue_of(name, id)` gives a topic's consume queue; `changed()` is called after each change."""
+    """All topics by name. `queue_of(name, id)` gives a topic's consume queue; `changed(name)` is called after each change."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class TopicTable:
         self.by_name: dict[bytes, LogTopic] = {}
         self._floors: dict[bytes, dict[int, int]] = {}  # where deleted topics ended
         self.version = {"counter": 0, "timestamp": 0}
-        self.changed: list[Callable[[], None]] = []
+        self.changed: list[Callable[[bytes], None]] = []
         self.taken: Callable[[bytes], bool] = lambda name: False  # whether it is a queue topic's name
 
     def get(self, name: bytes) -> LogTopic | None:
@@ -218,7 +218,7 @@ class TopicTable:
             queue.min_offset = max(queue.min_offset, min(floors.get(queue_id, 0), queue.max_offset))
             topic.add_queue(queue)
         if announce:
-            self._announce(now_ms)
+            self._announce(name, now_ms)
         return topic
 
     def create_from_template(self, name: bytes, template: bytes, queues: int, now_ms: int) -> LogTopic | None:
@@ -243,7 +243,7 @@ class TopicTable:
             floors = self._floors.setdefault(name, {})
             for queue_id, queue in enumerate(topic.queues):
                 floors[queue_id] = queue.min_offset = queue.max_offset
-            self._announce(now_ms)
+            self._announce(name, now_ms)
         return topic
 
     def undo(self, topic: LogTopic, before: tuple[Any, ...] | None) -> None:
@@ -261,10 +261,10 @@ class TopicTable:
         text = name.decode("utf-8", "replace")
         return next((rule for pattern, rule in self._rules if pattern.fullmatch(text)), {})
 
-    def _announce(self, now_ms: int) -> None:
+    def _announce(self, name: bytes, now_ms: int) -> None:
         self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
         for call in self.changed:
-            call()
+            call(name)
 
     def take_up(self, queues: Mapping[bytes, Mapping[int, ConsumeQueue]]) -> None:
         """Make the topics that the store has messages of and topics.json does not know: it is older than they are.
@@ -286,9 +286,10 @@ class TopicTable:
 
     # -- topics.json ---------------------------------------------------------------------------------------------
 
-    def as_table(self, broker_perm: int = 6) -> dict[str, Any]:
-        """What code 21 answers and registries are told."""
-        table = {topic.name.decode(): topic.as_config(broker_perm) for topic in self.by_name.values()}
+    def as_table(self, broker_perm: int = 6, names: Iterable[bytes] | None = None) -> dict[str, Any]:
+        """What code 21 answers and registries are told; `names`: of these topics alone."""
+        found = self.by_name.values() if names is None else [self.by_name[n] for n in names if n in self.by_name]
+        table = {topic.name.decode(): topic.as_config(broker_perm) for topic in found}
         return {"dataVersion": dict(self.version), "topicConfigTable": table}
 
     def as_file(self) -> dict[str, Any]:

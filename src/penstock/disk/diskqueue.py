@@ -21,6 +21,7 @@ from pathlib import Path
 from zlib import crc32
 
 from penstock.disk import queuefiles
+from penstock.disk.aside import try_set_aside
 from penstock.disk.files import Files
 from penstock.disk.queuefiles import LENGTH, START_MAX, SUMS_HEAD, Paths, Place, RecordFile, Sums
 from penstock.errors import Closed, StoreError
@@ -95,7 +96,9 @@ class DiskQueue:
                 read = oldest if numbers else vouched
                 ends = {n: vouched[1] if n == vouched[0] else size for n, size in sizes.items() if n <= vouched[0]}
                 self.depth = sum(queuefiles.count(files, self.paths, n, end, self.sizes) for n, end in ends.items())
-        elif numbers:
+        elif meta is None and self.paths.meta.is_file() and self.paths.meta.stat().st_size:
+            try_set_aside(files, self.paths.folder, self.paths.meta, "not the meta file of a disk queue")
+        if not trusted and numbers:
             log.warning("queue %s: no meta file to go by, so reading starts at the oldest file", self.name)
         self._read = self._next = read
         self._doubtful = read

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
+
+import msgspec
 
 from penstock.disk import queuefiles, tables
 from penstock.disk.files import Files
@@ -71,19 +73,27 @@ def read_nsqd_dat(files: Files, folder: Path) -> list[TopicEntry]:
 
 def write_nsqd_dat(files: Files, folder: Path, topics: list[TopicEntry], version: str) -> None:
     """Replace the table durably. StoreError leaves the former one."""
-    table = [
-        {
-            **topic.more,
-            "name": topic.name,
-            "paused": topic.paused,
-            "channels": [{**more, "name": name, "paused": paused} for name, paused, more in topic.channels] or None,
-        }
-        for topic in topics
-    ]
-    found: dict[str, Any] = {"topics": table, "version": version}
-    if any(topic.more.get("level", "memory") != "memory" or topic.more.get("kind") == "log" for topic in topics):
-        found["TOPICS"] = NOT_FOR_NSQD
-    tables.save(files, folder / "nsqd.dat", found)
+    write_rows(files, folder, map(row, topics), version, ours=any(map(in_our_files, topics)))
+
+
+def row(topic: TopicEntry) -> bytes:
+    """A topic as it stands in the table."""
+    channels = [{**more, "name": name, "paused": paused} for name, paused, more in topic.channels]
+    return msgspec.json.encode(
+        {**topic.more, "name": topic.name, "paused": topic.paused, "channels": channels or None}
+    )  # fmt: skip
+
+
+def in_our_files(topic: TopicEntry) -> bool:
+    """Whether its messages lie where nsqd does not look."""
+    return topic.more.get("level", "memory") != "memory" or topic.more.get("kind") == "log"
+
+
+def write_rows(files: Files, folder: Path, rows: Iterable[bytes], version: str, *, ours: bool) -> None:
+    """`write_nsqd_dat` of what `row` made; `ours`: messages of some of them lie in our files."""
+    more = b',\n "TOPICS": ' + msgspec.json.encode(NOT_FOR_NSQD) if ours else b""
+    body = b'{\n "topics": [\n  %s\n ],\n "version": %s%s' % (b",\n  ".join(rows), msgspec.json.encode(version), more)
+    tables.replace(files, folder / "nsqd.dat", tables.summed_up(body))
 
 
 def messages(files: Files, folder: Path, topic: str, channel: str = "") -> Iterator[StoredMessage]:

@@ -108,7 +108,11 @@ def encode(table: dict[str, Any], *, summed: bool = True) -> bytes:
     data = msgspec.json.format(msgspec.json.encode(table), indent=1)
     if not table or not summed:
         return data
-    body = data[:-2]
+    return summed_up(data[:-2])
+
+
+def summed_up(body: bytes) -> bytes:
+    """A table whose last field and bracket are missing, with its sum."""
     return body + b',\n "sum": "%08x"\n}' % crc32(body)
 
 

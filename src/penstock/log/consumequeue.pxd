@@ -29,6 +29,7 @@ cdef class ConsumeQueue:
     cdef public bint watched
     cdef public bint arrived
     cdef public bint in_dirty
+    cdef public str trouble
     cdef public list subscribers
     cdef public int due_kind
     cdef unsigned char *topic_at

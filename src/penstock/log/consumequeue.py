@@ -73,6 +73,7 @@ class ConsumeQueue:
         self.watched = False
         self.arrived = False
         self.in_dirty = False
+        self.trouble = ""  # why the last entry could not be written
         self.subscribers: list[Any] | None = None
         self.due_kind = DUE_BY_LEVEL if topic == SCHEDULE_TOPIC else DUE_NEVER
         self._files = files
@@ -116,7 +117,8 @@ class ConsumeQueue:
                     begin = found.first + found.size
             except DiskFull:
                 return 1
-            except StoreError:
+            except StoreError as error:
+                self.trouble = str(error)
                 return 2
         return status
 
@@ -154,7 +156,8 @@ class ConsumeQueue:
             segment.back(byte - segment.first + ENTRY_SIZE)
         except DiskFull:
             return 1
-        except StoreError:
+        except StoreError as error:
+            self.trouble = str(error)
             return 2
         self._segment = segment
         self._base = segment.base
@@ -213,7 +216,7 @@ class ConsumeQueue:
         if status == 1:
             raise DiskFull(f"no room for a consume queue of {self.topic!r}")
         if status:
-            raise StoreError(f"cannot write a consume queue of {self.topic!r}")
+            raise StoreError(f"cannot write a consume queue of {self.topic!r}: {self.trouble}")
 
     def fill_to(self, offset: int) -> None:
         """Let `offset` be the next one; those left out become fillers. StoreError."""

@@ -1,8 +1,8 @@
 """Tells nsqlookupds which topics and channels a broker has, and asks them which channels a new topic should have.
 
-A peer is told the difference between what there is and what it was told, whenever something changes, and pinged every
+A peer is told the difference between what there is and what it was told, of the topics that changed, and pinged every
 15 s; a lost one is dialled again and told everything. The registry of the same process is told without a socket, before
-the client that made the change gets its answer.
+the client that made the change gets its answer, and forgets the name of what was deleted.
 """
 
 from __future__ import annotations
@@ -30,6 +30,38 @@ RETRY_S = (0.25, 15.0)  # doubled from the first up to the second
 EPHEMERAL = ("#ephemeral", "#tmp")
 
 Name = tuple[bytes, bytes]  # topic, channel; channel empty: the topic itself
+
+
+class Told:
+    """What one registry was told, topic by topic, and which topics have changed since."""
+
+    def __init__(self, announcer: Announcer) -> None:
+        self.announcer = announcer
+        self._told: dict[bytes, set[Name]] = {}
+        self._changed: set[bytes] = set()
+        self.again()
+
+    def again(self) -> None:
+        """It knows nothing any more."""
+        self._told = {}
+        self._changed = set(self.announcer.queueing.topics)
+
+    def changed(self, topic: bytes) -> None:
+        """A topic is another one now."""
+        self._changed.add(topic)
+
+    def take(self) -> tuple[set[Name], set[Name]]:
+        """(told, wanted) of the topics that have changed; what is wanted counts as told from now on."""
+        told: set[Name] = set()
+        wanted: set[Name] = set()
+        for topic in self._changed:
+            now = self.announcer.names(topic)
+            told |= self._told.pop(topic, set())
+            if now:
+                wanted |= now
+                self._told[topic] = now
+        self._changed.clear()
+        return told, wanted
 
 
 def commands(told: set[Name], wanted: set[Name]) -> list[bytes]:
@@ -60,19 +92,18 @@ class Announcer:
         self.queueing.announce.append(self.changed)
         self.queueing.fresh_topic.append(self.fresh)
 
-    def names(self) -> set[Name]:
-        """Every topic and channel there is."""
-        found: set[Name] = set()
-        for topic in self.queueing.all():
-            found.add((topic.name, b""))
-            found.update((topic.name, channel) for channel in topic.channels)
-        return found
+    def names(self, name: bytes) -> set[Name]:
+        """A topic and its channels, if there is one."""
+        topic = self.queueing.topics.get(name)
+        return set() if topic is None else {(name, b""), *((name, channel) for channel in topic.channels)}
 
-    def changed(self) -> None:
-        """A topic or channel came or went."""
+    def changed(self, topic: bytes) -> None:
+        """It, or a channel of it, came or went."""
         for peer in self.peers.values():
+            peer.told.changed(topic)
             peer.news.set()
         if self.neighbour is not None:
+            self.neighbour.told.changed(topic)
             self.neighbour.changed = True
 
     def set_peers(self, addresses: Iterable[str]) -> None:
@@ -161,6 +192,7 @@ class Peer:
         host, _, port = address.rpartition(":")
         self.host, self.port = host.strip("[]"), int(port) if port.isdecimal() else -1
         self.http: tuple[str, int] | None = None  # where it answers clients
+        self.told = Told(announcer)
         self.news = asyncio.Event()
         self._complained = False
         self._retry_s = RETRY_S[0]
@@ -206,12 +238,10 @@ class Peer:
                 self.http = str(info["broadcast_address"]), info["http_port"]
             log.info("registered registry=%s broadcast_address=%s", self.address, ascii(info.get("broadcast_address")))
             self._complained, self._retry_s = False, RETRY_S[0]
-            told: set[Name] = set()
+            self.told.again()
             while True:
                 self.news.clear()
-                wanted = self.announcer.names()
-                await self._ask(reader, writer, commands(told, wanted) or [b"PING\n"])
-                told = wanted
+                await self._ask(reader, writer, commands(*self.told.take()) or [b"PING\n"])
                 await self._wait(PING_MS / 1000)
         finally:
             writer.close()
@@ -241,8 +271,8 @@ class LookupNeighbour:
     def __init__(self, announcer: Announcer, lookupd: Lookupd, remote: str) -> None:
         self.announcer = announcer
         self.lookupd = lookupd
+        self.told = Told(announcer)
         self.changed = True
-        self._told: set[Name] = set()
         self._due_ms = 0
         self._session = lookupd.session(remote, lambda: None)
         self._feed([announcer.greeting])
@@ -251,9 +281,10 @@ class LookupNeighbour:
         """Tell what is new, or that we are alive when it is time; when it is time again."""
         if self.changed:
             self.changed = False
-            wanted = self.announcer.names()
-            self._feed(commands(self._told, wanted))
-            self._told = wanted
+            told, wanted = self.told.take()
+            self._feed(commands(told, wanted))
+            for topic, channel in sorted(told - wanted, reverse=True):  # channels before their topic
+                self.lookupd.tables.forget(topic.decode(), channel.decode())
         if mono_ms >= self._due_ms:
             self._due_ms = mono_ms + PING_MS
             self._feed([b"PING\n"])

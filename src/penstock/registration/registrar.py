@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from penstock.broker.broker import Broker
 from penstock.fronts.namesrv import NameServer
@@ -18,6 +19,36 @@ log = logging.getLogger("penstock.app")
 
 REGISTER_TIMEOUT_MS = 6_000
 RECONNECT_S = 1.0
+
+
+class News:
+    """What one registry has not been told yet, and `ring` is called for."""
+
+    def __init__(self, registration: Registration, ring: Callable[[], None]) -> None:
+        self._ring = ring
+        self._topics: dict[bytes, None] | None = None
+        self._queues = True
+        registration.broker.topics.changed.append(self._topic)
+        registration.on_new_queues(self._queue)
+
+    def everything(self) -> None:
+        """It may know nothing."""
+        self._topics, self._queues = None, True
+
+    def _topic(self, name: bytes) -> None:
+        if self._topics is not None:
+            self._topics[name] = None
+        self._ring()
+
+    def _queue(self) -> None:
+        self._queues = True
+        self._ring()
+
+    def take(self) -> tuple[list[bytes] | None, bool]:
+        """(the log topics to be told of, None for all; whether the queue topics are others), and they count as told."""
+        found = None if self._topics is None else list(self._topics), self._queues
+        self._topics, self._queues = {}, False
+        return found
 
 
 class Registration:
@@ -39,10 +70,16 @@ class Registration:
             "clusterName": config.cluster_name,
         }
 
-    def request(self) -> RemotingCommand:
-        """Here I am, with these topics."""
-        told = {"filterServerList": [], "topicConfigSerializeWrapper": self.broker.topics.as_table()}
-        if self.nsq_address:  # ours: where clients of queue topics find us
+    def request(self, news: News) -> RemotingCommand:
+        """Here I am, with these topics: all, or those that are new or changed since the last time. As RocketMQ's brokers
+        do, and as every registry takes it: topics that are not named stay.
+        """
+        topics, queues = news.take()
+        told: dict[str, Any] = {
+            "filterServerList": [],
+            "topicConfigSerializeWrapper": self.broker.topics.as_table(names=topics),
+        }
+        if self.nsq_address and queues:  # ours: where clients of queue topics find us
             self._told_queues = self._queues()
             told["nsq"] = {"address": self.nsq_address, "topics": sorted(self._told_queues)}
         body = fastjson.dumps(told)
@@ -54,7 +91,14 @@ class Registration:
 
     def on_new_queues(self, call: Callable[[], None]) -> None:
         """`call` when there are other queue topics than the registry was told of; channels come and go unheard."""
-        self.broker.queueing.announce.append(lambda: call() if self._queues() != self._told_queues else None)
+        topics = self.broker.queueing.topics
+
+        def changed(name: bytes) -> None:
+            topic = topics.get(name)
+            if (topic is not None and topic.kind == "queue") != (name.decode() in self._told_queues):
+                call()
+
+        self.broker.queueing.announce.append(changed)
 
     def goodbye(self) -> RemotingCommand:
         """I am leaving."""
@@ -82,9 +126,8 @@ class RouteNeighbour:
         self.registration = registration
         self.name_server = name_server
         self.changed = True
+        self.news = News(registration, self._mark)
         self._due_ms = 0
-        registration.broker.topics.changed.append(self._mark)
-        registration.on_new_queues(self._mark)
 
     def _mark(self) -> None:
         self.changed = True
@@ -93,10 +136,12 @@ class RouteNeighbour:
         """Register if there is news or it is time; when it is time again."""
         if self.changed or mono_ms >= self._due_ms:
             self.changed = False
-            broker = self.registration.broker
-            self._due_ms = mono_ms + broker.config.register_broker_period_ms
-            reply = self.name_server.handle(self, self.registration.request(), mono_ms)
+            if mono_ms >= self._due_ms:
+                self.news.everything()
+                self._due_ms = mono_ms + self.registration.broker.config.register_broker_period_ms
+            reply = self.name_server.handle(self, self.registration.request(self.news), mono_ms)
             if reply is not None and reply.code:
+                self.news.everything()
                 log.error("the registry of this process refused the broker remark=%s", reply.remark)
             elif reply is not None:
                 self.registration.take(reply)
@@ -114,20 +159,20 @@ class Registrar:
         self.port = int(port)
         self.registry = registry
         self.changed = asyncio.Event()
+        self.news = News(registration, self.changed.set)
         self._connection: Connection | None = None
         self._complained = False
-        registration.broker.topics.changed.append(self.changed.set)
-        registration.on_new_queues(self.changed.set)
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             self.changed.clear()
             try:
-                self.registration.take(await self._ask(self.registration.request()))
+                self.registration.take(await self._ask(self.registration.request(self.news)))
                 self._complained = False
                 pause = self.registration.broker.config.register_broker_period_ms / 1000
             except (OSError, TimeoutError) as error:
+                self.news.everything()
                 if not self._complained:
                     log.warning("registry not reached registry=%s error=%s", self.registry, error)
                     self._complained = True
@@ -137,7 +182,7 @@ class Registrar:
                 async with asyncio.timeout(pause):
                     await self.changed.wait()
             except TimeoutError:
-                continue
+                self.news.everything()
 
     async def _ask(self, command: RemotingCommand) -> RemotingCommand:
         connection = self._connection
@@ -172,4 +217,5 @@ class Registrar:
         """Registries ask nothing of us."""
 
     def lost(self, session: RemotingSession) -> None:
+        self.news.everything()
         self.changed.set()

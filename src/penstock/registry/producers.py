@@ -1,7 +1,8 @@
 """nsqlookupd's tables: which nsqd has which topics and channels, and who is tombstoned.
 
 Everything here is told by the nsqds and forgotten with their connection, except the names: a topic or channel that was
-once there stays listed until somebody deletes it, so that consumers find it when its producers come back.
+once there stays listed until somebody deletes it, so that consumers find it when its producers come back. What the broker
+of the same process has deleted is forgotten (`forget`) when no other nsqd has it: nobody would delete it here.
 """
 
 from __future__ import annotations
@@ -86,6 +87,17 @@ class ProducerTables:
             on.pop(producer, None)
             if not on and topic.endswith(EPHEMERAL):
                 self.delete_topic(topic)
+
+    def forget(self, topic: str, channel: str = "") -> None:
+        """Its owner deleted it: a name that no producer has is listed no longer."""
+        if channel:
+            channels = self.channels.get(topic, {})
+            if not channels.get(channel, True):
+                del channels[channel]
+                if not channels:
+                    del self.channels[topic]
+        elif not self.topics.get(topic, True) and not any(self.channels.get(topic, {}).values()):
+            self.delete_topic(topic)
 
     def _leave_channel(self, producer: Producer, topic: str, channel: str, forget: bool) -> None:
         on = self.channels.get(topic, {}).get(channel)

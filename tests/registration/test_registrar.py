@@ -1,0 +1,128 @@
+"""`registrar`: a registry is told of what changed, and of everything when it may know nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.app import Server
+from penstock.broker.broker import Broker
+from penstock.client.blocking import Admin
+from penstock.config import BrokerConfig, RegistryConfig
+from penstock.embedded import ThreadedBroker
+from penstock.fronts.namesrv import NameServer
+from penstock.registration.registrar import News, Registration, RouteNeighbour
+from penstock.testing import Broker as RunningBroker
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    made = Broker(BrokerConfig(data=str(tmp_path / "data"), mapped_file_size_commit_log=1 << 20))
+    made.open()
+    yield made
+    made.close()
+
+
+def told(registration: Registration, news: News) -> tuple[set[str], list[str] | None]:
+    body: dict[str, Any] = json.loads(registration.request(news).body)
+    wrapper = body["topicConfigSerializeWrapper"]
+    assert wrapper["dataVersion"]["counter"] == registration.broker.topics.version["counter"]
+    return set(wrapper["topicConfigTable"]), body.get("nsq", {}).get("topics")
+
+
+def test_what_changed_is_told(broker: Broker) -> None:
+    """Else a topic costs as much as there are topics already."""
+    registration = Registration(broker, "127.0.0.1:1", "127.0.0.1:2")
+    rings: list[int] = []
+    news = News(registration, lambda: rings.append(1))
+    other = News(registration, lambda: None)
+    for n in range(5):
+        broker.topics.create(b"before%d" % n, 4, 4)
+    every, queues = told(registration, news)
+    assert every >= {f"before{n}" for n in range(5)}
+    assert queues == []
+    rings.clear()
+    broker.topics.create(b"new", 4, 4)
+    broker.topics.create(b"before1", 8, 8)
+    assert len(rings) == 2
+    assert told(registration, news) == ({"new", "before1"}, None)
+    broker.queueing.topic(b"jobs")
+    assert told(registration, news) == (set(), ["jobs"])
+    broker.queueing.topic(b"jobs").channel(b"c")
+    broker.topics.delete(b"new", 0)
+    assert told(registration, news) == (set(), None)
+    broker.queueing.delete(broker.queueing.topic(b"jobs"))
+    assert told(registration, news) == (set(), [])
+    news.everything()
+    assert told(registration, news) == (every, [])
+    assert told(registration, other) == (every, [])  # another registry has news of its own
+
+
+def test_the_registry_of_the_same_process_knows_all_of_it(broker: Broker, tmp_path: Path) -> None:
+    names = NameServer(tmp_path / "names")
+    neighbour = RouteNeighbour(Registration(broker, "127.0.0.1:1", "127.0.0.1:2"), names)
+    now_ms = 1
+    neighbour.tick(now_ms)
+    for n in range(5):
+        broker.topics.create(b"t%d" % n, 4, 4)
+        broker.queueing.topic(b"q%d" % n)
+        neighbour.tick(now_ms)
+    assert set(names.routes.topics) >= {f"t{n}" for n in range(5)}
+    assert set(names.routes.queue_route("q3")) == {broker.config.broker_name}
+    broker.topics.create(b"t3", 9, 9)
+    neighbour.tick(now_ms)
+    assert names.routes.topics["t3"][broker.config.broker_name].read_count == 9
+    names.routes.delete_topic("t1")  # by hand, and the broker still has it: it comes back with the next period
+    neighbour.tick(now_ms)
+    assert "t1" not in names.routes.topics
+    broker.topics.create(b"t9", 1, 1)
+    neighbour.tick(now_ms + broker.config.register_broker_period_ms)
+    assert "t1" in names.routes.topics
+
+
+class Registry(ThreadedBroker):
+    """A registry alone, in a thread."""
+
+    def __init__(self, port: int = 0) -> None:
+        super().__init__()
+        folder = str(self.folder)
+        self._make = lambda: Server(
+            None, RegistryConfig(data=folder, registry_port=port, lookup_port=-1, lookup_http_port=-1)
+        )
+
+
+def test_a_registry_that_was_away_is_told_everything() -> None:
+    with Registry() as registry:
+        port = int(registry.registry.rpartition(":")[2])
+        with (
+            RunningBroker(
+                registry_port=-1, lookup_port=-1, lookup_http_port=-1, registry=f"127.0.0.1:{port}"
+            ) as running,
+            Admin(registry.registry) as admin,
+        ):
+            _until(admin, set(running.call(_topics)))
+            for name in ("one", "two", "three"):
+                admin.create_topic(name)
+            _until(admin, {"one", "two", "three"})
+            registry.stop()
+            with Registry(port) as again, Admin(again.registry) as other:
+                _until(other, {"one", "two", "three"})
+                other.create_topic("four")
+                _until(other, {"one", "two", "three", "four"})
+
+
+def _topics(server: Server) -> list[str]:
+    assert server.broker is not None
+    return [name.decode() for name in server.broker.topics.by_name if not server.broker.topics.by_name[name].protected]
+
+
+def _until(admin: Admin, wanted: set[str]) -> None:
+    end = time.monotonic() + 20
+    while not wanted <= set(admin.topics(system=True)):
+        assert time.monotonic() < end
+        time.sleep(0.05)  # another process of the network: its moment is not ours
