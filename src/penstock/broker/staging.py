@@ -279,10 +279,13 @@ class Staging:
         if known is None or known.run != run:
             if not coordinator:
                 raise Refused("a new run names the broker that decides")
+            before = sink in self.sinks.by_name
             about = {"k": "run", "sink": sink, "query": query, "run": run, "coordinator": coordinator}
             self._note(about | ({"reset": True} if known is None else {}) | ({"once": True} if once else {}))
-            if known is None:  # what a query before this one has staged is nobody's
-                for spool in [s for s in self.spools.values() if s.sink == sink]:
+            # What a query before this one has staged is nobody's. But a power cut may have taken the record of this run, or
+            # of the sink, and spared what was sealed: those tokens may still be published.
+            if known is None and before:
+                for spool in [s for s in self.spools.values() if s.sink == sink and s.run != run]:
                     self._drop(spool)
         return self.sinks.by_name[sink]
 
