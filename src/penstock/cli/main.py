@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from penstock import __version__
 from penstock.config import BrokerConfig, RegistryConfig, load
 from penstock.errors import ConfigError, PenstockError
+from penstock.version import __version__
 
 EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3}
 EXTRAS = {

@@ -11,6 +11,7 @@ from penstock.wire.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from penstock.wire.fastjson import loads
 
 REGISTRY_PORT = 9876
+BROKER_PORT = 10911
 
 
 class MessageQueue(NamedTuple):

@@ -20,13 +20,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from zlib import crc32
 
-from penstock.client.reader import Line, LogReader
-from penstock.client.routes import MessageQueue, split_address
+from penstock.client.conversation import checked
+from penstock.client.line import Line
+from penstock.client.reader import LogReader
+from penstock.client.routes import BROKER_PORT, MessageQueue, split_address
 from penstock.client.sending import QUEUES_PER_NEW_TOPIC, add_sequence, send_header
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
-from penstock.wire.remoting import RemotingCommand, encode
+from penstock.wire.remoting import RemotingCommand
 
 __all__ = ["Known", "Published", "Sealed", "Sender", "SinkRun", "StageClient", "StagedLost", "Stager"]
 
@@ -172,7 +174,7 @@ class StageClient(LogReader):
         known = self.masters(fresh=fresh).get(broker) or self.masters(fresh=True).get(broker)
         if known is None:
             raise NoRoute(f"broker {broker!r} is away")
-        return split_address(known, 10911)
+        return split_address(known, BROKER_PORT)
 
     def ask_broker(self, broker: str, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
         """The answer of a broker, with patience. Staged calls may all be repeated."""
@@ -182,10 +184,7 @@ class StageClient(LogReader):
             nonlocal fresh
             address = self.address(broker, fresh=fresh)
             fresh = True
-            answer = self._call(address, RemotingCommand(code, dict(ext), body))
-            if answer.code != ResponseCode.SUCCESS:
-                raise BrokerRefused(answer.code, answer.remark or "")
-            return answer
+            return checked(self._call(address, RemotingCommand(code, dict(ext), body)))
 
         return self.patiently(once)
 
@@ -279,34 +278,12 @@ def _passing(error: ClientError) -> bool:
     return isinstance(error, ConnectionLost | TimedOut | NoRoute)
 
 
-class _Pipe(Line):
-    """A connection on which requests may go out before the last one is answered; answers come in order."""
-
-    def post(self, command: RemotingCommand) -> None:
-        command.opaque = next(self._opaques) & 0x7FFFFFFF
-        try:
-            self._socket.sendall(encode(command))
-        except OSError as error:
-            raise ConnectionLost(f"connection broke: {error}") from error
-
-    def answer(self, timeout_s: float) -> RemotingCommand:
-        try:
-            while True:
-                answer = self._receive(time.monotonic() + timeout_s)
-                if answer.response:
-                    return answer
-        except TimeoutError as error:
-            raise TimedOut(f"no answer within {timeout_s:g} s") from error
-        except OSError as error:
-            raise ConnectionLost(f"connection broke: {error}") from error
-
-
 @dataclass
 class _At:
     """One broker's part of a token."""
 
     broker: str
-    pipe: _Pipe | None = None
+    pipe: Line | None = None
     number: int = 0
     rows: int = 0
     size: int = 0
@@ -339,7 +316,7 @@ class Stager:
         return known.batch >= self.batch
 
     def add(self, broker: str, chunk: bytes, rows: int) -> None:
-        """Stage a chunk of pieces (see `broker.staging`) at a broker."""
+        """Stage a chunk of pieces (see `wire.staged`) at a broker."""
         part = self._parts.get(broker)
         if part is None:
             part = self._parts[broker] = _At(broker)
@@ -362,10 +339,10 @@ class Stager:
                 assert part.pipe is not None
                 for number, chunk in list(part.unanswered):
                     if number > part.posted:
-                        part.pipe.post(self._append(number, chunk))
+                        part.pipe.ask(self._append(number, chunk), self.client._timeout_s)
                         part.posted = number
                 while len(part.unanswered) > most:
-                    self._taken(part, part.pipe.answer(self.client._timeout_s))
+                    self._taken(part, part.pipe.next_answer(self.client._timeout_s))
             except (ConnectionLost, TimedOut, BrokerRefused):
                 self._forget(part)
                 raise
@@ -390,7 +367,7 @@ class Stager:
 
     def _open(self, part: _At) -> None:
         """Connect, and find out which chunks the broker has."""
-        part.pipe = _Pipe(self.client.address(part.broker), self.client._timeout_s)
+        part.pipe = Line(self.client.address(part.broker), self.client._timeout_s)
         ext = {
             **self.run.ext(), "token": self.token, "batch": str(self.batch), "coordinator": self.coordinator,
         }  # fmt: skip

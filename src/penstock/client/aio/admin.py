@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
 from penstock.client import requests
-from penstock.client.aio.cluster import OK, Cluster, number
+from penstock.client.aio.cluster import Cluster
+from penstock.client.conversation import OK, number
 from penstock.client.routes import MessageQueue, Route, split_address
 from penstock.client.subscriptions import Start, read_offsets, start_ms
 from penstock.clock import Clock

@@ -8,7 +8,8 @@ from datetime import datetime
 from types import TracebackType
 
 from penstock.client import requests
-from penstock.client.aio.cluster import OK, Cluster, number
+from penstock.client.aio.cluster import Cluster
+from penstock.client.conversation import OK, number
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Subscription, start_ms
 from penstock.clock import Clock

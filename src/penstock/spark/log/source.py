@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError, Corrupt
 from penstock.spark import schema
 from penstock.spark.log import files as logfiles

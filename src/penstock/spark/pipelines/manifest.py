@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import Corrupt, Locked
 from penstock.spark.read.planning import Offsets, Range
 

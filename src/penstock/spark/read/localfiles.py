@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 
 ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 ENTRIES_AT_ONCE = 65_536

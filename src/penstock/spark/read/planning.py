@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark.read.options import EARLIEST, LATEST, Positions, SourceOptions, moment_ms
 

@@ -41,7 +41,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.client.reader import Fetched, LogReader, MessageQueue
+from penstock.client.reader import Fetched, LogReader
+from penstock.client.routes import MessageQueue
 from penstock.errors import ClientError, ConnectionLost, Corrupt, NoRoute, PenstockError
 from penstock.spark import schema
 from penstock.spark.read import planning

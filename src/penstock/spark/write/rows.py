@@ -6,7 +6,6 @@ what     value, and the properties: KEYS, TAGS, … each a text column, written 
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -21,17 +20,17 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.spark.kernel import encode
 from penstock.wire.codes import SYS_COMPRESSED
 from penstock.wire.record import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, format_properties
+from penstock.wire.staged import piece_head
 
 # What a copied message must not carry into its new life: instructions to the broker, and what the columns say.
 _DROPPED = frozenset(
     ("KEYS", "TAGS", "WAIT", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TRAN_MSG", "PGROUP",
      "REAL_TOPIC", "REAL_QID", "CLUSTER", "PSEQ", "__SHARDINGKEY")
 )  # fmt: skip
-_PIECE, _WHERE = struct.Struct(">IBB"), struct.Struct(">iiqI")
 
 
 class Piece(NamedTuple):
-    """So many messages for one queue, as `broker.staging` draws them; from `start` on they are a batch send's body."""
+    """So many messages for one queue, as `wire.staged` draws them; from `start` on they are a batch send's body."""
 
     queue: MessageQueue
     data: bytes
@@ -257,10 +256,11 @@ class Rows:
 
 
 def _piece(queue: MessageQueue, delayed: bool, sys_flag: int, born_ms: int, count: int, messages: Any) -> bytes:
-    name = queue.topic.encode()
-    rest = _WHERE.pack(queue.queue_id, sys_flag, born_ms, count)
-    head = _PIECE.pack(2 + len(name) + len(rest) + len(messages), delayed, len(name))
-    return b"".join((head, name, rest, messages.data))
+    head = piece_head(
+        queue.topic.encode(), queue.queue_id, delayed=delayed, sys_flag=sys_flag, born_ms=born_ms, count=count,
+        size=len(messages),
+    )  # fmt: skip
+    return b"".join((head, messages.data))
 
 
 def _cut(rows: Any, sizes: Any, most: int) -> Iterator[Any]:
