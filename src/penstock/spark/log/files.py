@@ -16,10 +16,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import ConfigError
 from penstock.log import checkpoint
+
+if TYPE_CHECKING:
+    from penstock.spark.kernel.buffers import RecordDecoder
 
 WINDOW_BYTES = 1 << 20
 _CHUNK = 4 << 20
@@ -182,7 +185,7 @@ def cut(segments: Sequence[Segment], piece_bytes: int, least: int | None) -> lis
 # -- the walk
 
 
-def walk(piece: Piece, decoder: Any, window_bytes: int = WINDOW_BYTES) -> Iterator[Rows | Damage]:
+def walk(piece: Piece, decoder: RecordDecoder, window_bytes: int = WINDOW_BYTES) -> Iterator[Rows | Damage]:
     """The records of a piece, in order, and the damage met on the way."""
     segment, at, end = piece
     with open(segment.path, "rb", buffering=0) as file:

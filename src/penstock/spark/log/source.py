@@ -153,13 +153,12 @@ class LogPartition(InputPartition):
 
 def batches(options: LogOptions, arrow: pa.Schema, parts: Sequence[Piece | Entries]) -> Iterator[pa.RecordBatch]:
     """The rows of these parts, in the order of the log (of the queue, when read through its entries)."""
-    from penstock.spark.kernel.batches import Batches
+    from penstock.spark.kernel.batches import Batches, decoder_of
 
     _keep_memory()
     make = Batches(
         arrow,
-        tags=options.tags,
-        keys=options.keys,
+        decoder=decoder_of(options.tags, options.keys),
         real_topic=options.real_topic,
         keep_damaged=options.on_bad_record != "fail",
     )
@@ -180,7 +179,7 @@ def batches(options: LogOptions, arrow: pa.Schema, parts: Sequence[Piece | Entri
 
 def _of_piece(options: LogOptions, make: Batches, piece: Piece) -> Iterator[pa.RecordBatch]:
     segment = piece.segment
-    make.segment, make.broker = segment.path, options.broker or _broker(segment.path)
+    make.reading(broker=options.broker or _broker(segment.path), segment=segment.path)
     for found in logfiles.walk(piece, make.decoder, make.window_bytes):
         if isinstance(found, Damage):
             yield from make.rest()
@@ -196,14 +195,13 @@ def _of_piece(options: LogOptions, make: Batches, piece: Piece) -> Iterator[pa.R
 def _of_entries(options: LogOptions, make: Batches, part: Entries) -> Iterator[pa.RecordBatch]:
     from penstock.spark.read.localfiles import Segments
 
-    make.broker = options.broker or Path(part.folder).name
+    make.reading(broker=options.broker or Path(part.folder).name, segment=part.folder)
     folder = Path(part.folder) / "consumequeue" / part.queue.topic / str(part.queue.queue_id)
     hint = "useConsumeQueue=false reads the log itself"
     at = part.first
     for window, starts, first, base in Segments(part.folder).runs(
         part.queue, part.first, part.until, make.window_bytes
     ):
-        make.segment = part.folder
         count = len(starts)
         try:
             rows = make.decoder.place(window, starts, first, base)

@@ -34,6 +34,7 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.log.checksums import MAGIC as SUM_MAGIC
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
+from penstock.spark.kernel.decode import BODY
 from penstock.spark.log import derive
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.derive import Window
@@ -207,8 +208,8 @@ def _about(w: Window, at: int, level: str, why: str, path: str) -> Finding:
 
 def _broken(w: Window, sums: Any, part: Part) -> Iterator[tuple[int, str]]:
     """(row, why) of records whose body or whole has another sum than stands beside it."""
-    bodies = np.unpackbits(w.decoder.intact(), count=len(w.topic), bitorder="little").astype(bool)
-    _, lengths = w.decoder.spans(1)
+    bodies = np.unpackbits(w.columns.intact(), count=len(w.topic), bitorder="little").astype(bool)
+    _, lengths = w.columns.spans(BODY)
     for at in np.flatnonzero(~bodies & (lengths > 0)).tolist():
         yield at, "the body has another checksum"
     if sums is None:

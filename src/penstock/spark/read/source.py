@@ -166,7 +166,7 @@ def connection(options: SourceOptions) -> LogReader:
 
 def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> Iterator[pa.RecordBatch]:
     """The rows of one partition: the same ones in the same order whenever it is read."""
-    from penstock.spark.kernel.batches import Batches
+    from penstock.spark.kernel.batches import Batches, decoder_of
 
     _keep_memory()
     queue, at, end = part.range
@@ -174,8 +174,7 @@ def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> I
     make = Batches(
         arrow,
         broker=queue.broker,
-        tags=part.tags,
-        keys=options.keys,
+        decoder=decoder_of(part.tags, options.keys),
         real_topic=options.real_topic,
         keep_damaged=not options.fail_on_data_loss,
     )
