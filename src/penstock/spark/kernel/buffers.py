@@ -11,6 +11,7 @@ Octets = NDArray[np.uint8]
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Flags = NDArray[np.bool_]
+Records = NDArray[np.void]
 
 Bits = Octets
 """A bitmap, the lowest bit first."""

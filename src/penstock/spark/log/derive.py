@@ -32,7 +32,7 @@ _MULTIPLIER = np.uint32(31)
 
 
 @dataclass
-class Window:
+class LogWindow:
     """The records of one window; `topic` is an index into `topics`, `begin` where the window starts in its file."""
 
     data: bytes
@@ -69,7 +69,7 @@ class Window:
         return row[keep][order], hashes[keep][order]
 
 
-def windows(piece: Piece, delays: tuple[int, ...] | None = None) -> Iterator[Window | Damage]:
+def windows(piece: Piece, delays: tuple[int, ...] | None = None) -> Iterator[LogWindow | Damage]:
     """The records of a piece and the damage between them, in order."""
     decoder = batches.decoder_of()
     decoder.choose((), -_NEVER, _NEVER, False, True, True)
@@ -84,7 +84,7 @@ def windows(piece: Piece, delays: tuple[int, ...] | None = None) -> Iterator[Win
             yield _window(decoder, batches.columns_of(decoder), found.begin, levels)
 
 
-def _window(decoder: RecordDecoder, columns: DecodedColumns, begin: int, levels: tuple[int, ...]) -> Window:
+def _window(decoder: RecordDecoder, columns: DecodedColumns, begin: int, levels: tuple[int, ...]) -> LogWindow:
     names, topic = _numbered(columns, TOPIC)
     tags, tag = _numbered(columns, TAGS)
     of_tag = np.array([_tag_code(name) for name in tags] or [0], np.int64)[tag]
@@ -103,7 +103,7 @@ def _window(decoder: RecordDecoder, columns: DecodedColumns, begin: int, levels:
             code[row] = _due(decoder.owner[places[row] : places[row] + sizes[row]], int(stored[row]), int(code[row]))
         late |= mine
     positions, _ = columns.spans(START)
-    return Window(
+    return LogWindow(
         decoder.owner, begin, names, topic, queue,
         columns.longs(START, 20), columns.longs(START, 28), columns.ints(START, 0),
         code, of_tag, late, columns.ints(START, 36) & 12, stored, positions.astype(np.int64), columns,
@@ -150,6 +150,13 @@ def _hashes(data: Octets, starts: Ints, ends: Ints, seed: NDArray[np.uint32]) ->
     signed = out.astype(np.int32).astype(np.int64)
     signed = np.abs(signed)
     return np.where(signed > 0x7FFFFFFF, 0, signed)
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The hash under which the index holds a key of a topic."""
+    found = _going_on(java_hash(topic + "#") & 0xFFFFFFFF, key.encode())
+    size = abs(found - (1 << 32) if found >= 1 << 31 else found)
+    return 0 if size > 0x7FFFFFFF else size
 
 
 def _going_on(seed: int, text: bytes) -> int:

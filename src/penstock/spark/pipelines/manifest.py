@@ -50,6 +50,18 @@ class Manifest:
         """Where the file may be; where it would be looked for first, first."""
         return [place / f"{self.topic}.json" for place in (_beside(self.folder), self.folder / "_penstock")]
 
+    def begin(self, ranges: list[Range]) -> None:
+        """Note, before it is done, that these ranges are written now."""
+        self.pending = ranges
+        self.save()
+
+    def end(self) -> None:
+        """The files of the ranges that were begun are whole."""
+        for r in self.pending:
+            self.next[r.queue] = r.end
+        self.pending = []
+        self.save()
+
     def save(self) -> None:
         """Replace the file; durable when this returns."""
         state: dict[str, Any] = {"version": VERSION, "topic": self.topic, "next": {}, "pending": []}
@@ -86,8 +98,8 @@ def load(folder: Path, topic: str) -> Manifest:
     for broker, queues in state["next"].items():
         for queue_id, offset in queues.items():
             manifest.next[MessageQueue(topic, broker, int(queue_id))] = offset
-    manifest.pending = [Range(MessageQueue(topic, b, q), first, until) for b, q, first, until in state["pending"]]
-    return manifest
+    pending = [Range(MessageQueue(topic, b, q), first, until) for b, q, first, until in state["pending"]]
+    return Manifest(folder, topic, manifest.next, pending)
 
 
 def _beside(folder: Path) -> Path:

@@ -75,7 +75,7 @@ class Source:
         self.options = parse(options)
         self.loaded: dict[MessageQueue, tuple[int, int]] | None
         try:
-            self.loaded = _batch_range(self.options)
+            self.loaded = batch_range(self.options)
         except PenstockError:  # a stream needs no range, and a batch says it again in `reader`
             self.loaded = None
 
@@ -93,8 +93,8 @@ class Source:
         schema.check(wanted)
         loaded = self.loaded
         if loaded is None:
-            loaded = _patiently(self.options, lambda: _batch_range(self.options), known=False)
-        pushing = {"true": True, "false": False}.get(self.options.pushdown, _asked_by_pushdown())
+            loaded = _patiently(self.options, lambda: batch_range(self.options), known=False)
+        pushing = {"true": True, "false": False}.get(self.options.pushdown, asked_by_pushdown())
         return (FilteringReader if pushing else Reader)(self.options, wanted, loaded)
 
     def stream_reader(self, wanted: StructType) -> StreamReader:
@@ -103,7 +103,7 @@ class Source:
         return StreamReader(self.options, wanted)
 
 
-def _batch_range(options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
+def batch_range(options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
     cluster = connection(options)
     known = _settled(cluster, planning.find_queues(cluster, options))
     begin = planning.starts(cluster, options, known, stream=False)
@@ -125,7 +125,7 @@ def _settled(cluster: LogReader, queues: list[MessageQueue]) -> dict[MessageQueu
         time.sleep(0.05)
 
 
-def _asked_by_pushdown() -> bool:
+def asked_by_pushdown() -> bool:
     """Is Spark's push-down worker calling? With push-down off another one does, and refuses a reader with filters."""
     try:
         frame: Any = sys._getframe(1)
@@ -168,7 +168,7 @@ def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> I
     """The rows of one partition: the same ones in the same order whenever it is read."""
     from penstock.spark.kernel.batches import Batches, decoder_of
 
-    _keep_memory()
+    keep_memory()
     queue, at, end = part.range
     cluster = connection(options)
     make = Batches(
@@ -242,7 +242,7 @@ _folders: dict[tuple[int, str, str], str] = {}
 _kept = False
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Let glibc keep freed megabytes instead of giving them back to the system after every batch; once per process.
 
     Each fetch and each batch would otherwise be new pages, zeroed by the kernel: a third of the CPU of reading 1-KB
