@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.errors import WireError
 from penstock.wire.nsq import ERROR, HEAD_BYTES, MAGIC, MESSAGE, RESPONSE
@@ -72,7 +72,7 @@ def read_message(data: bytes) -> Arrived:
     return Arrived(message_id, data[HEAD_BYTES:], int.from_bytes(data[8:10]), int.from_bytes(data[:8]))
 
 
-def greeting(about: Mapping[str, Any]) -> bytes:
+def greeting(about: Mapping[str, object]) -> bytes:
     """The first bytes of a connection: magic and IDENTIFY."""
     body = json.dumps({**about, "feature_negotiation": True}, separators=(",", ":")).encode()
     return MAGIC + b"IDENTIFY\n" + _sized(body)

@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeVar
 from penstock.client import requests
 from penstock.client.conversation import OK, Conversation, Directory, checked, number
 from penstock.client.line import Line
+from penstock.client.requests import Pull
 from penstock.client.routes import BROKER_PORT, MessageQueue, Route, split_address
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, TimedOut, WireError
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
@@ -46,25 +47,6 @@ class Fetched(NamedTuple):
     records: bytes
 
 
-class Wish(NamedTuple):
-    """One pull: what it asks for."""
-
-    queue: MessageQueue
-    offset: int
-    max_count: int
-    max_bytes: int
-    tags: str
-    group: str
-    durable: bool
-
-    def request(self) -> RemotingCommand:
-        """As a request."""
-        return requests.pull(
-            self.group, self.queue, self.offset, max_count=self.max_count, max_bytes=self.max_bytes, tags=self.tags,
-            durable=self.durable,
-        )  # fmt: skip
-
-
 class LogReader:
     """Topics, offsets and records of a cluster.
 
@@ -78,7 +60,7 @@ class LogReader:
         self._lines: dict[tuple[str, int], Line] = {}
         self._asked_s: dict[str, float] = {}  # when each route was asked for
         self._lock = threading.RLock()
-        self._ahead: tuple[Wish, Line, RemotingCommand] | None = None  # what was asked, where, the request
+        self._ahead: tuple[Pull, Line, RemotingCommand] | None = None  # what was asked, where, the request
 
     def __enter__(self) -> LogReader:
         return self
@@ -138,13 +120,13 @@ class LogReader:
         for before this returns.
         """
 
-        def wish(offset: int) -> Wish:
+        def pull(offset: int) -> Pull:
             count = max_count if until is None else min(max_count, until - offset)
-            return Wish(queue, offset, count, max_bytes, tags, group, durable)
+            return Pull(group, queue, offset, count, max_bytes, tags, durable=durable)
 
         with self._lock:
-            asked = wish(offset)
-            answer = self._asked_before(asked) or self._ask(queue, asked.request(), _PULL_RESULTS)
+            asked = pull(offset)
+            answer = self._asked_before(asked) or self._ask(queue, asked.command(), _PULL_RESULTS)
             fetched = Fetched(
                 answer.code,
                 number(answer, "nextBeginOffset"),
@@ -153,24 +135,24 @@ class LogReader:
                 answer.body,
             )
             if until is not None and answer.code == ResponseCode.SUCCESS and fetched.next_offset < until:
-                self._ask_ahead(wish(fetched.next_offset))
+                self._ask_ahead(pull(fetched.next_offset))
         return fetched
 
-    def _ask_ahead(self, wish: Wish) -> None:
-        address = self._route(wish.queue.topic).read_address(wish.queue.broker)
+    def _ask_ahead(self, pull: Pull) -> None:
+        address = self._route(pull.queue.topic).read_address(pull.queue.broker)
         line = self._lines.get(split_address(address, BROKER_PORT)) if address else None
         if line is not None:
-            request = wish.request()
+            request = pull.command()
             try:
                 line.ask(request, self._timeout_s)
             except (ConnectionLost, TimedOut):  # whoever asks again learns it
                 return
-            self._ahead = wish, line, request
+            self._ahead = pull, line, request
 
-    def _asked_before(self, wish: Wish) -> RemotingCommand | None:
+    def _asked_before(self, pull: Pull) -> RemotingCommand | None:
         """The answer to what was asked ahead, if it was this and its line holds; errors are for the repetition."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[0] != wish or ahead[1] not in self._lines.values():
+        if ahead is None or ahead[0] != pull or ahead[1] not in self._lines.values():
             return None
         try:
             return checked(ahead[1].hear(ahead[2], self._timeout_s), _PULL_RESULTS)

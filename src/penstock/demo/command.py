@@ -24,10 +24,12 @@ from penstock.demo.shape import Event
 from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.charts import Chart
+    from penstock.client.aio.producer import Producer
     from penstock.demo.events import Feed
+    from penstock.message import ReceivedMessage
 
 GROUP = "demo"
 BATCH_MESSAGES, BATCH_BYTES, BATCHES_AT_ONCE = 200, 256 << 10, 8
@@ -189,7 +191,7 @@ async def _through_the_broker(feed: Feed, registry: str) -> TopicReport:
     first = last = time.monotonic()
     taken: dict[int, set[int]] = {}
 
-    async def take(message: Any) -> None:
+    async def take(message: ReceivedMessage) -> None:
         nonlocal first, last
         last = time.monotonic()
         first = first if told.consumed else last
@@ -254,7 +256,7 @@ def _tag(event: Event, name: str | None) -> str | None:
     return "".join(c if (c.isalnum() and c.isascii()) or c in "_-" else "-" for c in str(event[name]))[:60] or None
 
 
-async def _send(producer: Any, topic: str, batch: list[tuple[bytes, str, str | None]]) -> int:
+async def _send(producer: Producer, topic: str, batch: list[tuple[bytes, str, str | None]]) -> int:
     from penstock.message import Message
 
     await producer.send_batch([Message(topic, body, keys=(key,), tags=tag) for body, key, tag in batch], timeout_s=30.0)
@@ -337,7 +339,7 @@ def _wait_until_durable(registry: str, topic: str, count: int) -> None:
             time.sleep(0.1)
 
 
-def _first_rows(table: Any, count: int = 5) -> str:
+def _first_rows(table: DataFrame, count: int = 5) -> str:
     """The first rows as text, cut to the screen."""
     names = [name for name in table.columns if not name.startswith("_")]
     order = ("_queue", "_offset")
@@ -348,7 +350,7 @@ def _first_rows(table: Any, count: int = 5) -> str:
     return "\n".join("  " + line.rstrip()[: room - 2] for line in lines)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 40 else text[:39] + "…"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -49,7 +49,7 @@ class Announcer:
     """Keeps the nsqlookupds of one broker informed. `identity` is what IDENTIFY says, once the ports are known."""
 
     def __init__(
-        self, broker: Any, identity: dict[str, Any], *, neighbour: Lookupd | None = None, remote: str = ""
+        self, broker: Any, identity: Mapping[str, object], *, neighbour: Lookupd | None = None, remote: str = ""
     ) -> None:
         self.broker = broker
         self.queueing = broker.queueing
@@ -147,7 +147,7 @@ class Announcer:
                     log.warning("channel not made topic=%s channel=%s reason=%s", name.decode(), channel, refused)
 
 
-def _identify(identity: dict[str, Any]) -> bytes:
+def _identify(identity: Mapping[str, object]) -> bytes:
     body = json.dumps(identity).encode()
     return b"IDENTIFY\n" + len(body).to_bytes(4, "big") + body
 

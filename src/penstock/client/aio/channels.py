@@ -13,7 +13,6 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any
 
 from penstock.client import nsqframes
 from penstock.client.aio.consumersettings import ConsumerSettings
@@ -33,7 +32,7 @@ RECONNECT_MAX_S = 15.0
 TURN_S = 5.0  # with more brokers than messages in flight: when others get their turn
 CLOSE_S = 2.0
 
-Spawn = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
+Spawn = Callable[[Coroutine[object, None, None]], "asyncio.Task[None]"]
 
 
 class Held:
@@ -95,7 +94,7 @@ class ChannelReader:
         self._in_flight_max = settings.in_flight_max
         self._attempts_max = settings.attempts_max
         self._timeout_s = settings.timeout_s
-        self._tasks: dict[str, asyncio.Task[Any]] = {}  # by broker
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by broker
         self._addresses: dict[str, str] = {}
         self._connections: dict[str, NsqConnection] = {}
         self._ready: dict[str, int] = {}

@@ -8,12 +8,12 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from penstock.client.aio.connection import Connection
 from penstock.client.aio.outages import Outages
 from penstock.client.conversation import OK, Conversation, Directory, checked
-from penstock.client.routes import MessageQueue, Route
+from penstock.client.routes import Json, MessageQueue, Route
 from penstock.clock import Clock
 from penstock.errors import ClientError, Closed, ConnectionLost, NoRoute, Refused, WireError
 from penstock.wire.codes import MASTER_ID, RequestCode, ResponseCode
@@ -44,7 +44,7 @@ class Cluster:
         *,
         timeout_s: float = 10.0,
         clock: Clock | None = None,
-        heartbeat: Callable[[], dict[str, Any] | None] = lambda: None,
+        heartbeat: Callable[[], Json | None] = lambda: None,
         handlers: dict[int, Handler] | None = None,
     ) -> None:
         self.clock = clock or Clock()
@@ -55,14 +55,14 @@ class Cluster:
         self._heartbeat = heartbeat
         self._handlers = handlers or {}
         self._connections: dict[str, asyncio.Task[Connection]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
         self.outages = Outages()
         self._on_routes: Callable[[], None] = lambda: None
 
     def join(
         self,
-        heartbeat: Callable[[], dict[str, Any] | None],
+        heartbeat: Callable[[], Json | None],
         handlers: dict[int, Handler],
         on_routes: Callable[[], None],
     ) -> None:
@@ -95,14 +95,14 @@ class Cluster:
         await asyncio.gather(*self._connections.values(), return_exceptions=True)
         self._connections.clear()
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         """Run something in the background until it ends or the client closes."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a background task of the client failed", exc_info=error)

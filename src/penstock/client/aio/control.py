@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from penstock.client.aio.group import Group
 from penstock.client.aio.listening import Listeners
 from penstock.client.aio.logconsumer import LogConsumer
+from penstock.client.routes import Json
 from penstock.client.subscriptions import mq_table, read_offsets
 from penstock.errors import WireError
 from penstock.version import __version__
@@ -46,7 +46,7 @@ class Control:
 
     async def running_info(self, command: RemotingCommand) -> RemotingCommand:
         """307: subscriptions, queues, and what is in hand."""
-        info: dict[str, Any] = {
+        info: Json = {
             "jstack": "",
             "mqTable": mq_table(
                 {

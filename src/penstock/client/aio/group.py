@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import Any, Literal
+from typing import Literal
 
 from penstock.client.aio.channelconsumer import ChannelConsumer
 from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.consumersettings import ConsumerSettings
 from penstock.client.aio.logconsumer import LogConsumer
 from penstock.client.rebalance import changes
-from penstock.client.routes import Route
+from penstock.client.routes import Json, Route
 from penstock.client.subscriptions import Subscription, consume_from
 from penstock.errors import ClientError, NoRoute, NotConnected, WireError
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
@@ -40,7 +40,7 @@ class Group:
         self._rebalance_wanted = asyncio.Event()
         self._closing = False
 
-    def heartbeat(self) -> dict[str, Any]:
+    def heartbeat(self) -> Json:
         """The producer and consumer sets that this member's heartbeats carry."""
         return {
             "producerDataSet": [],

@@ -249,7 +249,7 @@ class PullConsumer:
         return position.pull
 
     async def _pull(self, queue: MessageQueue, position: _Position, left_s: float) -> None:
-        request = requests.pull(
+        request = requests.Pull(
             self.group,
             queue,
             position.offset,
@@ -257,7 +257,7 @@ class PullConsumer:
             max_bytes=PULL_BYTES,
             tags=position.subscription.expression,
             hold_ms=max(1, int(min(left_s, HOLD_MAX_S) * 1000)),
-        )
+        ).command()
         try:
             answer = await self._cluster.ask(await self._cluster.address(queue), request, _PULLED, PULL_TIMEOUT_S)
         except (ClientError, WireError):

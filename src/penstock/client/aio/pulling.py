@@ -82,7 +82,7 @@ class Puller:
         loop = asyncio.get_running_loop()
         queue, window = assigned.queue, assigned.window
         asked_s = assigned.pulls_now()
-        request = requests.pull(
+        request = requests.Pull(
             self._group,
             queue,
             window.next_offset,
@@ -92,7 +92,7 @@ class Puller:
             kind=assigned.subscription.kind,
             version=assigned.subscription.version,
             hold_ms=HOLD_MS,
-        )
+        ).command()
         address = await self._cluster.address(queue, assigned.broker_id)
         answer = await self._cluster.ask(address, request, RESULTS, TIMEOUT_S)
         if assigned.dropped:

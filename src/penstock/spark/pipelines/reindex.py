@@ -15,17 +15,19 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from penstock.disk import tables
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, Locked
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
+from penstock.spark.kernel.buffers import Records
 from penstock.spark.log import derive
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
@@ -57,7 +59,7 @@ class ReindexResult:
     dry_run: bool
     seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
 
@@ -135,8 +137,8 @@ def derive_part(run: Sequence[Piece], parts: Path, delays: tuple[int, ...]) -> d
     if path.exists():
         with np.load(path) as part:
             return {"records": int(part["counts"][0]), "damaged": int(part["counts"][1])}
-    rows: dict[str, list[Any]] = {}
-    keys: list[Any] = []
+    rows: dict[str, list[Records]] = {}
+    keys: list[Records] = []
     records = damaged = 0
     for piece in run:
         for window in derive.windows(piece, delays):
@@ -160,7 +162,7 @@ def derive_part(run: Sequence[Piece], parts: Path, delays: tuple[int, ...]) -> d
     return {"records": records, "damaged": damaged}
 
 
-def _by_queue(window: derive.LogWindow) -> Iterator[tuple[str, Any]]:
+def _by_queue(window: derive.LogWindow) -> Iterator[tuple[str, Records]]:
     rows = np.empty(len(window.topic), _ROW)
     rows["offset"] = window.offset
     rows["entry"]["physical"], rows["entry"]["size"], rows["entry"]["code"] = window.physical, window.size, window.code
@@ -180,7 +182,7 @@ def _part(parts: Path, run: Sequence[Piece]) -> Path:
 # -- on the driver
 
 
-def _write_queues(out: Path, parts: list[Any], size: int) -> tuple[int, int]:
+def _write_queues(out: Path, parts: list[NpzFile], size: int) -> tuple[int, int]:
     names = sorted({name for part in parts for name in part.files if name.startswith("q/")})
     entries = 0
     for name in names:
@@ -190,7 +192,7 @@ def _write_queues(out: Path, parts: list[Any], size: int) -> tuple[int, int]:
     return len(names), entries
 
 
-def write_queue(folder: Path, rows: Any, size: int) -> None:
+def write_queue(folder: Path, rows: Records, size: int) -> None:
     """The files of one queue from its entries in the order of the log."""
     per_file = size // derive.ENTRY.itemsize
     offsets = rows["offset"]
@@ -215,7 +217,7 @@ def write_queue(folder: Path, rows: Any, size: int) -> None:
     return None
 
 
-def _write_index(out: Path, parts: list[Any], slots: int, entries: int) -> int:
+def _write_index(out: Path, parts: list[NpzFile], slots: int, entries: int) -> int:
     """Index files as the broker fills them, one after the other; their names are moments, and here only numbers."""
     keys = np.concatenate([part["keys"] for part in parts]) if parts else np.empty(0, _KEY)
     name = int(time.strftime("%Y%m%d%H%M%S") + "000")
@@ -230,7 +232,7 @@ def _write_index(out: Path, parts: list[Any], slots: int, entries: int) -> int:
     return len(keys)
 
 
-def index_file(keys: Any, slots: int, before: int) -> bytes:
+def index_file(keys: Records, slots: int, before: int) -> bytes:
     """One index file of these keys, up to its last entry; `before` is the time of the last key of the file before."""
     count = len(keys)
     entries = np.zeros(count + 1, INDEX_ENTRY)
@@ -260,7 +262,7 @@ def index_file(keys: Any, slots: int, before: int) -> bytes:
     return header + heads.tobytes() + entries.tobytes()
 
 
-def _size(table: dict[str, Any], name: str, default: int) -> int:
+def _size(table: Mapping[str, object], name: str, default: int) -> int:
     value = table.get(name)
     return value if isinstance(value, int) and value > 0 else default
 
