@@ -54,7 +54,7 @@ class TopicReport:
 
 
 @dataclass
-class Report:
+class DemoReport:
     """The whole run; also written to summary.json."""
 
     folder: str
@@ -91,7 +91,7 @@ def demo(files: tuple[Path, ...], out: Path, events: int) -> None:
         sys.exit(1)
 
 
-def run(files: list[Path], out: Path, events: int, show: TextIO | None = None) -> Report:
+def run(files: list[Path], out: Path, events: int, show: TextIO | None = None) -> DemoReport:
     """The demo. Everything it started is stopped when this returns or raises."""
     from penstock.demo.events import feeds
 
@@ -104,7 +104,7 @@ def run(files: list[Path], out: Path, events: int, show: TextIO | None = None) -
         raise ConfigError(f"the demo needs Spark: {error}", "pip install 'penstock[spark,charts]'") from None
     work = feeds(files) if files else [_processes(events)]
     folder = _new_folder(out)
-    report = Report(str(folder))
+    report = DemoReport(str(folder))
     with broker() as registry, _spark_meanwhile() as spark:
         for feed in work:
             report.topics.append(asyncio.run(_through_the_broker(feed, registry)))
@@ -358,7 +358,7 @@ def _cell(value: object) -> str:
 # -- the end
 
 
-def _draw(charts: list[Chart], report: Report, folder: Path, show: TextIO) -> None:
+def _draw(charts: list[Chart], report: DemoReport, folder: Path, show: TextIO) -> None:
     from penstock import charts as draw
 
     width, colour = shutil.get_terminal_size((100, 24)).columns, show.isatty() and not os.environ.get("NO_COLOR")
@@ -371,7 +371,7 @@ def _draw(charts: list[Chart], report: Report, folder: Path, show: TextIO) -> No
     report.chart = str(folder / "chart.png")
 
 
-def _tell(report: Report, show: TextIO) -> None:
+def _tell(report: DemoReport, show: TextIO) -> None:
     lines = [""]
     for told in report.topics:
         lines += [

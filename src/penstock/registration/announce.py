@@ -54,7 +54,7 @@ class Announcer:
         self.broker = broker
         self.queueing = broker.queueing
         self.greeting = b"  V1" + _identify(identity)
-        self.peers: dict[str, Peer] = {}
+        self.peers: dict[str, LookupPeer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.neighbour = None if neighbour is None else LookupNeighbour(self, neighbour, remote)
         self.queueing.announce.append(self.changed)
@@ -73,7 +73,7 @@ class Announcer:
         for peer in self.peers.values():
             peer.news.set()
         if self.neighbour is not None:
-            self.neighbour.changed = True
+            self.neighbour.change()
 
     def set_peers(self, addresses: Iterable[str]) -> None:
         """Tell these from now on, and no others."""
@@ -82,7 +82,7 @@ class Announcer:
             self.peers.pop(address).stop()
         for address in wanted:
             if address not in self.peers:
-                self.peers[address] = Peer(self, address)
+                self.peers[address] = LookupPeer(self, address)
 
     async def close(self) -> None:
         """Stop; the closed connections say goodbye."""
@@ -152,7 +152,7 @@ def _identify(identity: Mapping[str, object]) -> bytes:
     return b"IDENTIFY\n" + len(body).to_bytes(4, "big") + body
 
 
-class Peer:
+class LookupPeer:
     """One nsqlookupd, and the task that keeps it informed."""
 
     def __init__(self, announcer: Announcer, address: str) -> None:
@@ -246,6 +246,10 @@ class LookupNeighbour:
         self._due_ms = 0
         self._session = lookupd.session(remote, lambda: None)
         self._feed([announcer.greeting])
+
+    def change(self) -> None:
+        """A topic or channel came or went: the next tick says so."""
+        self.changed = True
 
     def tick(self, mono_ms: int) -> int:
         """Tell what is new, or that we are alive when it is time; when it is time again."""

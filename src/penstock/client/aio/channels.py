@@ -18,7 +18,7 @@ from penstock.client import nsqframes
 from penstock.client.aio.consumersettings import ConsumerSettings
 from penstock.client.aio.nsqconnection import NsqConnection
 from penstock.client.aio.outages import Outages
-from penstock.client.nsqframes import Arrived
+from penstock.client.nsqframes import ArrivedMessage
 from penstock.client.nsqsending import ladder_s
 from penstock.client.ready import share_ready
 from penstock.client.results import Outcome, Reject
@@ -157,7 +157,7 @@ class ChannelReader:
                 self._ready[broker] = count
                 connection.send(nsqframes.ready(count))
 
-    def _arrived(self, broker: str, connection: NsqConnection, arrived: Arrived) -> None:
+    def _arrived(self, broker: str, connection: NsqConnection, arrived: ArrivedMessage) -> None:
         stored_ms = arrived.stored_ns // 1_000_000
         message = ReceivedMessage(
             self.topic,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from penstock.client.aio.group import Group
 from penstock.client.aio.listening import Listeners
 from penstock.client.aio.logconsumer import LogConsumer
+from penstock.client.aio.membership import Membership
 from penstock.client.routes import Json
 from penstock.client.subscriptions import mq_table, read_offsets
 from penstock.errors import WireError
@@ -20,7 +20,7 @@ from penstock.wire.remoting import RemotingCommand
 class Control:
     """The answers of one push consumer."""
 
-    def __init__(self, logs: LogConsumer, group: Group, listeners: Listeners) -> None:
+    def __init__(self, logs: LogConsumer, group: Membership, listeners: Listeners) -> None:
         self._logs = logs
         self._group = group
         self._listeners = listeners

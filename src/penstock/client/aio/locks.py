@@ -21,7 +21,7 @@ LIFE_S = 30.0  # the broker keeps a lock for 60 s; we trust it for half of that
 AGAIN_S = 1.0
 
 
-class QueueLocks:
+class MemberLocks:
     """The locks of one member of a group."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:

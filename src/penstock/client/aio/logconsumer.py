@@ -19,7 +19,7 @@ from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.consumersettings import ConsumerSettings
 from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.giveback import GiveBack
-from penstock.client.aio.locks import QueueLocks
+from penstock.client.aio.locks import MemberLocks
 from penstock.client.aio.offsets import BrokerOffsets, FileOffsets, Offsets
 from penstock.client.aio.pulling import Puller
 from penstock.client.conversation import number
@@ -78,7 +78,7 @@ class LogConsumer:
             if settings.shared
             else FileOffsets(settings.offsets_folder / f"{self._group}.json")
         )
-        self._locks = QueueLocks(cluster, self._group) if settings.orderly and settings.shared else None
+        self._locks = MemberLocks(cluster, self._group) if settings.orderly and settings.shared else None
         self._give_back = GiveBack(cluster, self._group, settings.attempts_max)
         self._puller = Puller(cluster, settings, self._hand_out)
         self._settled = asyncio.Event()

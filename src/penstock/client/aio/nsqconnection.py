@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from penstock.client import nsqframes
-from penstock.client.nsqframes import OF_A_MESSAGE, Arrived, FrameParser
+from penstock.client.nsqframes import OF_A_MESSAGE, ArrivedMessage, FrameParser
 from penstock.client.routes import split_address
 from penstock.errors import BrokerRefused, ConnectionLost, NotConnected, TimedOut, WireError
 from penstock.version import __version__
@@ -35,7 +35,7 @@ _CODES = {
     "E_AUTH_FIRST": ResponseCode.NO_PERMISSION,
 }
 
-OnMessage = Callable[["NsqConnection", Arrived], None]
+OnMessage = Callable[["NsqConnection", ArrivedMessage], None]
 
 
 def refusal(text: str) -> BrokerRefused:

@@ -21,9 +21,9 @@ from penstock.client.aio.consumersettings import ConsumerSettings
 from penstock.client.aio.control import Control
 from penstock.client.aio.delivery import Delivery
 from penstock.client.aio.dispatch import Dispatcher
-from penstock.client.aio.group import Group
 from penstock.client.aio.listening import Listener, Listeners
 from penstock.client.aio.logconsumer import CLOSE_S, LogConsumer
+from penstock.client.aio.membership import Membership
 from penstock.client.aio.nsqconnection import NSQ_PORT
 from penstock.client.rebalance import Allocate, average
 from penstock.client.routes import MessageQueue, direct
@@ -91,7 +91,7 @@ class PushConsumer:
         self._dispatcher = Dispatcher(self._listeners)
         self._logs = LogConsumer(self._cluster, settings, self._dispatcher)
         self._channels = ChannelConsumer(self._cluster, settings, self._dispatcher)
-        self._group = Group(self._cluster, settings, self._logs, self._channels)
+        self._group = Membership(self._cluster, settings, self._logs, self._channels)
         self._control = Control(self._logs, self._group, self._listeners)
         handlers: dict[int, Handler] = {
             RequestCode.NOTIFY_CONSUMER_IDS_CHANGED: self._group.members_changed,

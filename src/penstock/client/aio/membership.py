@@ -25,7 +25,7 @@ REBALANCE_S = 20.0
 REBALANCE_SOON_S = 1.0  # when a route, a lock or a member list is still missing
 
 
-class Group:
+class Membership:
     """One member of a consumer group: what it subscribed to, and which queues are its share."""
 
     def __init__(
