@@ -24,6 +24,7 @@ COMPILED = [
     "penstock.log.store",
     "penstock.log.stream",
     "penstock.net",
+    "penstock.spark.kernel.columns",
     "penstock.spark.kernel.decode",
     "penstock.spark.kernel.encode",
     "penstock.spark.kernel.sheet",

@@ -191,7 +191,8 @@ def compared(floor: str, thing: str, spark: Any, rows: int, rounds: int, works: 
 def fill(registry: str, topic: str, rows: int, size: int) -> None:
     """Messages of so many bytes with keys, tag and id, as clients send them: the same batch again and again."""
     from penstock.client.aio.producer import Producer
-    from penstock.client.reader import Line, LogReader
+    from penstock.client.line import Line
+    from penstock.client.reader import LogReader
     from penstock.client.routes import split_address
     from penstock.client.sending import batch_request
     from penstock.message import Message

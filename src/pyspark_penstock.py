@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from pyspark.sql.datasource import DataSource
 
@@ -19,19 +19,20 @@ if TYPE_CHECKING:
     from penstock.spark.read.source import Reader, Source, StreamReader
     from penstock.spark.write.sink import BatchWriter, StreamWriter
 
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def plainly(method: F) -> F:
+def plainly(method: Callable[P, R]) -> Callable[P, R]:
     """The same method, whose errors of ours are a sentence and what to do."""
 
     @wraps(method)
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*given: P.args, **named: P.kwargs) -> R:
         from penstock.spark.tools import plainly
 
         return plainly.plainly(method)(*given, **named)
 
-    return call  # type: ignore[return-value]
+    return call
 
 
 class DefaultSource(DataSource):

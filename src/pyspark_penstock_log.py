@@ -11,7 +11,7 @@ from pyspark_penstock import plainly
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from penstock.spark.log.source import LogReader, LogSource
+    from penstock.spark.log.source import BulkReader, LogSource
 
 
 class DefaultSource(DataSource):
@@ -52,7 +52,7 @@ class DefaultSource(DataSource):
         return catalog.schema(self.source.columns(), self._created)
 
     @plainly
-    def reader(self, schema: StructType) -> LogReader:
+    def reader(self, schema: StructType) -> BulkReader:
         if not self.options:  # a catalog's table has its options in the schema
             from penstock.spark import catalog
 

@@ -4,7 +4,7 @@ import os as _os
 import sys as _sys
 from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+from penstock.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from penstock import aio as aio

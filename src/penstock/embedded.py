@@ -8,15 +8,17 @@ import threading
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, Self
+from typing import Self, TypeVar
 
 from penstock.app import Server, runner
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, load
 from penstock.disk.files import Files
 
+T = TypeVar("T")
 
-def _configs(folder: Path, settings: dict[str, Any]) -> tuple[BrokerConfig, RegistryConfig]:
+
+def _configs(folder: Path, settings: dict[str, object]) -> tuple[BrokerConfig, RegistryConfig]:
     ports = dict.fromkeys(("remoting_port", "nsq_port", "http_port", "https_port"), 0)
     own = {field.name for field in fields(RegistryConfig)} - {field.name for field in fields(BrokerConfig)}
     told = {name: settings.pop(name) for name in own & set(settings)}
@@ -73,7 +75,7 @@ class Broker(Addresses, Server):
     Settings are those of docs/settings.md. Raises ConfigError, Locked or StoreError when it cannot start.
     """
 
-    def __init__(self, folder: str | Path, **settings: Any) -> None:
+    def __init__(self, folder: str | Path, **settings: object) -> None:
         Server.__init__(self, *_configs(Path(folder), settings))
 
 
@@ -89,7 +91,7 @@ class ThreadedBroker(Addresses):
         *,
         files: Files | None = None,
         clock: Clock | None = None,
-        **settings: Any,
+        **settings: object,
     ) -> None:
         self._own = tempfile.TemporaryDirectory(prefix="penstock-") if folder is None else None
         self.folder = Path(self._own.name if self._own is not None else str(folder))
@@ -142,10 +144,10 @@ class ThreadedBroker(Addresses):
         if self._failure is not None:
             raise self._failure
 
-    def call(self, function: Callable[[Server], Any]) -> Any:
+    def call(self, function: Callable[[Server], T]) -> T:
         """Run a function with the server in its own thread, and return what it returns."""
 
-        async def inside() -> Any:
+        async def inside() -> T:
             assert self.server is not None
             return function(self.server)
 

@@ -10,7 +10,7 @@ import pytest
 from penstock.client import nsqframes
 from penstock.client.aio import nsqconnection
 from penstock.client.aio.nsqconnection import NsqConnection
-from penstock.client.nsqframes import Arrived
+from penstock.client.nsqframes import ArrivedMessage
 from penstock.errors import BrokerRefused, ConnectionLost, TimedOut
 from penstock.wire.nsq import ERROR, HEARTBEAT_FRAME, MESSAGE, OK_FRAME, RESPONSE, frame, message_data
 
@@ -44,7 +44,7 @@ async def peer(talk: Talk, welcome: bytes = WELCOME) -> AsyncIterator[str]:
 
 async def test_introduction_heartbeat_and_messages() -> None:
     answered = asyncio.Event()
-    got: list[Arrived] = []
+    got: list[ArrivedMessage] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEARTBEAT_FRAME + frame(MESSAGE, message_data(1, 2, 3, b"x")))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.client import nsqframes
-from penstock.client.nsqframes import Arrived, Frame, FrameParser, read_message
+from penstock.client.nsqframes import ArrivedMessage, Frame, FrameParser, read_message
 from penstock.errors import WireError
 from penstock.wire.nsq import ERROR, MESSAGE, RESPONSE, frame, message_data
 
@@ -58,7 +58,7 @@ def test_what_is_no_frame() -> None:
 
 
 def test_a_message() -> None:
-    assert read_message(message_data(1 << 60, 3, 0x1234, b"x")) == Arrived("0000000000001234", b"x", 3, 1 << 60)
+    assert read_message(message_data(1 << 60, 3, 0x1234, b"x")) == ArrivedMessage("0000000000001234", b"x", 3, 1 << 60)
 
 
 def test_commands() -> None:

@@ -41,7 +41,7 @@ def made(fresh: Fresh, prefix: str) -> str:
 
 def joined(consumer: PushConsumer, topic: str, *brokers: str) -> bool:
     """Whether its channel is subscribed to at these brokers."""
-    reader = consumer._channels.get(topic)
+    reader = consumer._channels.readers.get(topic)
     return reader is not None and reader.connected == list(brokers or ("broker-a",))
 
 
@@ -346,7 +346,7 @@ async def test_a_broker_that_comes_back(fresh: Fresh, tmp_path: Any) -> None:
         await producer.send(Message(topic, b"before"))
         await until(lambda: got == [b"before"])
         await until(lambda: channel(first, topic, "g").finish_count == 1)
-    await until(lambda: not consumer._channels[topic].connected)
+    await until(lambda: not consumer._channels.readers[topic].connected)
     sending = producer.send_nowait(Message(topic, b"meanwhile"))
     with Broker(tmp_path, registry_port=ports["registry"], remoting_port=ports["remoting"], nsq_port=ports["nsq"]):
         await sending

@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from penstock.client.blocking import Admin, Producer
-from penstock.client.reader import Line, LogReader, MessageQueue
+from penstock.client.line import Line
+from penstock.client.reader import LogReader
+from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.message import Message
 from penstock.wire.record import iter_records

@@ -243,7 +243,7 @@ def test_where_keys_go_outlives_a_broker_that_is_away(
         every = client.queues_to_write("T", both)
         assert {queue.broker for queue in every} == set(both)
         second_broker.stop(signal.SIGKILL)
-        client._routes.clear()
+        client._directory.routes.clear()
         paused = []
 
         def pause(seconds: float) -> None:

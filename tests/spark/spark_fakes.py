@@ -6,7 +6,8 @@ from typing import Any
 
 from spark_records import Record
 
-from penstock.client.reader import Fetched, MessageQueue
+from penstock.client.reader import Fetched
+from penstock.client.routes import MessageQueue
 from penstock.errors import ClientError, NoRoute
 
 

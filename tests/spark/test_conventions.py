@@ -11,7 +11,7 @@ from spark_fakes import Log
 from spark_logs import write_log
 from spark_records import Record
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError, PenstockError, TimedOut
 from penstock.spark import schema
 from penstock.spark.log import files as logfiles

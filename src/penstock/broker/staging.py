@@ -23,7 +23,6 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from struct import Struct
 from typing import TYPE_CHECKING, Any
 
 from isal import isal_zlib
@@ -38,27 +37,25 @@ from penstock.log.draft import Draft
 from penstock.log.durability import Job
 from penstock.wire import record
 from penstock.wire.codes import ResponseCode
+from penstock.wire.staged import CHUNK as _CHUNK
+from penstock.wire.staged import DELAYED, MAGIC, VERSION
+from penstock.wire.staged import HEADER as _HEAD
+from penstock.wire.staged import PIECE as _PIECE
+from penstock.wire.staged import PLACE as _WHERE
+from penstock.wire.staged import SEAL as _SEAL
+from penstock.wire.staged import U32 as _U32
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
 
 log = logging.getLogger("penstock.staging")
 
-MAGIC = b"PSTG"
-VERSION = 1
 CHUNK_BYTES_MAX = 12 << 20
 TOKENS_MAX = 100_000
 NAME_MAX = 255
 SWEEP_MS = 60_000
-DELAYED = 1
 NEVER = 1 << 62
 
-_HEAD = Struct(">4sII")
-_CHUNK = Struct(">QII")
-_SEAL = Struct(">QQII")
-_PIECE = Struct(">IBB")
-_WHERE = Struct(">iiqI")
-_U32 = Struct(">I")
 _TOKEN = re.compile(r"[0-9a-f]{8,64}")
 _NAME = re.compile(r"[!-~][ -~]*")
 ROOM_BESIDE = 64 << 20  # what a publish leaves free: queues and index grow, too

@@ -6,19 +6,23 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any
+from typing import TypeVar
 
 import click
 
-from penstock import __version__
 from penstock.config import BrokerConfig, RegistryConfig, load
 from penstock.errors import ConfigError, PenstockError
+from penstock.version import __version__
 
 EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3}
 EXTRAS = {
     "pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "deltalake": "delta", "pyiceberg": "iceberg",
     "matplotlib": "charts", "plotext": "charts", "rich": "cli",
 }  # fmt: skip
+
+
+Settings = dict[str, object]
+Command = TypeVar("Command", bound=Callable[..., object])
 
 
 class Lazy(click.Group):
@@ -49,7 +53,7 @@ class Lazy(click.Group):
         command: click.Command = getattr(import_module(module), attribute)
         return command
 
-    def invoke(self, ctx: click.Context) -> Any:
+    def invoke(self, ctx: click.Context) -> object:
         try:
             return super().invoke(ctx)
         except PenstockError as error:
@@ -74,7 +78,7 @@ def main() -> None:
     """A message queue for Python and Spark: one stored topic as an NSQ channel, a RocketMQ queue and a Spark table."""
 
 
-def _starts(command: Any) -> Any:
+def _starts(command: Command) -> Command:
     """The flags every command has that starts something."""
     for option in (
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any setting of docs/settings.md."),
@@ -90,7 +94,7 @@ def _starts(command: Any) -> Any:
     return command
 
 
-def _ports(*wanted: str) -> Callable[[Any], Any]:
+def _ports(*wanted: str) -> Callable[[Command], Command]:
     """A flag for each of these listeners."""
     abouts = {
         "remoting": "RocketMQ protocol (10911)",
@@ -101,7 +105,7 @@ def _ports(*wanted: str) -> Callable[[Any], Any]:
         "lookup-http": "nsqlookupd's HTTP (4161)",
     }
 
-    def add(command: Any) -> Any:
+    def add(command: Command) -> Command:
         for name in reversed(wanted):
             option = click.option(
                 f"--{name}-port", type=click.IntRange(-1, 65535), help=f"{abouts[name]}; 0: any, -1: none."
@@ -112,11 +116,11 @@ def _ports(*wanted: str) -> Callable[[Any], Any]:
     return add
 
 
-def _set(settings: tuple[str, ...], *roles: str) -> dict[str, dict[str, Any]]:
+def _set(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
     """What --set says for each of these roles. A name is the setting's, or, as `penstock settings` prints it, the role's
     and the setting's; without the role it is that of the first role that knows it.
     """
-    said: dict[str, dict[str, Any]] = {role: {} for role in roles}
+    said: dict[str, Settings] = {role: {} for role in roles}
     for setting in settings:
         name, equals, text = setting.partition("=")
         if not equals:
@@ -140,7 +144,7 @@ def _names(role: str) -> set[str]:
     return {field.name for field in fields(_ROLES[role])}
 
 
-def _rules(text: str) -> tuple[Any, ...]:
+def _rules(text: str) -> tuple[object, ...]:
     """The `[[topic]]` rules as JSON."""
     try:
         rules = json.loads(text)

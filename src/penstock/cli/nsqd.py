@@ -10,7 +10,7 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from penstock.config import BrokerConfig, RegistryConfig
@@ -23,6 +23,10 @@ TRUTHS = {"1": True, "t": True, "T": True, "true": True, "TRUE": True, "True": T
           "0": False, "f": False, "F": False, "false": False, "FALSE": False, "False": False}  # fmt: skip
 _UNITS = {"ns": 1e-6, "us": 1e-3, "µs": 1e-3, "μs": 1e-3, "ms": 1, "s": 1e3, "m": 6e4, "h": 36e5}
 _LISTS = ("list", "floats")
+
+
+Values = dict[str, Any]
+"""The values of flags, by the name of the setting; each is as its `Option` reads it."""
 
 
 class Usage(Exception):
@@ -83,16 +87,16 @@ def read_value(option: Option, text: str) -> Any:
     return [text] if option.kind == "list" else text
 
 
-def _word(text: str, words: Any) -> str:
+def _word(text: str, words: Iterable[str]) -> str:
     if text not in words:
         raise ValueError(text)
     return text
 
 
-def parse(options: Sequence[Option], arguments: Sequence[str]) -> dict[str, Any]:
+def parse(options: Sequence[Option], arguments: Sequence[str]) -> Values:
     """Flag name → value, of the flags that were given. Usage."""
     known = {option.flag: option for option in options}
-    found: dict[str, Any] = {}
+    found: Values = {}
     rest = list(arguments)
     while rest:
         word = rest.pop(0)
@@ -123,7 +127,7 @@ def parse(options: Sequence[Option], arguments: Sequence[str]) -> dict[str, Any]
     return found
 
 
-def read_file(options: Sequence[Option], path: str) -> dict[str, Any]:
+def read_file(options: Sequence[Option], path: str) -> Values:
     """The same from a TOML file; names that are no options are passed over, as nsqd does. Usage."""
     import tomllib
 
@@ -134,7 +138,7 @@ def read_file(options: Sequence[Option], path: str) -> dict[str, Any]:
         raise Fatal(f"failed to load config file {path} - open {path}: {(error.strerror or '').lower()}") from None
     except tomllib.TOMLDecodeError as error:
         raise Fatal(f"failed to load config file {path} - {error}") from None
-    found: dict[str, Any] = {}
+    found: Values = {}
     for option in options:
         if option.name not in table:
             continue
@@ -149,7 +153,7 @@ def read_file(options: Sequence[Option], path: str) -> dict[str, Any]:
     return found
 
 
-def options_of(options: Sequence[Option], arguments: Sequence[str]) -> dict[str, Any]:
+def options_of(options: Sequence[Option], arguments: Sequence[str]) -> Values:
     """Every option's value: flag, else file, else default. Usage."""
     flags = parse(options, arguments)
     file = read_file(options, flags["config"]) if flags.get("config") else {}
@@ -188,9 +192,9 @@ def _split(address: str) -> tuple[str, int]:
     return host.strip("[]") or "0.0.0.0", int(port)
 
 
-def settings(options: Sequence[Option], values: dict[str, Any]) -> dict[str, Any]:
+def settings(options: Sequence[Option], values: Values) -> Values:
     """The options in our words."""
-    found: dict[str, Any] = {}
+    found: Values = {}
     for option in options:
         value = values[option.flag]
         if option.flag.endswith("-address") and option.setting in ("nsq", "http", "https", "lookup", "lookup_http"):
@@ -200,7 +204,7 @@ def settings(options: Sequence[Option], values: dict[str, Any]) -> dict[str, Any
     return found
 
 
-def nsqd_config(values: dict[str, Any]) -> BrokerConfig:
+def nsqd_config(values: Values) -> BrokerConfig:
     """The broker that these options make: queue topics only, nsqd's open manners."""
     import socket
 
@@ -219,7 +223,7 @@ def nsqd_config(values: dict[str, Any]) -> BrokerConfig:
     )  # fmt: skip
 
 
-def nsqlookupd_config(values: dict[str, Any]) -> RegistryConfig:
+def nsqlookupd_config(values: Values) -> RegistryConfig:
     """The registry that these options make: without a name server."""
     found = settings(NSQLOOKUPD, values)
     return RegistryConfig(**found, registry_port=-1, insecure=True, host="0.0.0.0", allowed_hosts="*")
@@ -249,7 +253,7 @@ def _log_to(prefix: str, level: str) -> None:
 def _run(
     name: str,
     options: Sequence[Option],
-    server: Callable[[dict[str, Any]], tuple[BrokerConfig | None, RegistryConfig | None]],
+    server: Callable[[Values], tuple[BrokerConfig | None, RegistryConfig | None]],
     listeners: Sequence[tuple[str, str]],
 ) -> NoReturn:
     from penstock.fronts.figures import version_line

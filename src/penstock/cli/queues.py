@@ -8,12 +8,13 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
 import penstock
-from penstock.cli.tools import confirm, print_rows, with_json, with_registry
+from penstock.cli.tools import Command, confirm, print_rows, with_json, with_registry
+from penstock.client.routes import Json
 from penstock.errors import NotFound
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -79,7 +80,7 @@ def delayed() -> None:
     """Look at delayed and deferred messages; cancel them, or deliver them now."""
 
 
-def _selection(command: Any) -> Any:
+def _selection(command: Command) -> Command:
     for option in (
         click.option("-c", "--channel", default="", help="Only what a channel, or a group, waits for."),
         click.option("-t", "--topic", default="", help="Only of one topic."),
@@ -88,13 +89,13 @@ def _selection(command: Any) -> Any:
     return command
 
 
-def _limit(command: Any) -> Any:
+def _limit(command: Command) -> Command:
     return click.option(
         "-l", "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many, the next due."
     )(command)
 
 
-def _print(found: list[dict[str, Any]], as_json: bool) -> None:
+def _print(found: list[Json], as_json: bool) -> None:
     """Rows as JSON lines, or with what fits a terminal."""
     if not as_json:
         found = [
@@ -191,9 +192,7 @@ def delayed_fire(registry: str, as_json: bool, ids: tuple[str, ...]) -> None:
     _each(registry, as_json, ids, penstock.Admin.fire_delayed)
 
 
-def _each(
-    registry: str, as_json: bool, ids: tuple[str, ...], change: Callable[[penstock.Admin, str], dict[str, Any]]
-) -> None:
+def _each(registry: str, as_json: bool, ids: tuple[str, ...], change: Callable[[penstock.Admin, str], Json]) -> None:
     with penstock.Admin(registry) as admin:
         for id_ in ids:
             try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
@@ -17,7 +17,8 @@ from penstock.cli.sparkjobs import audit, compact, redrive, reindex, replay, sea
 from penstock.cli.sparkrun import fail, on_spark, run_job
 
 if TYPE_CHECKING:
-    from penstock.spark.pipelines.archive import Result
+    from penstock.spark.pipelines.archive import ArchiveResult
+    from penstock.spark.pipelines.archive import Asked as ArchiveAsked
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -29,7 +30,7 @@ def spark() -> None:
 @click.argument("topic")
 @click.option("--to", required=True, type=click.Path(file_okay=False), help="Folder of the Parquet table.")
 @click.option("--registry", default="127.0.0.1:9876", show_default=True, help="Name servers, separated by ';'.")
-@click.option("--columns", help="Columns to keep, separated by commas.")
+@click.option("--columns", "names", help="Columns to keep, separated by commas.")
 @click.option(
     "--compression", type=click.Choice(["zstd", "snappy", "gzip", "lz4", "none"]), default="zstd", show_default=True
 )
@@ -50,31 +51,26 @@ def spark() -> None:
 def archive(
     topic: str,
     to: str,
-    registry: str,
-    columns: str | None,
-    compression: str,
-    table: str,
-    group: str,
-    store: str,
-    master: str | None,
+    names: str | None,
     allow_loss: bool,
-    dry_run: bool,
+    master: str | None,
     as_json: bool,
+    **asked: Unpack[ArchiveAsked],
 ) -> None:
     """Write what TOPIC holds beyond the last run to Parquet files, each offset once, whatever is killed when."""
     from penstock.spark.pipelines import archive as job
 
-    chosen = tuple(name.strip() for name in columns.split(",")) if columns else job.COLUMNS
+    chosen = tuple(name.strip() for name in names.split(",")) if names else job.COLUMNS
     # A dry run only asks the brokers.
+    asked["columns"], asked["fail_on_data_loss"] = chosen, not allow_loss
     result = run_job(f"archive {topic}", "messages", master, as_json, lambda running, say: job.run(
-        running, topic, to, registry=registry, columns=chosen, compression=compression, table=table,
-        fail_on_data_loss=not allow_loss, group=group, store=store, dry_run=dry_run, progress=say,
-    ), with_spark=not dry_run)  # fmt: skip
+        running, topic, to, progress=say, **asked,
+    ), with_spark=not asked["dry_run"])  # fmt: skip
     if not as_json:
         click.echo(_told(result))
 
 
-def _told(result: Result) -> str:
+def _told(result: ArchiveResult) -> str:
     if result.dry_run:
         lines = [f"would write {result.rows:,} messages to {len(result.files)} files under {result.folder}"]
         lines += [f"  {file.path}" for file in result.files[:20]]
@@ -93,7 +89,7 @@ def _told(result: Result) -> str:
     return "\n".join(lines)
 
 
-def _positions(result: Result) -> str:
+def _positions(result: ArchiveResult) -> str:
     return ", ".join(
         f"{broker} queue {queue} up to {offset}"
         for broker, queues in result.next.items()

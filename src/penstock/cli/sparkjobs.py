@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from penstock.cli.sparkrun import fail, on_spark, run_job
+
+if TYPE_CHECKING:
+    from penstock.spark.pipelines.redrive import Asked as RedriveAsked
+    from penstock.spark.pipelines.replay import Asked as ReplayAsked
+    from penstock.spark.pipelines.search import Asked as SearchAsked
+    from penstock.spark.pipelines.stats import Asked as StatsAsked
 
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON; no progress.")
 _REGISTRY = click.option(
@@ -50,7 +57,9 @@ def audit(store: str, report: str, split_bytes: int, master: str | None, as_json
 @click.argument("topics", nargs=-1)
 @click.option("--path", default="", help="A store folder or commit log instead of a live cluster.")
 @_REGISTRY
-@click.option("--by", default="topic", show_default=True, help="topic, partition, tags, bornHost, group; by commas.")
+@click.option(
+    "--by", "columns", default="topic", show_default=True, help="topic, partition, tags, bornHost, group; by commas."
+)
 @click.option(
     "--group", "groups", multiple=True, help="A consumer group: its retried and dead messages; may be given again."
 )
@@ -61,15 +70,15 @@ def audit(store: str, report: str, split_bytes: int, master: str | None, as_json
 @on_spark
 @_JSON
 def stats(
-    topics: tuple[str, ...], path: str, registry: str, by: str, groups: tuple[str, ...], window: str, since: str,
-    until: str, report: str, master: str | None, as_json: bool,
-) -> None:  # fmt: skip
+    topics: tuple[str, ...], columns: str, master: str | None, as_json: bool, **asked: Unpack[StatsAsked]
+) -> None:
     """Count the messages of TOPICS by time window: how many, how large, how late, how often retried."""
     from penstock.spark.pipelines import stats as job
 
-    result = run_job("stats", "bytes" if path else "messages", master, as_json, lambda running, say: job.run(
-        running, topics, path=path, registry=registry, by=[name.strip() for name in by.split(",")], window=window,
-        since=since, until=until, groups=groups, report=report, progress=say))  # fmt: skip
+    asked["by"] = [name.strip() for name in columns.split(",")]
+    unit = "bytes" if asked["path"] else "messages"
+    result = run_job("stats", unit, master, as_json, lambda running, say: job.run(
+        running, topics, progress=say, **asked))  # fmt: skip
     if as_json:
         return
     names = ("window", *result.by, *result.MEASURES)
@@ -97,16 +106,12 @@ def stats(
 @click.option("--limit", type=int, default=1000, show_default=True)
 @on_spark
 @_JSON
-def search(
-    path: str, archive: str, topic: str, key: str, tag: str, body: str, since: str, until: str, limit: int,
-    master: str | None, as_json: bool,
-) -> None:  # fmt: skip
+def search(master: str | None, as_json: bool, **asked: Unpack[SearchAsked]) -> None:
     """Find messages by key, tag, time and body, in a log, an archive or both; each is shown once."""
     from penstock.spark.pipelines import search as job
 
     result = run_job("search", "pieces", master, as_json, lambda running, say: job.run(
-        running, path=path, archive=archive, topic=topic, key=key, tag=tag, body=body, since=since, until=until,
-        limit=limit, progress=say))  # fmt: skip
+        running, progress=say, **asked))  # fmt: skip
     if as_json:
         return
     for hit in result.hits:
@@ -185,7 +190,7 @@ def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, 
 @click.option("--archive", default="", help="The folder of an archive.")
 @click.option("--path", default="", help="A store folder or commit log.")
 @_REGISTRY
-@click.option("--map", "renamed", multiple=True, help="OLD=NEW: send topic OLD to NEW; may be given again.")
+@click.option("--map", "pairs", multiple=True, help="OLD=NEW: send topic OLD to NEW; may be given again.")
 @_SINCE
 @_UNTIL
 @click.option("--rate", type=int, default=0, help="Messages a second at most.")
@@ -194,23 +199,19 @@ def compact(topic: str, archive: str, records: int, delta: bool, dry_run: bool, 
 @click.option("--dry-run", is_flag=True, help="Say what would be sent.")
 @on_spark
 @_JSON
-def replay(
-    topics: tuple[str, ...], archive: str, path: str, registry: str, renamed: tuple[str, ...], since: str, until: str,
-    rate: int, keep_queue: bool, job: str, dry_run: bool, master: str | None, as_json: bool,
-) -> None:  # fmt: skip
+def replay(pairs: tuple[str, ...], master: str | None, as_json: bool, **asked: Unpack[ReplayAsked]) -> None:
     """Send the messages of an archive or a log again, of TOPICS or of all; run twice, they are sent once."""
-    from penstock.spark.pipelines import replay as pipeline
+    from penstock.spark.pipelines import replay as job
 
-    names = dict(pair.partition("=")[::2] for pair in renamed)
-    result = run_job("replay", "files", master, as_json, lambda running, say: pipeline.run(
-        running, archive=archive, path=path, topics=topics, renamed=names, registry=registry, since=since, until=until,
-        rate=rate, keep_queue=keep_queue, job=job, dry_run=dry_run, progress=say), needs_spark=True)  # fmt: skip
+    asked["renamed"] = dict(pair.partition("=")[::2] for pair in pairs)
+    result = run_job("replay", "files", master, as_json, lambda running, say: job.run(
+        running, progress=say, **asked), needs_spark=True)  # fmt: skip
     if as_json:
         return
     for topic, count in result.topics.items():
         click.echo(f"{count:>12,}  {topic}")
     click.echo(
-        f"{'would send' if dry_run else 'sent, or sent before:'} {result.rows:,} messages, {result.seconds:.1f} s"
+        f"{'would send' if asked['dry_run'] else 'sent, or sent before:'} {result.rows:,} messages, {result.seconds:.1f} s"
     )
 
 
@@ -226,16 +227,13 @@ def replay(
 @click.option("--send", is_flag=True, help="Send; without it only said what would be sent.")
 @on_spark
 @_JSON
-def redrive(
-    group: str, registry: str, where: str, tag: str, key: str, since: str, until: str, state: str, send: bool,
-    master: str | None, as_json: bool,
-) -> None:  # fmt: skip
+def redrive(group: str, send: bool, master: str | None, as_json: bool, **asked: Unpack[RedriveAsked]) -> None:
     """Send the dead letters of GROUP back to the topics they came from, each once."""
     from penstock.spark.pipelines import redrive as job
 
+    asked["dry_run"] = not send
     result = run_job("redrive", "messages", master, as_json, lambda running, say: job.run(
-        running, group, registry=registry, where=where, tag=tag, key=key, since=since, until=until, state=state,
-        dry_run=not send), needs_spark=True)  # fmt: skip
+        running, group, **asked), needs_spark=True)  # fmt: skip
     if as_json:
         return
     for row in result.samples:

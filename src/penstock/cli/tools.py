@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeVar
 
 import click
 
+Command = TypeVar("Command", bound=Callable[..., object])
 
-def with_registry(command: Any) -> Any:
+
+def with_registry(command: Command) -> Command:
     return click.option(
         "-n",
         "--registry",
@@ -21,11 +23,11 @@ def with_registry(command: Any) -> Any:
     )(command)
 
 
-def with_json(command: Any) -> Any:
+def with_json(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
 
 
-def print_rows(rows: Iterable[dict[str, Any]], as_json: bool) -> None:
+def print_rows(rows: Iterable[Mapping[str, object]], as_json: bool) -> None:
     """Rows as JSON lines, or as columns wide enough for what is in them."""
     rows = list(rows)
     if as_json:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
@@ -12,7 +12,7 @@ from penstock.cli.tools import confirm, print_rows, with_json, with_registry
 from penstock.message import ReceivedMessage
 
 
-def _message(message: ReceivedMessage) -> dict[str, Any]:
+def _message(message: ReceivedMessage) -> dict[str, object]:
     return {
         "topic": message.topic,
         "queue": message.queue_id,

@@ -15,16 +15,17 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from penstock.client import aio
-from penstock.client.aio.admin import ClusterInfo, GroupStats, QueueStats
+from penstock.client.aio.admin import GroupStats, QueueStats
+from penstock.client.aio.admincluster import ClusterInfo
 from penstock.client.aio.listening import Listener
 from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, Selector
 from penstock.client.portal import portal
 from penstock.client.rebalance import Allocate, average
 from penstock.client.results import SendReceipt
-from penstock.client.routes import MessageQueue, Route
+from penstock.client.routes import Json, MessageQueue, Route
 from penstock.client.sending import COMPRESS_OVER_BYTES
 from penstock.client.subscriptions import Start
 from penstock.errors import PenstockError
@@ -425,7 +426,7 @@ class Admin(_Client):
         """Delete a topic of either kind from every broker that has it, and from the routes."""
         portal().run(self._inner.delete_topic(topic))
 
-    def queue_topics(self, topic: str = "") -> list[dict[str, Any]]:
+    def queue_topics(self, topic: str = "") -> list[Json]:
         """The topics that NSQ sees, or one of them: a row for each broker that has it, with its channels."""
         return portal().run(self._inner.queue_topics(topic))
 
@@ -443,7 +444,7 @@ class Admin(_Client):
 
     def delayed(
         self, *, topic: str = "", channel: str = "", text: str = "", key: str = "", limit: int = 100
-    ) -> list[dict[str, Any]]:
+    ) -> list[Json]:
         """The delayed messages of both kinds of topic, by due time."""
         return portal().run(self._inner.delayed(topic=topic, channel=channel, text=text, key=key, limit=limit))
 
@@ -451,11 +452,11 @@ class Admin(_Client):
         """How many are due before the first of these moments (ms), before the second …, and after the last."""
         return portal().run(self._inner.delayed_counts(edges, topic=topic, channel=channel))
 
-    def cancel_delayed(self, id_: str) -> dict[str, Any]:
+    def cancel_delayed(self, id_: str) -> Json:
         """A delayed message is not to be delivered; its row."""
         return portal().run(self._inner.cancel_delayed(id_))
 
-    def fire_delayed(self, id_: str) -> dict[str, Any]:
+    def fire_delayed(self, id_: str) -> Json:
         """A delayed message is to be delivered now; its row."""
         return portal().run(self._inner.fire_delayed(id_))
 

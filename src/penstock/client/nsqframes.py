@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.errors import WireError
 from penstock.wire.nsq import ERROR, HEAD_BYTES, MAGIC, MESSAGE, RESPONSE
@@ -25,7 +25,7 @@ class Frame(NamedTuple):
     data: bytes
 
 
-class Arrived(NamedTuple):
+class ArrivedMessage(NamedTuple):
     """A message frame's data, taken apart."""
 
     id: str
@@ -61,7 +61,7 @@ class FrameParser:
         return frames
 
 
-def read_message(data: bytes) -> Arrived:
+def read_message(data: bytes) -> ArrivedMessage:
     """The message in a frame. WireError when it is too short to be one."""
     if len(data) < HEAD_BYTES:
         raise WireError(f"a message of {len(data)} bytes")
@@ -69,10 +69,10 @@ def read_message(data: bytes) -> Arrived:
         message_id = data[10:HEAD_BYTES].decode("ascii")
     except UnicodeDecodeError:
         raise WireError("a message whose id is no text") from None
-    return Arrived(message_id, data[HEAD_BYTES:], int.from_bytes(data[8:10]), int.from_bytes(data[:8]))
+    return ArrivedMessage(message_id, data[HEAD_BYTES:], int.from_bytes(data[8:10]), int.from_bytes(data[:8]))
 
 
-def greeting(about: Mapping[str, Any]) -> bytes:
+def greeting(about: Mapping[str, object]) -> bytes:
     """The first bytes of a connection: magic and IDENTIFY."""
     body = json.dumps({**about, "feature_negotiation": True}, separators=(",", ":")).encode()
     return MAGIC + b"IDENTIFY\n" + _sized(body)

@@ -7,9 +7,10 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import ParamSpec, TypeVar
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 _lock = threading.RLock()  # a signal handler may come while its own thread has it
 _current: Portal | None = None
@@ -24,7 +25,7 @@ class Portal:
         self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
         self._thread.start()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[object, None, T]) -> T:
         """The result of a coroutine, waited for. An interrupt cancels it."""
         future = self.begin(work)
         try:
@@ -33,15 +34,15 @@ class Portal:
             future.cancel()
             raise
 
-    def call(self, function: Callable[..., T], *arguments: Any) -> T:
+    def call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """The result of a plain function that must run in the loop's thread."""
 
         async def work() -> T:
-            return function(*arguments)
+            return function(*arguments, **named)
 
         return self.run(work())
 
-    def begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+    def begin(self, work: Coroutine[object, None, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine; the future has its result. RuntimeError from within the loop itself, which would wait
         for itself for ever: callbacks and coroutines use `penstock.aio`."""
         if threading.current_thread() is self._thread:

@@ -6,26 +6,24 @@ from mixing with it, no more.
 
 from __future__ import annotations
 
-import itertools
-import socket
 import threading
 import time
-from struct import Struct
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 from penstock.client import requests
-from penstock.client.routes import MessageQueue, Route, parse_route, split_address, split_addresses
-from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, Refused, TimedOut, WireError
-from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode, read_int
+from penstock.client.conversation import OK, Conversation, Directory, checked, number
+from penstock.client.line import Line
+from penstock.client.requests import Pull
+from penstock.client.routes import BROKER_PORT, MessageQueue, Route, split_address
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, TimedOut, WireError
+from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
-from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
-from penstock.words import FRAME_BYTES_MAX
+from penstock.wire.remoting import RemotingCommand
 
-__all__ = ["Fetched", "LogReader", "MessageQueue"]
+T = TypeVar("T")
 
 ROUTE_MS = 30_000
-_TIMEVAL = Struct("@ll")
 
 # pull answers that are results, not errors
 _PULL_RESULTS = (
@@ -49,93 +47,6 @@ class Fetched(NamedTuple):
     records: bytes
 
 
-class Line:
-    """One connection; requests are answered in turn, an answer that nobody waits for any more is passed over."""
-
-    def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
-        try:
-            self._socket = socket.create_connection(address, timeout_s)
-        except OSError as error:
-            raise ConnectionLost(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The system keeps the time, and so a body of megabytes can be waited for in one call.
-        self._socket.settimeout(None)
-        self._patience = 0.0
-        self._wait_at_most(timeout_s)
-        self._opaques = itertools.count(1)
-
-    def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """The answer. TimedOut and ConnectionLost leave the line unusable."""
-        self.ask(command, timeout_s)
-        return command if command.flag & FLAG_ONEWAY else self.hear(command, timeout_s)
-
-    def ask(self, command: RemotingCommand, timeout_s: float) -> None:
-        """Send a request; errors as of `call`."""
-        command.opaque = next(self._opaques) & 0x7FFFFFFF
-        try:
-            self._wait_at_most(timeout_s)
-            self._socket.sendall(encode(command))
-        except BlockingIOError as error:
-            raise TimedOut(f"request {command.code} could not be sent within {timeout_s:g} s") from error
-        except OSError as error:
-            raise ConnectionLost(f"connection broke: {error}") from error
-
-    def hear(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
-        """The answer to a request that was sent; errors as of `call`."""
-        deadline = time.monotonic() + timeout_s
-        try:
-            while True:
-                answer = self._receive(deadline)
-                if answer.response and answer.opaque == command.opaque:
-                    return answer
-        except TimeoutError as error:
-            raise TimedOut(f"no answer to request {command.code} within {timeout_s:g} s") from error
-        except OSError as error:
-            raise ConnectionLost(f"connection broke: {error}") from error
-
-    def _receive(self, deadline: float) -> RemotingCommand:
-        prefix = self._exactly(8, deadline)
-        length = int.from_bytes(prefix[:4], "big")
-        mark = int.from_bytes(prefix[4:], "big")
-        header_size = mark & 0xFFFFFF
-        if not 4 <= length <= FRAME_BYTES_MAX or header_size > length - 4:
-            raise WireError(f"frame of {length} bytes with a header of {header_size}")
-        header = self._exactly(header_size, deadline)
-        return decode(mark >> 24, header, self._exactly(length - 4 - header_size, deadline))
-
-    def _exactly(self, size: int, deadline: float) -> bytes:
-        """So many bytes, received in place: nearly always in one call."""
-        if not size:
-            return b""
-        parts: list[bytes] = []
-        while size:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self._wait_at_most(left)
-            try:
-                part = self._socket.recv(size, socket.MSG_WAITALL)
-            except BlockingIOError:
-                raise TimeoutError from None
-            if not part:
-                raise ConnectionResetError("closed by the peer")
-            parts.append(part)
-            size -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def _wait_at_most(self, seconds: float) -> None:
-        """Set how long one call to the system may take, when the time set before is not about the same."""
-        if not 0.9 * self._patience <= seconds <= self._patience:
-            self._patience = seconds
-            micros = max(int(seconds * 1_000_000), 1)
-            span = _TIMEVAL.pack(*divmod(micros, 1_000_000))
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
-
-    def close(self) -> None:
-        self._socket.close()
-
-
 class LogReader:
     """Topics, offsets and records of a cluster.
 
@@ -144,12 +55,12 @@ class LogReader:
     """
 
     def __init__(self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 10.0) -> None:
-        self._registries = split_addresses(registry)
+        self._directory = Directory(registry)
         self._timeout_s = timeout_s
         self._lines: dict[tuple[str, int], Line] = {}
-        self._routes: dict[str, tuple[float, Route]] = {}
+        self._asked_s: dict[str, float] = {}  # when each route was asked for
         self._lock = threading.RLock()
-        self._ahead: tuple[Any, Line, RemotingCommand] | None = None  # what was asked, where, the request
+        self._ahead: tuple[Pull, Line, RemotingCommand] | None = None  # what was asked, where, the request
 
     def __enter__(self) -> LogReader:
         return self
@@ -185,11 +96,11 @@ class LogReader:
         """(oldest offset, end offset); with `durable` the end of what is flushed."""
         low = self._ask(queue, requests.min_offset(queue))
         high = self._ask(queue, requests.max_offset(queue, durable=durable))
-        return _number(low, "offset"), _number(high, "offset")
+        return number(low, "offset"), number(high, "offset")
 
     def offset_at(self, queue: MessageQueue, timestamp_ms: int) -> int:
         """The first offset with a store time >= timestamp_ms; the end offset when there is none."""
-        return _number(self._ask(queue, requests.offset_at(queue, timestamp_ms, lower=True)), "offset")
+        return number(self._ask(queue, requests.offset_at(queue, timestamp_ms, lower=True)), "offset")
 
     def fetch(
         self,
@@ -209,41 +120,42 @@ class LogReader:
         for before this returns.
         """
 
-        def asked(offset: int) -> tuple[Any, ...]:
+        def pull(offset: int) -> Pull:
             count = max_count if until is None else min(max_count, until - offset)
-            return queue, offset, count, max_bytes, tags, group, durable
+            return Pull(group, queue, offset, count, max_bytes, tags, durable=durable)
 
         with self._lock:
-            answer = self._asked_before(asked(offset)) or self._ask(queue, _pull(*asked(offset)), _PULL_RESULTS)
+            asked = pull(offset)
+            answer = self._asked_before(asked) or self._ask(queue, asked.command(), _PULL_RESULTS)
             fetched = Fetched(
                 answer.code,
-                _number(answer, "nextBeginOffset"),
-                _number(answer, "minOffset"),
-                _number(answer, "maxOffset"),
+                number(answer, "nextBeginOffset"),
+                number(answer, "minOffset"),
+                number(answer, "maxOffset"),
                 answer.body,
             )
             if until is not None and answer.code == ResponseCode.SUCCESS and fetched.next_offset < until:
-                self._ask_ahead(asked(fetched.next_offset))
+                self._ask_ahead(pull(fetched.next_offset))
         return fetched
 
-    def _ask_ahead(self, asked: tuple[Any, ...]) -> None:
-        address = self._route(asked[0].topic).read_address(asked[0].broker)
-        line = self._lines.get(split_address(address, 10911)) if address else None
+    def _ask_ahead(self, pull: Pull) -> None:
+        address = self._route(pull.queue.topic).read_address(pull.queue.broker)
+        line = self._lines.get(split_address(address, BROKER_PORT)) if address else None
         if line is not None:
-            request = _pull(*asked)
+            request = pull.command()
             try:
                 line.ask(request, self._timeout_s)
             except (ConnectionLost, TimedOut):  # whoever asks again learns it
                 return
-            self._ahead = asked, line, request
+            self._ahead = pull, line, request
 
-    def _asked_before(self, asked: tuple[Any, ...]) -> RemotingCommand | None:
+    def _asked_before(self, pull: Pull) -> RemotingCommand | None:
         """The answer to what was asked ahead, if it was this and its line holds; errors are for the repetition."""
         ahead, self._ahead = self._ahead, None
-        if ahead is None or ahead[0] != asked or ahead[1] not in self._lines.values():
+        if ahead is None or ahead[0] != pull or ahead[1] not in self._lines.values():
             return None
         try:
-            return _checked(ahead[1].hear(ahead[2], self._timeout_s), _PULL_RESULTS)
+            return checked(ahead[1].hear(ahead[2], self._timeout_s), _PULL_RESULTS)
         except (ClientError, WireError):
             for address in [address for address, line in self._lines.items() if line is ahead[1]]:
                 self._lines.pop(address).close()
@@ -260,10 +172,8 @@ class LogReader:
 
     def committed(self, group: str, queue: MessageQueue) -> int | None:
         """The group's committed offset, None when it has none."""
-        answer = self._ask(
-            queue, requests.committed(group, queue), (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
-        )
-        return _number(answer, "offset") if answer.code == ResponseCode.SUCCESS else None
+        answer = self._ask(queue, requests.committed(group, queue), (*OK, ResponseCode.QUERY_NOT_FOUND))
+        return number(answer, "offset") if answer.code == ResponseCode.SUCCESS else None
 
     def commit(self, group: str, queue: MessageQueue, offset: int) -> None:
         """Set the group's committed offset."""
@@ -271,46 +181,38 @@ class LogReader:
 
     def _route(self, topic: str, *, fresh: bool = False) -> Route:
         with self._lock:
-            asked, route = self._routes.get(topic, (0.0, None))
-            if route is None or fresh or time.monotonic() - asked > ROUTE_MS / 1000:
-                answer = self._ask_registry(requests.route(topic), (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST))
-                if answer.code != ResponseCode.SUCCESS:
-                    self._routes.pop(topic, None)
-                    raise NoRoute(f"no broker serves topic {topic!r}")
-                route = parse_route(topic, answer.body)
-                self._routes[topic] = time.monotonic(), route
+            route = self._directory.routes.get(topic)
+            if route is None or fresh or self._is_old(topic):
+                route = self._hold(self._directory.find_route(topic))
+                self._asked_s[topic] = time.monotonic()
             return route
 
-    def _ask_registry(
-        self, command: RemotingCommand, results: tuple[int, ...] = (ResponseCode.SUCCESS,)
-    ) -> RemotingCommand:
-        """The answer of the first registry that answers; the one that did is asked first next time."""
-        lost: ClientError | None = None
-        for address in list(self._registries):
-            try:
-                answer = self._call(address, command)
-            except (ConnectionLost, TimedOut) as error:
-                lost = error
-                self._registries.append(self._registries.pop(0))
-                continue
-            return _checked(answer, results)
-        assert lost is not None
-        raise lost
+    def _is_old(self, topic: str) -> bool:
+        return time.monotonic() - self._asked_s.get(topic, 0.0) > ROUTE_MS / 1000
 
-    def _ask(
-        self, queue: MessageQueue, command: RemotingCommand, results: tuple[int, ...] = (ResponseCode.SUCCESS,)
-    ) -> RemotingCommand:
+    def _ask_registry(self, command: RemotingCommand) -> RemotingCommand:
+        """The answer of the first registry that answers; the one that did is asked first next time."""
+        return self._hold(self._directory.ask_registry(command))
+
+    def _ask(self, queue: MessageQueue, command: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingCommand:
         """The answer of the queue's broker; a lost connection is made again once, with a fresh route."""
-        for fresh in (False, True):
-            address = self._route(queue.topic, fresh=fresh).read_address(queue.broker)
-            try:
-                if address is None:
-                    raise NoRoute(f"broker {queue.broker!r} is away")
-                return _checked(self._call(split_address(address, 10911), command), results)
-            except (ConnectionLost, NoRoute):
-                if fresh:
-                    raise
-        raise AssertionError("unreachable")
+        self._route(queue.topic)
+        return self._hold(self._directory.ask_queue(queue, command, results))
+
+    def _hold(self, conversation: Conversation[T]) -> T:
+        """Make the calls of a conversation; its result."""
+        try:
+            call = next(conversation)
+            while True:
+                try:
+                    answer = self._call(split_address(call.address, BROKER_PORT), call.command)
+                except (ClientError, WireError) as error:
+                    call = conversation.throw(error)
+                else:
+                    call = conversation.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
     def _call(self, address: tuple[str, int], command: RemotingCommand) -> RemotingCommand:
         """The answer; a connection that broke while it was idle is made again. All requests of a reader can repeat."""
@@ -348,22 +250,3 @@ _SYSTEM_TOPICS = frozenset(
         "DefaultCluster",
     )
 )
-
-
-def _pull(
-    queue: MessageQueue, offset: int, max_count: int, max_bytes: int, tags: str, group: str, durable: bool
-) -> RemotingCommand:
-    return requests.pull(group, queue, offset, max_count=max_count, max_bytes=max_bytes, tags=tags, durable=durable)
-
-
-def _number(answer: RemotingCommand, name: str) -> int:
-    try:
-        return read_int(name, answer.ext.get(name, ""))
-    except Refused as error:
-        raise WireError(f"answer {answer.code}: {error}") from None
-
-
-def _checked(answer: RemotingCommand, results: tuple[int, ...]) -> RemotingCommand:
-    if answer.code not in results:
-        raise BrokerRefused(answer.code, answer.remark or "")
-    return answer

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from penstock.client.routes import MessageQueue
-from penstock.wire.codes import PULL_COMMIT_OFFSET, PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode
+from penstock.wire.codes import PULL_SUBSCRIPTION, PULL_SUSPEND, RequestCode
 from penstock.wire.remoting import RemotingCommand
 
 
@@ -51,45 +53,43 @@ def commit(group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
     )
 
 
-def pull(
-    group: str,
-    queue: MessageQueue,
-    offset: int,
-    *,
-    max_count: int = 32,
-    max_bytes: int | None = None,
-    tags: str | None = "*",
-    kind: str = "TAG",
-    version: int = 0,
-    hold_ms: int = 0,
-    commit_offset: int | None = None,
-    durable: bool = False,
-) -> RemotingCommand:
-    """Messages of a queue from an offset on. `tags` None means the subscription of the group's heartbeat.
+@dataclass(frozen=True)
+class Pull:
+    """A request for messages of a queue from an offset on. `tags` None means the subscription of the group's heartbeat.
 
     `hold_ms` is how long the broker may wait for the first message; `max_bytes` and `durable` are Penstock's own.
     """
-    flag = PULL_SUBSCRIPTION if tags is not None else 0
-    if hold_ms:
-        flag |= PULL_SUSPEND
-    if commit_offset is not None:
-        flag |= PULL_COMMIT_OFFSET
-    ext = {
-        "consumerGroup": group,
-        "topic": queue.topic,
-        "queueId": str(queue.queue_id),
-        "queueOffset": str(offset),
-        "maxMsgNums": str(max_count),
-        "sysFlag": str(flag),
-        "commitOffset": str(commit_offset or 0),
-        "suspendTimeoutMillis": str(hold_ms),
-        "subVersion": str(version),
-        "expressionType": kind,
-    }
-    if tags is not None:
-        ext["subscription"] = tags
-    if max_bytes is not None:
-        ext["maxBytes"] = str(max_bytes)
-    if durable:
-        ext["durable"] = "true"
-    return RemotingCommand(RequestCode.PULL_MESSAGE, ext)
+
+    group: str
+    queue: MessageQueue
+    offset: int
+    max_count: int = 32
+    max_bytes: int | None = None
+    tags: str | None = "*"
+    kind: str = "TAG"
+    version: int = 0
+    hold_ms: int = 0
+    durable: bool = False
+
+    def command(self) -> RemotingCommand:
+        """As a command."""
+        flag = (PULL_SUBSCRIPTION if self.tags is not None else 0) | (PULL_SUSPEND if self.hold_ms else 0)
+        ext = {
+            "consumerGroup": self.group,
+            "topic": self.queue.topic,
+            "queueId": str(self.queue.queue_id),
+            "queueOffset": str(self.offset),
+            "maxMsgNums": str(self.max_count),
+            "sysFlag": str(flag),
+            "commitOffset": "0",
+            "suspendTimeoutMillis": str(self.hold_ms),
+            "subVersion": str(self.version),
+            "expressionType": self.kind,
+        }
+        if self.tags is not None:
+            ext["subscription"] = self.tags
+        if self.max_bytes is not None:
+            ext["maxBytes"] = str(self.max_bytes)
+        if self.durable:
+            ext["durable"] = "true"
+        return RemotingCommand(RequestCode.PULL_MESSAGE, ext)

@@ -11,6 +11,11 @@ from penstock.wire.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from penstock.wire.fastjson import loads
 
 REGISTRY_PORT = 9876
+BROKER_PORT = 10911
+
+
+Json = dict[str, Any]
+"""A JSON object: what it holds is checked where it is read."""
 
 
 class MessageQueue(NamedTuple):
@@ -20,12 +25,12 @@ class MessageQueue(NamedTuple):
     broker: str
     queue_id: int
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Json:
         """As the protocol's JSON bodies name it."""
         return {"brokerName": self.broker, "queueId": self.queue_id, "topic": self.topic}
 
     @classmethod
-    def from_json(cls, value: Any) -> MessageQueue:
+    def from_json(cls, value: Json) -> MessageQueue:
         """WireError when the value does not name one."""
         try:
             return cls(str(value["topic"]), str(value["brokerName"]), int(value["queueId"]))

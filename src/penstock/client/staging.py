@@ -20,13 +20,15 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from zlib import crc32
 
-from penstock.client.reader import Line, LogReader
-from penstock.client.routes import MessageQueue, split_address
+from penstock.client.conversation import checked
+from penstock.client.line import Line
+from penstock.client.reader import LogReader
+from penstock.client.routes import BROKER_PORT, MessageQueue, split_address
 from penstock.client.sending import QUEUES_PER_NEW_TOPIC, add_sequence, send_header
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
-from penstock.wire.remoting import RemotingCommand, encode
+from penstock.wire.remoting import RemotingCommand
 
 __all__ = ["Known", "Published", "Sealed", "Sender", "SinkRun", "StageClient", "StagedLost", "Stager"]
 
@@ -172,7 +174,7 @@ class StageClient(LogReader):
         known = self.masters(fresh=fresh).get(broker) or self.masters(fresh=True).get(broker)
         if known is None:
             raise NoRoute(f"broker {broker!r} is away")
-        return split_address(known, 10911)
+        return split_address(known, BROKER_PORT)
 
     def ask_broker(self, broker: str, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
         """The answer of a broker, with patience. Staged calls may all be repeated."""
@@ -182,10 +184,7 @@ class StageClient(LogReader):
             nonlocal fresh
             address = self.address(broker, fresh=fresh)
             fresh = True
-            answer = self._call(address, RemotingCommand(code, dict(ext), body))
-            if answer.code != ResponseCode.SUCCESS:
-                raise BrokerRefused(answer.code, answer.remark or "")
-            return answer
+            return checked(self._call(address, RemotingCommand(code, dict(ext), body)))
 
         return self.patiently(once)
 
@@ -279,34 +278,12 @@ def _passing(error: ClientError) -> bool:
     return isinstance(error, ConnectionLost | TimedOut | NoRoute)
 
 
-class _Pipe(Line):
-    """A connection on which requests may go out before the last one is answered; answers come in order."""
-
-    def post(self, command: RemotingCommand) -> None:
-        command.opaque = next(self._opaques) & 0x7FFFFFFF
-        try:
-            self._socket.sendall(encode(command))
-        except OSError as error:
-            raise ConnectionLost(f"connection broke: {error}") from error
-
-    def answer(self, timeout_s: float) -> RemotingCommand:
-        try:
-            while True:
-                answer = self._receive(time.monotonic() + timeout_s)
-                if answer.response:
-                    return answer
-        except TimeoutError as error:
-            raise TimedOut(f"no answer within {timeout_s:g} s") from error
-        except OSError as error:
-            raise ConnectionLost(f"connection broke: {error}") from error
-
-
 @dataclass
-class _At:
+class _BrokerPart:
     """One broker's part of a token."""
 
     broker: str
-    pipe: _Pipe | None = None
+    pipe: Line | None = None
     number: int = 0
     rows: int = 0
     size: int = 0
@@ -314,6 +291,39 @@ class _At:
     unanswered: deque[tuple[int, bytes]] = field(default_factory=deque)
     posted: int = 0
     over: bool = False  # the batch is published there already
+
+    def add(self, chunk: bytes, rows: int) -> None:
+        """One chunk more is to be sent."""
+        self.number += 1
+        self.rows += rows
+        self.size += len(chunk)
+        self.sums = crc32(crc32(chunk).to_bytes(4, "big"), self.sums)
+        self.unanswered.append((self.number, chunk))
+
+    def connect(self, address: tuple[str, int], timeout_s: float) -> Line:
+        """A new connection, until `disconnect`."""
+        self.pipe = Line(address, timeout_s)
+        return self.pipe
+
+    def disconnect(self) -> None:
+        """Let the connection go; what is unanswered is sent again on the next one."""
+        if self.pipe is not None:
+            self.pipe.close()
+            self.pipe = None
+
+    def sent_up_to(self, number: int) -> None:
+        """Chunks up to this one went out on the connection, or are there."""
+        self.posted = number
+
+    def acknowledged(self, number: int) -> None:
+        """The broker has the chunks up to this one."""
+        while self.unanswered and self.unanswered[0][0] <= number:
+            self.unanswered.popleft()
+
+    def end(self) -> None:
+        """Nothing more is sent: the batch is published there already."""
+        self.over = True
+        self.unanswered.clear()
 
 
 class Stager:
@@ -329,7 +339,7 @@ class Stager:
         self.coordinator = client.coordinator(run)
         self._inflight = max(1, inflight)
         self._level = level
-        self._parts: dict[str, _At] = {}
+        self._parts: dict[str, _BrokerPart] = {}
         self.layout: dict[str, list[str]] = {}
 
     def over(self) -> bool:
@@ -339,20 +349,16 @@ class Stager:
         return known.batch >= self.batch
 
     def add(self, broker: str, chunk: bytes, rows: int) -> None:
-        """Stage a chunk of pieces (see `broker.staging`) at a broker."""
+        """Stage a chunk of pieces (see `wire.staged`) at a broker."""
         part = self._parts.get(broker)
         if part is None:
-            part = self._parts[broker] = _At(broker)
+            part = self._parts[broker] = _BrokerPart(broker)
         if part.over:
             return
-        part.number += 1
-        part.rows += rows
-        part.size += len(chunk)
-        part.sums = crc32(crc32(chunk).to_bytes(4, "big"), part.sums)
-        part.unanswered.append((part.number, chunk))
+        part.add(chunk, rows)
         self._settle(part, self._inflight)
 
-    def _settle(self, part: _At, most: int) -> None:
+    def _settle(self, part: _BrokerPart, most: int) -> None:
         """Send what is to be sent and take answers until at most so many chunks are unanswered."""
 
         def work() -> None:
@@ -362,12 +368,12 @@ class Stager:
                 assert part.pipe is not None
                 for number, chunk in list(part.unanswered):
                     if number > part.posted:
-                        part.pipe.post(self._append(number, chunk))
-                        part.posted = number
+                        part.pipe.ask(self._append(number, chunk), self.client._timeout_s)
+                        part.sent_up_to(number)
                 while len(part.unanswered) > most:
-                    self._taken(part, part.pipe.answer(self.client._timeout_s))
+                    self._taken(part, part.pipe.next_answer(self.client._timeout_s))
             except (ConnectionLost, TimedOut, BrokerRefused):
-                self._forget(part)
+                part.disconnect()
                 raise
 
         if not part.over:
@@ -376,39 +382,30 @@ class Stager:
     def _append(self, number: int, chunk: bytes) -> RemotingCommand:
         return RemotingCommand(RequestCode.STAGE_APPEND, {"token": self.token, "number": str(number)}, chunk)
 
-    def _taken(self, part: _At, answer: RemotingCommand) -> None:
+    def _taken(self, part: _BrokerPart, answer: RemotingCommand) -> None:
         if answer.code != ResponseCode.SUCCESS:
             raise _refused(answer)
-        number = int(answer.ext["number"])
-        while part.unanswered and part.unanswered[0][0] <= number:
-            part.unanswered.popleft()
+        part.acknowledged(int(answer.ext["number"]))
 
-    def _forget(self, part: _At) -> None:
-        if part.pipe is not None:
-            part.pipe.close()
-            part.pipe = None
-
-    def _open(self, part: _At) -> None:
+    def _open(self, part: _BrokerPart) -> None:
         """Connect, and find out which chunks the broker has."""
-        part.pipe = _Pipe(self.client.address(part.broker), self.client._timeout_s)
+        pipe = part.connect(self.client.address(part.broker), self.client._timeout_s)
         ext = {
             **self.run.ext(), "token": self.token, "batch": str(self.batch), "coordinator": self.coordinator,
         }  # fmt: skip
-        answer = part.pipe.call(RemotingCommand(RequestCode.STAGE_OPEN, ext), self.client._timeout_s)
+        answer = pipe.call(RemotingCommand(RequestCode.STAGE_OPEN, ext), self.client._timeout_s)
         if answer.code != ResponseCode.SUCCESS:
             raise _refused(answer)
         if answer.ext["coordinator"] != self.coordinator:
             raise StagedLost(f"brokers came or went: {answer.ext['coordinator']} decides for {self.run.sink}")
         has = int(answer.ext["number"])
         if has < 0:
-            part.over = True
-            part.unanswered.clear()
+            part.end()
             return
-        while part.unanswered and part.unanswered[0][0] <= has:
-            part.unanswered.popleft()
+        part.acknowledged(has)
         if part.number > has and (not part.unanswered or part.unanswered[0][0] != has + 1):
             raise StagedLost(f"broker {part.broker} has {has} chunks of {self.token}, it had acknowledged more")
-        part.posted = has
+        part.sent_up_to(has)
 
     def seal(self) -> Sealed:
         """No more rows come: all of them are on the brokers' disks when this returns."""
@@ -417,14 +414,14 @@ class Stager:
         for part in self._parts.values():
             if not part.over:
                 self.client.patiently(lambda part=part: self._seal(part))  # type: ignore[misc]
-            self._forget(part)
+            part.disconnect()
         parts = [part for part in self._parts.values() if not part.over]
         return Sealed(
             self.token, sum(part.rows for part in parts), sum(part.size for part in parts),
             tuple(part.broker for part in parts),
         )  # fmt: skip
 
-    def _seal(self, part: _At) -> None:
+    def _seal(self, part: _BrokerPart) -> None:
         ext = {
             "token": self.token, "rows": str(part.rows), "bytes": str(part.size), "sums": str(part.sums),
             "level": self._level,
@@ -439,7 +436,7 @@ class Stager:
             if answer.code != ResponseCode.SUCCESS:
                 raise _refused(answer)
         except (ConnectionLost, TimedOut, BrokerRefused):
-            self._forget(part)
+            part.disconnect()
             raise
 
     def abandon(self) -> None:
@@ -450,7 +447,7 @@ class Stager:
     def close(self) -> None:
         """Let go of the connections; what is not sealed expires at the brokers."""
         for part in self._parts.values():
-            self._forget(part)
+            part.disconnect()
 
 
 class Sender:

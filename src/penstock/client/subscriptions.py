@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Literal
 
-from penstock.client.routes import MessageQueue
+from penstock.client.routes import Json, MessageQueue
 from penstock.errors import WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.fastjson import Pairs
@@ -37,7 +37,7 @@ class Subscription:
         tags = self.tags
         return not tags or message.tags in tags
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> Json:
         """SubscriptionData."""
         tags = sorted(self.tags)
         return {
@@ -67,7 +67,7 @@ def consume_from(start: Start) -> str:
     )
 
 
-def read_offsets(value: Any) -> Iterator[tuple[MessageQueue, int]]:
+def read_offsets(value: object) -> Iterator[tuple[MessageQueue, int]]:
     """The (queue, offset) pairs of a reset, in any of the three forms brokers send. WireError for anything else."""
     table = value.get("offsetTable") if isinstance(value, dict) else value
     if table == {}:
@@ -82,6 +82,6 @@ def read_offsets(value: Any) -> Iterator[tuple[MessageQueue, int]]:
             raise WireError(f"not a queue and its offset: {item!r}") from error
 
 
-def mq_table(offsets: dict[MessageQueue, Any]) -> Pairs:
+def mq_table(offsets: Mapping[MessageQueue, object]) -> Pairs:
     """A map with message queues as keys, as Java reads it."""
     return Pairs((queue.as_json(), value) for queue, value in offsets.items())

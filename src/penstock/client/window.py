@@ -35,6 +35,10 @@ class Window:
             self.bytes_ += len(message.body)
         self.next_offset = next_offset
 
+    def go_on_at(self, next_offset: int) -> None:
+        """The next pull is from there on."""
+        self.next_offset = next_offset
+
     def settle(self, queue_offset: int) -> None:
         """A message is done with, or given back. Settling twice is harmless."""
         self.bytes_ -= self._sizes.pop(queue_offset, 0)

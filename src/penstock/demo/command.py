@@ -24,10 +24,12 @@ from penstock.demo.shape import Event
 from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
     from penstock.charts import Chart
+    from penstock.client.aio.producer import Producer
     from penstock.demo.events import Feed
+    from penstock.message import ReceivedMessage
 
 GROUP = "demo"
 BATCH_MESSAGES, BATCH_BYTES, BATCHES_AT_ONCE = 200, 256 << 10, 8
@@ -52,7 +54,7 @@ class TopicReport:
 
 
 @dataclass
-class Report:
+class DemoReport:
     """The whole run; also written to summary.json."""
 
     folder: str
@@ -89,7 +91,7 @@ def demo(files: tuple[Path, ...], out: Path, events: int) -> None:
         sys.exit(1)
 
 
-def run(files: list[Path], out: Path, events: int, show: TextIO | None = None) -> Report:
+def run(files: list[Path], out: Path, events: int, show: TextIO | None = None) -> DemoReport:
     """The demo. Everything it started is stopped when this returns or raises."""
     from penstock.demo.events import feeds
 
@@ -102,7 +104,7 @@ def run(files: list[Path], out: Path, events: int, show: TextIO | None = None) -
         raise ConfigError(f"the demo needs Spark: {error}", "pip install 'penstock[spark,charts]'") from None
     work = feeds(files) if files else [_processes(events)]
     folder = _new_folder(out)
-    report = Report(str(folder))
+    report = DemoReport(str(folder))
     with broker() as registry, _spark_meanwhile() as spark:
         for feed in work:
             report.topics.append(asyncio.run(_through_the_broker(feed, registry)))
@@ -189,7 +191,7 @@ async def _through_the_broker(feed: Feed, registry: str) -> TopicReport:
     first = last = time.monotonic()
     taken: dict[int, set[int]] = {}
 
-    async def take(message: Any) -> None:
+    async def take(message: ReceivedMessage) -> None:
         nonlocal first, last
         last = time.monotonic()
         first = first if told.consumed else last
@@ -254,7 +256,7 @@ def _tag(event: Event, name: str | None) -> str | None:
     return "".join(c if (c.isalnum() and c.isascii()) or c in "_-" else "-" for c in str(event[name]))[:60] or None
 
 
-async def _send(producer: Any, topic: str, batch: list[tuple[bytes, str, str | None]]) -> int:
+async def _send(producer: Producer, topic: str, batch: list[tuple[bytes, str, str | None]]) -> int:
     from penstock.message import Message
 
     await producer.send_batch([Message(topic, body, keys=(key,), tags=tag) for body, key, tag in batch], timeout_s=30.0)
@@ -337,7 +339,7 @@ def _wait_until_durable(registry: str, topic: str, count: int) -> None:
             time.sleep(0.1)
 
 
-def _first_rows(table: Any, count: int = 5) -> str:
+def _first_rows(table: DataFrame, count: int = 5) -> str:
     """The first rows as text, cut to the screen."""
     names = [name for name in table.columns if not name.startswith("_")]
     order = ("_queue", "_offset")
@@ -348,7 +350,7 @@ def _first_rows(table: Any, count: int = 5) -> str:
     return "\n".join("  " + line.rstrip()[: room - 2] for line in lines)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
     return text if len(text) <= 40 else text[:39] + "…"
 
@@ -356,7 +358,7 @@ def _cell(value: Any) -> str:
 # -- the end
 
 
-def _draw(charts: list[Chart], report: Report, folder: Path, show: TextIO) -> None:
+def _draw(charts: list[Chart], report: DemoReport, folder: Path, show: TextIO) -> None:
     from penstock import charts as draw
 
     width, colour = shutil.get_terminal_size((100, 24)).columns, show.isatty() and not os.environ.get("NO_COLOR")
@@ -369,7 +371,7 @@ def _draw(charts: list[Chart], report: Report, folder: Path, show: TextIO) -> No
     report.chart = str(folder / "chart.png")
 
 
-def _tell(report: Report, show: TextIO) -> None:
+def _tell(report: DemoReport, show: TextIO) -> None:
     lines = [""]
     for told in report.topics:
         lines += [

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from penstock.demo.shape import Event, Field, Plan, choose, convert, fields_of
 from penstock.errors import ConfigError
@@ -166,7 +166,7 @@ def _json_array(path: Path) -> Iterator[Event]:
     yield from (_flat(item) for item in items)
 
 
-def _flat(item: Any, prefix: str = "") -> Event:
+def _flat(item: object, prefix: str = "") -> Event:
     if not isinstance(item, dict):
         return {prefix.rstrip("_") or "value": item if isinstance(item, str | int | float | None) else json.dumps(item)}
     made: Event = {}

@@ -46,7 +46,7 @@ class Plan:
     series: str | None = None
 
 
-def read_time(value: Any, name: str = "") -> datetime | None:
+def read_time(value: object, name: str = "") -> datetime | None:
     """The moment a value means, in UTC, or None. Numbers count only under a name that promises a time."""
     if isinstance(value, datetime):
         return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
@@ -75,7 +75,7 @@ def read_time(value: Any, name: str = "") -> datetime | None:
     return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def read_number(value: Any) -> float | None:
+def read_number(value: object) -> float | None:
     """The number a value means, or None; NaN and infinity are none."""
     if isinstance(value, bool):
         return None

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.charts import Chart
 from penstock.demo.shape import SERIES_MAX, Field, Plan
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from penstock.demo.events import Feed
 
@@ -61,7 +61,7 @@ def summarise(table: DataFrame, feed: Feed) -> Chart:
     return {"time": _over_time, "bins": _over_bins, "top": _top}[plan.kind](table, plan, feed.topic)
 
 
-def _measure(plan: Plan) -> tuple[Any, str]:
+def _measure(plan: Plan) -> tuple[Column, str]:
     from pyspark.sql import functions as F
 
     if plan.y is None:
@@ -69,7 +69,7 @@ def _measure(plan: Plan) -> tuple[Any, str]:
     return F.avg(_quoted(plan.y)), f"mean {plan.y}"
 
 
-def _quoted(name: str) -> Any:
+def _quoted(name: str) -> Column:
     from pyspark.sql import functions as F
 
     return F.col(f"`{name}`")
@@ -88,7 +88,7 @@ def _largest(table: DataFrame, plan: Plan) -> list[str]:
     return [row["s"] for row in ranked.orderBy(F.desc("w"), "s").limit(SERIES_MAX).collect()]
 
 
-def _lines(table: DataFrame, plan: Plan, x: Any) -> dict[str, list[tuple[float, float]]]:
+def _lines(table: DataFrame, plan: Plan, x: Column) -> dict[str, list[tuple[float, float]]]:
     """Points per series over the expression x."""
     from pyspark.sql import functions as F
 

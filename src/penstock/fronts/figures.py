@@ -13,9 +13,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from penstock import __version__
 from penstock.config import parts
 from penstock.fronts.site import NSQ_VERSION
+from penstock.version import __version__
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 EPHEMERAL = (b"#ephemeral", b"#tmp")

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from penstock import __version__
 from penstock.clock import Clock
 from penstock.disk.files import Files
 from penstock.disk.tables import load, save
 from penstock.errors import Refused, StoreError
 from penstock.registry.registration import check_address, is_local_host, read_registration, read_version
 from penstock.registry.routes import SYS_UNIT, SYS_UNIT_SUB, RouteTables
+from penstock.version import __version__
 from penstock.wire.codes import ORDER_NAMESPACE, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand

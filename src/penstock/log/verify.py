@@ -436,7 +436,7 @@ def _inspect_index(path: Path) -> Iterator[dict[str, Any]]:
             yield {"kind": "bad", "why": "shorter than its header"}
             return
         begin, end, first, last, used, count = _INDEX_HEADER.unpack(head)
-        slots, entries = _index_shape(path, size)
+        slots, entries = index_shape(path, size)
         yield {
             "kind": "header",
             "beginTime": begin,
@@ -466,7 +466,7 @@ def _inspect_index(path: Path) -> Iterator[dict[str, Any]]:
             }
 
 
-def _index_shape(path: Path, size: int) -> tuple[int, int]:
+def index_shape(path: Path, size: int) -> tuple[int, int]:
     """(slots, entries) of an index file: RocketMQ's numbers when the size says so, else as many entries as four times
     the slots.
     """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -81,12 +81,12 @@ class Announcer:
     """Keeps the nsqlookupds of one broker informed. `identity` is what IDENTIFY says, once the ports are known."""
 
     def __init__(
-        self, broker: Any, identity: dict[str, Any], *, neighbour: Lookupd | None = None, remote: str = ""
+        self, broker: Any, identity: Mapping[str, object], *, neighbour: Lookupd | None = None, remote: str = ""
     ) -> None:
         self.broker = broker
         self.queueing = broker.queueing
         self.greeting = b"  V1" + _identify(identity)
-        self.peers: dict[str, Peer] = {}
+        self.peers: dict[str, LookupPeer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.neighbour = None if neighbour is None else LookupNeighbour(self, neighbour, remote)
         self.queueing.announce.append(self.changed)
@@ -104,7 +104,7 @@ class Announcer:
             peer.news.set()
         if self.neighbour is not None:
             self.neighbour.told.changed(topic)
-            self.neighbour.changed = True
+            self.neighbour.change()
 
     def set_peers(self, addresses: Iterable[str]) -> None:
         """Tell these from now on, and no others."""
@@ -113,7 +113,7 @@ class Announcer:
             self.peers.pop(address).stop()
         for address in wanted:
             if address not in self.peers:
-                self.peers[address] = Peer(self, address)
+                self.peers[address] = LookupPeer(self, address)
 
     async def close(self) -> None:
         """Stop; the closed connections say goodbye."""
@@ -178,12 +178,12 @@ class Announcer:
                     log.warning("channel not made topic=%s channel=%s reason=%s", name.decode(), channel, refused)
 
 
-def _identify(identity: dict[str, Any]) -> bytes:
+def _identify(identity: Mapping[str, object]) -> bytes:
     body = json.dumps(identity).encode()
     return b"IDENTIFY\n" + len(body).to_bytes(4, "big") + body
 
 
-class Peer:
+class LookupPeer:
     """One nsqlookupd, and the task that keeps it informed."""
 
     def __init__(self, announcer: Announcer, address: str) -> None:
@@ -276,6 +276,10 @@ class LookupNeighbour:
         self._due_ms = 0
         self._session = lookupd.session(remote, lambda: None)
         self._feed([announcer.greeting])
+
+    def change(self) -> None:
+        """A topic or channel came or went: the next tick says so."""
+        self.changed = True
 
     def tick(self, mono_ms: int) -> int:
         """Tell what is new, or that we are alive when it is time; when it is time again."""

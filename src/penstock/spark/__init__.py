@@ -6,7 +6,7 @@ a session of your own. Executors need this package installed.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from penstock.spark.tools.sessions import register, session
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["register", "session"]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     # Late, because Spark's workers import this package in every task and need neither.
     if name in __all__:
         from importlib import import_module

@@ -52,7 +52,7 @@ def flip(path: Path, at: int, bit: int) -> None:
         file.write(bytes([byte ^ 1 << bit]))
 
 
-def names(result: audit.Result, message: dict[str, object]) -> bool:
+def names(result: audit.AuditResult, message: dict[str, object]) -> bool:
     """Whether a finding that is a fault names this message."""
     return any(
         (one.topic, one.queue, one.offset) == (message["topic"], message["queueId"], message["queueOffset"])

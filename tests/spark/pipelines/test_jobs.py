@@ -18,8 +18,8 @@ from spark_records import Record
 
 from penstock.cli.spark import spark as command
 from penstock.errors import ConfigError
-from penstock.spark.pipelines import archive, audit, redrive, reindex, replay, search, stats
-from penstock.spark.tools.report import stats_page
+from penstock.spark.pipelines import archive, audit, redrive, reindex, replay, search, stats, statspage
+from penstock.spark.pipelines.statspage import stats_page
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ def made(count: int) -> list[Record]:
 def test_statistics_equal_a_brute_force_count(tmp_path: Path, by: tuple[str, ...], window: str) -> None:
     write_log(tmp_path, made(400))
     result = stats.run(None, path=tmp_path, by=by, window=window)
-    span = stats.window_ms(window)
+    span = statspage.window_ms(window)
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for row in read_log(tmp_path):
         at = row["timestamp"] // 1000 // span * span if span else 0  # type: ignore[operator]
@@ -284,7 +284,7 @@ def test_a_command_is_quiet_in_a_pipe_and_says_its_cause(store: Path, tmp_path: 
 
 
 def test_results_are_json() -> None:
-    for result in (audit.Result("s"), reindex.Result("s", "t", 1, 1, 1, 1, 0, 0, False, False, 0.1)):
+    for result in (audit.AuditResult("s"), reindex.ReindexResult("s", "t", 1, 1, 1, 1, 0, 0, False, False, 0.1)):
         assert json.loads(json.dumps(result.as_dict()))["store"] == "s"
 
 

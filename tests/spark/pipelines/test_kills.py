@@ -20,7 +20,8 @@ from typing import Any
 import pytest
 from spark_logs import fill_store
 
-from penstock.client.reader import LogReader, MessageQueue
+from penstock.client.reader import LogReader
+from penstock.client.routes import MessageQueue
 from penstock.errors import NoRoute
 from penstock.spark.pipelines import archive, manifest, redrive, reindex, replay, tables
 from penstock.spark.read.planning import Range

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import Corrupt, Locked
 from penstock.spark.pipelines import manifest
 from penstock.spark.read.planning import Range

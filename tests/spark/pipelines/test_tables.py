@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.cli.spark import spark as command
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError
 from penstock.spark.pipelines import archive, manifest, tables
 from penstock.spark.read.planning import Range

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark")
 
 from spark_fakes import Log
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute
 from penstock.spark.read import planning, source
 from penstock.spark.read.source import Source

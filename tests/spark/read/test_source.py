@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 from spark_fakes import Log
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError, PenstockError, TimedOut
 from penstock.spark.read import planning, source
 from penstock.spark.read.localfiles import Segments

@@ -18,7 +18,7 @@ from spark_clusters import standalone
 from spark_logs import fill_store
 
 from penstock.client.aio.producer import Producer
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.message import Message
 
 pytestmark = [pytest.mark.spark, pytest.mark.filterwarnings("ignore")]

@@ -12,7 +12,7 @@ import pytest
 from spark_logs import write_log
 from spark_records import Record
 
-from penstock.spark.pipelines import stats
+from penstock.spark.pipelines import stats, statspage
 from penstock.spark.tools import report
 
 HOUR = 3_600_000
@@ -34,7 +34,7 @@ def page(folder: Path, hours: list[int], window: str, topics: tuple[bytes, ...] 
     write_log(folder, made, size=1 << 16)
     result = stats.run(None, path=folder, window=window)
     assert result.messages == len(made)
-    return report.stats_page(result)
+    return statspage.stats_page(result)
 
 
 @pytest.mark.parametrize("window", ["1d", "1h", "all"])

@@ -118,7 +118,7 @@ def test_a_cluster_without_free_cores_is_said_once(monkeypatch: pytest.MonkeyPat
         statusTracker=lambda: SimpleNamespace(getJobIdsForGroup=lambda group: looked.release() or []),
     )
     out = io.StringIO()
-    with parallel._Watch(SimpleNamespace(sparkContext=context), 4, 100, Progress("audit", out=out)):  # type: ignore[arg-type]
+    with parallel._TaskWatch(SimpleNamespace(sparkContext=context), 4, 100, Progress("audit", out=out)):  # type: ignore[arg-type]
         for _ in range(4):
             assert looked.acquire(timeout=20)
     assert out.getvalue() == parallel.IDLE + "\n"

@@ -15,7 +15,7 @@ from penstock.client.routes import MessageQueue
 from penstock.client.sending import by_sharding_key
 from penstock.errors import ConfigError
 from penstock.spark.write import options as sinkoptions
-from penstock.spark.write.rows import Rejected, Rows
+from penstock.spark.write.rows import Rejected, RowEncoder
 from penstock.wire.record import decode_batch, open_body, parse_properties
 
 QUEUES = [MessageQueue("T", broker, n) for broker in ("broker-a", "broker-b") for n in range(2)]
@@ -23,7 +23,7 @@ QUEUES = [MessageQueue("T", broker, n) for broker in ("broker-a", "broker-b") fo
 
 def messages(columns: dict[str, Any], **options: Any) -> list[tuple[MessageQueue, bool, bytes, dict[str, str]]]:
     """What a batch of these columns becomes: (queue, delayed, body, properties)."""
-    rows = Rows(lambda topic: [q._replace(topic=topic) for q in QUEUES], **({"topic": "T"} | options))
+    rows = RowEncoder(lambda topic: [q._replace(topic=topic) for q in QUEUES], **({"topic": "T"} | options))
     found = []
     for piece in rows.pieces(pa.record_batch(columns)):
         for inner in pieces(piece.data):

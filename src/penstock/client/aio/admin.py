@@ -6,18 +6,16 @@ import asyncio
 import contextlib
 import difflib
 import socket
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
-from types import TracebackType
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 from penstock.client import requests
-from penstock.client.aio.cluster import OK, Cluster, number
-from penstock.client.routes import MessageQueue, Route, split_address
+from penstock.client.aio.adminqueues import QueueAdmin
+from penstock.client.conversation import OK, number
+from penstock.client.routes import Json, MessageQueue, Route, split_address
 from penstock.client.subscriptions import Start, read_offsets, start_ms
-from penstock.clock import Clock
-from penstock.errors import BrokerRefused, NoRoute, NotFound, WireError
+from penstock.errors import BrokerRefused, NotFound, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.codes import (
     DEFAULT_TOPIC,
@@ -52,56 +50,13 @@ class GroupStats(NamedTuple):
     lag: int
 
 
-@dataclass(frozen=True)
-class ClusterInfo:
-    """`brokers`: broker name to broker id to address; `clusters`: cluster to its broker names."""
-
-    brokers: dict[str, dict[int, str]]
-    clusters: dict[str, list[str]]
-
-
-class Admin:
+class Admin(QueueAdmin):
     """Administration; of one event loop. Every change is asked of all brokers concerned.
 
     Raises NoRoute, BrokerRefused, ConnectionLost, TimedOut.
     """
 
-    def __init__(
-        self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 10.0, clock: Clock | None = None
-    ) -> None:
-        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock)
-
-    async def start(self) -> Admin:
-        """Connect to a name server. ConnectionLost when none answers."""
-        await self._cluster.start()
-        return self
-
-    async def close(self) -> None:
-        """Close the connections."""
-        await self._cluster.close()
-
-    async def __aenter__(self) -> Admin:
-        return await self.start()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
-    ) -> None:
-        await self.close()
-
     # -- topics
-
-    async def cluster_info(self) -> ClusterInfo:
-        """Which brokers there are."""
-        value = await self._json(RequestCode.GET_BROKER_CLUSTER_INFO)
-        try:
-            brokers = {
-                str(name): {int(i): str(address) for i, address in data["brokerAddrs"].items()}
-                for name, data in (value.get("brokerAddrTable") or {}).items()
-            }
-            clusters = {str(c): list(map(str, names)) for c, names in (value.get("clusterAddrTable") or {}).items()}
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise WireError(f"not a cluster: {error!r}") from error
-        return ClusterInfo(brokers, clusters)
 
     async def topics(self, *, system: bool = False) -> list[str]:
         """The topics, sorted; with `system` also the broker's own, retry and dead-letter topics."""
@@ -152,7 +107,7 @@ class Admin:
                 ext["force"] = "true"
             await self._cluster.ask(address, RemotingCommand(RequestCode.UPDATE_AND_CREATE_TOPIC, ext))
 
-    async def _config(self, address: str, topic: str) -> dict[str, Any]:
+    async def _config(self, address: str, topic: str) -> Json:
         """A broker's settings of a log topic; empty when it has none such."""
         request = RemotingCommand(RequestCode.GET_TOPIC_CONFIG, {"topic": topic})
         codes = (*OK, ResponseCode.TOPIC_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
@@ -222,112 +177,6 @@ class Admin:
                 end, at = int(item.get("brokerOffset", 0)), int(item.get("consumerOffset", 0))
                 found[queue] = GroupStats(end, at, end - at)
         return found
-
-    # -- queue topics
-
-    async def queue_topics(self, topic: str = "") -> list[dict[str, Any]]:
-        """The topics that NSQ sees, or one of them: a row for each broker that has it, with its channels."""
-        found = []
-        for broker, address in (await self._by_name()).items():
-            after = ""
-            while True:
-                page = await self._own(address, RequestCode.QUEUE_TOPICS, topic=topic, after=after)
-                found += [{"broker": broker, **row} for row in page["topics"]]
-                after = page["next"]
-                if not after:
-                    break
-        return found
-
-    async def change_queue(
-        self,
-        topic: str,
-        action: Literal["add", "rm", "pause", "unpause", "empty"],
-        *,
-        channel: str = "",
-        level: str | None = None,
-        broker: str | None = None,
-    ) -> list[str]:
-        """Change a queue topic, or a channel of a topic of either kind, on every broker that has it; "add" makes it on
-        all, or on one `broker`. The brokers where it was done; NoRoute when none has it.
-
-        `level`, of a topic that is added: memory, os or disk; without it what the broker's rules say.
-        """
-        ext = {"topic": topic, "action": action} | ({"level": level} if level else {})
-        if channel:
-            ext["channel"] = channel
-        done = []
-        for name, address in (await self._by_name(broker)).items():
-            request = RemotingCommand(RequestCode.QUEUE_CHANGE, dict(ext))
-            answer = await self._cluster.call(address, request)
-            if answer.code == ResponseCode.SUCCESS:
-                done.append(name)
-            elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
-                raise BrokerRefused(answer.code, answer.remark or "")
-        if not done:
-            raise NoRoute(f"no broker has topic {topic!r}" + (f" with a channel {channel!r}" if channel else ""))
-        self._cluster.routes.pop(topic, None)
-        return done
-
-    # -- delayed messages
-
-    async def delayed(
-        self, *, topic: str = "", channel: str = "", text: str = "", key: str = "", limit: int = 100
-    ) -> list[dict[str, Any]]:
-        """The delayed messages of both kinds of topic, by due time: of a topic, for a channel or group, with a text in
-        the body, with a key or message id. Each has an `id`, ``broker/number``, for `cancel_delayed` and `fire_delayed`.
-        """
-        found = []
-        for broker, address in (await self._by_name()).items():
-            after = ""
-            rows: list[dict[str, Any]] = []
-            while len(rows) < limit:
-                page = await self._own(
-                    address, RequestCode.DELAYED_LIST,
-                    topic=topic, channel=channel, text=text, key=key, after=after, limit=str(limit - len(rows)),
-                )  # fmt: skip
-                rows += [{**row, "id": f"{broker}/{row['id']}"} for row in page["rows"]]
-                after = page["next"]
-                if not after:
-                    break
-            found += rows
-        return sorted(found, key=lambda row: (row["due"], row["id"]))[:limit]
-
-    async def delayed_counts(self, edges: Sequence[int], *, topic: str = "", channel: str = "") -> list[int]:
-        """How many are due before the first of these moments (ms), before the second …, and after the last."""
-        total = [0] * (len(edges) + 1)
-        moments = ",".join(map(str, edges))
-        for address in (await self._by_name()).values():
-            after = ""
-            while True:
-                page = await self._own(
-                    address, RequestCode.DELAYED_COUNT, edges=moments, topic=topic, channel=channel, after=after
-                )
-                total = [a + int(b) for a, b in zip(total, page["counts"], strict=True)]
-                after = page["next"]
-                if not after:
-                    break
-        return total
-
-    async def cancel_delayed(self, id_: str) -> dict[str, Any]:
-        """A delayed message is not to be delivered; its row. BrokerRefused when it is not there, or too late."""
-        return await self._one_delayed(RequestCode.DELAYED_CANCEL, id_)
-
-    async def fire_delayed(self, id_: str) -> dict[str, Any]:
-        """A delayed message is to be delivered now; its row. BrokerRefused when it is not there, or on its way."""
-        return await self._one_delayed(RequestCode.DELAYED_FIRE, id_)
-
-    async def _one_delayed(self, code: RequestCode, id_: str) -> dict[str, Any]:
-        broker, slash, number_ = id_.rpartition("/")
-        if not slash or not (number_.isascii() and number_.isdigit()):
-            raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")
-        address = (await self._by_name(broker))[broker]
-        return {**await self._own(address, code, id=number_), "id": id_}
-
-    async def _own(self, address: str, code: RequestCode, **ext: str) -> dict[str, Any]:
-        value = loads((await self._cluster.ask(address, RemotingCommand(code, dict(ext)))).body)
-        if not isinstance(value, dict):
-            raise WireError("the body is no object")
-        return value
 
     # -- offsets
 
@@ -473,27 +322,7 @@ class Admin:
 
     # -- small steps
 
-    async def _json(self, code: int, ext: dict[str, str] | None = None) -> dict[str, Any]:
-        value = loads((await self._cluster.ask_registry(RemotingCommand(code, ext))).body)
-        if not isinstance(value, dict):
-            raise WireError("the body is no object")
-        return value
-
-    async def _names(self, code: int) -> list[str]:
-        return list(map(str, (await self._json(code)).get("topicList") or ()))
-
-    async def _masters(self, broker: str | None = None) -> list[str]:
-        return list((await self._by_name(broker)).values())
-
-    async def _by_name(self, broker: str | None = None) -> dict[str, str]:
-        """Broker name to its master's address, of all or of one. NoRoute when there is none."""
-        brokers = (await self.cluster_info()).brokers
-        masters = {name: brokers[name][0] for name in sorted(brokers) if 0 in brokers[name] and broker in (None, name)}
-        if not masters:
-            raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
-        return masters
-
-    async def _tables(self, topic: str, request: RemotingCommand) -> Any:
+    async def _tables(self, topic: str, request: RemotingCommand) -> AsyncIterator[tuple[MessageQueue, Json]]:
         route = await self._cluster.route(topic, fresh=True)
         for broker in route.brokers:
             answer = await self._cluster.ask(route.read_address(broker) or "", request)
@@ -501,7 +330,7 @@ class Admin:
                 yield pair
 
 
-def _pairs(value: Any) -> list[tuple[MessageQueue, dict[str, Any]]]:
+def _pairs(value: object) -> list[tuple[MessageQueue, Json]]:
     """The entries of an offsetTable with queues as keys. WireError when it is none."""
     table = value.get("offsetTable") if isinstance(value, dict) else None
     if not isinstance(table, list):

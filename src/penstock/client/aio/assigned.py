@@ -18,20 +18,83 @@ class Assigned:
         self.queue = queue
         self.subscription = subscription
         self.window = Window(offset)
-        self.sent_offset = -1  # last committed offset told to the broker or written to the file
         self.broker_id = MASTER_ID  # which member of the broker to pull from next
         self.dropped = False
-        self.locked_s = 0.0  # loop time of the last successful lock, orderly consumption only
+        self.locked_s = asyncio.get_running_loop().time()  # of the last successful lock, orderly consumption only
         self.pulled_s = 0.0
         self.consumed_s = 0.0
         self.inbox: asyncio.Queue[ReceivedMessage] = asyncio.Queue()  # orderly consumption only
         self.idle = asyncio.Event()  # no message of the inbox is in hand
         self.idle.set()
-        self.tasks: list[asyncio.Task[None]] = []
         self.room = asyncio.Event()
         self.room.set()
+        self._sent_offset = -1  # last committed offset told to the broker or written to the file
+        self._puller: asyncio.Task[None] | None = None
+        self._worker: asyncio.Task[None] | None = None
 
     def settle(self, queue_offset: int) -> None:
-        """A message is done with."""
+        """The consumer is done with a message: the window moves on and the pull loop may have room again."""
+        self.consumed_s = asyncio.get_running_loop().time()
         self.window.settle(queue_offset)
         self.room.set()
+
+    # -- its tasks
+
+    def pull_by(self, task: asyncio.Task[None]) -> None:
+        """This task pulls the queue."""
+        self._puller = task
+
+    def work_by(self, task: asyncio.Task[None]) -> None:
+        """This task hands the messages out in order."""
+        self._worker = task
+
+    def resubscribe(self, subscription: Subscription) -> None:
+        """Stop the pull under way, which would pass over what only the new expression wants; `pull_by` starts the next."""
+        self._stop_pulling()
+        self.subscription = subscription
+
+    def stop(self) -> None:
+        """Drop the queue: nothing more is pulled; the message in hand may be finished."""
+        self.dropped = True
+        self.room.set()
+        self._stop_pulling()
+
+    def cancel(self) -> None:
+        """Stop the work in order, too."""
+        self._stop_pulling()
+        if self._worker is not None:
+            self._worker.cancel()
+
+    def _stop_pulling(self) -> None:
+        if self._puller is not None:
+            self._puller.cancel()
+
+    # -- what happened to it
+
+    def pulls_now(self) -> float:
+        """Remember that a pull begins; its loop time."""
+        self.pulled_s = asyncio.get_running_loop().time()
+        return self.pulled_s
+
+    def pull_next_from(self, broker_id: int) -> None:
+        """The broker suggested this member for the next pull."""
+        self.broker_id = broker_id
+
+    def locked_now(self) -> None:
+        """The broker granted, or renewed, the lock."""
+        self.locked_s = asyncio.get_running_loop().time()
+
+    # -- its committed offset
+
+    @property
+    def uncommitted(self) -> int | None:
+        """The offset to commit; None when the last one that was sent still holds."""
+        return None if self.window.committed == self._sent_offset else self.window.committed
+
+    def committed(self, offset: int) -> None:
+        """This offset was sent."""
+        self._sent_offset = offset
+
+    def forget_position(self) -> None:
+        """The position was set elsewhere: what stands here must not be committed again."""
+        self._sent_offset = self.window.committed

@@ -13,12 +13,12 @@ import logging
 import random
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
-from typing import Any
 
 from penstock.client import nsqframes
+from penstock.client.aio.consumersettings import ConsumerSettings
 from penstock.client.aio.nsqconnection import NsqConnection
 from penstock.client.aio.outages import Outages
-from penstock.client.nsqframes import Arrived
+from penstock.client.nsqframes import ArrivedMessage
 from penstock.client.nsqsending import ladder_s
 from penstock.client.ready import share_ready
 from penstock.client.results import Outcome, Reject
@@ -32,7 +32,7 @@ RECONNECT_MAX_S = 15.0
 TURN_S = 5.0  # with more brokers than messages in flight: when others get their turn
 CLOSE_S = 2.0
 
-Spawn = Callable[[Coroutine[Any, Any, Any]], "asyncio.Task[Any]"]
+Spawn = Callable[[Coroutine[object, None, None]], "asyncio.Task[None]"]
 
 
 class Held:
@@ -64,6 +64,10 @@ class Held:
             self.touched_s = now_s
             self.connection.send(nsqframes.touch(self.message_id))
 
+    def close(self) -> None:
+        """It is settled: nothing more is said of it."""
+        self.settled = True
+
     async def extend(self, message: ReceivedMessage) -> None:
         self.touch(asyncio.get_running_loop().time())
 
@@ -72,29 +76,25 @@ class Held:
 
 
 class ChannelReader:
-    """One channel of one queue topic. `hand_out` gets its messages; `attempts_max` failures make a dead letter."""
+    """One channel of one queue topic. `hand_out` receives its messages; after `attempts_max` failures one is a dead letter."""
 
     def __init__(
         self,
         topic: str,
-        channel: str,
+        settings: ConsumerSettings,
         hand_out: Callable[[Held, ReceivedMessage], None],
         spawn: Spawn,
         outages: Outages,
-        *,
-        in_flight_max: int,
-        attempts_max: int,
-        timeout_s: float,
     ) -> None:
         self.topic = topic
-        self.channel = channel
+        self.channel = settings.group
         self._hand_out = hand_out
         self._spawn = spawn
         self._outages = outages
-        self._in_flight_max = in_flight_max
-        self._attempts_max = attempts_max
-        self._timeout_s = timeout_s
-        self._tasks: dict[str, asyncio.Task[Any]] = {}  # by broker
+        self._in_flight_max = settings.in_flight_max
+        self._attempts_max = settings.attempts_max
+        self._timeout_s = settings.timeout_s
+        self._tasks: dict[str, asyncio.Task[None]] = {}  # by broker
         self._addresses: dict[str, str] = {}
         self._connections: dict[str, NsqConnection] = {}
         self._ready: dict[str, int] = {}
@@ -157,7 +157,7 @@ class ChannelReader:
                 self._ready[broker] = count
                 connection.send(nsqframes.ready(count))
 
-    def _arrived(self, broker: str, connection: NsqConnection, arrived: Arrived) -> None:
+    def _arrived(self, broker: str, connection: NsqConnection, arrived: ArrivedMessage) -> None:
         stored_ms = arrived.stored_ns // 1_000_000
         message = ReceivedMessage(
             self.topic,
@@ -181,7 +181,7 @@ class ChannelReader:
         if held.gone:
             log.warning("channel %s: the connection of %s was lost: it comes again", self.channel, held.message_id)
             return
-        held.settled = True
+        held.close()
         self._held.discard(held)
         if outcome is None:
             held.connection.send(nsqframes.finish(held.message_id))
@@ -232,7 +232,7 @@ class ChannelReader:
 
     def _give_back(self, which: Callable[[Held], bool]) -> None:
         for held in [held for held in self._held if which(held) and not held.gone]:
-            held.settled = True
+            held.close()
             self._held.discard(held)
             held.connection.send(nsqframes.requeue(held.message_id, 0))
 

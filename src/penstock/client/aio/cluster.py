@@ -8,15 +8,15 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Literal
+from typing import Literal, TypeVar
 
-from penstock.client import requests
 from penstock.client.aio.connection import Connection
 from penstock.client.aio.outages import Outages
-from penstock.client.routes import MessageQueue, Route, parse_route, split_addresses
+from penstock.client.conversation import OK, Conversation, Directory, checked
+from penstock.client.routes import Json, MessageQueue, Route
 from penstock.clock import Clock
-from penstock.errors import BrokerRefused, ClientError, Closed, ConnectionLost, NoRoute, Refused, TimedOut, WireError
-from penstock.wire.codes import MASTER_ID, RequestCode, ResponseCode, read_int
+from penstock.errors import ClientError, Closed, ConnectionLost, NoRoute, Refused, WireError
+from penstock.wire.codes import MASTER_ID, RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand
 
@@ -25,7 +25,7 @@ log = logging.getLogger("penstock.client")
 ROUTE_S = 30.0
 HEARTBEAT_S = 30.0
 RECONNECT_S = 1.0
-OK = (ResponseCode.SUCCESS,)
+T = TypeVar("T")
 
 Handler = Callable[[RemotingCommand], Awaitable[RemotingCommand | None]]
 _numbers = itertools.count()
@@ -44,24 +44,30 @@ class Cluster:
         *,
         timeout_s: float = 10.0,
         clock: Clock | None = None,
-        heartbeat: Callable[[], dict[str, Any] | None] = lambda: None,
+        heartbeat: Callable[[], Json | None] = lambda: None,
         handlers: dict[int, Handler] | None = None,
     ) -> None:
         self.clock = clock or Clock()
         self.timeout_s = timeout_s
         self.client_id = ""
         self.local_host = "127.0.0.1"
-        self.routes: dict[str, Route] = {}
-        self._registries = [
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in split_addresses(registry)
-        ]
+        self._directory = Directory(registry, "any", self._route_learned)
         self._heartbeat = heartbeat
         self._handlers = handlers or {}
         self._connections: dict[str, asyncio.Task[Connection]] = {}
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._open = False
         self.outages = Outages()
-        self.on_routes: Callable[[], None] | None = None
+        self._on_routes: Callable[[], None] = lambda: None
+
+    def join(
+        self,
+        heartbeat: Callable[[], Json | None],
+        handlers: dict[int, Handler],
+        on_routes: Callable[[], None],
+    ) -> None:
+        """Say, before `start`, what this client is a member of; `on_routes` is called when routes were asked for again."""
+        self._heartbeat, self._handlers, self._on_routes = heartbeat, handlers, on_routes
 
     async def start(self) -> None:
         """Find a name server and begin keeping routes and heartbeats. ConnectionLost when none answers."""
@@ -89,14 +95,14 @@ class Cluster:
         await asyncio.gather(*self._connections.values(), return_exceptions=True)
         self._connections.clear()
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+    def spawn(self, work: Coroutine[object, None, None]) -> asyncio.Task[None]:
         """Run something in the background until it ends or the client closes."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a background task of the client failed", exc_info=error)
@@ -120,7 +126,7 @@ class Cluster:
 
     async def _connect(self, address: str) -> Connection:
         connection = await Connection.open(address, self.timeout_s, self._requested)
-        if address not in self._registries and (beat := self._beat()) is not None:
+        if address not in self._directory.registries and (beat := self._beat()) is not None:
             connection.request(beat)  # before anything else, so that the broker knows the groups
         return connection
 
@@ -139,49 +145,54 @@ class Cluster:
         """The answer to a request. BrokerRefused when its code is not one of `results`."""
         return checked(await self.call(address, command, timeout_s), results)
 
+    async def _hold(self, conversation: Conversation[T]) -> T:
+        """Make the calls of a conversation; its result."""
+        try:
+            call = next(conversation)
+            while True:
+                try:
+                    answer = await self.call(call.address, call.command)
+                except (ClientError, WireError) as error:
+                    call = conversation.throw(error)
+                else:
+                    call = conversation.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
     async def ask_queue(
         self, queue: MessageQueue, command: RemotingCommand, results: tuple[int, ...] = OK
     ) -> RemotingCommand:
         """The answer of the master of a queue's broker; after a lost connection once more with a fresh route."""
-        try:
-            return await self.ask(await self.address(queue), command, results)
-        except (ConnectionLost, NoRoute):
-            await self.refresh(queue.topic)
-            return await self.ask(await self.address(queue), command, results)
+        await self.route(queue.topic)
+        return await self._hold(self._directory.ask_queue(queue, command, results))
 
     async def address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
         """The address to read a queue at. NoRoute when its broker is away."""
-        address = (await self.route(queue.topic)).read_address(queue.broker, broker_id)
-        if address is None:
-            raise NoRoute(f"broker {queue.broker!r} is away")
-        return address
+        await self.route(queue.topic)
+        return self._directory.address(queue, broker_id)
 
     async def ask_registry(self, command: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingCommand:
         """The answer of the first name server that answers; it is asked first from then on."""
-        lost: ClientError | None = None
-        for address in list(self._registries):
-            try:
-                answer = await self.call(address, command)
-            except (ConnectionLost, TimedOut) as error:
-                lost = error
-                self._registries.append(self._registries.pop(0))
-                continue
-            return checked(answer, results)
-        assert lost is not None
-        raise lost
+        return await self._hold(self._directory.ask_registry(command, results))
 
     async def _first_registry(self) -> Connection:
         lost: ClientError | None = None
-        for address in list(self._registries):
+        for address in list(self._directory.registries):
             try:
                 return await self.connection(address)
             except ConnectionLost as error:
                 lost = error
-                self._registries.append(self._registries.pop(0))
+                self._directory.answered_not(address)
         assert lost is not None
         raise lost
 
     # -- routes
+
+    @property
+    def routes(self) -> dict[str, Route]:
+        """The routes that are known."""
+        return self._directory.routes
 
     async def route(self, topic: str, *, fresh: bool = False, kind: Literal["log", "any", "queue"] = "log") -> Route:
         """Where a topic lives, known or asked for. NoRoute when nobody serves it.
@@ -190,28 +201,25 @@ class Cluster:
         """
         route = self.routes.get(topic)
         if route is None or fresh:
-            request = requests.route(topic, "queue" if kind == "queue" else "any")
-            answer = await self.ask_registry(request, (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST))
-            if answer.code != ResponseCode.SUCCESS:
-                self.routes.pop(topic, None)
-                raise NoRoute(f"no broker serves topic {topic!r}")
-            route = self.routes[topic] = parse_route(topic, answer.body)
+            route = await self._hold(self._directory.find_route(topic, "queue" if kind == "queue" else None))
         if kind == "log" and route.kind == "queue":
             raise ClientError(f"{topic!r} is a queue topic, which has no offsets: read it with a PushConsumer")
         return route
 
     async def refresh(self, topic: str) -> None:
         """Ask for a route again; while no name server answers the old one stays."""
-        try:
-            await self.route(topic, fresh=True, kind="any")
-            self.outages.answered("the registry")
-        except NoRoute as error:
-            self.outages.answered("the registry")
-            self.outages.failed(f"topic {topic}", "its route", error)
-        except (ClientError, WireError) as error:
+        await self._hold(self._directory.refresh_route(topic))
+
+    def _route_learned(self, topic: str, error: ClientError | WireError | None) -> None:
+        """Note who is away: the registry, or the brokers of a topic."""
+        if error is not None and not isinstance(error, NoRoute):
             self.outages.failed("the registry", f"the route of {topic}", error)
-        else:
+            return
+        self.outages.answered("the registry")
+        if error is None:
             self.outages.answered(f"topic {topic}")
+        else:
+            self.outages.failed(f"topic {topic}", "its route", error)
 
     async def _keep(self) -> None:
         """Every 30 s: routes again, and a heartbeat to every broker in them."""
@@ -219,8 +227,7 @@ class Cluster:
             await asyncio.sleep(ROUTE_S)
             for topic in list(self.routes):
                 await self.refresh(topic)
-            if self.on_routes is not None:
-                self.on_routes()
+            self._on_routes()
             await self.send_heartbeats()
 
     # -- membership
@@ -291,18 +298,3 @@ class Cluster:
             answer = command.reply(ResponseCode.SYSTEM_ERROR, remark=str(error))
         if answer is not None and not command.oneway and not connection.closed:
             connection.send(answer)
-
-
-def checked(answer: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingCommand:
-    """The answer itself. BrokerRefused when its code is not one of `results`."""
-    if answer.code not in results:
-        raise BrokerRefused(answer.code, answer.remark or "")
-    return answer
-
-
-def number(answer: RemotingCommand, name: str) -> int:
-    """A number of an answer's header. WireError when it is not there."""
-    try:
-        return read_int(name, answer.ext.get(name, ""))
-    except Refused as error:
-        raise WireError(f"answer with code {answer.code}: {error}") from None

@@ -3,32 +3,35 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
 
-from penstock import __version__
+from penstock.client.aio.listening import Listeners
+from penstock.client.aio.logconsumer import LogConsumer
+from penstock.client.aio.membership import Membership
+from penstock.client.routes import Json
 from penstock.client.subscriptions import mq_table, read_offsets
 from penstock.errors import WireError
+from penstock.version import __version__
 from penstock.wire.codes import ResponseCode
 from penstock.wire.fastjson import dumps, loads
 from penstock.wire.record import decode_record
 from penstock.wire.remoting import RemotingCommand
 
-if TYPE_CHECKING:
-    from penstock.client.aio.push import PushConsumer
-
 
 class Control:
     """The answers of one push consumer."""
 
-    def __init__(self, consumer: PushConsumer) -> None:
-        self._consumer = consumer
+    def __init__(self, logs: LogConsumer, group: Membership, listeners: Listeners) -> None:
+        self._logs = logs
+        self._group = group
+        self._listeners = listeners
         self._started_ms = time.time_ns() // 1_000_000
 
     async def reset_offsets(self, command: RemotingCommand) -> RemotingCommand:
         """220: go on at these offsets."""
         topic = command.ext.get("topic", "")
         offsets = {queue: offset for queue, offset in read_offsets(loads(command.body)) if queue.topic == topic}
-        await self._consumer.move(offsets)
+        await self._logs.move(offsets)
+        self._group.rebalance_soon()
         return command.reply()
 
     async def status(self, command: RemotingCommand) -> RemotingCommand:
@@ -36,15 +39,14 @@ class Control:
         topic = command.ext.get("topic")
         offsets = {
             queue: assigned.window.committed
-            for queue, assigned in self._consumer.assigned.items()
+            for queue, assigned in self._logs.assigned.items()
             if topic in (None, queue.topic)
         }
         return command.reply(body=dumps({"messageQueueTable": mq_table(offsets)}))
 
     async def running_info(self, command: RemotingCommand) -> RemotingCommand:
         """307: subscriptions, queues, and what is in hand."""
-        consumer = self._consumer
-        info: dict[str, Any] = {
+        info: Json = {
             "jstack": "",
             "mqTable": mq_table(
                 {
@@ -58,25 +60,25 @@ class Control:
                         "lastConsumeTimestamp": int(assigned.consumed_s * 1000),
                         "lastLockTimestamp": int(assigned.locked_s * 1000),
                         "lastPullTimestamp": int(assigned.pulled_s * 1000),
-                        "locked": consumer.orderly,
+                        "locked": self._logs.orderly,
                         "transactionMsgCount": 0,
                         "transactionMsgMaxOffset": 0,
                         "transactionMsgMinOffset": 0,
                         "tryUnlockTimes": 0,
                     }
-                    for queue, assigned in consumer.assigned.items()
+                    for queue, assigned in self._logs.assigned.items()
                 }
             ),
             "properties": {
                 "PROP_CLIENT_VERSION": f"penstock {__version__}",
-                "PROP_CONSUMEORDERLY": str(consumer.orderly).lower(),
+                "PROP_CONSUMEORDERLY": str(self._logs.orderly).lower(),
                 "PROP_CONSUMER_START_TIMESTAMP": str(self._started_ms),
                 "PROP_CONSUME_TYPE": "CONSUME_PASSIVELY",
                 "PROP_NAMESERVER_ADDR": "",
                 "PROP_THREADPOOL_CORE_SIZE": "0",
             },
             "statusTable": {},
-            "subscriptionSet": [subscription.as_json() for subscription in consumer.subscriptions.values()],
+            "subscriptionSet": [subscription.as_json() for subscription in self._group.subscriptions.values()],
         }
         return command.reply(body=dumps(info))
 
@@ -85,14 +87,14 @@ class Control:
         message = decode_record(command.body, broker=command.ext.get("brokerName", ""))
         if message is None:
             raise WireError("the body is no record")
-        if not self._consumer.listeners.take(message.topic):
+        if not self._listeners.take(message.topic):
             return command.reply(ResponseCode.SYSTEM_ERROR, remark="this consumer has no listener")
         began_s = time.monotonic()
-        give_back = await self._consumer.listeners.call(message)
+        give_back = await self._listeners.call(message)
         result = {
             "autoCommit": True,
             "consumeResult": "CR_SUCCESS" if give_back is None else "CR_LATER",
-            "order": self._consumer.orderly,
+            "order": self._logs.orderly,
             "spentTimeMills": int((time.monotonic() - began_s) * 1000),
         }
         return command.reply(body=dumps(result))

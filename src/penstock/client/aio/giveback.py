@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from penstock.client.aio.cluster import OK, Cluster
+from penstock.client.aio.cluster import Cluster
+from penstock.client.conversation import OK
 from penstock.client.nsqsending import level_for
 from penstock.client.results import Reject, Retry
 from penstock.client.routes import MessageQueue

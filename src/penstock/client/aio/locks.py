@@ -21,7 +21,7 @@ LIFE_S = 30.0  # the broker keeps a lock for 60 s; we trust it for half of that
 AGAIN_S = 1.0
 
 
-class QueueLocks:
+class MemberLocks:
     """The locks of one member of a group."""
 
     def __init__(self, cluster: Cluster, group: str) -> None:
@@ -63,7 +63,7 @@ class QueueLocks:
                 continue
             self._cluster.outages.answered("the queue locks")
             for queue in held & set(assigned):
-                assigned[queue].locked_s = asyncio.get_running_loop().time()
+                assigned[queue].locked_now()
 
     async def wait(self, assigned: Assigned) -> None:
         """Return when the queue is surely ours, or dropped."""
@@ -71,7 +71,7 @@ class QueueLocks:
         while not assigned.dropped and loop.time() - assigned.locked_s > LIFE_S:
             try:
                 if assigned.queue in await self.lock([assigned.queue]):
-                    assigned.locked_s = loop.time()
+                    assigned.locked_now()
                     return
             except (ClientError, WireError) as error:
                 self._cluster.outages.failed("the queue locks", f"group {self._group} locks {assigned.queue}", error)

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, cast
 
-from penstock import __version__
 from penstock.client import nsqframes
-from penstock.client.nsqframes import OF_A_MESSAGE, Arrived, FrameParser
+from penstock.client.nsqframes import OF_A_MESSAGE, ArrivedMessage, FrameParser
 from penstock.client.routes import split_address
 from penstock.errors import BrokerRefused, ConnectionLost, NotConnected, TimedOut, WireError
+from penstock.version import __version__
 from penstock.wire.codes import ResponseCode
 from penstock.wire.nsq import ERROR, MESSAGE
 
@@ -35,7 +35,7 @@ _CODES = {
     "E_AUTH_FIRST": ResponseCode.NO_PERMISSION,
 }
 
-OnMessage = Callable[["NsqConnection", Arrived], None]
+OnMessage = Callable[["NsqConnection", ArrivedMessage], None]
 
 
 def refusal(text: str) -> BrokerRefused:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.client import requests
-from penstock.client.aio.cluster import OK, Cluster, number
+from penstock.client.aio.cluster import Cluster
+from penstock.client.conversation import OK, number
 from penstock.client.routes import MessageQueue
 from penstock.disk.files import Files
 from penstock.disk.tables import load, save

@@ -8,14 +8,14 @@ import os
 import random
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Any, Literal
+from typing import Literal
 
 from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.nsqconnection import NSQ_PORT
 from penstock.client.aio.nsqsending import QueueSender
 from penstock.client.aio.numbers import WINDOW, Numbers
 from penstock.client.results import SendReceipt, SendStatus
-from penstock.client.routes import MessageQueue, Route, direct
+from penstock.client.routes import Json, MessageQueue, Route, direct
 from penstock.client.sending import (
     COMPRESS_OVER_BYTES,
     QUEUES_PER_NEW_TOPIC,
@@ -124,7 +124,7 @@ class Producer:
     ) -> None:
         await self.close()
 
-    def _heartbeat(self) -> dict[str, Any]:
+    def _heartbeat(self) -> Json:
         return {"producerDataSet": [{"groupName": self.group}]}
 
     async def queues(self, topic: str) -> list[MessageQueue]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
 from types import TracebackType
 
 from penstock.client import requests
-from penstock.client.aio.cluster import OK, Cluster, number
+from penstock.client.aio.cluster import Cluster
+from penstock.client.conversation import OK, number
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Subscription, start_ms
 from penstock.clock import Clock
@@ -44,7 +45,28 @@ class _Position:
         """Of the next message the caller gets."""
         return self.ready[0].queue_offset if self.ready else self.offset
 
+    def pause(self, paused: bool) -> None:
+        """Give nothing until it goes on, or go on."""
+        self.paused = paused
+
+    def take(self, max_count: int) -> list[ReceivedMessage]:
+        """At most so many of the messages that are ready."""
+        taken, self.ready = self.ready[:max_count], self.ready[max_count:]
+        return taken
+
+    def pulled(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
+        """A pull brought these; the next one is from there on."""
+        self.ready += [m for m in messages if m.queue_offset >= self.offset and self.subscription.wants(m)]
+        self.offset = next_offset
+
+    def pulling(self, pull: Callable[[], Coroutine[object, None, None]]) -> asyncio.Task[None]:
+        """The pull under way, or a new one."""
+        if self.pull is None or self.pull.done():
+            self.pull = asyncio.create_task(pull())
+        return self.pull
+
     def move(self, offset: int) -> None:
+        """Go on elsewhere: what is ready, or on its way, is let go."""
         if self.pull is not None:
             self.pull.cancel()
             self.pull = None
@@ -174,12 +196,12 @@ class PullConsumer:
     def pause(self, *queues: MessageQueue) -> None:
         """Give nothing of these queues until `resume`; none named: all."""
         for queue in queues or list(self._positions):
-            self._positions[queue].paused = True
+            self._positions[queue].pause(True)
 
     def resume(self, *queues: MessageQueue) -> None:
         """Go on with paused queues; none named: all."""
         for queue in queues or list(self._positions):
-            self._positions[queue].paused = False
+            self._positions[queue].pause(False)
 
     async def offsets(self, queue: MessageQueue) -> tuple[int, int]:
         """(oldest offset, end offset)."""
@@ -238,17 +260,15 @@ class PullConsumer:
         found: dict[MessageQueue, list[ReceivedMessage]] = {}
         for queue, position in self._positions.items():
             if position.ready and not position.paused and max_count > 0:
-                found[queue], position.ready = position.ready[:max_count], position.ready[max_count:]
+                found[queue] = position.take(max_count)
                 max_count -= len(found[queue])
         return found
 
     def _pulling(self, queue: MessageQueue, position: _Position, left_s: float) -> asyncio.Task[None]:
-        if position.pull is None or position.pull.done():
-            position.pull = asyncio.create_task(self._pull(queue, position, left_s))
-        return position.pull
+        return position.pulling(lambda: self._pull(queue, position, left_s))
 
     async def _pull(self, queue: MessageQueue, position: _Position, left_s: float) -> None:
-        request = requests.pull(
+        request = requests.Pull(
             self.group,
             queue,
             position.offset,
@@ -256,7 +276,7 @@ class PullConsumer:
             max_bytes=PULL_BYTES,
             tags=position.subscription.expression,
             hold_ms=max(1, int(min(left_s, HOLD_MAX_S) * 1000)),
-        )
+        ).command()
         try:
             answer = await self._cluster.ask(await self._cluster.address(queue), request, _PULLED, PULL_TIMEOUT_S)
         except (ClientError, WireError):
@@ -264,12 +284,9 @@ class PullConsumer:
             await self._cluster.refresh(queue.topic)
             raise
         next_offset = number(answer, "nextBeginOffset")
+        found: Iterable[ReceivedMessage] = ()
         if answer.code == ResponseCode.SUCCESS:
-            position.ready += [
-                message
-                for message in iter_records(answer.body, broker=queue.broker)
-                if message.queue_offset >= position.offset and position.subscription.wants(message)
-            ]
+            found = iter_records(answer.body, broker=queue.broker)
         elif answer.code == ResponseCode.PULL_NOT_FOUND:
             await asyncio.sleep(min(left_s, 0.02))  # held for its time, or a broker that does not hold
-        position.offset = next_offset
+        position.pulled(found, next_offset)

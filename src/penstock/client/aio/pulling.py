@@ -9,7 +9,9 @@ from collections.abc import Callable
 
 from penstock.client import requests
 from penstock.client.aio.assigned import Assigned
-from penstock.client.aio.cluster import Cluster, number
+from penstock.client.aio.cluster import Cluster
+from penstock.client.aio.consumersettings import ConsumerSettings
+from penstock.client.conversation import number
 from penstock.errors import BrokerRefused, ClientError, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.codes import MASTER_ID, ResponseCode
@@ -38,15 +40,13 @@ HandOut = Callable[[Assigned, list[ReceivedMessage], int], None]
 class Puller:
     """Pulls for one member of a group and hands out what it wants: (queue, messages, next offset)."""
 
-    def __init__(
-        self, cluster: Cluster, group: str, hand_out: HandOut, *, window_count: int, window_bytes: int, orderly: bool
-    ) -> None:
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings, hand_out: HandOut) -> None:
         self._cluster = cluster
-        self._group = group
+        self._group = settings.group
         self._hand_out = hand_out
-        self._count_max = window_count
-        self._bytes_max = window_bytes
-        self._orderly = orderly
+        self._count_max = settings.window_count
+        self._bytes_max = settings.window_bytes
+        self._orderly = settings.orderly
 
     async def run(self, assigned: Assigned) -> None:
         """Pull a queue, with hold, as long as its window has room and it is not dropped."""
@@ -81,8 +81,8 @@ class Puller:
     async def _once(self, assigned: Assigned) -> None:
         loop = asyncio.get_running_loop()
         queue, window = assigned.queue, assigned.window
-        asked_s = assigned.pulled_s = loop.time()
-        request = requests.pull(
+        asked_s = assigned.pulls_now()
+        request = requests.Pull(
             self._group,
             queue,
             window.next_offset,
@@ -92,14 +92,13 @@ class Puller:
             kind=assigned.subscription.kind,
             version=assigned.subscription.version,
             hold_ms=HOLD_MS,
-        )
+        ).command()
         address = await self._cluster.address(queue, assigned.broker_id)
         answer = await self._cluster.ask(address, request, RESULTS, TIMEOUT_S)
         if assigned.dropped:
             return
-        assigned.broker_id = (
-            number(answer, "suggestWhichBrokerId") if "suggestWhichBrokerId" in answer.ext else MASTER_ID
-        )
+        suggested = "suggestWhichBrokerId" in answer.ext
+        assigned.pull_next_from(number(answer, "suggestWhichBrokerId") if suggested else MASTER_ID)
         next_offset = number(answer, "nextBeginOffset")
         if answer.code == ResponseCode.SUCCESS:
             found = [m for m in iter_records(answer.body, broker=queue.broker) if m.queue_offset >= window.next_offset]
@@ -108,9 +107,9 @@ class Puller:
             log.warning(
                 "group %s: %s has no offset %d, goes on at %d", self._group, queue, window.next_offset, next_offset
             )
-            window.next_offset = next_offset
+            window.go_on_at(next_offset)
         else:
-            window.next_offset = max(window.next_offset, next_offset)
+            window.go_on_at(max(window.next_offset, next_offset))
             if answer.code == ResponseCode.PULL_NOT_FOUND and loop.time() - asked_s < 0.05:
                 await asyncio.sleep(0.1)  # a broker that does not hold pulls
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock import __version__
 from penstock.broker.clients import Peer
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
+from penstock.version import __version__
 from penstock.wire import fastjson, record
 from penstock.wire.codes import RequestCode, read_fields
 from penstock.wire.remoting import RemotingCommand

@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import Corrupt
 from penstock.spark.kernel import decode
+from penstock.spark.kernel.buffers import DecodedColumns, Ints, Longs, Octets
+from penstock.spark.kernel.columns import Columns
 from penstock.spark.kernel.sheet import BYTES, INT, LONG, ONE, TEXT, TIME, Sheet
 from penstock.spark.kernel.sheet import COMPILED as SHEETS
 
@@ -28,14 +30,29 @@ else:
     if not kernel.__file__.endswith((".so", ".pyd")):
         from penstock.spark.kernel import numpydecode as kernel
 
+if TYPE_CHECKING:
+    from penstock.spark.kernel import numpydecode
+
+    Decoder = decode.Decoder | numpydecode.Decoder
+
 COMPILED = kernel.__name__.endswith(".decode")
 ROWS_MAX = 10_000
 BATCH_BYTES_MAX = 1 << 20  # of stored records: what a core's cache holds; four times as much costs half as much again
 WINDOW_BYTES = 256 << 10  # to read at a time, when a batch gathers several
 
 
+def decoder_of(tags: tuple[str, ...] = (), keys: tuple[str, ...] = ()) -> Decoder:
+    """A decoder of this build. `tags` and `keys` are what a row must carry, exactly (any of them)."""
+    return kernel.Decoder(tuple(tag.encode() for tag in tags), tuple(key.encode() for key in keys))
+
+
+def columns_of(decoder: Decoder) -> DecodedColumns:
+    """Pass 2 of a decoder: numpy's does it itself."""
+    return Columns(decoder) if isinstance(decoder, decode.Decoder) else decoder
+
+
 class Batches:
-    """Makes batches of one schema; `tags` and `keys` are what a row must carry, exactly (any of them).
+    """Makes batches of one schema from the rows that `decoder` holds; without one a decoder that wants every row.
 
     A batch has at most `rows_max` rows of at most `bytes_max` stored bytes, and at least one row. A body that cannot be
     decompressed is `Corrupt`, or null in its row with `keep_damaged`.
@@ -46,21 +63,19 @@ class Batches:
         schema: pa.Schema,
         *,
         broker: str = "",
-        tags: tuple[str, ...] = (),
-        keys: tuple[str, ...] = (),
         real_topic: bool = False,
         keep_damaged: bool = False,
-        decoder: Any = None,
+        decoder: Decoder | None = None,
         rows_max: int = ROWS_MAX,
         bytes_max: int = BATCH_BYTES_MAX,
     ) -> None:
-        wanted = tuple(tag.encode() for tag in tags), tuple(key.encode() for key in keys)
         self.schema = schema
         self.broker = broker
         self.segment = ""  # the file that is read, where it is one
         self.keep_damaged = keep_damaged
         self.rows_max, self.bytes_max = rows_max, bytes_max
-        self.decoder: Any = kernel.Decoder(*wanted) if decoder is None else decoder
+        self.decoder: Decoder = decoder_of() if decoder is None else decoder
+        self.columns = columns_of(self.decoder)
         builders = {**_BUILDERS, "topic": _real_topic} if real_topic else _BUILDERS
         self._columns: list[tuple[Callable[..., pa.Array], pa.DataType]] = [
             (builders[field.name], field.type) for field in schema
@@ -68,6 +83,10 @@ class Batches:
         self._inflate = "value" in schema.names
         self._sheet = None if real_topic and "topic" in schema.names else self._sheet_of(schema.names)
         self._open = False
+
+    def reading(self, *, broker: str, segment: str = "") -> None:
+        """From now on rows come from this broker, and this file where there is one."""
+        self.broker, self.segment = broker, segment
 
     def _sheet_of(self, names: list[str]) -> Sheet | None:
         """What gathers the rows; None when a column is not copied as it stands."""
@@ -88,12 +107,12 @@ class Batches:
 
     def feed(self, count: int) -> Iterator[pa.RecordBatch]:
         """Take the `count` rows that the decoder holds; the batches that are full now."""
-        row, sheet = 0, self._sheet
-        while sheet is not None and row < count:
+        row, sheet, decoder = 0, self._sheet, self.decoder
+        while sheet is not None and isinstance(decoder, decode.Decoder) and row < count:
             if not self._open:
-                sheet.begin(self.decoder.size_of(row))
+                sheet.begin(decoder.size_of(row))
                 self._open = True
-            row += sheet.fill(self.decoder, row)
+            row += sheet.fill(decoder, row)
             if row < count:
                 yield from self.rest()
                 if sheet.packed:
@@ -138,30 +157,30 @@ class Batches:
 
 
 def _ints(span: int, delta: int) -> Callable[[Batches, pa.DataType], pa.Array]:
-    return lambda batches, kind: _fixed(kind, batches.decoder.ints(span, delta))
+    return lambda batches, kind: _fixed(kind, batches.columns.ints(span, delta))
 
 
 def _longs(span: int, delta: int) -> Callable[[Batches, pa.DataType], pa.Array]:
-    return lambda batches, kind: _fixed(kind, batches.decoder.longs(span, delta))
+    return lambda batches, kind: _fixed(kind, batches.columns.longs(span, delta))
 
 
 def _times(span: int, delta: int) -> Callable[[Batches, pa.DataType], pa.Array]:
-    return lambda batches, kind: _fixed(kind, batches.decoder.times(span, delta))
+    return lambda batches, kind: _fixed(kind, batches.columns.times(span, delta))
 
 
-def _fixed(kind: pa.DataType, values: Any) -> pa.Array:
+def _fixed(kind: pa.DataType, values: Ints | Longs) -> pa.Array:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)], 0)
 
 
 def _bytes(span: int) -> Callable[[Batches, pa.DataType], pa.Array]:
     def build(batches: Batches, kind: pa.DataType) -> pa.Array:
-        valid, offsets, data, nulls = batches.decoder.binary(span)
+        valid, offsets, data, nulls = batches.columns.binary(span)
         return _flat(kind, offsets, data, valid, nulls)
 
     return build
 
 
-def _flat(kind: pa.DataType, offsets: Any, data: Any, valid: Any = None, nulls: int = 0) -> pa.Array:
+def _flat(kind: pa.DataType, offsets: Ints, data: Octets, valid: Octets | None = None, nulls: int = 0) -> pa.Array:
     mask = None if valid is None else pa.py_buffer(valid)
     array = pa.Array.from_buffers(
         kind, len(offsets) - 1, [mask, pa.py_buffer(offsets), pa.py_buffer(np.ascontiguousarray(data))], nulls
@@ -183,7 +202,7 @@ def _valid_text(array: pa.Array) -> pa.Array:
 
 def _words(span: int) -> Callable[[Batches, pa.DataType], pa.Array]:
     def build(batches: Batches, kind: pa.DataType) -> pa.Array:
-        valid, offsets, inner, data, nulls = batches.decoder.words(span)
+        valid, offsets, inner, data, nulls = batches.columns.words(span)
         mask = None if valid is None else pa.py_buffer(valid)
         items = _flat(kind.value_type, inner, data)
         return pa.Array.from_buffers(kind, len(offsets) - 1, [mask, pa.py_buffer(offsets)], nulls, children=[items])
@@ -200,7 +219,7 @@ def _properties(batches: Batches, kind: pa.DataType) -> pa.Array:
 
 
 def _pairs(batches: Batches, kind: pa.DataType, entry: pa.StructType, headers: bool) -> pa.Array:
-    offsets, name_offsets, names, value_offsets, values = batches.decoder.pairs(headers)
+    offsets, name_offsets, names, value_offsets, values = batches.columns.pairs(headers)
     children = [_flat(entry[0].type, name_offsets, names), _flat(entry[1].type, value_offsets, values)]
     entries = pa.Array.from_buffers(entry, len(name_offsets) - 1, [None], 0, children=children)
     return pa.Array.from_buffers(kind, len(offsets) - 1, [None, pa.py_buffer(offsets)], 0, children=[entries])
@@ -219,11 +238,11 @@ def _segment(batches: Batches, kind: pa.DataType) -> pa.Array:
 
 
 def _intact(batches: Batches, kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, batches.decoder.rows, [None, pa.py_buffer(batches.decoder.intact())], 0)
+    return pa.Array.from_buffers(kind, batches.decoder.rows, [None, pa.py_buffer(batches.columns.intact())], 0)
 
 
 def _texts(batches: Batches, span: int) -> list[bytes | None]:
-    positions, lengths = batches.decoder.spans(span)
+    positions, lengths = batches.columns.spans(span)
     owner = batches.decoder.owner
     return [None if n < 0 else owner[p : p + n] for p, n in zip(positions.tolist(), lengths.tolist(), strict=True)]
 
@@ -244,7 +263,7 @@ def _host(span: int) -> Callable[[Batches, pa.DataType], pa.Array]:
 
 def _message_ids(batches: Batches, kind: pa.DataType) -> pa.Array:
     hosts = {raw: raw.hex().upper() for raw in set(_texts(batches, kernel.STORE)) if raw is not None}
-    physical = batches.decoder.longs(kernel.START, 28).tolist()
+    physical = batches.columns.longs(kernel.START, 28).tolist()
     rows = zip(_texts(batches, kernel.STORE), physical, strict=True)
     return pa.array([f"{hosts[raw or b'']}{at & 0xFFFFFFFFFFFFFFFF:016X}" for raw, at in rows], kind)
 

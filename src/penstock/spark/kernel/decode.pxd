@@ -1,7 +1,7 @@
 cimport cython
 
 cdef int _BODY, _TOPIC, _PROPS, _KEYS, _TAGS, _UNIQUE, _BORN, _STORE, _VALUE, _WIDTH
-cdef long long _PLAIN, _WIDE, _TIME_MIN, _TIME_MAX
+cdef long long _PLAIN, _WIDE
 
 @cython.final
 cdef class Decoder:
@@ -89,37 +89,3 @@ cdef class Decoder:
     cpdef int size_of(self, long long row) except -1
 
     cdef object reserve(self, long long rows)
-
-    @cython.locals(i=cython.longlong, p=cython.longlong, out="int[::1]")
-    cpdef object ints(self, int span, long long delta)
-
-    @cython.locals(i=cython.longlong, p=cython.longlong, out="long long[::1]")
-    cpdef object longs(self, int span, long long delta)
-
-    @cython.locals(i=cython.longlong, p=cython.longlong, ms=cython.longlong, out="long long[::1]")
-    cpdef object times(self, int span, long long delta)
-
-    @cython.locals(i=cython.longlong, at=cython.longlong, n=cython.longlong, total=cython.longlong,
-                   nulls=cython.longlong, offsets="int[::1]", valid="unsigned char[::1]", to="unsigned char *",
-                   p=cython.longlong, o=cython.longlong)
-    cpdef object binary(self, int span)
-
-    @cython.locals(i=cython.longlong, at=cython.longlong, n=cython.longlong, total=cython.longlong,
-                   nulls=cython.longlong, words=cython.longlong, offsets="int[::1]", inner="int[::1]",
-                   valid="unsigned char[::1]", to="unsigned char *", p=cython.longlong, o=cython.longlong,
-                   end=cython.longlong, stop=cython.longlong, w=cython.longlong)
-    cpdef object words(self, int span)
-
-    @cython.locals(i=cython.longlong, at=cython.longlong, pairs=cython.longlong, names=cython.longlong,
-                   values=cython.longlong, offsets="int[::1]", name_at="int[::1]", value_at="int[::1]",
-                   name_to="unsigned char *", value_to="unsigned char *", p=cython.longlong, end=cython.longlong,
-                   stop=cython.longlong, cut=cython.longlong, n=cython.longlong)
-    cpdef object pairs(self, bint headers)
-
-    cdef bint _hidden(self, long long p, long long n) noexcept nogil
-
-    @cython.locals(i=cython.longlong, at=cython.longlong, bits="unsigned char[::1]")
-    cpdef object intact(self)
-
-    @cython.locals(i=cython.longlong, positions="int[::1]", lengths="int[::1]")
-    cpdef object spans(self, int span)

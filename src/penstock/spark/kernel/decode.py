@@ -4,7 +4,7 @@
             (`place`: records at known places; `sweep`: a piece of a segment, up to the first byte that begins none)
     frame   pass 1: cut the next batch by rows and bytes; note where body, topic, hosts and properties of each
             row stand (one scan of the properties); inflate the compressed bodies
-    ints … intact   pass 2: one column each, copied and byte-swapped into a buffer of exactly its size
+    `columns` does pass 2: one column each, copied and byte-swapped into a buffer of exactly its size
 
 A record (bytes, big-endian; a host is IPv4 or IPv6 and a 4-byte port, as the system flags say):
 
@@ -17,18 +17,17 @@ Uncompiled this module runs, slowly; `numpydecode` is what an uncompiled build u
 
 from __future__ import annotations
 
-from typing import Any
-
 import cython
 import numpy as np
 
 from penstock.errors import Corrupt
+from penstock.spark.kernel.buffers import Ints
 from penstock.spark.kernel.inflate import inflate as inflate_body
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import address, be16, be32, be64, copy, crc32, find, same, ube32
+    from cython.cimports.penstock.octets import address, be16, be32, be64, crc32, find, same, ube32
 else:
-    from penstock.octets import address, be16, be32, be64, copy, crc32, find, same, ube32
+    from penstock.octets import address, be16, be32, be64, crc32, find, same, ube32
 
 # Columns of the table of rows: a position in the records, then (for all but START) a length, -1 where there is none.
 START, BODY, TOPIC, PROPERTIES, KEYS, TAGS, UNIQUE, BORN, STORE, VALUE = 0, 1, 3, 5, 7, 9, 11, 13, 15, 17
@@ -37,15 +36,14 @@ WIDTH = 19
 _BODY, _TOPIC, _PROPS, _KEYS, _TAGS, _UNIQUE, _BORN, _STORE, _VALUE, _WIDTH = 1, 3, 5, 7, 9, 11, 13, 15, 17, 19
 _PLAIN = -626843481  # 0xDAA320A7
 _WIDE = -626843477  # 0xDAA320AB: the topic's size takes two bytes
-_TIME_MIN, _TIME_MAX = -62135596800000, 253402300799999  # years 1 to 9999: what a timestamp column can show
 
 
 class Decoder:
     """Reads one fetch at a time; `tags` and `keys`, when given, are what a row must carry (any of them)."""
 
     def __init__(self, tags: tuple[bytes, ...] = (), keys: tuple[bytes, ...] = ()) -> None:
-        self.owner: Any = b""
-        self.extra: Any = b""
+        self.owner = b""
+        self.extra = b""
         self.lost: list[int] = []
         self.count = 0  # rows of the fetch that are wanted
         self.rows = 0  # rows of the current batch
@@ -60,7 +58,7 @@ class Decoder:
         self._keys = b"".join(len(key).to_bytes(2, "big") + key for key in keys)
         self.keys = address(self._keys)
         self.keys_size = len(self._keys)
-        self._topics: Any = b""
+        self._topics = b""
         self.topics = address(self._topics)
         self.topics_size = 0
         self.since = -(1 << 62)
@@ -114,7 +112,7 @@ class Decoder:
         self.rows = 0
         return done
 
-    def place(self, owner: Any, starts: Any, first: int, base: int) -> int:
+    def place(self, owner: bytes, starts: Ints, first: int, base: int) -> int:
         """As `load`, for records at known places of a piece of a segment that begins at physical offset `base`.
 
         `starts` are the positions (32-bit, changed by this) of the queue offsets from `first` on. `Corrupt` when one
@@ -299,7 +297,7 @@ class Decoder:
                 self.table[at + span + 1] = stop - cut - 1
             p = stop + 1
 
-    def _among(self, wanted: Any, size: int, start: int, n: int) -> bool:
+    def _among(self, wanted: memoryview, size: int, start: int, n: int) -> bool:
         p = 0
         while n >= 0 and p < size:
             length = be16(wanted, p)
@@ -386,217 +384,3 @@ class Decoder:
         if len(self.table) < rows * WIDTH:
             self._table = np.empty(rows * WIDTH, np.int32)
             self.table = self._table
-
-    # -- pass 2
-
-    def ints(self, span: int, delta: int) -> Any:
-        """The 32-bit field that stands delta bytes after a span's position."""
-        result = np.empty(self.rows, np.int32)
-        out = result
-        with cython.nogil:
-            for i in range(self.rows):
-                p = self.table[i * _WIDTH + span] + delta
-                out[i] = be32(self.records, p)
-        return result
-
-    def longs(self, span: int, delta: int) -> Any:
-        """The 64-bit field that stands delta bytes after a span's position."""
-        result = np.empty(self.rows, np.int64)
-        out = result
-        with cython.nogil:
-            for i in range(self.rows):
-                p = self.table[i * _WIDTH + span] + delta
-                out[i] = be64(self.records, p)
-        return result
-
-    def times(self, span: int, delta: int) -> Any:
-        """A field of milliseconds since 1970 as microseconds, within the years 1 to 9999: senders write any number."""
-        result = np.empty(self.rows, np.int64)
-        out = result
-        with cython.nogil:
-            for i in range(self.rows):
-                p = self.table[i * _WIDTH + span] + delta
-                ms = be64(self.records, p)
-                if ms < _TIME_MIN:
-                    ms = _TIME_MIN
-                elif ms > _TIME_MAX:
-                    ms = _TIME_MAX
-                out[i] = ms * 1000
-        return result
-
-    def binary(self, span: int) -> Any:
-        """(validity or None, 32-bit offsets, data, number of nulls) of a span's bytes."""
-        edges = np.empty(self.rows + 1, np.int32)
-        offsets = edges
-        total = 0
-        nulls = 0
-        with cython.nogil:
-            for i in range(self.rows):
-                offsets[i] = total
-                n = self.table[i * _WIDTH + span + 1]
-                if n < 0:
-                    nulls += 1
-                else:
-                    total += n
-            offsets[self.rows] = total
-        data = np.empty(total, np.uint8)
-        bitmap = np.zeros((self.rows + 7) // 8 if nulls else 0, np.uint8)
-        valid = bitmap
-        to = address(data)
-        with cython.nogil:
-            for i in range(self.rows):
-                at = i * _WIDTH + span
-                n = self.table[at + 1]
-                if n < 0:
-                    continue
-                if nulls > 0:
-                    valid[i >> 3] |= 1 << (i & 7)
-                p = self.table[at]
-                o = offsets[i]
-                if p >= 0:
-                    copy(to, o, self.records, p, n)
-                else:
-                    copy(to, o, self.inflated, -1 - p, n)
-        return (bitmap if nulls else None), edges, data, nulls
-
-    def words(self, span: int) -> Any:
-        """(validity or None, list offsets, item offsets, data, number of nulls) of a span split at blanks."""
-        edges = np.empty(self.rows + 1, np.int32)
-        offsets = edges
-        words = 0
-        total = 0
-        nulls = 0
-        with cython.nogil:
-            for i in range(self.rows):
-                offsets[i] = words
-                at = i * _WIDTH + span
-                n = self.table[at + 1]
-                if n < 0:
-                    nulls += 1
-                    continue
-                p = self.table[at]
-                end = p + n
-                while p < end:
-                    stop = find(self.records, p, end, 32)
-                    if stop < 0:
-                        stop = end
-                    if stop > p:
-                        words += 1
-                        total += stop - p
-                    p = stop + 1
-            offsets[self.rows] = words
-        items = np.empty(words + 1, np.int32)
-        inner = items
-        data = np.empty(total, np.uint8)
-        to = address(data)
-        bitmap = np.zeros((self.rows + 7) // 8 if nulls else 0, np.uint8)
-        valid = bitmap
-        w = 0
-        o = 0
-        with cython.nogil:
-            for i in range(self.rows):
-                at = i * _WIDTH + span
-                n = self.table[at + 1]
-                if n < 0:
-                    continue
-                if nulls > 0:
-                    valid[i >> 3] |= 1 << (i & 7)
-                p = self.table[at]
-                end = p + n
-                while p < end:
-                    stop = find(self.records, p, end, 32)
-                    if stop < 0:
-                        stop = end
-                    if stop > p:
-                        inner[w] = o
-                        copy(to, o, self.records, p, stop - p)
-                        w += 1
-                        o += stop - p
-                    p = stop + 1
-            inner[w] = o
-        return (bitmap if nulls else None), edges, items, data, nulls
-
-    def pairs(self, headers: bool) -> Any:
-        """(list offsets, name offsets, names, value offsets, values) of the properties; headers lack KEYS and TAGS."""
-        edges = np.empty(self.rows + 1, np.int32)
-        offsets = edges
-        pairs = 0
-        names = 0
-        values = 0
-        with cython.nogil:
-            for i in range(self.rows):
-                offsets[i] = pairs
-                at = i * _WIDTH + _PROPS
-                p = self.table[at]
-                end = p + self.table[at + 1]
-                while p < end:
-                    stop = find(self.records, p, end, 2)
-                    if stop < 0:
-                        stop = end
-                    cut = find(self.records, p, stop, 1)
-                    if cut > p and cut + 1 < stop and not (headers and self._hidden(p, cut - p)):
-                        pairs += 1
-                        names += cut - p
-                        values += stop - cut - 1
-                    p = stop + 1
-            offsets[self.rows] = pairs
-        name_edges = np.empty(pairs + 1, np.int32)
-        name_at = name_edges
-        value_edges = np.empty(pairs + 1, np.int32)
-        value_at = value_edges
-        name_data = np.empty(names, np.uint8)
-        name_to = address(name_data)
-        value_data = np.empty(values, np.uint8)
-        value_to = address(value_data)
-        n = 0
-        names = 0
-        values = 0
-        with cython.nogil:
-            for i in range(self.rows):
-                at = i * _WIDTH + _PROPS
-                p = self.table[at]
-                end = p + self.table[at + 1]
-                while p < end:
-                    stop = find(self.records, p, end, 2)
-                    if stop < 0:
-                        stop = end
-                    cut = find(self.records, p, stop, 1)
-                    if cut > p and cut + 1 < stop and not (headers and self._hidden(p, cut - p)):
-                        name_at[n] = names
-                        value_at[n] = values
-                        copy(name_to, names, self.records, p, cut - p)
-                        copy(value_to, values, self.records, cut + 1, stop - cut - 1)
-                        names += cut - p
-                        values += stop - cut - 1
-                        n += 1
-                    p = stop + 1
-            name_at[n] = names
-            value_at[n] = values
-        return edges, name_edges, name_data, value_edges, value_data
-
-    def _hidden(self, p: int, n: int) -> bool:
-        return n == 4 and (same(self.records, p, b"KEYS", 0, 4) or same(self.records, p, b"TAGS", 0, 4))
-
-    def intact(self) -> Any:
-        """A bitmap: does the stored body match its CRC-32?"""
-        bitmap = np.zeros((self.rows + 7) // 8, np.uint8)
-        bits = bitmap
-        with cython.nogil:
-            for i in range(self.rows):
-                at = i * _WIDTH
-                if (crc32(self.records, self.table[at + _BODY], self.table[at + _BODY + 1], 0) & 0x7FFFFFFF) == (
-                    ube32(self.records, self.table[at] + 8)
-                ):
-                    bits[i >> 3] |= 1 << (i & 7)
-        return bitmap
-
-    def spans(self, span: int) -> Any:
-        """(positions, lengths) in the records, for what is done in Python: a length of -1 means none."""
-        where = np.empty(self.rows, np.int32)
-        positions = where
-        sizes = np.empty(self.rows, np.int32)
-        lengths = sizes
-        for i in range(self.rows):
-            positions[i] = self.table[i * _WIDTH + span]
-            lengths[i] = self.table[i * _WIDTH + span + 1]
-        return where, sizes

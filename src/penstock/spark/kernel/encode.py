@@ -8,9 +8,9 @@ and each row's place moves on behind what it wrote. `rows` says which rows, in t
 
 from __future__ import annotations
 
-from typing import Any
-
 import cython
+
+from penstock.spark.kernel.buffers import Longs, Octets
 
 if cython.compiled:
     from cython.cimports.penstock.octets import address, copy, java_hash, put8, put16, put32
@@ -20,7 +20,7 @@ else:
 HEAD = 22  # bytes of a message beside its body and properties
 
 
-def heads(out: Any, at: Any, rows: Any, data: Any, offsets: Any, sizes: Any) -> int:
+def heads(out: Octets, at: Longs, rows: Longs, data: Octets, offsets: Longs, sizes: Longs) -> int:
     """Write the messages into `out`, leaving room for properties of `sizes` bytes; `at[n]` is where those of the n-th
     row begin. Returns the end."""
     o = address(out)
@@ -43,7 +43,9 @@ def heads(out: Any, at: Any, rows: Any, data: Any, offsets: Any, sizes: Any) -> 
     return p
 
 
-def texts(out: Any, at: Any, begun: Any, rows: Any, prefix: bytes, data: Any, offsets: Any, valid: Any) -> None:
+def texts(
+    out: Octets, at: Longs, begun: Octets, rows: Longs, prefix: bytes, data: Octets, offsets: Longs, valid: Octets
+) -> None:
     """Write `prefix` and the text of each row that is valid; a separator before it where `begun` says so."""
     o = address(out)
     d = address(data)
@@ -64,7 +66,7 @@ def texts(out: Any, at: Any, begun: Any, rows: Any, prefix: bytes, data: Any, of
             begun[n] = 1
 
 
-def spread(out: Any, count: int, data: Any, offsets: Any, valid: Any) -> None:
+def spread(out: Longs, count: int, data: Octets, offsets: Longs, valid: Octets) -> None:
     """For each valid row that has no number yet (it is negative): Java's hash of its text, made one of 0 … count - 1."""
     d = address(data)
     for row in range(len(out)):

@@ -7,13 +7,13 @@ fields through a matrix of indices, bytes through Arrow's `take` over a binary a
 from __future__ import annotations
 
 from struct import Struct
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.errors import Corrupt
 from penstock.octets import crc32
+from penstock.spark.kernel.buffers import Binary, Bits, Flags, Ints, Longs, Octets, Pairs, Spans, Words
 from penstock.spark.kernel.inflate import inflate as inflate_body
 
 START, BODY, TOPIC, PROPERTIES, KEYS, TAGS, UNIQUE, BORN, STORE, VALUE = 0, 1, 3, 5, 7, 9, 11, 13, 15, 17
@@ -37,9 +37,9 @@ class Decoder:
         self.since, self.before = -(1 << 62), 1 << 62
         self.verify = self.raw = self.halves = False
         self.broken, self.broken_at = 0, -1
-        self.bytes: Any = np.empty(0, np.uint8)
-        self.fetched: Any = np.empty((0, WIDTH), np.int64)
-        self.table: Any = self.fetched
+        self.bytes: Octets = np.empty(0, np.uint8)
+        self.fetched: Longs = np.empty((0, WIDTH), np.int64)
+        self.table = self.fetched
 
     def choose(
         self, topics: tuple[bytes, ...], since: int, before: int, verify: bool, raw: bool, halves: bool = False
@@ -63,7 +63,7 @@ class Decoder:
         self.last = int(offsets[-1]) if len(offsets) else -1
         return self._keep(table[(offsets >= first) & (offsets < until)])
 
-    def place(self, owner: Any, starts: Any, first: int, base: int) -> int:
+    def place(self, owner: bytes, starts: Ints, first: int, base: int) -> int:
         """As `load`, for records at known places of a piece of a segment that begins at physical offset `base`."""
         self.owner, self.bytes = owner, np.frombuffer(owner, np.uint8)
         self.broken, self.broken_at = 0, -1
@@ -101,7 +101,7 @@ class Decoder:
         self._keep(table)
         return p
 
-    def _keep(self, table: Any) -> int:
+    def _keep(self, table: Longs) -> int:
         if len(table):
             stored = self._field(table[:, STORE] - 8, 8)
             table = table[(stored >= self.since) & (stored < self.before)]
@@ -121,7 +121,7 @@ class Decoder:
         self.fetched, self.count, self.rows = table, len(table), 0
         return self.count
 
-    def _walk(self, records: bytes) -> Any:
+    def _walk(self, records: bytes) -> Longs:
         starts, p, size = [], 0, len(records)
         while p < size:
             total, magic = _HEAD.unpack_from(records, p) if size - p >= 91 else (0, 0)
@@ -131,24 +131,26 @@ class Decoder:
             p += total
         return np.array(starts, np.int64)
 
-    def _field(self, positions: Any, width: int) -> Any:
+    def _field(self, positions: Longs, width: int) -> Longs:
         if not len(positions):
             return np.empty(0, np.int64)
         index = np.minimum(positions[:, None] + np.arange(width), len(self.bytes) - 1)
-        return self.bytes[index].view(f">i{width}" if width > 1 else np.uint8)[:, 0].astype(np.int64)
+        found: Longs = self.bytes[index].view(f">i{width}" if width > 1 else np.uint8)[:, 0].astype(np.int64)
+        return found
 
-    def _whole(self, starts: Any) -> Any:
+    def _whole(self, starts: Longs) -> Longs:
         table, bad = self._frame(starts)
         if bad.any():
             raise Corrupt("fetched records", int(starts[bad][0]), "not a whole record")
         return table
 
-    def _holds(self, table: Any) -> Any:
+    def _holds(self, table: Longs) -> Flags:
         sums = self._field(table[:, START] + 8, 4) & 0xFFFFFFFF
         found = [crc32(self.owner, p, n, 0) & 0x7FFFFFFF for p, n in table[:, BODY : BODY + 2].tolist()]
-        return (np.array(found, np.int64) == sums) | (table[:, BODY + 1] == 0)
+        holds: Flags = (np.array(found, np.int64) == sums) | (table[:, BODY + 1] == 0)
+        return holds
 
-    def _frame(self, starts: Any) -> tuple[Any, Any]:
+    def _frame(self, starts: Longs) -> tuple[Longs, Flags]:
         """The table of these records, and which of them are not whole."""
         table = np.full((len(starts), WIDTH), -1, np.int64)
         ends = starts + self._field(starts, 4)
@@ -176,7 +178,7 @@ class Decoder:
         table[:, START] = starts
         return table, bad
 
-    def _pairs_of(self, table: Any) -> tuple[Any, Any, Any, Any]:
+    def _pairs_of(self, table: Longs) -> tuple[Longs, Longs, Longs, Longs]:
         """(row, name start, value start, value end) of every property with a name and a value, in order."""
         _, edges, text, _ = self._gather(table[:, PROPERTIES], table[:, PROPERTIES + 1])
         origin = table[:, PROPERTIES] - edges[:-1]
@@ -195,13 +197,13 @@ class Decoder:
         shift = origin[row]
         return row, starts + shift, cut + 1 + shift, stop + shift
 
-    def _named(self, start: Any, value: Any, name: bytes) -> Any:
-        match = value - start == len(name) + 1
+    def _named(self, start: Longs, value: Longs, name: bytes) -> Flags:
+        match: Flags = value - start == len(name) + 1
         for i, byte in enumerate(name):
             match &= self.bytes[np.minimum(start + i, len(self.bytes) - 1)] == byte
         return match
 
-    def _scan(self, table: Any) -> None:
+    def _scan(self, table: Longs) -> None:
         if not len(table):
             return
         row, start, value, end = self._pairs_of(table)
@@ -210,7 +212,7 @@ class Decoder:
             table[row[at], span] = value[at]  # of several the last one stays
             table[row[at], span + 1] = (end - value)[at]
 
-    def _texts(self, table: Any, span: int) -> list[bytes | None]:
+    def _texts(self, table: Longs, span: int) -> list[bytes | None]:
         return [None if n < 0 else self.owner[p : p + n] for p, n in table[:, span : span + 2].tolist()]
 
     # -- pass 1
@@ -244,26 +246,26 @@ class Decoder:
 
     # -- pass 2
 
-    def ints(self, span: int, delta: int) -> Any:
+    def ints(self, span: int, delta: int) -> Ints:
         """The 32-bit field that stands delta bytes after a span's position."""
         return self._field(self.table[:, span] + delta, 4).astype(np.int32)
 
-    def longs(self, span: int, delta: int) -> Any:
+    def longs(self, span: int, delta: int) -> Longs:
         """The 64-bit field that stands delta bytes after a span's position."""
         return self._field(self.table[:, span] + delta, 8)
 
-    def times(self, span: int, delta: int) -> Any:
+    def times(self, span: int, delta: int) -> Longs:
         """A field of milliseconds since 1970 as microseconds, held within the years 1 to 9999."""
         return np.clip(self.longs(span, delta), _TIME_MIN, _TIME_MAX) * 1000
 
-    def binary(self, span: int) -> Any:
+    def binary(self, span: int) -> Binary:
         """(validity or None, 32-bit offsets, data, number of nulls) of a span's bytes."""
         positions, lengths = self.table[:, span], self.table[:, span + 1]
         if span == VALUE and (positions < 0).any():
             return self._gather_inflated(positions, lengths)
         return self._gather(positions, lengths)
 
-    def _gather(self, positions: Any, lengths: Any) -> tuple[Any, Any, Any, int]:
+    def _gather(self, positions: Longs, lengths: Longs) -> Binary:
         nulls = int((lengths < 0).sum())
         edges = _edges(np.maximum(lengths, 0))
         valid = np.packbits(lengths >= 0, bitorder="little") if nulls else None
@@ -282,7 +284,7 @@ class Decoder:
         data = np.frombuffer(taken.buffers()[2], np.uint8)[: edges[-1]]
         return valid, edges, data, nulls
 
-    def _gather_inflated(self, positions: Any, lengths: Any) -> tuple[Any, Any, Any, int]:
+    def _gather_inflated(self, positions: Longs, lengths: Longs) -> Binary:
         pieces = [
             b"" if n < 0 else self.owner[p : p + n] if p >= 0 else self.extra[-1 - p : -1 - p + n]
             for p, n in zip(positions.tolist(), lengths.tolist(), strict=True)
@@ -291,7 +293,7 @@ class Decoder:
         valid = np.packbits(lengths >= 0, bitorder="little") if nulls else None
         return valid, _edges(np.maximum(lengths, 0)), np.frombuffer(b"".join(pieces), np.uint8), nulls
 
-    def words(self, span: int) -> Any:
+    def words(self, span: int) -> Words:
         """(validity or None, list offsets, item offsets, data, number of nulls) of a span split at blanks."""
         texts = self._texts(self.table, span)
         lists = [[word for word in (text or b"").split(b" ") if word] for text in texts]
@@ -302,7 +304,7 @@ class Decoder:
         offsets = _edges(np.array([len(words) for words in lists], np.int64))
         return valid, offsets, items, np.frombuffer(b"".join(flat), np.uint8), nulls
 
-    def pairs(self, headers: bool) -> Any:
+    def pairs(self, headers: bool) -> Pairs:
         """(list offsets, name offsets, names, value offsets, values) of the properties; headers lack KEYS and TAGS."""
         row, start, value, end = self._pairs_of(self.table) if self.rows else (np.empty(0, np.int64),) * 4
         if headers:
@@ -313,18 +315,18 @@ class Decoder:
         offsets = _edges(np.bincount(row, minlength=self.rows))
         return offsets, name_edges, names, value_edges, values
 
-    def intact(self) -> Any:
+    def intact(self) -> Bits:
         """A bitmap: does the stored body match its CRC-32?"""
         sums = self._field(self.table[:, START] + 8, 4) & 0xFFFFFFFF
         found = [crc32(self.owner, p, n, 0) & 0x7FFFFFFF for p, n in self.table[:, BODY : BODY + 2].tolist()]
         return np.packbits(np.array(found, np.int64) == sums, bitorder="little")
 
-    def spans(self, span: int) -> Any:
+    def spans(self, span: int) -> Spans:
         """(positions, lengths) in the records, for what is done in Python: a length of -1 means none."""
         return self.table[:, span].astype(np.int32), self.table[:, span + 1].astype(np.int32)
 
 
-def _edges(lengths: Any) -> Any:
+def _edges(lengths: Longs) -> Ints:
     edges = np.zeros(len(lengths) + 1, np.int32)
     np.cumsum(lengths, out=edges[1:])
     return edges

@@ -13,8 +13,6 @@ A body that must be inflated is not copied as it stands: the sheet stops before 
 
 from __future__ import annotations
 
-from typing import Any
-
 import cython
 import numpy as np
 
@@ -24,6 +22,7 @@ if cython.compiled:
 else:
     from penstock.octets import be32, be64, copy
     from penstock.spark.kernel.arenas import (
+        Arena,
         arena_bytes,
         arena_drop,
         arena_idle,
@@ -49,8 +48,8 @@ _TIME_MIN, _TIME_MAX = -62135596800000, 253402300799999
 class Sheet:
     """Columns `(kind, span, delta)` of at most `rows_max` rows and `bytes_max` stored bytes, at least one row."""
 
-    arenas: Any
-    spare: Any
+    arenas: list[Arena]
+    spare: Arena
 
     def __init__(
         self, plan: list[tuple[int, int, int]], rows_max: int, bytes_max: int, scans: bool, body: bool
@@ -137,7 +136,7 @@ class Sheet:
             self.spare = _made(size)
         self.arena = self.spare
 
-    def batch(self) -> Any:
+    def batch(self) -> int:
         """The address that Arrow imports the rows from as a record batch; the sheet must then begin anew."""
         for column in range(self.columns):
             if self.kinds[column] == _TEXT:
@@ -161,7 +160,7 @@ class Sheet:
             arena_drop(home)
         return batch_address(made)
 
-    def _moved(self, home: Any, really: bool) -> int:
+    def _moved(self, home: Arena, really: bool) -> int:
         """The size of an arena just large enough for the rows; `really`: copy them there, and note the new places."""
         to = arena_bytes(home)
         at = 0
@@ -293,7 +292,7 @@ class Sheet:
             self.foreign = True
 
 
-def _made(size: int) -> Any:
+def _made(size: int) -> Arena:
     arena = arena_new(size)
     if arena_size(arena) < 0:
         raise MemoryError

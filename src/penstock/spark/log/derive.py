@@ -10,13 +10,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.log.consumequeue import SCHEDULE_TOPIC
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
 from penstock.spark.kernel import batches
+from penstock.spark.kernel.buffers import DecodedColumns, Flags, Ints, Longs, Octets, RecordDecoder
+from penstock.spark.kernel.decode import KEYS, PROPERTIES, START, STORE, TAGS, TOPIC, UNIQUE
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
 from penstock.wire.record import java_hash
@@ -30,36 +32,35 @@ _MULTIPLIER = np.uint32(31)
 
 
 @dataclass
-class Window:
+class LogWindow:
     """The records of one window; `topic` is an index into `topics`, `begin` where the window starts in its file."""
 
     data: bytes
     begin: int
     topics: list[bytes]
-    topic: Any
-    queue: Any
-    offset: Any
-    physical: Any
-    size: Any
-    code: Any
-    tag: Any  # the code of the tag
-    late: Any  # delayed: `code` is a moment, which a restarted broker writes as the tag's code instead
-    kind: Any  # of transaction: 0, 4 half, 8 commit, 12 rollback
-    stored: Any
-    start: Any  # in the window
-    decoder: Any
+    topic: Longs
+    queue: Ints
+    offset: Longs
+    physical: Longs
+    size: Ints
+    code: Longs
+    tag: Longs  # the code of the tag
+    late: Flags  # delayed: `code` is a timestamp, which a restarted broker writes as the tag's code instead
+    kind: Ints  # of transaction: 0, 4 half, 8 commit, 12 rollback
+    stored: Longs
+    start: Longs  # in the window
+    columns: DecodedColumns
 
-    def keys(self) -> tuple[Any, Any]:
+    def keys(self) -> tuple[Longs, Longs]:
         """(row, hash) of every key the index holds, in the index's order: a record's unique key, then its keys."""
-        kernel = _kernel()
         seeds = [java_hash(name.decode("utf-8", "replace") + "#") & 0xFFFFFFFF for name in self.topics]
         seed = np.array(seeds or [0], np.uint32)[self.topic]
-        valid, edges, data, _ = self.decoder.binary(kernel.UNIQUE)
+        valid, edges, data, _ = self.columns.binary(UNIQUE)
         rows = np.arange(len(self.topic))
         if valid is not None:
             rows = rows[np.unpackbits(valid, count=len(rows), bitorder="little").astype(bool)]
         unique = _hashes(data, edges[rows], edges[rows + 1], seed[rows])
-        _, lists, items, words, _ = self.decoder.words(kernel.KEYS)
+        _, lists, items, words, _ = self.columns.words(KEYS)
         of_row = np.repeat(np.arange(len(self.topic)), np.diff(lists))
         named = _hashes(words, items[:-1], items[1:], seed[of_row])
         row, hashes = np.concatenate([rows, of_row]), np.concatenate([unique, named])
@@ -68,9 +69,9 @@ class Window:
         return row[keep][order], hashes[keep][order]
 
 
-def windows(piece: Piece, delays: tuple[int, ...] | None = None) -> Iterator[Window | Damage]:
+def windows(piece: Piece, delays: tuple[int, ...] | None = None) -> Iterator[LogWindow | Damage]:
     """The records of a piece and the damage between them, in order."""
-    decoder = _kernel().Decoder()
+    decoder = batches.decoder_of()
     decoder.choose((), -_NEVER, _NEVER, False, True, True)
     levels = delay_levels(MESSAGE_DELAY_LEVEL) if delays is None else delays
     for found in logfiles.walk(piece, decoder):
@@ -80,21 +81,16 @@ def windows(piece: Piece, delays: tuple[int, ...] | None = None) -> Iterator[Win
         row = 0
         while row < found.number:
             row += decoder.frame(row, found.number - row, 1 << 40, False)
-            yield _window(decoder, found.begin, levels)
+            yield _window(decoder, batches.columns_of(decoder), found.begin, levels)
 
 
-def _kernel() -> Any:
-    return batches.kernel  # type: ignore[attr-defined]
-
-
-def _window(decoder: Any, begin: int, levels: tuple[int, ...]) -> Window:
-    kernel = _kernel()
-    names, topic = _numbered(decoder, kernel.TOPIC)
-    tags, tag = _numbered(decoder, kernel.TAGS)
+def _window(decoder: RecordDecoder, columns: DecodedColumns, begin: int, levels: tuple[int, ...]) -> LogWindow:
+    names, topic = _numbered(columns, TOPIC)
+    tags, tag = _numbered(columns, TAGS)
     of_tag = np.array([_tag_code(name) for name in tags] or [0], np.int64)[tag]
     code, late = of_tag.copy(), np.zeros(len(topic), bool)
-    stored = decoder.longs(kernel.STORE, -8)
-    queue = decoder.ints(kernel.START, 12)
+    stored = columns.longs(STORE, -8)
+    queue = columns.ints(START, 12)
     if SCHEDULE_TOPIC in names:
         mine = topic == names.index(SCHEDULE_TOPIC)
         wait = np.array(levels, np.int64)[np.clip(queue, 0, len(levels) - 1)]
@@ -102,15 +98,15 @@ def _window(decoder: Any, begin: int, levels: tuple[int, ...]) -> Window:
         late |= mine
     if TIMER_TOPIC in names:
         mine = topic == names.index(TIMER_TOPIC)
-        places, sizes = decoder.spans(kernel.PROPERTIES)
+        places, sizes = columns.spans(PROPERTIES)
         for row in np.flatnonzero(mine).tolist():
             code[row] = _due(decoder.owner[places[row] : places[row] + sizes[row]], int(stored[row]), int(code[row]))
         late |= mine
-    positions, _ = decoder.spans(kernel.START)
-    return Window(
+    positions, _ = columns.spans(START)
+    return LogWindow(
         decoder.owner, begin, names, topic, queue,
-        decoder.longs(kernel.START, 20), decoder.longs(kernel.START, 28), decoder.ints(kernel.START, 0),
-        code, of_tag, late, decoder.ints(kernel.START, 36) & 12, stored, positions.astype(np.int64), decoder,
+        columns.longs(START, 20), columns.longs(START, 28), columns.ints(START, 0),
+        code, of_tag, late, columns.ints(START, 36) & 12, stored, positions.astype(np.int64), columns,
     )  # fmt: skip
 
 
@@ -123,11 +119,11 @@ def _due(properties: bytes, stored: int, otherwise: int) -> int:
     return otherwise
 
 
-def _numbered(decoder: Any, span: int) -> tuple[list[bytes], Any]:
+def _numbered(columns: DecodedColumns, span: int) -> tuple[list[bytes], Longs]:
     """(the texts there are, which of them each row has); a missing one is the empty text."""
     import pyarrow as pa
 
-    _, edges, data, _ = decoder.binary(span)
+    _, edges, data, _ = columns.binary(span)
     array = pa.Array.from_buffers(
         pa.binary(), len(edges) - 1, [None, pa.py_buffer(edges), pa.py_buffer(np.ascontiguousarray(data))]
     )
@@ -139,7 +135,7 @@ def _tag_code(tag: bytes) -> int:
     return java_hash(tag.decode("utf-8", "replace")) if tag else 0
 
 
-def _hashes(data: Any, starts: Any, ends: Any, seed: Any) -> Any:
+def _hashes(data: Octets, starts: Ints, ends: Ints, seed: NDArray[np.uint32]) -> Longs:
     """The index's hash of each text, going on from a seed: Java's, without its sign."""
     sizes = ends - starts
     out = seed.astype(np.uint32).copy()
@@ -154,6 +150,13 @@ def _hashes(data: Any, starts: Any, ends: Any, seed: Any) -> Any:
     signed = out.astype(np.int32).astype(np.int64)
     signed = np.abs(signed)
     return np.where(signed > 0x7FFFFFFF, 0, signed)
+
+
+def key_hash(topic: str, key: str) -> int:
+    """The hash under which the index holds a key of a topic."""
+    found = _going_on(java_hash(topic + "#") & 0xFFFFFFFF, key.encode())
+    size = abs(found - (1 << 32) if found >= 1 << 31 else found)
+    return 0 if size > 0x7FFFFFFF else size
 
 
 def _going_on(seed: int, text: bytes) -> int:

@@ -16,10 +16,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from struct import Struct
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import ConfigError
 from penstock.log import checkpoint
+
+if TYPE_CHECKING:
+    from penstock.spark.kernel.buffers import RecordDecoder
 
 WINDOW_BYTES = 1 << 20
 _CHUNK = 4 << 20
@@ -30,7 +33,7 @@ _PLACE = Struct(">q")
 _SMALLEST = 91
 
 
-class Segment(NamedTuple):
+class LogSegment(NamedTuple):
     """One file: physical offsets `base` to `base + size`, of which those below `end` are read."""
 
     path: str
@@ -42,12 +45,12 @@ class Segment(NamedTuple):
 class Piece(NamedTuple):
     """Bytes `begin` to `end` of a segment, counted in the file."""
 
-    segment: Segment
+    segment: LogSegment
     begin: int
     end: int
 
 
-class Rows(NamedTuple):
+class Framed(NamedTuple):
     """So many rows are in the decoder now, out of a window that begins here in the file."""
 
     number: int
@@ -57,7 +60,7 @@ class Rows(NamedTuple):
 class Damage(NamedTuple):
     """Bytes of a segment's file in which no record begins."""
 
-    segment: Segment
+    segment: LogSegment
     begin: int
     end: int
 
@@ -65,7 +68,7 @@ class Damage(NamedTuple):
 # -- which files
 
 
-def find(path: str) -> list[Segment]:
+def find(path: str) -> list[LogSegment]:
     """The segments behind a store folder, a commitlog folder, a file or a pattern of these, by physical offset."""
     chosen: dict[str, int | None] = {}  # and up to which physical offset its store calls the log durable
     for name in sorted(glob.glob(path)) if glob.has_magic(path) else [path]:
@@ -88,7 +91,7 @@ def find(path: str) -> list[Segment]:
     return segments
 
 
-def store_of(segment: Segment) -> Path | None:
+def store_of(segment: LogSegment) -> Path | None:
     """The store folder a segment lies in, if it lies in one."""
     folder = Path(segment.path).absolute().parent
     return folder.parent if folder.name == "commitlog" else None
@@ -102,7 +105,7 @@ def _durable_of(folder: Path) -> int | None:
     return durable_end(folder.absolute().parent) if folder.absolute().name == "commitlog" else None
 
 
-def _segment(path: Path, durable: int | None) -> Segment | None:
+def _segment(path: Path, durable: int | None) -> LogSegment | None:
     """The segment in this file; None if a broker at work has dropped it since it was listed."""
     try:
         file = open(path, "rb")  # noqa: SIM115
@@ -113,7 +116,7 @@ def _segment(path: Path, durable: int | None) -> Segment | None:
         # A copy under another name is known by its first record.
         head = os.pread(file.fileno(), 36, 0)
         base = int(path.name) if _is_name(path.name) else _PLACE.unpack_from(head, 28)[0] if len(head) == 36 else 0
-        whole = Segment(str(path), base, size, size)
+        whole = LogSegment(str(path), base, size, size)
         if durable is not None:
             return whole._replace(end=min(max(durable - base, 0), size))
         if any(_is_name(name) and int(name) > base and _begun(path.parent / name) for name in os.listdir(path.parent)):
@@ -144,7 +147,7 @@ def last_mark(store: Path) -> tuple[checkpoint.Checkpoint | None, bool]:
         return None, True
 
 
-def _written(fd: int, segment: Segment) -> int:
+def _written(fd: int, segment: LogSegment) -> int:
     """Where the last record ends in a segment whose rest is zeros, or torn."""
     low, high = 0, segment.size
     while high - low > _CHUNK:  # halving is a guess (a body may be zeros), made good below
@@ -161,7 +164,7 @@ def _written(fd: int, segment: Segment) -> int:
 # -- pieces
 
 
-def cut(segments: Sequence[Segment], piece_bytes: int, least: int | None) -> list[list[Piece]]:
+def cut(segments: Sequence[LogSegment], piece_bytes: int, least: int | None) -> list[list[Piece]]:
     """The segments as runs of about equal size, in order: at least `least` of them, each `piece_bytes` at most."""
     total = sum(segment.end for segment in segments)
     count = max(-(-total // piece_bytes), least or 1, 1)
@@ -182,7 +185,7 @@ def cut(segments: Sequence[Segment], piece_bytes: int, least: int | None) -> lis
 # -- the walk
 
 
-def walk(piece: Piece, decoder: Any, window_bytes: int = WINDOW_BYTES) -> Iterator[Rows | Damage]:
+def walk(piece: Piece, decoder: RecordDecoder, window_bytes: int = WINDOW_BYTES) -> Iterator[Framed | Damage]:
     """The records of a piece, in order, and the damage met on the way."""
     segment, at, end = piece
     with open(segment.path, "rb", buffering=0) as file:
@@ -197,7 +200,7 @@ def walk(piece: Piece, decoder: Any, window_bytes: int = WINDOW_BYTES) -> Iterat
                 data = os.pread(fd, min(longest, segment.end - at), at)
                 reached = decoder.sweep(data, end - at, segment.base + at)
                 if decoder.count or decoder.broken:
-                    yield Rows(decoder.count, at)
+                    yield Framed(decoder.count, at)
                 longest = window_bytes
                 if reached:
                     at += reached
@@ -214,7 +217,7 @@ def walk(piece: Piece, decoder: Any, window_bytes: int = WINDOW_BYTES) -> Iterat
             at = after
 
 
-def next_good(fd: int, segment: Segment, at: int) -> int:
+def next_good(fd: int, segment: LogSegment, at: int) -> int:
     """The first place from `at` on where a whole record stands at its own physical offset, or -1."""
     at = max(at, 0) + 4
     while at < segment.size:
@@ -239,12 +242,12 @@ def _data(fd: int, at: int) -> int:
         return at
 
 
-def _ends(fd: int, segment: Segment, at: int) -> bool:
+def _ends(fd: int, segment: LogSegment, at: int) -> bool:
     """Whether the blank record stands here that fills the rest of a segment."""
     return os.pread(fd, 8, at) == _HEAD.pack(segment.size - at, _BLANK)
 
 
-def _measure(fd: int, segment: Segment, at: int) -> int:
+def _measure(fd: int, segment: LogSegment, at: int) -> int:
     """The size of the record at this place of the file; 0 when none that is whole, at its own place, begins there."""
     head = os.pread(fd, 116, at)
     if len(head) < _SMALLEST:

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.datasource import DataSourceReader, EqualTo, Filter, In, InputPartition
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError, Corrupt
 from penstock.spark import schema
 from penstock.spark.log import files as logfiles
-from penstock.spark.log.files import Damage, Piece, Segment
+from penstock.spark.log.files import Damage, LogSegment, Piece
 from penstock.spark.log.options import LogOptions, parse
-from penstock.spark.read.source import _asked_by_pushdown, _keep_memory
+from penstock.spark.read.source import asked_by_pushdown, keep_memory
 from penstock.spark.tools.plainly import all_plainly
 
 if TYPE_CHECKING:
@@ -59,17 +59,17 @@ class LogSource:
         """The same as DDL."""
         return schema.ddl(self.columns())
 
-    def reader(self, wanted: StructType) -> LogReader:
+    def reader(self, wanted: StructType) -> BulkReader:
         """A batch reader; one that takes filters if Spark would call them."""
         schema.check(wanted, bulk=True)
-        pushing = {"true": True, "false": False}.get(self.options.pushdown, _asked_by_pushdown())
-        return (FilteringLogReader if pushing else LogReader)(self.options, self.segments, wanted)
+        pushing = {"true": True, "false": False}.get(self.options.pushdown, asked_by_pushdown())
+        return (FilteringBulkReader if pushing else BulkReader)(self.options, self.segments, wanted)
 
 
 # -- planning
 
 
-def plan(options: LogOptions, segments: Sequence[Segment]) -> list[list[Piece | Entries]]:
+def plan(options: LogOptions, segments: Sequence[LogSegment]) -> list[list[Piece | Entries]]:
     """What each Spark partition reads."""
     total = sum(segment.end for segment in segments)
     if options.use_consume_queue != "false" and options.topics:
@@ -89,7 +89,7 @@ def plan(options: LogOptions, segments: Sequence[Segment]) -> list[list[Piece | 
     return [list(run) for run in logfiles.cut(segments, options.split_bytes, options.min_partitions)]
 
 
-def _through_queues(options: LogOptions, segments: Sequence[Segment]) -> tuple[list[Entries], int, int] | None:
+def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tuple[list[Entries], int, int] | None:
     """(ranges of the topics' queues, physical offset up to which the queues go, bytes of the topics' records)."""
     stores = {logfiles.store_of(segment) for segment in segments}
     folder = stores.pop() if len(stores) == 1 else None
@@ -153,13 +153,12 @@ class LogPartition(InputPartition):
 
 def batches(options: LogOptions, arrow: pa.Schema, parts: Sequence[Piece | Entries]) -> Iterator[pa.RecordBatch]:
     """The rows of these parts, in the order of the log (of the queue, when read through its entries)."""
-    from penstock.spark.kernel.batches import Batches
+    from penstock.spark.kernel.batches import Batches, decoder_of
 
-    _keep_memory()
+    keep_memory()
     make = Batches(
         arrow,
-        tags=options.tags,
-        keys=options.keys,
+        decoder=decoder_of(options.tags, options.keys),
         real_topic=options.real_topic,
         keep_damaged=options.on_bad_record != "fail",
     )
@@ -180,7 +179,7 @@ def batches(options: LogOptions, arrow: pa.Schema, parts: Sequence[Piece | Entri
 
 def _of_piece(options: LogOptions, make: Batches, piece: Piece) -> Iterator[pa.RecordBatch]:
     segment = piece.segment
-    make.segment, make.broker = segment.path, options.broker or _broker(segment.path)
+    make.reading(broker=options.broker or _broker(segment.path), segment=segment.path)
     for found in logfiles.walk(piece, make.decoder, make.window_bytes):
         if isinstance(found, Damage):
             yield from make.rest()
@@ -196,14 +195,13 @@ def _of_piece(options: LogOptions, make: Batches, piece: Piece) -> Iterator[pa.R
 def _of_entries(options: LogOptions, make: Batches, part: Entries) -> Iterator[pa.RecordBatch]:
     from penstock.spark.read.localfiles import Segments
 
-    make.broker = options.broker or Path(part.folder).name
+    make.reading(broker=options.broker or Path(part.folder).name, segment=part.folder)
     folder = Path(part.folder) / "consumequeue" / part.queue.topic / str(part.queue.queue_id)
     hint = "useConsumeQueue=false reads the log itself"
     at = part.first
     for window, starts, first, base in Segments(part.folder).runs(
         part.queue, part.first, part.until, make.window_bytes
     ):
-        make.segment = part.folder
         count = len(starts)
         try:
             rows = make.decoder.place(window, starts, first, base)
@@ -251,10 +249,10 @@ def _broker(path: str) -> str:
 
 
 @all_plainly("partitions", "read")
-class LogReader(DataSourceReader):
+class BulkReader(DataSourceReader):
     """Reads fixed pieces of segments."""
 
-    def __init__(self, options: LogOptions, segments: list[Segment], wanted: StructType) -> None:
+    def __init__(self, options: LogOptions, segments: list[LogSegment], wanted: StructType) -> None:
         self.options, self.segments, self.wanted = options, segments, wanted
         self.nothing = False
 
@@ -271,7 +269,7 @@ class LogReader(DataSourceReader):
         return batches(self.options, schema.arrow_schema(self.wanted), partition.parts)
 
 
-class FilteringLogReader(LogReader):
+class FilteringBulkReader(BulkReader):
     """The same, with filters on the topic answered while reading."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterator[Filter]:

@@ -11,14 +11,15 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from penstock.spark import schema
 from penstock.spark.pipelines import manifest, tables
-from penstock.spark.pipelines.parallel import SMALL_MESSAGES, started
+from penstock.spark.pipelines.asked import complete
+from penstock.spark.pipelines.parallel import SMALL_MESSAGES, Progress, started
 from penstock.spark.read import planning
 from penstock.spark.read.options import SourceOptions, parse
 from penstock.spark.read.planning import Range
@@ -36,9 +37,6 @@ GROUP_ROWS, GROUP_BYTES = 200_000, 64 << 20
 _FEW_VALUES = ("tags", "topic", "broker", "partition", "timestampType", "reconsumeTimes", "flag", "sysFlag")
 _RETURNS = "path string, broker string, queue int, first bigint, last bigint, rows bigint, bytes bigint"
 
-Progress = Callable[[int, int], None]
-"""Called now and then with (messages archived, messages to archive)."""
-
 
 @dataclass(frozen=True)
 class File:
@@ -54,7 +52,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Result:
+class ArchiveResult:
     """What a run did; `next` is where the next one begins."""
 
     topic: str
@@ -67,27 +65,34 @@ class Result:
     files: list[File] = field(default_factory=list)
     next: dict[str, dict[str, int]] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
 
 
+class Asked(TypedDict, total=False):
+    """The keywords of `run`."""
+
+    registry: str
+    columns: tuple[str, ...]
+    compression: str
+    table: str
+    fail_on_data_loss: bool
+    group: str
+    store: str | Path
+    dry_run: bool
+    file_records: int
+
+
+DEFAULTS = Asked(
+    registry="127.0.0.1:9876", columns=COLUMNS, compression="zstd", table="parquet", fail_on_data_loss=True, group="",
+    store="", dry_run=False, file_records=FILE_RECORDS,
+)  # fmt: skip
+
+
 def run(
-    spark: Spark,
-    topic: str,
-    to: str | Path,
-    *,
-    registry: str = "127.0.0.1:9876",
-    columns: tuple[str, ...] = COLUMNS,
-    compression: str = "zstd",
-    table: str = "parquet",
-    fail_on_data_loss: bool = True,
-    group: str = "",
-    store: str | Path = "",
-    dry_run: bool = False,
-    file_records: int = FILE_RECORDS,
-    progress: Progress | None = None,
-) -> Result:
+    spark: Spark, topic: str, to: str | Path, *, progress: Progress | None = None, **asked: Unpack[Asked]
+) -> ArchiveResult:
     """Archive what the topic holds beyond the last run, up to its durable end now, into Parquet files under `to`.
 
     `group`, when given, gets the archived positions as committed offsets, for operators to see. `store` is the
@@ -96,19 +101,12 @@ def run(
     Raises `DataLoss` when offsets are gone, `Locked` when another run is at it, NoRoute for an unknown topic.
     """
     began = time.monotonic()
+    job = complete(asked, DEFAULTS)
+    table, file_records = job["table"], job["file_records"]
     tables.check(table)
     folder = Path(to).absolute()
-    options = parse(
-        {
-            "subscribe": topic,
-            "registry": registry,
-            "columns": ",".join(columns),
-            "failOnDataLoss": str(fail_on_data_loss).lower(),
-            "groupIdPrefix": "penstock-archive",
-            **({"store": str(store)} if store else {}),
-        }
-    )
-    if dry_run:
+    options = _options(topic, job)
+    if job["dry_run"]:
         return _plan_only(manifest.load(folder, topic), options, file_records, began)
     with manifest.locked(folder, topic):
         state = manifest.load(folder, topic)
@@ -118,19 +116,30 @@ def run(
         resumed = len(state.pending)
         files = []
         for ranges in (state.pending, None):  # first what a killed run had begun, then what is new
-            state.pending = _plan(state, options, file_records) if ranges is None else ranges
-            if state.pending:
-                state.save()
-                files += _write_all(spark, folder, state.pending, options, compression, progress)
-                for r in state.pending:
-                    state.next[r.queue] = r.end
-                state.pending = []
-                state.save()
+            begun = _plan(state, options, file_records) if ranges is None else ranges
+            if begun:
+                state.begin(begun)
+                files += _write_all(spark, folder, begun, options, job["compression"], progress)
+                state.end()
         tables.commit(table, folder, topic, state.next)
-        if group:
+        if job["group"]:
             for queue, offset in state.next.items():
-                connection(options).commit(group, queue, offset)
+                connection(options).commit(job["group"], queue, offset)
     return _result(state, files, began, resumed)
+
+
+def _options(topic: str, job: Asked) -> SourceOptions:
+    """How the tasks read the topic."""
+    return parse(
+        {
+            "subscribe": topic,
+            "registry": job["registry"],
+            "columns": ",".join(job["columns"]),
+            "failOnDataLoss": str(job["fail_on_data_loss"]).lower(),
+            "groupIdPrefix": "penstock-archive",
+            **({"store": str(job["store"])} if job["store"] else {}),
+        }
+    )
 
 
 def _plan(state: manifest.Manifest, options: SourceOptions, file_records: int) -> list[Range]:
@@ -172,7 +181,7 @@ def _write_all(
         return write_ranges(ids, ranges, str(folder), options, compression)
 
     session = started(spark, small=sum(r.end - r.start for r in ranges) <= SMALL_MESSAGES)
-    with _Watch(folder, ranges, progress):
+    with _FileWatch(folder, ranges, progress):
         if session is None:
             files = [write_range(r, folder, options, compression) for r in ranges]
         else:
@@ -226,7 +235,7 @@ def write_range(r: Range, folder: Path, options: SourceOptions, compression: str
     return File(str(path), r.queue.broker, r.queue.queue_id, r.start, r.end - 1, rows, path.stat().st_size)
 
 
-class _Watch:
+class _FileWatch:
     """Reports progress while Spark works, by the files that are finished."""
 
     def __init__(self, folder: Path, ranges: list[Range], progress: Progress | None) -> None:
@@ -257,7 +266,7 @@ class _Watch:
                 return
 
 
-def _plan_only(state: manifest.Manifest, options: SourceOptions, file_records: int, began: float) -> Result:
+def _plan_only(state: manifest.Manifest, options: SourceOptions, file_records: int, began: float) -> ArchiveResult:
     ranges = state.pending or _plan(state, options, file_records)
     files = [
         File(
@@ -274,8 +283,10 @@ def _plan_only(state: manifest.Manifest, options: SourceOptions, file_records: i
     return _result(state, files, began, len(state.pending), dry_run=True)
 
 
-def _result(state: manifest.Manifest, files: list[File], began: float, resumed: int, dry_run: bool = False) -> Result:
-    return Result(
+def _result(
+    state: manifest.Manifest, files: list[File], began: float, resumed: int, dry_run: bool = False
+) -> ArchiveResult:
+    return ArchiveResult(
         topic=state.topic,
         folder=str(state.folder),
         rows=sum(file.rows for file in files),

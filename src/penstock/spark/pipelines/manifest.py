@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import Corrupt, Locked
 from penstock.spark.read.planning import Offsets, Range
 
@@ -49,6 +49,18 @@ class Manifest:
     def paths(self) -> list[Path]:
         """Where the file may be; where it would be looked for first, first."""
         return [place / f"{self.topic}.json" for place in (_beside(self.folder), self.folder / "_penstock")]
+
+    def begin(self, ranges: list[Range]) -> None:
+        """Note, before it is done, that these ranges are written now."""
+        self.pending = ranges
+        self.save()
+
+    def end(self) -> None:
+        """The files of the ranges that were begun are whole."""
+        for r in self.pending:
+            self.next[r.queue] = r.end
+        self.pending = []
+        self.save()
 
     def save(self) -> None:
         """Replace the file; durable when this returns."""
@@ -86,8 +98,8 @@ def load(folder: Path, topic: str) -> Manifest:
     for broker, queues in state["next"].items():
         for queue_id, offset in queues.items():
             manifest.next[MessageQueue(topic, broker, int(queue_id))] = offset
-    manifest.pending = [Range(MessageQueue(topic, b, q), first, until) for b, q, first, until in state["pending"]]
-    return manifest
+    pending = [Range(MessageQueue(topic, b, q), first, until) for b, q, first, until in state["pending"]]
+    return Manifest(folder, topic, manifest.next, pending)
 
 
 def _beside(folder: Path) -> Path:

@@ -70,7 +70,7 @@ def over(
                 )
 
     frame = spark.range(0, len(items), 1, len(items)).mapInArrow(task, _RETURNS)
-    with _Watch(spark, len(items), total, progress):
+    with _TaskWatch(spark, len(items), total, progress):
         rows = frame.collect()
     rows.sort(key=lambda row: int(row["item"]))
     return [answer for row in rows for answer in pickle.loads(row["answer"])]
@@ -83,7 +83,7 @@ def started(spark: Spark, *, small: bool) -> SparkSession | None:
     return spark
 
 
-class _Watch:
+class _TaskWatch:
     """Tells the progress of one action, by its finished tasks."""
 
     def __init__(self, spark: SparkSession, tasks: int, total: int, progress: Progress | None) -> None:

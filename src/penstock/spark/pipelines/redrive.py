@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from penstock.client.reader import LogReader
 from penstock.errors import ConfigError, Locked, NoRoute
-from penstock.spark.pipelines.replay import _ms
+from penstock.spark.pipelines.asked import bound_ms, complete
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 DEAD_PREFIX = "%DLQ%"
 LIMIT = 100_000
@@ -36,7 +36,7 @@ Place = tuple[str, int, int]
 
 
 @dataclass(frozen=True)
-class Result:
+class RedriveResult:
     """What was sent, or would be; `before` were sent by earlier runs, `resumed` belonged to one that did not end."""
 
     group: str
@@ -46,35 +46,43 @@ class Result:
     dry_run: bool
     seconds: float
     topics: dict[str, int] = field(default_factory=dict)
-    samples: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[dict[str, object]] = field(default_factory=list)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
 
 
-def run(
-    spark: SparkSession | Callable[[], SparkSession],
-    group: str,
-    *,
-    registry: str = "127.0.0.1:9876",
-    where: str = "",
-    tag: str = "",
-    key: str = "",
-    since: str = "",
-    until: str = "",
-    state: str | Path = "",
-    dry_run: bool = True,
-) -> Result:
+class Asked(TypedDict, total=False):
+    """The keywords of `run`."""
+
+    registry: str
+    where: str
+    tag: str
+    key: str
+    since: str
+    until: str
+    state: str | Path
+    dry_run: bool
+
+
+DEFAULTS = Asked(
+    registry="127.0.0.1:9876", where="", tag="", key="", since="", until="", state="", dry_run=True
+)  # fmt: skip
+
+
+def run(spark: SparkSession | Callable[[], SparkSession], group: str, **asked: Unpack[Asked]) -> RedriveResult:
     """Send the dead letters of a consumer group back. `where` is a condition in SQL on the columns of the source.
 
     `state` is the folder with the notes of what was sent, by default below the user's state folder.
     """
     began = time.monotonic()
+    job = complete(asked, DEFAULTS)
+    registry, state, dry_run = job["registry"], job["state"], job["dry_run"]
     _check_there(registry, group)
     spark = spark() if callable(spark) else spark
     notes = _Notes(Path(state) if state else default_state(), registry, group)
-    frame = _chosen(_load(spark, registry, group), where, tag, key, since, until)
+    frame = _chosen(_load(spark, registry, group), job)
     if dry_run:
         rows = _places(frame, notes.done)
         return _result(group, rows, notes, 0, True, began)
@@ -85,8 +93,7 @@ def run(
         rows = _places(frame, notes.done)
         before = len(notes.done)
         if rows:
-            notes.pending, notes.job = [_place(row) for row in rows], f"redrive-{uuid.uuid4().hex}"
-            notes.save()
+            notes.begin([_place(row) for row in rows])
             _send(spark, _load(spark, registry, group), notes, registry)
         return _result(group, rows, notes, resumed, False, began, before)
 
@@ -114,23 +121,23 @@ def _load(spark: SparkSession, registry: str, group: str) -> DataFrame:
     return frame.selectExpr("*", "properties['RETRY_TOPIC'] as topic").where("topic is not null")
 
 
-def _chosen(frame: DataFrame, where: str, tag: str, key: str, since: str, until: str) -> DataFrame:
+def _chosen(frame: DataFrame, job: Asked) -> DataFrame:
     from pyspark.sql import functions as F
 
-    if where:
-        frame = frame.where(where)
-    if tag:
-        frame = frame.where(F.col("tags") == tag)
-    if key:
-        frame = frame.where(F.array_contains(F.split(F.col("key").cast("string"), " "), key))
-    for bound, late in ((_ms(since), False), (_ms(until), True)):
+    if job["where"]:
+        frame = frame.where(job["where"])
+    if job["tag"]:
+        frame = frame.where(F.col("tags") == job["tag"])
+    if job["key"]:
+        frame = frame.where(F.array_contains(F.split(F.col("key").cast("string"), " "), job["key"]))
+    for bound, late in ((bound_ms(job["since"]), False), (bound_ms(job["until"]), True)):
         if bound is not None:
             moment = F.timestamp_millis(F.lit(bound))
             frame = frame.where(F.col("timestamp") < moment if late else F.col("timestamp") >= moment)
     return frame
 
 
-def _places(frame: DataFrame, done: set[Place]) -> list[Any]:
+def _places(frame: DataFrame, done: set[Place]) -> list[Row]:
     """The chosen messages that were not sent yet, without their bodies."""
     columns = ("broker", "partition", "offset", "topic", "tags", "cast(key as string) as key", "timestamp")
     found = frame.selectExpr(*columns).orderBy("broker", "partition", "offset").limit(LIMIT + len(done) + 1).collect()
@@ -140,7 +147,7 @@ def _places(frame: DataFrame, done: set[Place]) -> list[Any]:
     return rows
 
 
-def _place(row: Any) -> Place:
+def _place(row: Row) -> Place:
     return row["broker"], row["partition"], row["offset"]
 
 
@@ -151,14 +158,12 @@ def _send(spark: SparkSession, frame: DataFrame, notes: _Notes, registry: str) -
     rows = frame.join(F.broadcast(chosen), ["broker", "partition", "offset"])
     job = rows.select("topic", "value", "key", "tags", "properties").write.format("penstock")
     job.options(registry=registry, jobId=notes.job).mode("append").save()
-    notes.done.update(notes.pending)
-    notes.pending, notes.job = [], ""
-    notes.save()
+    notes.end()
 
 
 def _result(
-    group: str, rows: list[Any], notes: _Notes, resumed: int, dry_run: bool, began: float, before: int | None = None
-) -> Result:
+    group: str, rows: list[Row], notes: _Notes, resumed: int, dry_run: bool, began: float, before: int | None = None
+) -> RedriveResult:
     topics: dict[str, int] = {}
     for row in rows:
         topics[row["topic"]] = topics.get(row["topic"], 0) + 1
@@ -173,7 +178,7 @@ def _result(
         for row in rows[:20]
     ]
     known = len(notes.done) if before is None else before
-    return Result(group, len(rows), known, resumed, dry_run, round(time.monotonic() - began, 3), topics, samples)
+    return RedriveResult(group, len(rows), known, resumed, dry_run, round(time.monotonic() - began, 3), topics, samples)
 
 
 class _Notes:
@@ -193,6 +198,17 @@ class _Notes:
             self.done = {(broker, queue, offset) for broker, queue, offset in table["done"]}
             self.pending = [(broker, queue, offset) for broker, queue, offset in table["pending"]]
             self.job = table["job"]
+
+    def begin(self, places: list[Place]) -> None:
+        """Note, before it is done, that these are sent under a new name."""
+        self.pending, self.job = places, f"redrive-{uuid.uuid4().hex}"
+        self.save()
+
+    def end(self) -> None:
+        """Those that were begun are sent."""
+        self.done.update(self.pending)
+        self.pending, self.job = [], ""
+        self.save()
 
     def save(self) -> None:
         """Replace the file; durable when this returns."""

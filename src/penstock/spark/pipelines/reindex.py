@@ -14,22 +14,24 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from penstock.disk import tables
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, Locked
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
+from penstock.spark.kernel.buffers import Records
 from penstock.spark.log import derive
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
+from penstock.spark.log.indexfile import INDEX_ENTRY, INDEX_HEADER
 from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
 
 if TYPE_CHECKING:
@@ -38,13 +40,11 @@ if TYPE_CHECKING:
 SPLIT_BYTES = 128 << 20
 _FAR = 10_000_000  # entries: an offset that jumps further is damage, as for the broker
 _ROW = np.dtype([("offset", "i8"), ("entry", derive.ENTRY)])
-_INDEX_ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-_INDEX_HEADER = struct.Struct(">qqqqii")
 _KEY = np.dtype([("hash", "i8"), ("physical", "i8"), ("stored", "i8")])
 
 
 @dataclass(frozen=True)
-class Result:
+class ReindexResult:
     """What was made, and where it is."""
 
     store: str
@@ -59,7 +59,7 @@ class Result:
     dry_run: bool
     seconds: float
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
 
@@ -74,7 +74,7 @@ def run(
     message_delay_level: str = MESSAGE_DELAY_LEVEL,
     dry_run: bool = False,
     progress: Progress | None = None,
-) -> Result:
+) -> ReindexResult:
     """Make consume queues and key index of a store's folder in `to` (default: `<store>/reindex`).
 
     With `swap` they take the place of those there are. Raises `Locked` when a broker runs on the folder.
@@ -89,7 +89,9 @@ def run(
     if dry_run:
         size = sum(segment.end for segment in segments)
         about = _estimate(segments) if size else 0
-        return Result(str(folder), str(out), about, 0, 0, 0, 0, 0, False, True, round(time.monotonic() - began, 3))
+        return ReindexResult(
+            str(folder), str(out), about, 0, 0, 0, 0, 0, False, True, round(time.monotonic() - began, 3)
+        )
     held = _hold(folder) if swap else None
     try:
         parts = out / ".parts"
@@ -120,7 +122,7 @@ def run(
         if held is not None:
             os.close(held)
     records, damaged = (sum(one[name] for one in found) for name in ("records", "damaged"))
-    return Result(
+    return ReindexResult(
         str(folder), str(folder if swap else out), records, queues, entries, keys, damaged, resumed, swap, False,
         round(time.monotonic() - began, 3),
     )  # fmt: skip
@@ -135,8 +137,8 @@ def derive_part(run: Sequence[Piece], parts: Path, delays: tuple[int, ...]) -> d
     if path.exists():
         with np.load(path) as part:
             return {"records": int(part["counts"][0]), "damaged": int(part["counts"][1])}
-    rows: dict[str, list[Any]] = {}
-    keys: list[Any] = []
+    rows: dict[str, list[Records]] = {}
+    keys: list[Records] = []
     records = damaged = 0
     for piece in run:
         for window in derive.windows(piece, delays):
@@ -160,7 +162,7 @@ def derive_part(run: Sequence[Piece], parts: Path, delays: tuple[int, ...]) -> d
     return {"records": records, "damaged": damaged}
 
 
-def _by_queue(window: derive.Window) -> Iterator[tuple[str, Any]]:
+def _by_queue(window: derive.LogWindow) -> Iterator[tuple[str, Records]]:
     rows = np.empty(len(window.topic), _ROW)
     rows["offset"] = window.offset
     rows["entry"]["physical"], rows["entry"]["size"], rows["entry"]["code"] = window.physical, window.size, window.code
@@ -180,7 +182,7 @@ def _part(parts: Path, run: Sequence[Piece]) -> Path:
 # -- on the driver
 
 
-def _write_queues(out: Path, parts: list[Any], size: int) -> tuple[int, int]:
+def _write_queues(out: Path, parts: list[NpzFile], size: int) -> tuple[int, int]:
     names = sorted({name for part in parts for name in part.files if name.startswith("q/")})
     entries = 0
     for name in names:
@@ -190,7 +192,7 @@ def _write_queues(out: Path, parts: list[Any], size: int) -> tuple[int, int]:
     return len(names), entries
 
 
-def write_queue(folder: Path, rows: Any, size: int) -> None:
+def write_queue(folder: Path, rows: Records, size: int) -> None:
     """The files of one queue from its entries in the order of the log."""
     per_file = size // derive.ENTRY.itemsize
     offsets = rows["offset"]
@@ -215,7 +217,7 @@ def write_queue(folder: Path, rows: Any, size: int) -> None:
     return None
 
 
-def _write_index(out: Path, parts: list[Any], slots: int, entries: int) -> int:
+def _write_index(out: Path, parts: list[NpzFile], slots: int, entries: int) -> int:
     """Index files as the broker fills them, one after the other; their names are moments, and here only numbers."""
     keys = np.concatenate([part["keys"] for part in parts]) if parts else np.empty(0, _KEY)
     name = int(time.strftime("%Y%m%d%H%M%S") + "000")
@@ -230,10 +232,10 @@ def _write_index(out: Path, parts: list[Any], slots: int, entries: int) -> int:
     return len(keys)
 
 
-def index_file(keys: Any, slots: int, before: int) -> bytes:
+def index_file(keys: Records, slots: int, before: int) -> bytes:
     """One index file of these keys, up to its last entry; `before` is the time of the last key of the file before."""
     count = len(keys)
-    entries = np.zeros(count + 1, _INDEX_ENTRY)
+    entries = np.zeros(count + 1, INDEX_ENTRY)
     stored = keys["stored"]
     begin = int(stored[0])
     seconds = (stored - begin) // 1000
@@ -249,7 +251,7 @@ def index_file(keys: Any, slots: int, before: int) -> bytes:
     entries["seconds"][1:], entries["previous"][1:] = np.clip(seconds, 0, 0x7FFFFFFF), previous
     heads = np.zeros(slots, ">i4")
     heads[slot] = np.arange(1, count + 1)  # of several the last one stays
-    header = _INDEX_HEADER.pack(
+    header = INDEX_HEADER.pack(
         begin,
         int(stored[-1]),
         int(keys["physical"][0]),
@@ -260,7 +262,7 @@ def index_file(keys: Any, slots: int, before: int) -> bytes:
     return header + heads.tobytes() + entries.tobytes()
 
 
-def _size(table: dict[str, Any], name: str, default: int) -> int:
+def _size(table: Mapping[str, object], name: str, default: int) -> int:
     value = table.get(name)
     return value if isinstance(value, int) and value > 0 else default
 
@@ -273,7 +275,7 @@ def _queue_size(folder: Path) -> int:
     return 6_000_000
 
 
-def _estimate(segments: list[logfiles.Segment]) -> int:
+def _estimate(segments: list[logfiles.LogSegment]) -> int:
     """How many records there are, about: from the first megabyte."""
     sample = Piece(segments[0], 0, min(segments[0].end, 1 << 20))
     found = sum(len(w.topic) for w in derive.windows(sample) if not isinstance(w, Damage))

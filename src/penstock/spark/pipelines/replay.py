@@ -12,15 +12,16 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple, TypedDict, Unpack
 
 from penstock.client.reader import LogReader
 from penstock.errors import ConfigError
 from penstock.spark.log import files as logfiles
 from penstock.spark.pipelines import manifest
+from penstock.spark.pipelines.asked import bound_ms, complete
 from penstock.spark.pipelines.parallel import Progress
-from penstock.spark.read.options import moment_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +31,7 @@ _KEPT = ("value", "key", "tags", "properties")
 
 
 @dataclass(frozen=True)
-class Result:
+class ReplayResult:
     """What was sent, or would be: messages by the topic they go to. `rows` counts what was handed to the sink."""
 
     source: str
@@ -41,40 +42,74 @@ class Result:
     dry_run: bool
     topics: dict[str, int] = field(default_factory=dict)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return asdict(self)
 
 
+class Asked(TypedDict, total=False):
+    """The keywords of `run`."""
+
+    archive: str | Path
+    path: str | Path
+    topics: tuple[str, ...]
+    renamed: Mapping[str, str] | None
+    registry: str
+    since: str
+    until: str
+    rate: int
+    keep_queue: bool
+    job: str
+    dry_run: bool
+
+
+DEFAULTS = Asked(
+    archive="", path="", topics=(), renamed=None, registry="127.0.0.1:9876", since="", until="", rate=0,
+    keep_queue=False, job="", dry_run=False,
+)  # fmt: skip
+
+
+class Selection(TypedDict):
+    """What is sent and where to: the part of what was asked that a job's name is made of."""
+
+    topics: tuple[str, ...]
+    since: int | None
+    until: int | None
+    registry: str
+    renamed: dict[str, str]
+    keep_queue: bool
+    job: str
+
+
+class Unit(NamedTuple):
+    """What is sent under one job name: a file of an archive and its topic, or a log."""
+
+    name: str
+    load: Callable[[SparkSession], DataFrame]
+    topic: str
+
+
 def run(
-    spark: SparkSession | Callable[[], SparkSession],
-    *,
-    archive: str | Path = "",
-    path: str | Path = "",
-    topics: tuple[str, ...] = (),
-    renamed: Mapping[str, str] | None = None,
-    registry: str = "127.0.0.1:9876",
-    since: str = "",
-    until: str = "",
-    rate: int = 0,
-    keep_queue: bool = False,
-    job: str = "",
-    dry_run: bool = False,
-    progress: Progress | None = None,
-) -> Result:
+    spark: SparkSession | Callable[[], SparkSession], *, progress: Progress | None = None, **asked: Unpack[Asked]
+) -> ReplayResult:
     """Send the messages of an archive (the folder of the job `archive`) or of a log (`path`) to a cluster.
 
     `renamed` says which topic goes where; others keep their name. `rate` is messages a second at most. `keep_queue`
     sends each to the queue it came from. `job` is part of the name all is counted under: another one sends it again.
     """
     began = time.monotonic()
+    given = complete(asked, DEFAULTS)
+    archive, path, topics, registry = given["archive"], given["path"], given["topics"], given["registry"]
     if bool(archive) == bool(path):
         raise ConfigError("give an archive or a log")
-    selection: dict[str, Any] = {"topics": topics, "since": _ms(since), "until": _ms(until), "registry": registry,
-                 "renamed": dict(renamed or {}), "keep_queue": keep_queue, "job": job}  # fmt: skip
+    selection = Selection(
+        topics=topics, since=bound_ms(given["since"]), until=bound_ms(given["until"]), registry=registry,
+        renamed=dict(given["renamed"] or {}), keep_queue=given["keep_queue"], job=given["job"],
+    )  # fmt: skip
     units = list(_files(Path(archive), topics) if archive else _log(str(path), topics))
     if not units:
         raise ConfigError(f"nothing to send at {archive or path}")
+    dry_run = given["dry_run"]
     if not dry_run:
         with LogReader(registry, timeout_s=10) as cluster:  # the sink would wait for it for minutes
             cluster.topics()
@@ -85,18 +120,16 @@ def run(
         for target, count in _counted(frame, Path(archive) / name if topic else None, selection, topic):
             counts[target] = counts.get(target, 0) + count
         if not dry_run:
-            _send(frame, registry, job_name(name, selection), rate)
+            _send(frame, registry, job_name(name, selection), given["rate"])
         if progress:
             progress(done + 1, len(units))
-    return Result(
+    return ReplayResult(
         str(archive or path), registry, sum(counts.values()), len(units), round(time.monotonic() - began, 3), dry_run,
         dict(sorted(counts.items())),
     )  # fmt: skip
 
 
-def _counted(
-    frame: DataFrame, path: Path | None, selection: Mapping[str, Any], topic: str
-) -> Iterator[tuple[str, int]]:
+def _counted(frame: DataFrame, path: Path | None, selection: Selection, topic: str) -> Iterator[tuple[str, int]]:
     """(topic, messages) of what will be sent; a whole file says it itself."""
     if path is not None and selection["since"] is None and selection["until"] is None:
         import pyarrow.parquet as pq
@@ -107,27 +140,24 @@ def _counted(
         yield row["topic"], row["count"]
 
 
-def job_name(unit: str, selection: Mapping[str, Any]) -> str:
+def job_name(unit: str, selection: Selection) -> str:
     """The same unit under the same selection always has the same name."""
     text = json.dumps([unit, selection], sort_keys=True)
     return "replay-" + hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _ms(text: str) -> int | None:
-    try:
-        return moment_ms(text) if text else None
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
-def _files(archive: Path, topics: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+def _files(archive: Path, topics: tuple[str, ...]) -> Iterator[Unit]:
     for path in sorted(archive.glob("*/broker=*/queue=*/*.parquet")):
         topic = manifest.topic_of(path)
         if not topics or topic in topics:
-            yield str(path.relative_to(archive)), lambda spark, path=path: spark.read.parquet(str(path)), topic
+            yield Unit(str(path.relative_to(archive)), partial(_parquet, str(path)), topic)
 
 
-def _log(path: str, topics: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
+def _parquet(path: str, spark: SparkSession) -> DataFrame:
+    return spark.read.parquet(path)
+
+
+def _log(path: str, topics: tuple[str, ...]) -> Iterator[Unit]:
     ends = [(Path(s.path).name, s.base, s.end) for s in logfiles.find(path)]
 
     def load(spark: SparkSession) -> DataFrame:
@@ -136,17 +166,17 @@ def _log(path: str, topics: tuple[str, ...]) -> Iterator[tuple[str, Any, str]]:
 
     if not topics:
         raise ConfigError("no topics given", "a log holds the broker's own topics too: name those to send")
-    yield json.dumps(ends), load, ""
+    yield Unit(json.dumps(ends), load, "")
 
 
-def _chosen(frame: DataFrame, topic: str, selection: Mapping[str, Any]) -> DataFrame:
+def _chosen(frame: DataFrame, topic: str, selection: Selection) -> DataFrame:
     from pyspark.sql import functions as F
 
     if "value" not in frame.columns:
         raise ConfigError("the archive lacks the column value")
-    for bound, over in (("since", False), ("until", True)):
-        if selection[bound] is not None:
-            moment = F.timestamp_millis(F.lit(selection[bound]))
+    for bound, over in ((selection["since"], False), (selection["until"], True)):
+        if bound is not None:
+            moment = F.timestamp_millis(F.lit(bound))
             frame = frame.where(F.col("timestamp") < moment if over else F.col("timestamp") >= moment)
     name = F.lit(topic) if topic else F.col("topic")
     for old, new in selection["renamed"].items():

@@ -8,21 +8,21 @@ the log and in the archive is shown once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from penstock.errors import ConfigError
 from penstock.spark import schema
 from penstock.spark.log import files as logfiles
 from penstock.spark.log import source as logsource
-from penstock.spark.log.files import Piece, Segment
+from penstock.spark.log.files import LogSegment, Piece
 from penstock.spark.log.options import LogOptions
 from penstock.spark.log.options import parse as parse_log
 from penstock.spark.pipelines import manifest
+from penstock.spark.pipelines.asked import bound_ms, complete
 from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
-from penstock.spark.read.options import moment_ms
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ _COLUMNS = ("topic", "partition", "offset", "timestamp", "tags", "key", "value",
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Criteria:
     """What a message must have; empty means any."""
 
     topic: str
@@ -58,7 +58,7 @@ class Hit:
     value: bytes
     source: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """For JSON: bytes as text, as far as they are."""
         text = {
             name: (raw or b"").decode("utf-8", "replace") for name, raw in (("key", self.key), ("value", self.value))
@@ -67,7 +67,7 @@ class Hit:
 
 
 @dataclass(frozen=True)
-class Result:
+class SearchResult:
     """The hits by time; `indexed` of them through the key index. `more`: there are more than the limit."""
 
     hits: list[Hit] = field(default_factory=list)
@@ -76,38 +76,44 @@ class Result:
     more: bool = False
     seconds: float = 0.0
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return {**asdict(self), "hits": [hit.as_dict() for hit in self.hits]}
 
 
-def run(
-    spark: Spark,
-    *,
-    path: str | Path = "",
-    archive: str | Path = "",
-    topic: str = "",
-    key: str = "",
-    tag: str = "",
-    body: str = "",
-    since: str = "",
-    until: str = "",
-    limit: int = LIMIT,
-    progress: Progress | None = None,
-) -> Result:
+class Asked(TypedDict, total=False):
+    """The keywords of `run`."""
+
+    path: str | Path
+    archive: str | Path
+    topic: str
+    key: str
+    tag: str
+    body: str
+    since: str
+    until: str
+    limit: int
+
+
+DEFAULTS = Asked(
+    path="", archive="", topic="", key="", tag="", body="", since="", until="", limit=LIMIT
+)  # fmt: skip
+
+
+def run(spark: Spark, *, progress: Progress | None = None, **asked: Unpack[Asked]) -> SearchResult:
     """Search the log at `path` (as `format("penstock-log")` takes it) and the Parquet archive of the job `archive`.
 
     A key is one word of a message's keys, or its unique id.
     """
     began = time.monotonic()
+    job = complete(asked, DEFAULTS)
+    path, archive, limit = job["path"], job["archive"], job["limit"]
     if not path and not archive:
         raise ConfigError("nothing to search in", "give a log, an archive, or both")
-    try:
-        times = [moment_ms(text) if text else None for text in (since, until)]
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    wanted = Wanted(topic, key, tag, body.encode(), *times)
-    items: list[Any] = []
+    wanted = Criteria(
+        job["topic"], job["key"], job["tag"], job["body"].encode(), bound_ms(job["since"]), bound_ms(job["until"])
+    )
+    items: list[str | list[Piece]] = []
     hits: list[Hit] = []
     if path:
         options = _log_options(str(path), wanted)
@@ -116,9 +122,9 @@ def run(
         items += [left for run in logsource.plan(options, segments) if (left := _without(run, spans))]
     indexed = len(hits)
     if archive:
-        items += [str(file) for file in _files(Path(archive), topic)]
+        items += [str(file) for file in _files(Path(archive), wanted.topic)]
 
-    def work(item: Any) -> Iterator[Hit]:
+    def work(item: str | list[Piece]) -> Iterator[Hit]:
         if isinstance(item, str):
             return in_archive(item, wanted, limit)
         return in_log(options, item, wanted, limit)
@@ -129,13 +135,13 @@ def run(
     hits += over(spark, items, work, progress, small=total <= SMALL_BYTES)
     once = {(hit.topic, hit.partition, hit.offset, hit.timestamp, hit.value): hit for hit in reversed(hits)}
     found = sorted(once.values(), key=lambda hit: (hit.timestamp, hit.topic, hit.partition, hit.offset))
-    return Result(found[:limit], indexed, len(items), len(found) > limit, round(time.monotonic() - began, 3))
+    return SearchResult(found[:limit], indexed, len(items), len(found) > limit, round(time.monotonic() - began, 3))
 
 
 # -- the log
 
 
-def _log_options(path: str, wanted: Wanted) -> LogOptions:
+def _log_options(path: str, wanted: Criteria) -> LogOptions:
     given = {"path": path, "onBadRecord": "skip", "useConsumeQueue": "false"}
     for name, value in (
         ("topics", wanted.topic), ("tags", wanted.tag), ("startingTimestamp", wanted.since),
@@ -146,7 +152,7 @@ def _log_options(path: str, wanted: Wanted) -> LogOptions:
     return parse_log(given)
 
 
-def in_log(options: LogOptions, parts: Any, wanted: Wanted, limit: int) -> Iterator[Hit]:
+def in_log(options: LogOptions, parts: Sequence[Piece], wanted: Criteria, limit: int) -> Iterator[Hit]:
     """The hits in some pieces of a log, at most one more than the limit."""
     count = 0
     source = parts[0].segment.path
@@ -158,7 +164,7 @@ def in_log(options: LogOptions, parts: Any, wanted: Wanted, limit: int) -> Itera
                 return
 
 
-def _with_body(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
+def _with_body(batch: pa.RecordBatch, wanted: Criteria) -> pa.RecordBatch:
     """The rows that may be hits: what Arrow can say quickly."""
     import pyarrow.compute as pc
 
@@ -172,7 +178,7 @@ def _with_body(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     return batch
 
 
-def _hits(batch: pa.RecordBatch, wanted: Wanted, source: str) -> Iterator[Hit]:
+def _hits(batch: pa.RecordBatch, wanted: Criteria, source: str) -> Iterator[Hit]:
     import pyarrow as pa
 
     at = batch.schema.get_field_index("timestamp")
@@ -188,24 +194,20 @@ def _hits(batch: pa.RecordBatch, wanted: Wanted, source: str) -> Iterator[Hit]:
 
 
 def _through_index(
-    options: LogOptions, segments: list[Segment], wanted: Wanted
+    options: LogOptions, segments: list[LogSegment], wanted: Criteria
 ) -> tuple[list[Hit], list[tuple[int, int]]]:
     """(hits the key index leads to, the stretches of the log it covers)."""
-    from penstock.spark.log.derive import _going_on
-    from penstock.spark.pipelines.audit import Index
-    from penstock.wire.record import java_hash
+    from penstock.spark.log.derive import key_hash
+    from penstock.spark.log.indexfile import IndexFile
 
     folder = logfiles.store_of(segments[0])
     if not wanted.key or not wanted.topic or folder is None or not (folder / "index").is_dir():
         return [], []
-    seed = java_hash(wanted.topic + "#") & 0xFFFFFFFF
-    signed = _going_on(seed, wanted.key.encode())
-    hash_ = abs(signed - (1 << 32) if signed >= 1 << 31 else signed)
-    hash_ = 0 if hash_ > 0x7FFFFFFF else hash_
+    hash_ = key_hash(wanted.topic, wanted.key)
     hits: list[Hit] = []
     spans: list[tuple[int, int]] = []
     for path in sorted((folder / "index").glob("[0-9]*")):
-        index = Index(path)
+        index = IndexFile(path)
         if not index.whole or index.count < 2:
             continue
         spans.append((int(index.entries["physical"][1]), int(index.entries["physical"][-1]) + 1))
@@ -216,7 +218,7 @@ def _through_index(
     return hits, spans
 
 
-def _at(options: LogOptions, segments: list[Segment], physical: int, wanted: Wanted) -> Iterator[Hit]:
+def _at(options: LogOptions, segments: list[LogSegment], physical: int, wanted: Criteria) -> Iterator[Hit]:
     for segment in segments:
         if segment.base <= physical < segment.base + segment.end:
             at = physical - segment.base
@@ -224,9 +226,9 @@ def _at(options: LogOptions, segments: list[Segment], physical: int, wanted: Wan
                 yield from _hits(_with_body(batch, wanted), wanted, segment.path)
 
 
-def _without(run: list[Any], spans: list[tuple[int, int]]) -> list[Piece]:
+def _without(run: Sequence[Piece | logsource.Entries], spans: list[tuple[int, int]]) -> list[Piece]:
     """What is left of pieces when these stretches need not be read."""
-    left: list[Piece] = run
+    left = [part for part in run if isinstance(part, Piece)]  # a search reads the log itself, not through queues
     for begin, end in spans:
         cut = []
         for segment, low, high in left:
@@ -248,7 +250,7 @@ def _files(archive: Path, topic: str) -> list[Path]:
     return [path for path in found if not topic or manifest.topic_of(path) == topic]
 
 
-def in_archive(path: str, wanted: Wanted, limit: int) -> Iterator[Hit]:
+def in_archive(path: str, wanted: Criteria, limit: int) -> Iterator[Hit]:
     """The hits in one file of an archive."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict, Unpack
 
 from penstock.client.reader import LogReader
 from penstock.errors import ConfigError, NoRoute
 from penstock.spark import schema
 from penstock.spark.log import files as logfiles
 from penstock.spark.log import source as logsource
+from penstock.spark.log.files import Piece
 from penstock.spark.log.options import parse as parse_log
+from penstock.spark.log.source import Entries
+from penstock.spark.pipelines.asked import complete
 from penstock.spark.pipelines.parallel import SMALL_BYTES, SMALL_MESSAGES, Progress, over
+from penstock.spark.pipelines.statspage import Row, StatsResult, stats_page, window_ms
 from penstock.spark.read import planning
 from penstock.spark.read.options import parse
-from penstock.spark.read.source import RangePartition, _batch_range, batches
+from penstock.spark.read.source import RangePartition, batch_range, batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,96 +37,93 @@ RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 NEEDED = ("timestamp", "bornTimestamp", "size", "reconsumeTimes")
 RECORDS_PER_TASK = 2_000_000
 ROWS_AT_ONCE = 100_000
-_UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-@dataclass(frozen=True)
-class Result:
-    """One row per window and group: `MEASURES` after the columns of `by`. Sizes are stored bytes, times ms."""
+class Asked(TypedDict, total=False):
+    """The keywords of `run`."""
 
-    MEASURES: ClassVar = (
-        "messages", "bytes", "sizeP50", "sizeP99", "latencyP50", "latencyP99", "retries",
-    )  # fmt: skip
-
-    source: str
-    by: tuple[str, ...]
+    path: str | Path
+    registry: str
+    by: Sequence[str]
     window: str
-    messages: int
-    bytes: int
-    seconds: float
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    first: str = ""
-    """When the first message was stored, and `last` the last one, as ISO 8601; empty: there is none."""
-    last: str = ""
+    since: str
+    until: str
+    groups: Sequence[str]
+    report: str | Path
 
-    def as_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
+
+DEFAULTS = Asked(
+    path="", registry="127.0.0.1:9876", by=("topic",), window="1h", since="", until="", groups=(), report="",
+)  # fmt: skip
 
 
 def run(
-    spark: Spark,
-    topics: Sequence[str] = (),
-    *,
-    path: str | Path = "",
-    registry: str = "127.0.0.1:9876",
-    by: Sequence[str] = ("topic",),
-    window: str = "1h",
-    since: str = "",
-    until: str = "",
-    groups: Sequence[str] = (),
-    report: str | Path = "",
-    progress: Progress | None = None,
-) -> Result:
+    spark: Spark, topics: Sequence[str] = (), *, progress: Progress | None = None, **asked: Unpack[Asked]
+) -> StatsResult:
     """Statistics of topics of a live cluster, or, with `path`, of a commit log (as `format("penstock-log")` takes it).
 
     `groups` are consumer groups whose retried and dead messages are counted, too: those of their topics that there are.
     `since` and `until` are milliseconds or ISO 8601 text, of store time. `report` is where an HTML page goes.
     """
     began = time.monotonic()
+    job = complete(asked, DEFAULTS)
+    by, path = job["by"], job["path"]
     wrong = [name for name in by if name not in BY]
     if wrong:
         raise ConfigError(f"cannot group by {wrong[0]!r}", f"by: {', '.join(BY)}")
-    span = window_ms(window)
-    names = _columns(by)
-    topics = (*topics, *_topics_of(groups, path, registry))
-    times = {name: text for name, text in (("startingTimestamp", since), ("endingTimestamp", until)) if text}
-    items: list[Any]
+    span = window_ms(job["window"])
+    topics = (*topics, *_topics_of(job["groups"], path, job["registry"]))
+    times = {"startingTimestamp": job["since"], "endingTimestamp": job["until"]}
+    times = {name: text for name, text in times.items() if text}
     if path:
-        log = parse_log({"path": str(path), **({"topics": ",".join(topics)} if topics else {}), **times})
-        items = logsource.plan(log, logfiles.find(log.path))
-        total = sum(_bytes(part) for parts in items for part in parts)
-
-        def work(parts: Any) -> Iterator[Part]:
-            yield partial(logsource.batches(log, schema.arrow_of(names), parts), by, span)
-
+        found = _of_log(spark, topics, times, span, job, progress)
     elif topics:
-        live = parse({"subscribe": ",".join(topics), "registry": registry, "groupIdPrefix": "penstock-stats", **times})
-        ranges = [
-            planning.Range(q, begin, end) for q, (begin, end) in sorted(_batch_range(live).items()) if begin < end
-        ]
-        items = planning.cut(ranges, None, RECORDS_PER_TASK)
-        total = sum(r.end - r.start for r in items)
-
-        def work(parts: Any) -> Iterator[Part]:
-            yield partial(batches(live, schema.arrow_of(names), RangePartition(parts, ())), by, span)
-
+        found = _of_cluster(spark, topics, times, span, job, progress)
     else:
         raise ConfigError("no topics and no path given")
-    found = over(spark, items, work, progress, total, small=total <= (SMALL_BYTES if path else SMALL_MESSAGES))
     rows = _rows(found, tuple(by), span)
     counted = [part for part in found if part.sizes]
     first, last = min((p.first for p in counted), default=0), max((p.last for p in counted), default=0)
-    result = Result(
-        str(path) or ", ".join(topics), tuple(by), window, sum(row["messages"] for row in rows),
+    result = StatsResult(
+        str(path) or ", ".join(topics), tuple(by), job["window"], sum(row["messages"] for row in rows),
         sum(row["bytes"] for row in rows), round(time.monotonic() - began, 3), rows,
         _moment(first) if counted else "", _moment(last) if counted else "",
     )  # fmt: skip
-    if report:
-        from penstock.spark.tools.report import stats_page
-
-        Path(report).write_text(stats_page(result))
+    if job["report"]:
+        Path(job["report"]).write_text(stats_page(result))
     return result
+
+
+def _of_log(
+    spark: Spark, topics: Sequence[str], times: dict[str, str], span: int, job: Asked, progress: Progress | None
+) -> list[Sums]:
+    """The sums of a commit log's pieces."""
+    log = parse_log({"path": str(job["path"]), **({"topics": ",".join(topics)} if topics else {}), **times})
+    items = logsource.plan(log, logfiles.find(log.path))
+    names, by = _columns(job["by"]), job["by"]
+
+    def work(parts: list[Piece | Entries]) -> Iterator[Sums]:
+        yield partial(logsource.batches(log, schema.arrow_of(names), parts), by, span)
+
+    total = sum(_bytes(part) for parts in items for part in parts)
+    return over(spark, items, work, progress, total, small=total <= SMALL_BYTES)
+
+
+def _of_cluster(
+    spark: Spark, topics: Sequence[str], times: dict[str, str], span: int, job: Asked, progress: Progress | None
+) -> list[Sums]:
+    """The sums of ranges of a live cluster."""
+    where = {"subscribe": ",".join(topics), "registry": job["registry"], "groupIdPrefix": "penstock-stats"}
+    live = parse({**where, **times})
+    ranges = [planning.Range(q, begin, end) for q, (begin, end) in sorted(batch_range(live).items()) if begin < end]
+    items = planning.cut(ranges, None, RECORDS_PER_TASK)
+    names, by = _columns(job["by"]), job["by"]
+
+    def work(range: planning.Range) -> Iterator[Sums]:
+        yield partial(batches(live, schema.arrow_of(names), RangePartition(range, ())), by, span)
+
+    total = sum(r.end - r.start for r in items)
+    return over(spark, items, work, progress, total, small=total <= SMALL_MESSAGES)
 
 
 def _columns(by: Sequence[str]) -> tuple[str, ...]:
@@ -151,23 +151,14 @@ def _is_there(cluster: LogReader, topic: str) -> bool:
         return False
 
 
-def window_ms(text: str) -> int:
-    """Milliseconds of a window such as 30s, 5m, 1h or 1d; `all` is one window."""
-    if text == "all":
-        return 0
-    if not text[:-1].isdigit() or text[-1:] not in _UNITS or not int(text[:-1]):
-        raise ConfigError(f"window {text!r} is none", "30s, 5m, 1h, 1d or all")
-    return int(text[:-1]) * _UNITS[text[-1]]
-
-
-def _bytes(part: Any) -> int:
-    return part.end - part.begin if isinstance(part, logfiles.Piece) else part.until - part.first
+def _bytes(part: Piece | Entries) -> int:
+    return part.end - part.begin if isinstance(part, Piece) else part.until - part.first
 
 
 # -- in the tasks
 
 
-class Part(NamedTuple):
+class Sums(NamedTuple):
     """Counts by size and by latency, as Arrow streams; the first and the last store time in ms."""
 
     sizes: bytes
@@ -176,7 +167,7 @@ class Part(NamedTuple):
     last: int
 
 
-def partial(found: Iterator[pa.RecordBatch], by: Sequence[str], span: int) -> Part:
+def partial(found: Iterator[pa.RecordBatch], by: Sequence[str], span: int) -> Sums:
     """The sums of these messages."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -196,9 +187,9 @@ def partial(found: Iterator[pa.RecordBatch], by: Sequence[str], span: int) -> Pa
     if held:
         sums.append(_grouped(pa.Table.from_batches(held), by, span))
     if not sums:
-        return Part(b"", b"", 0, 0)
+        return Sums(b"", b"", 0, 0)
     sizes, late = (_packed(_added([pair[n] for pair in sums])) for n in (0, 1))
-    return Part(sizes, late, first, last)
+    return Sums(sizes, late, first, last)
 
 
 def _grouped(table: pa.Table, by: Sequence[str], span: int) -> tuple[pa.Table, pa.Table]:
@@ -222,7 +213,7 @@ def _grouped(table: pa.Table, by: Sequence[str], span: int) -> tuple[pa.Table, p
     )
 
 
-def _group_of(topics: Any) -> Any:
+def _group_of(topics: pa.ChunkedArray) -> pa.ChunkedArray:
     """The consumer group in a topic's name; null for topics that are no group's."""
     import pyarrow.compute as pc
 
@@ -257,7 +248,7 @@ def _moment(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
-def _rows(found: list[Part], by: tuple[str, ...], span: int) -> list[dict[str, Any]]:
+def _rows(found: list[Sums], by: tuple[str, ...], span: int) -> list[Row]:
     import pyarrow as pa
 
     tables = [[pa.ipc.open_stream(part[n]).read_all() for part in found if part[n]] for n in (0, 1)]
@@ -278,7 +269,7 @@ def _rows(found: list[Part], by: tuple[str, ...], span: int) -> list[dict[str, A
             {
                 "window": window,
                 **dict(zip(by, group[1:], strict=True)),
-                **dict(zip(Result.MEASURES, measures, strict=True)),
+                **dict(zip(StatsResult.MEASURES, measures, strict=True)),
             }
         )
     return rows

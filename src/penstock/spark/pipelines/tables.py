@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError
 from penstock.spark.pipelines import manifest
 from penstock.spark.read.planning import Offsets, Range

@@ -14,11 +14,11 @@ import os
 from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import MessageQueue
+from penstock.spark.kernel.buffers import Ints, Longs, Records
 
 ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 ENTRIES_AT_ONCE = 65_536
@@ -36,7 +36,7 @@ class Segments:
 
     def runs(
         self, queue: MessageQueue, start: int, end: int, window_bytes: int = WINDOW_BYTES, near: bool = False
-    ) -> Iterator[tuple[bytes, Any, int, int]]:
+    ) -> Iterator[tuple[bytes, Ints, int, int]]:
         """(window, positions in it, first queue offset, window's first byte) of offsets from `start` on.
 
         Ends before `end` where a file is missing or an entry is none; with `near` also where records lie far apart.
@@ -74,7 +74,7 @@ class Segments:
                 return
             at += whole
 
-    def _entries(self, queue: MessageQueue, first: int, most: int) -> Any:
+    def _entries(self, queue: MessageQueue, first: int, most: int) -> Records:
         folder = self.folder / "consumequeue" / queue.topic / str(queue.queue_id)
         found = _file_of(folder, first * ENTRY.itemsize)
         if found is None:
@@ -120,7 +120,7 @@ class Segments:
         return base, descriptor, size
 
 
-def _close(sizes: Any, first: Any, last: Any, runs: int) -> bool:
+def _close(sizes: Longs, first: Longs, last: Longs, runs: int) -> bool:
     """Whether reading runs of records with small gaps between them reads little else, and in pieces worth a call."""
     wanted = int(sizes.sum(dtype=np.int64))
     inside = first[1 : len(sizes)] - last[: len(sizes) - 1]

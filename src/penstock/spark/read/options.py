@@ -18,6 +18,7 @@ from penstock.errors import ConfigError
 EARLIEST, LATEST = -2, -1
 
 Positions = dict[str, Any]
+Values = dict[str, Any]
 """`{"topic": {"broker": {"0": 23}}}` as users write it: without the brokers, or with a bare word for a topic."""
 
 
@@ -148,10 +149,10 @@ def parse(given: Mapping[str, str]) -> SourceOptions:
     return options
 
 
-def read(known: Sequence[Option], given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
+def read(known: Sequence[Option], given: Mapping[str, str]) -> tuple[Values, dict[str, str]]:
     """The value of every known option by its field, and how those that were given were spelled."""
     names = {spelling.lower(): option for option in known for spelling in (option.name, *option.aliases)}
-    values: dict[str, Any] = {}
+    values: Values = {}
     for option in known:
         default = "" if option.kind == "positions" else option.default
         kind = option.kind.split()[0]
@@ -310,11 +311,11 @@ def _positions(text: str, option: Option) -> Positions | str:
     return word if word in ("earliest", "latest") else _json(text, option)
 
 
-_PARSERS: dict[str, Callable[[str, Option], Any]] = {
+_PARSERS: dict[str, Callable[[str, Option], object]] = {
     "text": _text, "word": _word, "names": _names, "tags": _tags, "pattern": _pattern, "flag": _flag, "whole": _whole,
     "count": _count, "bytes": _bytes, "duration": _duration, "moment": lambda text, option: moment_ms(text),
     "json": _json, "positions": _positions,
 }  # fmt: skip
-_NOTHING: dict[str, Any] = {kind: () if kind in ("names", "tags") else None for kind in _PARSERS}
+_NOTHING: Values = {kind: () if kind in ("names", "tags") else None for kind in _PARSERS}
 
 assert {option.field for option in OPTIONS} == {field.name for field in fields(SourceOptions)}

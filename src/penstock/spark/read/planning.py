@@ -11,9 +11,9 @@ import logging
 import re
 from collections.abc import Callable, Iterable
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from penstock.client.reader import MessageQueue
+from penstock.client.routes import Json, MessageQueue
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark.read.options import EARLIEST, LATEST, Positions, SourceOptions, moment_ms
 
@@ -30,7 +30,7 @@ class DataLoss(PenstockError):
     """Offsets that were to be read are gone."""
 
 
-class Cluster(Protocol):
+class ClusterView(Protocol):
     """What planning asks of a cluster; `LogReader` is one."""
 
     def topics(self) -> list[str]: ...
@@ -51,9 +51,9 @@ class Range(NamedTuple):
 # -- JSON
 
 
-def to_json(offsets: Offsets) -> dict[str, Any]:
+def to_json(offsets: Offsets) -> Json:
     """Positions as nested dicts in sorted order: the same positions give the same text."""
-    nested: dict[str, Any] = {}
+    nested: Json = {}
     for queue in sorted(offsets):
         nested.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = offsets[queue]
     return {topic: {b: _by_number(queues) for b, queues in brokers.items()} for topic, brokers in nested.items()}
@@ -63,7 +63,7 @@ def _by_number(queues: dict[str, int]) -> dict[str, int]:
     return {name: queues[name] for name in sorted(queues, key=int)}
 
 
-def from_json(nested: dict[str, Any]) -> Offsets:
+def from_json(nested: Json) -> Offsets:
     """The reverse of `to_json`; `FROM` is left out."""
     return {
         MessageQueue(topic, broker, int(queue_id)): int(offset)
@@ -77,7 +77,7 @@ def from_json(nested: dict[str, Any]) -> Offsets:
 # -- queues
 
 
-def find_queues(cluster: Cluster, options: SourceOptions) -> list[MessageQueue]:
+def find_queues(cluster: ClusterView, options: SourceOptions) -> list[MessageQueue]:
     """The message queues the options name, sorted. NoRoute for a topic named that is not there."""
     if options.subscribe_pattern:
         pattern = re.compile(options.subscribe_pattern)
@@ -106,13 +106,13 @@ def _assigned(assign: Positions, queues: list[MessageQueue]) -> list[MessageQueu
     return sorted(chosen)
 
 
-def _ids(ids: Any, topic: str) -> list[int]:
+def _ids(ids: object, topic: str) -> list[int]:
     if not isinstance(ids, list) or not all(isinstance(n, int) for n in ids):
         raise ConfigError(f"assign: {topic} must map to a list of queue ids", 'such as {"orders": [0, 1]}')
     return ids
 
 
-def spread(option: str, given: Positions, queues: list[MessageQueue], read: Callable[[Any], int]) -> Offsets:
+def spread(option: str, given: Positions, queues: list[MessageQueue], read: Callable[[object], int]) -> Offsets:
     """What the user's JSON says per queue; queues it does not name are left out.
 
     `read` makes a number of one entry. A topic's entry may be one word for all its queues, a map of queue ids,
@@ -135,7 +135,7 @@ def spread(option: str, given: Positions, queues: list[MessageQueue], read: Call
 
 
 def _one_level(
-    option: str, topic: str, entry: Any, queues: list[MessageQueue], read: Callable[[Any], int], ambiguous: bool
+    option: str, topic: str, entry: object, queues: list[MessageQueue], read: Callable[[object], int], ambiguous: bool
 ) -> Offsets:
     if not isinstance(entry, dict):
         return dict.fromkeys(queues, _read(option, topic, entry, read))
@@ -154,14 +154,14 @@ def _one_level(
     return said
 
 
-def _read(option: str, topic: str, value: Any, read: Callable[[Any], int]) -> int:
+def _read(option: str, topic: str, value: object, read: Callable[[object], int]) -> int:
     try:
         return read(value)
     except (ValueError, TypeError) as error:
         raise ConfigError(f"{option}: topic {topic}: {error}") from None
 
 
-def _offset(value: Any) -> int:
+def _offset(value: object) -> int:
     if value in ("earliest", "latest"):
         return EARLIEST if value == "earliest" else LATEST
     if isinstance(value, bool) or not isinstance(value, int) or value < EARLIEST:
@@ -169,7 +169,7 @@ def _offset(value: Any) -> int:
     return value
 
 
-def _moment(value: Any) -> int:
+def _moment(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{value!r} is no moment")
     return moment_ms(str(value))
@@ -178,13 +178,13 @@ def _moment(value: Any) -> int:
 # -- start and end
 
 
-def bounds(cluster: Cluster, queues: list[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
+def bounds(cluster: ClusterView, queues: list[MessageQueue]) -> dict[MessageQueue, tuple[int, int]]:
     """(oldest, durable end) of each queue."""
     return {queue: cluster.offsets(queue) for queue in queues}
 
 
 def starts(
-    cluster: Cluster, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]], *, stream: bool
+    cluster: ClusterView, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]], *, stream: bool
 ) -> Offsets:
     """Where reading begins. `DataLoss` or `ConfigError` when a given position cannot be had."""
     queues = list(known)
@@ -208,7 +208,7 @@ def starts(
     return {queue: _start(cluster, options, queue, said.get(queue, EARLIEST), known[queue]) for queue in queues}
 
 
-def ends(cluster: Cluster, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
+def ends(cluster: ClusterView, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]]) -> Offsets:
     """Where a batch ends, never beyond the durable end."""
     queues = list(known)
     moments: Offsets = {}
@@ -226,7 +226,7 @@ def ends(cluster: Cluster, options: SourceOptions, known: dict[MessageQueue, tup
 
 
 def _from_moments(
-    cluster: Cluster, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]], moments: Offsets
+    cluster: ClusterView, options: SourceOptions, known: dict[MessageQueue, tuple[int, int]], moments: Offsets
 ) -> Offsets:
     found: Offsets = {}
     for queue, (oldest, end) in known.items():
@@ -245,7 +245,9 @@ def _from_moments(
     return found
 
 
-def _start(cluster: Cluster, options: SourceOptions, queue: MessageQueue, asked: int, known: tuple[int, int]) -> int:
+def _start(
+    cluster: ClusterView, options: SourceOptions, queue: MessageQueue, asked: int, known: tuple[int, int]
+) -> int:
     """As `_within`; a position that is there but not durable yet is the durable end, as it is for moments."""
     if asked > known[1]:
         end = cluster.offsets(queue)[1]  # the queue may have grown since
@@ -286,12 +288,12 @@ def _name(queue: MessageQueue) -> str:
 
 
 def advance(
-    start: dict[str, Any],
+    start: Json,
     known: dict[MessageQueue, tuple[int, int]],
     wanted: Offsets,
     first: Offsets | None = None,
     after: Offsets | None = None,
-) -> dict[str, Any]:
+) -> Json:
     """The end offset, as JSON, of a micro-batch that goes from `start` to the wanted positions.
 
     It never goes back, keeps queues that cannot be seen now, and is `start` itself when there is nothing to read.
@@ -330,7 +332,7 @@ def limited(counts: Offsets, most: int) -> Offsets:
     return shares
 
 
-def between(start: dict[str, Any], end: dict[str, Any], options: SourceOptions) -> list[Range]:
+def between(start: Json, end: Json, options: SourceOptions) -> list[Range]:
     """The ranges of a micro-batch, from its two offsets alone."""
     at, fresh = from_json(start), from_json(end.get(FROM, {}))
     ranges = []

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FrameType
+from typing import TYPE_CHECKING, TypeVar
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
@@ -41,7 +42,8 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.client.reader import Fetched, LogReader, MessageQueue
+from penstock.client.reader import Fetched, LogReader
+from penstock.client.routes import Json, MessageQueue
 from penstock.errors import ClientError, ConnectionLost, Corrupt, NoRoute, PenstockError
 from penstock.spark import schema
 from penstock.spark.read import planning
@@ -74,7 +76,7 @@ class Source:
         self.options = parse(options)
         self.loaded: dict[MessageQueue, tuple[int, int]] | None
         try:
-            self.loaded = _batch_range(self.options)
+            self.loaded = batch_range(self.options)
         except PenstockError:  # a stream needs no range, and a batch says it again in `reader`
             self.loaded = None
 
@@ -92,8 +94,8 @@ class Source:
         schema.check(wanted)
         loaded = self.loaded
         if loaded is None:
-            loaded = _patiently(self.options, lambda: _batch_range(self.options), known=False)
-        pushing = {"true": True, "false": False}.get(self.options.pushdown, _asked_by_pushdown())
+            loaded = _patiently(self.options, lambda: batch_range(self.options), known=False)
+        pushing = {"true": True, "false": False}.get(self.options.pushdown, asked_by_pushdown())
         return (FilteringReader if pushing else Reader)(self.options, wanted, loaded)
 
     def stream_reader(self, wanted: StructType) -> StreamReader:
@@ -102,7 +104,7 @@ class Source:
         return StreamReader(self.options, wanted)
 
 
-def _batch_range(options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
+def batch_range(options: SourceOptions) -> dict[MessageQueue, tuple[int, int]]:
     cluster = connection(options)
     known = _settled(cluster, planning.find_queues(cluster, options))
     begin = planning.starts(cluster, options, known, stream=False)
@@ -124,10 +126,10 @@ def _settled(cluster: LogReader, queues: list[MessageQueue]) -> dict[MessageQueu
         time.sleep(0.05)
 
 
-def _asked_by_pushdown() -> bool:
+def asked_by_pushdown() -> bool:
     """Is Spark's push-down worker calling? With push-down off another one does, and refuses a reader with filters."""
     try:
-        frame: Any = sys._getframe(1)
+        frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             if frame.f_code.co_filename.endswith("data_source_pushdown_filters.py"):
                 return True
@@ -165,16 +167,15 @@ def connection(options: SourceOptions) -> LogReader:
 
 def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> Iterator[pa.RecordBatch]:
     """The rows of one partition: the same ones in the same order whenever it is read."""
-    from penstock.spark.kernel.batches import Batches
+    from penstock.spark.kernel.batches import Batches, decoder_of
 
-    _keep_memory()
+    keep_memory()
     queue, at, end = part.range
     cluster = connection(options)
     make = Batches(
         arrow,
         broker=queue.broker,
-        tags=part.tags,
-        keys=options.keys,
+        decoder=decoder_of(part.tags, options.keys),
         real_topic=options.real_topic,
         keep_damaged=not options.fail_on_data_loss,
     )
@@ -242,7 +243,7 @@ _folders: dict[tuple[int, str, str], str] = {}
 _kept = False
 
 
-def _keep_memory() -> None:
+def keep_memory() -> None:
     """Let glibc keep freed megabytes instead of giving them back to the system after every batch; once per process.
 
     Each fetch and each batch would otherwise be new pages, zeroed by the kernel: a third of the CPU of reading 1-KB
@@ -410,7 +411,7 @@ class FilteringReader(Reader):
             ends = {queue: at(queue, micros // 1000 + 1) for queue in self.loaded}
             self.loaded = {queue: (b, min(e, ends[queue])) for queue, (b, e) in self.loaded.items()}
 
-    def _by_tags(self, values: set[Any]) -> bool:
+    def _by_tags(self, values: set[object]) -> bool:
         """The broker selects by the tag's hash, the decoder by its text."""
         wanted = {value for value in values if isinstance(value, str) and value and not set("|*") & set(value)}
         if len(wanted) < len(values - {None}):
@@ -432,11 +433,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options, self.wanted = options, wanted
         self.target: dict[MessageQueue, tuple[int, int]] | None = None  # frozen by Trigger.AvailableNow
         self.begin: Offsets | None = None  # of a new query
-        self.latest: dict[str, Any] | None = None
+        self.latest: Json | None = None
         self.shown: Offsets = {}  # what the group was last told
         self.batch_ms = 0  # monotonic time of the last batch
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> Json:
         """No positions at all. Spark asks this anew in each plan until a batch is committed, after a restart, too.
 
         Where the query begins is asked once, and travels in the end offset of its first micro-batch.
@@ -454,7 +455,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(o.max_bytes_per_trigger)
         return ReadMinRows(o.min_offsets_per_trigger) if o.min_offsets_per_trigger else ReadAllAvailable()
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # type: ignore[override]
+    def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # type: ignore[override]
         at = planning.from_json(start)
         self._show(at)
         first = None if start else self._begin()
@@ -476,10 +477,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         wanted = {queue: reached.get(queue, known[queue][0]) + count for queue, count in counts.items()}
         return planning.advance(start, known, wanted, first, after)
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:
+    def reportLatestOffset(self) -> Json | None:
         return self.latest
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+    def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         o = self.options
         if not start and planning.FROM not in end:  # a checkpoint of before the beginning travelled in the offset
             start = planning.to_json(self._begin())
@@ -491,7 +492,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return iter(())
         return batches(self.options, schema.arrow_schema(self.wanted), partition)
 
-    def commit(self, end: dict[str, Any]) -> None:
+    def commit(self, end: Json) -> None:
         """Nothing: Spark's checkpoint is the truth, and this is not called for every batch."""
 
     def stop(self) -> None:

@@ -14,7 +14,7 @@ from penstock.errors import ConfigError
 PYSPARK_MIN = (4, 3)
 
 
-class Finding(NamedTuple):
+class Check(NamedTuple):
     """One thing looked at; `advice` is empty when it is all right."""
 
     thing: str
@@ -26,64 +26,64 @@ class Finding(NamedTuple):
         return not self.advice
 
 
-def examine() -> list[Finding]:
+def examine() -> list[Check]:
     """All findings; starts no JVM."""
     return [_python(), _build(), _pyspark(), *_packages(), _connect(), _java(), *_neighbours()]
 
 
-def _python() -> Finding:
-    return Finding("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+def _python() -> Check:
+    return Check("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}")
 
 
-def _build() -> Finding:
+def _build() -> Check:
     from penstock.spark.kernel import batches
 
     if batches.COMPILED:
-        return Finding("decoder", "compiled")
-    return Finding("decoder", "numpy (slow)", "install a wheel, or build: pip install penstock with a C compiler there")
+        return Check("decoder", "compiled")
+    return Check("decoder", "numpy (slow)", "install a wheel, or build: pip install penstock with a C compiler there")
 
 
-def _pyspark() -> Finding:
+def _pyspark() -> Check:
     found = _version("pyspark")
     if found is None:
-        return Finding("PySpark", "not installed", "pip install 'penstock[spark]'")
+        return Check("PySpark", "not installed", "pip install 'penstock[spark]'")
     if tuple(int(part) for part in found.split(".")[:2]) < PYSPARK_MIN:
-        return Finding("PySpark", found, "needs 4.3: pip install 'penstock[spark]'")
-    return Finding("PySpark", found)
+        return Check("PySpark", found, "needs 4.3: pip install 'penstock[spark]'")
+    return Check("PySpark", found)
 
 
-def _packages() -> list[Finding]:
+def _packages() -> list[Check]:
     findings = []
     for package, why in (("pyarrow", "batches"), ("pandas", "mapInArrow, used by archive")):
         found = _version(package)
         advice = "" if found else f"needed for {why}: pip install 'penstock[spark]'"
         if package == "pandas" and found and int(found.split(".")[0]) >= 3:
             advice = "PySpark 4.3 wants pandas < 3"
-        findings.append(Finding(package, found or "not installed", advice))
+        findings.append(Check(package, found or "not installed", advice))
     return findings
 
 
-def _connect() -> Finding:
+def _connect() -> Check:
     """Needed by nobody who does not use it, so what is missing is no fault."""
     wanted = ("grpcio", "grpcio-status", "googleapis-common-protos", "zstandard")
     missing = [package for package in wanted if _version(package) is None]
     if missing:
-        return Finding("Connect", f"not installed ({', '.join(missing)}); only sc:// and spark-pipelines need it")
+        return Check("Connect", f"not installed ({', '.join(missing)}); only sc:// and spark-pipelines need it")
     pipelines = "" if _version("pyyaml") else "; spark-pipelines needs pyyaml, too"
-    return Finding("Connect", f"grpcio {_version('grpcio')}{pipelines}")
+    return Check("Connect", f"grpcio {_version('grpcio')}{pipelines}")
 
 
-def _java() -> Finding:
+def _java() -> Check:
     from penstock.spark.tools import java
 
     try:
         found = java.find()
     except ConfigError as error:
-        return Finding("Java", "none from version 17 on", error.hint)
-    return Finding("Java", f"{found.version} from {found.origin}, {found.home}")
+        return Check("Java", "none from version 17 on", error.hint)
+    return Check("Java", f"{found.version} from {found.origin}, {found.home}")
 
 
-def _neighbours() -> list[Finding]:
+def _neighbours() -> list[Check]:
     """Modules Spark imports while it looks for data sources: one that fails makes every look-up fail."""
     findings = []
     for module in sorted(m.name for m in pkgutil.iter_modules() if m.name.startswith("pyspark_")):
@@ -91,9 +91,9 @@ def _neighbours() -> list[Finding]:
             importlib.import_module(module)
         except Exception as error:
             advice = "Spark cannot look up any format while it fails: remove it, or call penstock.spark.register(spark)"
-            findings.append(Finding(module, f"fails: {error}", advice))
+            findings.append(Check(module, f"fails: {error}", advice))
         else:
-            findings.append(Finding(module, "found"))
+            findings.append(Check(module, "found"))
     return findings
 
 
@@ -104,7 +104,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def report(findings: list[Finding]) -> str:
+def report(findings: list[Check]) -> str:
     """The findings as text."""
     width = max(len(finding.thing) for finding in findings)
     lines = []

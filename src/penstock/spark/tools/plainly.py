@@ -12,13 +12,19 @@ import re
 from collections.abc import Callable, Iterator
 from functools import wraps
 from types import GeneratorType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from penstock.errors import PenstockError
 
+if TYPE_CHECKING:
+    from py4j.java_gateway import JavaObject  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
 log = logging.getLogger(__name__)
 C = TypeVar("C", bound=type)
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
 
 # What to do about an error that does not say it itself.
 HINTS = {
@@ -30,19 +36,19 @@ HINTS = {
 _OURS = re.compile(r"^(?:py_?spark_)?penstock[\w.]*\.([A-Z]\w*): (.+(?:\n  \S.*)*)", re.MULTILINE)
 
 
-def plainly(method: F) -> F:
+def plainly(method: Callable[P, R]) -> Callable[P, R]:
     """The same method, whose errors of ours are two lines."""
 
     @wraps(method)
-    def call(*given: Any, **named: Any) -> Any:
+    def call(*given: P.args, **named: P.kwargs) -> R:
         try:
             result = method(*given, **named)
         except PenstockError as error:
             log.debug("%s", error, exc_info=True)
             raise _short(error) from None
-        return _each(result) if isinstance(result, GeneratorType) else result
+        return cast(R, _each(result)) if isinstance(result, GeneratorType) else result
 
-    return call  # type: ignore[return-value]
+    return call
 
 
 def all_plainly(*names: str) -> Callable[[C], C]:
@@ -56,7 +62,7 @@ def all_plainly(*names: str) -> Callable[[C], C]:
     return change
 
 
-def _each(items: Iterator[Any]) -> Iterator[Any]:
+def _each(items: Iterator[T]) -> Iterator[T]:
     try:
         yield from items
     except PenstockError as error:
@@ -112,7 +118,7 @@ def shorten_exceptions() -> None:
     _say_shortly(captured.PythonException)
     convert = captured.convert_exception
 
-    def converted(java: Any) -> Any:
+    def converted(java: JavaObject) -> PySparkException:
         error = convert(java)
         if not told(error) or "JVM stacktrace:" in str(error):
             return error
@@ -134,17 +140,17 @@ def shorten_connect_exceptions() -> None:
     _say_shortly(connect.SparkConnectGrpcException)
     convert = connect.convert_exception
 
-    def converted(*given: Any, **named: Any) -> Any:
+    def converted(*given: Any, **named: Any) -> PySparkException:
         error = convert(*given, **named)
         return error.with_traceback(None) if told(error) else error
 
-    connect.convert_exception = converted
+    connect.convert_exception = converted  # type: ignore[assignment]
 
 
-def _say_shortly(cls: Any) -> None:
+def _say_shortly(cls: type[PySparkException]) -> None:
     whole = cls.__str__
 
-    def say(self: Any) -> str:
+    def say(self: PySparkException) -> str:
         ours = told(self)
         if not ours:
             return str(whole(self))
@@ -152,4 +158,4 @@ def _say_shortly(cls: Any) -> None:
         return text if "JVM stacktrace:" in text else ours
 
     say._penstock = True  # type: ignore[attr-defined]
-    cls.__str__ = say
+    cls.__str__ = say  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""The page a job ends with: one HTML file with tables and charts in it, which needs nothing from anywhere."""
+"""Parts of the page a job ends with: one HTML file with tables and charts in it, which needs nothing from anywhere."""
 
 from __future__ import annotations
 
@@ -6,11 +6,6 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from html import escape
 from math import ceil, floor, log10
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from penstock.spark.pipelines.audit import Result as AuditResult
-    from penstock.spark.pipelines.stats import Result as StatsResult
 
 _STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:62em;margin:2em auto;padding:0 1em;color:#1c2733}
 table{border-collapse:collapse;margin:1em 0;font-size:13px}
@@ -18,7 +13,7 @@ td,th{border-bottom:1px solid #d8dee6;padding:.25em .7em;text-align:left}
 td.n,th.n{text-align:right;font-variant-numeric:tabular-nums}td{white-space:nowrap}td.t{white-space:normal;overflow-wrap:anywhere}h1{font-size:1.5em}h2{font-size:1.1em;margin-top:2em}
 .good{color:#18794e}.damage{color:#b42318}.derived{color:#a15c00}.note{color:#5b6b7b}svg{max-width:100%;height:auto}
 text{font:11px system-ui,sans-serif;fill:#44515f}"""
-_COLOURS = ("#3b76b5", "#d1703c", "#3d8f5f", "#9460b8", "#b8a12f", "#5b6b7b")
+COLOURS = ("#3b76b5", "#d1703c", "#3d8f5f", "#9460b8", "#b8a12f", "#5b6b7b")
 _WIDTH, _HEIGHT, _LEFT, _BELOW = 860, 260, 70, 30
 _DAY_MS = 86_400_000
 ROWS_MAX = 500
@@ -31,7 +26,7 @@ def page(title: str, parts: Iterable[str]) -> str:
     return head + f"<h1>{escape(title)}</h1>" + "".join(parts) + f'<p class="note">{made}</p></html>\n'
 
 
-def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Rows as a table, numbers to the right."""
     numbers = [bool(rows) and isinstance(rows[0][n], int | float) for n in range(len(names))]
     heads = [
@@ -52,7 +47,7 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return "".join(lines) + "</table>" + more
 
 
-def bars(title: str, values: Sequence[tuple[str, float]], colour: str = _COLOURS[0]) -> str:
+def bars(title: str, values: Sequence[tuple[str, float]], colour: str = COLOURS[0]) -> str:
     """Horizontal bars, in the order given."""
     if not values:
         return ""
@@ -111,7 +106,7 @@ def lines(title: str, series: dict[str, list[tuple[int, float]]], span_ms: int, 
         out.append(f'<path d="M{x:.1f} {above + high}v5" stroke="#8a97a5"/>')
         out.append(f'<text x="{x:.1f}" y="{above + high + 19}" text-anchor="{anchor}">{_clock(at, begin, end)}</text>')
     for n, (name, points) in enumerate(series.items()):
-        colour = _COLOURS[n % len(_COLOURS)]
+        colour = COLOURS[n % len(COLOURS)]
         for run in _runs(points, begin, end, span_ms, zeros):
             path = " ".join(f"{x_of(at):.1f},{y_of(y):.1f}" for at, y in run)
             out.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.6"/>')
@@ -133,7 +128,7 @@ def _legend(names: list[str]) -> tuple[list[str], int]:
         width = 26 + 6.6 * len(text)
         if x > _LEFT and x + width > _WIDTH - 10:
             x, y = float(_LEFT), y + 18
-        out.append(f'<rect x="{x:.0f}" y="{y - 9}" width="10" height="10" fill="{_COLOURS[n % len(_COLOURS)]}"/>')
+        out.append(f'<rect x="{x:.0f}" y="{y - 9}" width="10" height="10" fill="{COLOURS[n % len(COLOURS)]}"/>')
         out.append(f'<text x="{x + 15:.0f}" y="{y}">{escape(text)}</text>')
         x += width
     return out, y
@@ -171,78 +166,3 @@ def _runs(
         else:
             runs.append([point])
     return runs
-
-
-def audit_page(result: AuditResult) -> str:
-    """The result of an audit."""
-    verdict = '<p class="good">All is well.</p>' if result.ok else '<p class="damage">Not well: see the findings.</p>'
-    facts = [
-        ("records", result.records), ("bytes of log", result.bytes), ("segments", result.segments),
-        ("queues", result.queues), ("queue entries", result.entries), ("index entries", result.index_entries),
-        ("records without a sum over the whole record", result.unchecked),
-    ]  # fmt: skip
-    levels = {level: sum(one.level == level for one in result.findings) for level in ("damage", "derived", "note")}
-    found = [
-        (one.level, one.topic, "" if one.queue < 0 else one.queue, "" if one.offset < 0 else one.offset, one.why,
-         "" if one.position < 0 else one.position, one.file.rpartition("/")[2])
-        for one in result.findings
-    ]  # fmt: skip
-    topics = sorted(result.topics.items(), key=lambda item: -item[1][1])[:20]
-    parts = [
-        verdict,
-        table(("what", "how many"), facts),
-        bars("Findings", list(levels.items()), "#b42318") if found else "",
-        table(("level", "topic", "queue", "offset", "what", "position", "file"), found) if found else "",
-        bars("Messages by topic", [(name, count) for name, (count, _) in topics]),
-        bars("Bytes by topic", [(name, size) for name, (_, size) in topics], _COLOURS[2]),
-        bars(
-            "Records by segment", [(f"{base:020d}", count) for base, count, _ in result.per_segment][-40:], _COLOURS[3]
-        ),
-    ]
-    return page(f"Audit of {result.store}", parts)
-
-
-def stats_page(result: StatsResult) -> str:
-    """The result of a statistics run."""
-    from penstock.spark.pipelines.stats import window_ms
-
-    series: dict[str, dict[str, list[tuple[int, float]]]] = {"messages": {}, "latencyP99": {}}
-    totals: dict[str, float] = {}
-    late: dict[str, float] = {}
-    windows: set[int] = set()
-    for row in result.rows:
-        name = " · ".join("–" if row[by] is None else str(row[by]) for by in result.by) or "all"
-        at = round(datetime.fromisoformat(row["window"]).timestamp() * 1000) if row["window"] else 0
-        windows.add(at)
-        totals[name] = totals.get(name, 0) + row["messages"]
-        late[name] = max(late.get(name, 0), row["latencyP99"])
-        for what, held in series.items():
-            held.setdefault(name, []).append((at, row[what]))
-    first = sorted(totals, key=lambda name: -totals[name])
-    shown, span = first[: len(_COLOURS)], window_ms(result.window)
-    few = f", of the {len(shown)} with the most messages" if len(first) > len(shown) else ""
-    parts = [_range(result, len(windows))]
-    for what, title, zeros in (
-        ("messages", "Messages in each window", True),
-        ("latencyP99", "Latency from birth to store in each window, 99th percentile, ms", False),
-    ):
-        parts.append(lines(title + few, {name: series[what][name] for name in shown}, span, zeros=zeros))
-    parts.append(bars("Messages in all", [(name, totals[name]) for name in first[:20]]))
-    worst = (
-        "Latency from birth to store, 99th percentile" + (" in the worst window" if len(windows) > 1 else "") + ", ms"
-    )
-    parts.append(bars(worst, [(name, late[name]) for name in first[:20]], _COLOURS[1]))
-    rows = [[row["window"][:19].replace("T", " ") or "all", *list(row.values())[1:]] for row in result.rows]
-    parts.append(table(("window (UTC)", *result.by, *result.MEASURES), rows))
-    return page(f"Statistics of {result.source}", parts)
-
-
-def _range(result: StatsResult, windows: int) -> str:
-    """What was counted, in a sentence: how much, from when to when, in how many windows."""
-    if not result.rows:
-        return "<p>No messages.</p>"
-    times = [f"{text[:19].replace('T', ' ')}" for text in (result.first, result.last)]
-    when = f", stored from {times[0]} to {times[1]} UTC" if result.first else ""
-    of = "in one window" if windows == 1 else f"in {windows:,} windows"
-    of += "" if result.window == "all" else f" of {escape(result.window)}"
-    return f"<p>{result.messages:,} messages, {result.bytes:,} stored bytes{when}, {of}.</p>"

@@ -6,10 +6,9 @@ what     value, and the properties: KEYS, TAGS, … each a text column, written 
 
 from __future__ import annotations
 
-import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,19 +18,23 @@ from isal import isal_zlib
 from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError, PenstockError
 from penstock.spark.kernel import encode
+from penstock.spark.kernel.buffers import Longs, Octets
 from penstock.wire.codes import SYS_COMPRESSED
 from penstock.wire.record import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, format_properties
+from penstock.wire.staged import piece_head
 
 # What a copied message must not carry into its new life: instructions to the broker, and what the columns say.
 _DROPPED = frozenset(
     ("KEYS", "TAGS", "WAIT", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TRAN_MSG", "PGROUP",
      "REAL_TOPIC", "REAL_QID", "CLUSTER", "PSEQ", "__SHARDINGKEY")
 )  # fmt: skip
-_PIECE, _WHERE = struct.Struct(">IBB"), struct.Struct(">iiqI")
 
 
-class Piece(NamedTuple):
-    """So many messages for one queue, as `broker.staging` draws them; from `start` on they are a batch send's body."""
+Columns = Mapping[str, pa.Array]
+
+
+class EncodedPart(NamedTuple):
+    """So many messages for one queue, as `wire.staged` draws them; from `start` on they are a batch send's body."""
 
     queue: MessageQueue
     data: bytes
@@ -48,16 +51,16 @@ class _Text(NamedTuple):
     """One property of all rows: what stands before the text, and the text as kernel buffers."""
 
     prefix: bytes
-    data: Any
-    offsets: Any
-    valid: Any
+    data: Octets
+    offsets: Longs
+    valid: Octets
 
-    def sizes(self) -> Any:
+    def sizes(self) -> Longs:
         """Bytes it takes in each row."""
         return np.where(self.valid != 0, np.diff(self.offsets) + len(self.prefix), 0)
 
 
-class Rows:
+class RowEncoder:
     """Encodes the batches of one task. `queues_of(topic)` names the queues that can be written; rows without a queue of
     their own are dealt out from `turn` on."""
 
@@ -83,7 +86,7 @@ class Rows:
         """Over which brokers' queues the rows of each topic were dealt out."""
         return {topic: sorted({queue.broker for queue in queues}) for topic, queues in self._queues.items()}
 
-    def pieces(self, batch: pa.RecordBatch) -> Iterator[Piece]:
+    def pieces(self, batch: pa.RecordBatch) -> Iterator[EncodedPart]:
         """The batch's rows, each queue's in their order."""
         if not batch.num_rows:
             return
@@ -124,11 +127,11 @@ class Rows:
                 encode.heads(out, at, part, data, offsets, sizes)
                 for text in texts:
                     encode.texts(out, at, begun, part, text.prefix, text.data, text.offsets, text.valid)
-                found = _piece(queue, delayed, sys_flag, now_ms, len(part), out)
-                yield Piece(queue, found, len(part), len(found) - len(out), sys_flag)
+                piece = _piece(queue, delayed, sys_flag, now_ms, len(part), out)
+                yield EncodedPart(queue, piece, len(part), len(piece) - len(out), sys_flag)
         self.count += batch.num_rows
 
-    def _at(self, bad: Any) -> str:
+    def _at(self, bad: pa.Array) -> str:
         """Where the first bad row is, for people."""
         return (
             f"row {self.count + int(np.argmax(np.asarray(bad.to_numpy(zero_copy_only=False), bool)))} of this partition"
@@ -136,7 +139,7 @@ class Rows:
 
     # -- properties
 
-    def _texts(self, columns: Mapping[str, Any], due: Any) -> Iterator[_Text]:
+    def _texts(self, columns: Columns, due: pa.Array | None) -> Iterator[_Text]:
         keys = columns.get("key")
         if keys is not None:
             keys = self._utf8(keys, "key")
@@ -154,7 +157,7 @@ class Rows:
         if "properties" in columns or "headers" in columns:
             yield self._text(b"", self._more(columns), checked=True)
 
-    def _text(self, prefix: bytes, column: Any, *, checked: bool = False) -> _Text:
+    def _text(self, prefix: bytes, column: pa.Array, *, checked: bool = False) -> _Text:
         data, offsets = _buffers(column)
         valid = np.asarray(column.is_valid().to_numpy(zero_copy_only=False), bool) & (np.diff(offsets) > 0)
         used = data[offsets[0] : offsets[-1]]
@@ -165,14 +168,14 @@ class Rows:
                 raise Rejected(f"{self._at(bad)} has a byte 1 or 2 in its {name}: properties are separated by these")
         return _Text(prefix, data, offsets, valid.view(np.uint8))
 
-    def _utf8(self, column: Any, name: str) -> Any:
+    def _utf8(self, column: pa.Array, name: str) -> pa.Array:
         try:
             return column.cast(pa.string())
         except pa.ArrowInvalid:
             bad = pa.array([not _is_text(v) for v in column.to_pylist()])
             raise Rejected(f"{self._at(bad)} has a {name} that is not UTF-8 text") from None
 
-    def _more(self, columns: Mapping[str, Any]) -> Any:
+    def _more(self, columns: Columns) -> pa.Array:
         """The columns properties and headers as property texts."""
         none = [None] * len(columns["value"])
         maps = columns["properties"].to_pylist() if "properties" in columns else none
@@ -191,8 +194,8 @@ class Rows:
     # -- queues
 
     def _parts(
-        self, columns: Mapping[str, Any], texts: list[_Text], due: Any
-    ) -> Iterator[tuple[MessageQueue, bool, Any]]:
+        self, columns: Columns, texts: list[_Text], due: pa.Array | None
+    ) -> Iterator[tuple[MessageQueue, bool, Longs]]:
         """(queue, whether these rows are delayed, their numbers in order)."""
         count = len(columns["value"])
         late = np.zeros(count, bool) if due is None else np.asarray(due.is_valid().to_numpy(zero_copy_only=False), bool)
@@ -208,7 +211,7 @@ class Rows:
                 first = part[0]
                 yield queues[int(chosen[first])], bool(late[rows][first]), np.ascontiguousarray(rows[part])
 
-    def _by_topic(self, columns: Mapping[str, Any], count: int) -> Iterator[tuple[str, Any]]:
+    def _by_topic(self, columns: Columns, count: int) -> Iterator[tuple[str, Longs]]:
         if self._topic is not None:
             yield self._topic, np.arange(count, dtype=np.int64)
             return
@@ -222,13 +225,13 @@ class Rows:
 
     def _choose(
         self,
-        columns: Mapping[str, Any],
+        columns: Columns,
         texts: list[_Text],
         count: int,
         queues: list[MessageQueue],
-        rows: Any,
+        rows: Longs,
         topic: str,
-    ) -> Any:
+    ) -> Longs:
         """The index in `queues` of every row of the batch; only those of `rows` are asked for."""
         chosen = np.full(count, -1, np.int64)
         own = columns.get("partition")
@@ -256,14 +259,15 @@ class Rows:
         return chosen
 
 
-def _piece(queue: MessageQueue, delayed: bool, sys_flag: int, born_ms: int, count: int, messages: Any) -> bytes:
-    name = queue.topic.encode()
-    rest = _WHERE.pack(queue.queue_id, sys_flag, born_ms, count)
-    head = _PIECE.pack(2 + len(name) + len(rest) + len(messages), delayed, len(name))
-    return b"".join((head, name, rest, messages.data))
+def _piece(queue: MessageQueue, delayed: bool, sys_flag: int, born_ms: int, count: int, messages: Octets) -> bytes:
+    head = piece_head(
+        queue.topic.encode(), queue.queue_id, delayed=delayed, sys_flag=sys_flag, born_ms=born_ms, count=count,
+        size=len(messages),
+    )  # fmt: skip
+    return b"".join((head, messages.data))
 
 
-def _cut(rows: Any, sizes: Any, most: int) -> Iterator[Any]:
+def _cut(rows: Longs, sizes: Longs, most: int) -> Iterator[Longs]:
     """Parts of the rows, each of at most so many bytes, or one row."""
     ends = np.cumsum(sizes)
     if len(rows) and ends[-1] <= most:
@@ -276,7 +280,7 @@ def _cut(rows: Any, sizes: Any, most: int) -> Iterator[Any]:
         before, begin = int(ends[end - 1]), end
 
 
-def _due_ms(columns: Mapping[str, Any], now_ms: int) -> Any:
+def _due_ms(columns: Columns, now_ms: int) -> pa.Array | None:
     """When each row is due, null for at once; None when no row is delayed."""
     found = None
     if "delayMs" in columns:
@@ -287,13 +291,13 @@ def _due_ms(columns: Mapping[str, Any], now_ms: int) -> Any:
     return found if found is not None and found.null_count < len(found) else None
 
 
-def _binary(column: Any) -> Any:
+def _binary(column: pa.Array) -> pa.Array:
     if not (pa.types.is_binary(column.type) or pa.types.is_string(column.type)):
         raise ConfigError(f"column value is {column.type}, not binary or string")
     return column
 
 
-def _buffers(column: Any) -> tuple[Any, Any]:
+def _buffers(column: pa.Array) -> tuple[Octets, Longs]:
     """(data, offsets) of a binary or string array, as the kernel takes them."""
     _, offsets, data = column.buffers()
     begin = column.offset

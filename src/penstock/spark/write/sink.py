@@ -11,9 +11,9 @@ from __future__ import annotations
 import logging
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
@@ -25,9 +25,10 @@ from penstock.spark.write.options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark import TaskContext
     from pyspark.sql.types import StructType
 
-    from penstock.spark.write.rows import Rows
+    from penstock.spark.write.rows import RowEncoder
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +78,10 @@ class _Chunks:
 
 def _rows(
     options: SinkOptions, client: StageClient, batch: int, partition: int, layout: Mapping[str, list[str]]
-) -> Rows:
-    from penstock.spark.write.rows import Rows
+) -> RowEncoder:
+    from penstock.spark.write.rows import RowEncoder
 
-    return Rows(
+    return RowEncoder(
         lambda topic: client.queues_to_write(topic, layout.get(topic, ())),
         topic=options.topic or options.path,
         turn=batch + partition,
@@ -133,7 +134,7 @@ def write(options: SinkOptions, run: SinkRun, batch: int, partition: int, batche
     return Staged(run, batch, partition, stage(options, run, batch, partition, batches))
 
 
-def commit(options: SinkOptions, messages: list[Any], batch: int) -> None:
+def commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None], batch: int) -> None:
     """What the driver does when all tasks are done."""
     staged = sorted((m for m in messages if isinstance(m, Staged)), key=lambda m: m.partition)
     if not staged or options.commit_mode != "batch":
@@ -143,14 +144,14 @@ def commit(options: SinkOptions, messages: list[Any], batch: int) -> None:
         log.info("batch %d of sink %s was published before", batch, staged[0].run.sink)
 
 
-def abort(options: SinkOptions, messages: list[Any]) -> None:
+def abort(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Spark gives a batch up; best effort, the brokers clean up by rule."""
     staged = [m for m in messages if isinstance(m, Staged)]
     if staged and options.commit_mode == "batch":
         client_of(options).drop(staged[0].run, [m.sealed for m in staged])
 
 
-def _context() -> Any:
+def _context() -> TaskContext:
     from pyspark import TaskContext
 
     context = TaskContext.get()

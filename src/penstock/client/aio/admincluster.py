@@ -1,0 +1,93 @@
+"""What every administration call stands on: name servers and masters are asked, and answer with JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from penstock.client.aio.cluster import Cluster
+from penstock.client.routes import Json
+from penstock.clock import Clock
+from penstock.errors import NoRoute, WireError
+from penstock.wire.codes import (
+    RequestCode,
+)
+from penstock.wire.fastjson import loads
+from penstock.wire.remoting import RemotingCommand
+
+QUEUE_COUNT = 8  # of a new topic, on each broker
+AT_ONCE = 256  # requests on their way, of calls that make many
+
+
+@dataclass(frozen=True)
+class ClusterInfo:
+    """`brokers`: broker name to broker id to address; `clusters`: cluster to its broker names."""
+
+    brokers: dict[str, dict[int, str]]
+    clusters: dict[str, list[str]]
+
+
+class ClusterAdmin:
+    """A client that looks at a cluster; of one event loop."""
+
+    def __init__(
+        self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 10.0, clock: Clock | None = None
+    ) -> None:
+        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock)
+
+    async def start(self) -> Self:
+        """Connect to a name server. ConnectionLost when none answers."""
+        await self._cluster.start()
+        return self
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._cluster.close()
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def cluster_info(self) -> ClusterInfo:
+        """Which brokers there are."""
+        value = await self._json(RequestCode.GET_BROKER_CLUSTER_INFO)
+        try:
+            brokers = {
+                str(name): {int(i): str(address) for i, address in data["brokerAddrs"].items()}
+                for name, data in (value.get("brokerAddrTable") or {}).items()
+            }
+            clusters = {str(c): list(map(str, names)) for c, names in (value.get("clusterAddrTable") or {}).items()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise WireError(f"not a cluster: {error!r}") from error
+        return ClusterInfo(brokers, clusters)
+
+    async def _own(self, address: str, code: RequestCode, **ext: str) -> Json:
+        value = loads((await self._cluster.ask(address, RemotingCommand(code, dict(ext)))).body)
+        if not isinstance(value, dict):
+            raise WireError("the body is no object")
+        return value
+
+    async def _json(self, code: int, ext: dict[str, str] | None = None) -> Json:
+        value = loads((await self._cluster.ask_registry(RemotingCommand(code, ext))).body)
+        if not isinstance(value, dict):
+            raise WireError("the body is no object")
+        return value
+
+    async def _names(self, code: int) -> list[str]:
+        return list(map(str, (await self._json(code)).get("topicList") or ()))
+
+    async def _masters(self, broker: str | None = None) -> list[str]:
+        return list((await self._by_name(broker)).values())
+
+    async def _by_name(self, broker: str | None = None) -> dict[str, str]:
+        """Broker name to its master's address, of all or of one. NoRoute when there is none."""
+        brokers = (await self.cluster_info()).brokers
+        masters = {name: brokers[name][0] for name in sorted(brokers) if 0 in brokers[name] and broker in (None, name)}
+        if not masters:
+            raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
+        return masters

@@ -1,0 +1,122 @@
+"""Looking at queue topics, channels and delayed messages, and changing them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from penstock.client.aio.admincluster import ClusterAdmin
+from penstock.client.routes import Json
+from penstock.errors import BrokerRefused, NoRoute
+from penstock.wire.codes import (
+    RequestCode,
+    ResponseCode,
+)
+from penstock.wire.remoting import RemotingCommand
+
+QUEUE_COUNT = 8  # of a new topic, on each broker
+AT_ONCE = 256  # requests on their way, of calls that make many
+
+
+class QueueAdmin(ClusterAdmin):
+    """The administration of what NSQ clients see."""
+
+    # -- queue topics
+
+    async def queue_topics(self, topic: str = "") -> list[Json]:
+        """The topics that NSQ sees, or one of them: a row for each broker that has it, with its channels."""
+        found = []
+        for broker, address in (await self._by_name()).items():
+            after = ""
+            while True:
+                page = await self._own(address, RequestCode.QUEUE_TOPICS, topic=topic, after=after)
+                found += [{"broker": broker, **row} for row in page["topics"]]
+                after = page["next"]
+                if not after:
+                    break
+        return found
+
+    async def change_queue(
+        self,
+        topic: str,
+        action: Literal["add", "rm", "pause", "unpause", "empty"],
+        *,
+        channel: str = "",
+        level: str | None = None,
+        broker: str | None = None,
+    ) -> list[str]:
+        """Change a queue topic, or a channel of a topic of either kind, on every broker that has it; "add" makes it on
+        all, or on one `broker`. The brokers where it was done; NoRoute when none has it.
+
+        `level`, of a topic that is added: memory, os or disk; without it what the broker's rules say.
+        """
+        ext = {"topic": topic, "action": action} | ({"level": level} if level else {})
+        if channel:
+            ext["channel"] = channel
+        done = []
+        for name, address in (await self._by_name(broker)).items():
+            request = RemotingCommand(RequestCode.QUEUE_CHANGE, dict(ext))
+            answer = await self._cluster.call(address, request)
+            if answer.code == ResponseCode.SUCCESS:
+                done.append(name)
+            elif answer.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise BrokerRefused(answer.code, answer.remark or "")
+        if not done:
+            raise NoRoute(f"no broker has topic {topic!r}" + (f" with a channel {channel!r}" if channel else ""))
+        self._cluster.routes.pop(topic, None)
+        return done
+
+    # -- delayed messages
+
+    async def delayed(
+        self, *, topic: str = "", channel: str = "", text: str = "", key: str = "", limit: int = 100
+    ) -> list[Json]:
+        """The delayed messages of both kinds of topic, by due time: of a topic, for a channel or group, with a text in
+        the body, with a key or message id. Each has an `id`, ``broker/number``, for `cancel_delayed` and `fire_delayed`.
+        """
+        found = []
+        for broker, address in (await self._by_name()).items():
+            after = ""
+            rows: list[Json] = []
+            while len(rows) < limit:
+                page = await self._own(
+                    address, RequestCode.DELAYED_LIST,
+                    topic=topic, channel=channel, text=text, key=key, after=after, limit=str(limit - len(rows)),
+                )  # fmt: skip
+                rows += [{**row, "id": f"{broker}/{row['id']}"} for row in page["rows"]]
+                after = page["next"]
+                if not after:
+                    break
+            found += rows
+        return sorted(found, key=lambda row: (row["due"], row["id"]))[:limit]
+
+    async def delayed_counts(self, edges: Sequence[int], *, topic: str = "", channel: str = "") -> list[int]:
+        """How many are due before the first of these moments (ms), before the second …, and after the last."""
+        total = [0] * (len(edges) + 1)
+        moments = ",".join(map(str, edges))
+        for address in (await self._by_name()).values():
+            after = ""
+            while True:
+                page = await self._own(
+                    address, RequestCode.DELAYED_COUNT, edges=moments, topic=topic, channel=channel, after=after
+                )
+                total = [a + int(b) for a, b in zip(total, page["counts"], strict=True)]
+                after = page["next"]
+                if not after:
+                    break
+        return total
+
+    async def cancel_delayed(self, id_: str) -> Json:
+        """A delayed message is not to be delivered; its row. BrokerRefused when it is not there, or too late."""
+        return await self._one_delayed(RequestCode.DELAYED_CANCEL, id_)
+
+    async def fire_delayed(self, id_: str) -> Json:
+        """A delayed message is to be delivered now; its row. BrokerRefused when it is not there, or on its way."""
+        return await self._one_delayed(RequestCode.DELAYED_FIRE, id_)
+
+    async def _one_delayed(self, code: RequestCode, id_: str) -> Json:
+        broker, slash, number_ = id_.rpartition("/")
+        if not slash or not (number_.isascii() and number_.isdigit()):
+            raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")
+        address = (await self._by_name(broker))[broker]
+        return {**await self._own(address, code, id=number_), "id": id_}

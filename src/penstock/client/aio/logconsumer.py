@@ -1,0 +1,268 @@
+"""The message queues of a push consumer: taken, pulled, handed out, committed, given up.
+
+One task per queue pulls; an orderly consumer has another one per queue that hands the messages out in order. A message
+that failed goes back to the broker, which brings it again later and in the end puts it into the dead-letter topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+
+import msgspec
+
+from penstock.client import requests
+from penstock.client.aio.assigned import Assigned
+from penstock.client.aio.cluster import Cluster
+from penstock.client.aio.consumersettings import ConsumerSettings
+from penstock.client.aio.dispatch import Dispatcher
+from penstock.client.aio.giveback import GiveBack
+from penstock.client.aio.locks import MemberLocks
+from penstock.client.aio.offsets import BrokerOffsets, FileOffsets, Offsets
+from penstock.client.aio.pulling import Puller
+from penstock.client.conversation import number
+from penstock.client.results import Outcome, Reject, Retry
+from penstock.client.routes import MessageQueue
+from penstock.client.subscriptions import Subscription, start_ms
+from penstock.errors import ClientError, Closed, WireError
+from penstock.message import ReceivedMessage
+from penstock.wire.codes import RETRY_PREFIX
+
+log = logging.getLogger("penstock.client")
+
+COMMIT_SOON_S = 0.02  # what is settled is committed so soon: a stopped process brings little of it again
+COMMIT_FILE_S = 0.5
+COMMIT_AGAIN_S = 5.0
+GIVE_BACK_WAIT_S = 5.0
+ORDERLY_WAIT_S = 1.0
+CLOSE_S = 5.0  # how long listeners may take when their queue is given up
+
+
+class Pulled:
+    """Messages in hand of one message queue (a `Hand`)."""
+
+    __slots__ = ("_assigned", "_consumer")
+
+    def __init__(self, consumer: LogConsumer, assigned: Assigned) -> None:
+        self._consumer = consumer
+        self._assigned = assigned
+
+    @property
+    def gone(self) -> bool:
+        return self._assigned.dropped
+
+    def begin(self, for_s: float | None) -> None:
+        """A pulled message has no timeout."""
+
+    async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        await self._consumer.settle(self._assigned, message, outcome)
+
+    async def extend(self, message: ReceivedMessage) -> None:
+        """A pulled message has no timeout."""
+
+
+class LogConsumer:
+    """The queues that one member of a group reads now."""
+
+    def __init__(self, cluster: Cluster, settings: ConsumerSettings, dispatcher: Dispatcher) -> None:
+        self.assigned: dict[MessageQueue, Assigned] = {}
+        self.orderly = settings.orderly
+        self._cluster = cluster
+        self._settings = settings
+        self._group = settings.group
+        self._dispatcher = dispatcher
+        self._offsets: Offsets = (
+            BrokerOffsets(cluster, self._group)
+            if settings.shared
+            else FileOffsets(settings.offsets_folder / f"{self._group}.json")
+        )
+        self._locks = MemberLocks(cluster, self._group) if settings.orderly and settings.shared else None
+        self._give_back = GiveBack(cluster, self._group, settings.attempts_max)
+        self._puller = Puller(cluster, settings, self._hand_out)
+        self._settled = asyncio.Event()
+
+    # -- life
+
+    async def open(self) -> None:
+        """Read the offsets that are kept here."""
+        await self._offsets.open()
+
+    def start(self) -> None:
+        """Keep committing, and keep the locks."""
+        self._cluster.spawn(self._keep_offsets())
+        if self._locks is not None:
+            self._cluster.spawn(self._locks.keep(self.assigned))
+
+    def stop(self) -> None:
+        """Pull nothing more."""
+        for assigned in list(self.assigned.values()):
+            assigned.stop()
+
+    async def close(self) -> None:
+        """Commit and unlock every queue."""
+        await asyncio.gather(*(self._release(assigned) for assigned in self.assigned.values()))
+        self.assigned.clear()
+
+    # -- queues come and go
+
+    async def lock(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Those of these queues that this member may read: all, or the ones it could lock."""
+        return await self._locks.lock(queues) if self._locks is not None else set(queues)
+
+    async def start_offset(self, queue: MessageQueue) -> int:
+        """Where to begin: the committed offset, else what the setting `start` says."""
+        committed = await self._offsets.get(queue)
+        if committed is not None:
+            return committed
+        moment = start_ms(self._settings.start)
+        if queue.topic.startswith(RETRY_PREFIX) or self._settings.start == "first":
+            request = requests.min_offset(queue)
+        elif moment is not None:
+            request = requests.offset_at(queue, moment, lower=True)
+        else:
+            request = requests.max_offset(queue)
+        return number(await self._cluster.ask_queue(queue, request), "offset")
+
+    def take(self, queue: MessageQueue, subscription: Subscription, offset: int) -> None:
+        """Read a queue from this offset on."""
+        assigned = self.assigned[queue] = Assigned(queue, subscription, offset)
+        assigned.pull_by(self._cluster.spawn(self._puller.run(assigned)))
+        if self.orderly:
+            assigned.work_by(self._cluster.spawn(self._work_in_order(assigned)))
+        log.debug("group %s takes %s from %d on", self._group, queue, offset)
+
+    async def drop(self, queue: MessageQueue) -> None:
+        """Give a queue up."""
+        assigned = self.assigned.pop(queue, None)
+        if assigned is None:
+            return
+        assigned.stop()
+        if self.orderly:
+            self._cluster.spawn(self._release(assigned))  # not before the message in hand is done
+        else:
+            await self._release(assigned)
+
+    async def drop_topic(self, topic: str) -> None:
+        """Give the queues of a topic up."""
+        for queue in [queue for queue in self.assigned if queue.topic == topic]:
+            await self.drop(queue)
+
+    def interrupt(self, subscription: Subscription) -> list[Assigned]:
+        """Stop pulling what is read of a topic that is subscribed to anew; `go_on` with these queues afterwards."""
+        again = [assigned for queue, assigned in self.assigned.items() if queue.topic == subscription.topic]
+        for assigned in again:
+            assigned.resubscribe(subscription)
+        return again
+
+    def go_on(self, interrupted: list[Assigned]) -> None:
+        """Pull these queues again, those that were not dropped meanwhile."""
+        for assigned in interrupted:
+            if not assigned.dropped:
+                assigned.pull_by(self._cluster.spawn(self._puller.run(assigned)))
+
+    async def _release(self, assigned: Assigned) -> None:
+        """Commit, and unlock, a queue that was stopped."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_S):
+                await assigned.idle.wait()
+        assigned.cancel()
+        try:
+            await self._commit(assigned)
+            if self._locks is not None:
+                await self._locks.unlock(assigned.queue)
+        except (ClientError, WireError, Closed) as error:
+            log.warning("group %s could not commit %s: %s", self._group, assigned.queue, error)
+
+    async def move(self, offsets: dict[MessageQueue, int]) -> None:
+        """Stop reading these queues, whose next reader begins at these offsets; messages in hand are let go."""
+        for queue, offset in offsets.items():
+            assigned = self.assigned.pop(queue, None)
+            if assigned is not None:
+                assigned.forget_position()
+                assigned.stop()
+                assigned.cancel()
+            await self._offsets.commit(queue, offset)
+
+    # -- messages
+
+    def _hand_out(self, assigned: Assigned, messages: list[ReceivedMessage], next_offset: int) -> None:
+        assigned.window.add(messages, next_offset)
+        for message in messages:
+            origin = message.properties.get("RETRY_TOPIC")
+            if origin and assigned.queue.topic.startswith(RETRY_PREFIX):
+                message = msgspec.structs.replace(message, topic=origin)
+            if self.orderly:
+                assigned.inbox.put_nowait(message)
+            else:
+                self._dispatcher.offer(Pulled(self, assigned), message)
+
+    async def _work_in_order(self, assigned: Assigned) -> None:
+        while not assigned.dropped:
+            message = await assigned.inbox.get()
+            assigned.idle.clear()
+            try:
+                await self._settle_in_order(assigned, message)
+            finally:
+                assigned.idle.set()
+
+    async def _settle_in_order(self, assigned: Assigned, message: ReceivedMessage) -> None:
+        """Have one message worked on, again and again in place, until it is settled."""
+        listeners = self._dispatcher.listeners
+        while not assigned.dropped:
+            if self._locks is not None:
+                await self._locks.wait(assigned)
+            if not listeners.take(message.topic):
+                await self._dispatcher.iterated(Pulled(self, assigned), message)
+                return
+            outcome = await listeners.call(message)
+            if not isinstance(outcome, Retry) or message.attempts >= self._settings.attempts_max:
+                await self.settle(assigned, message, Reject("attempts") if isinstance(outcome, Retry) else outcome)
+                return
+            message = msgspec.structs.replace(message, reconsume_times=message.reconsume_times + 1)
+            await asyncio.sleep(ORDERLY_WAIT_S if outcome.delay is None else outcome.delay)
+
+    async def settle(self, assigned: Assigned, message: ReceivedMessage, outcome: Outcome) -> None:
+        """A message is done or goes back to the broker, and only then its offset may move on."""
+        if outcome is not None:
+            if not self._settings.shared:
+                log.error("broadcast group %s gives up %s of %s", self._group, message.msg_id, message.topic)
+            else:
+                while not await self._give_back.give(assigned.queue, message, outcome):
+                    if assigned.dropped:
+                        return
+                    await asyncio.sleep(GIVE_BACK_WAIT_S)
+        assigned.settle(message.queue_offset)
+        self._settled.set()
+
+    # -- offsets
+
+    async def _keep_offsets(self) -> None:
+        outages = self._cluster.outages
+        soon_s = COMMIT_SOON_S if self._settings.shared else COMMIT_FILE_S
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(COMMIT_AGAIN_S):  # positions move without a message, too
+                    await self._settled.wait()
+            await asyncio.sleep(soon_s)  # those that are settled meanwhile go with it
+            self._settled.clear()
+            failed = False
+            for assigned in list(self.assigned.values()):
+                broker = f"broker {assigned.queue.broker}"
+                try:
+                    await self._commit(assigned)
+                    outages.answered(broker)
+                except (ClientError, WireError) as error:
+                    outages.failed(broker, f"group {self._group} commits {assigned.queue}", error)
+                    failed = True
+            if failed:
+                await asyncio.sleep(COMMIT_AGAIN_S)
+                self._settled.set()
+
+    async def _commit(self, assigned: Assigned) -> None:
+        """Tell the committed offset to the broker, or write it to the file."""
+        offset = assigned.uncommitted
+        if offset is not None:
+            await self._offsets.commit(assigned.queue, offset)
+            assigned.committed(offset)

@@ -1,0 +1,173 @@
+"""Membership in a group: heartbeats say what this member reads, and the members share the queues out among them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from typing import Literal
+
+from penstock.client.aio.channelconsumer import ChannelConsumer
+from penstock.client.aio.cluster import Cluster
+from penstock.client.aio.consumersettings import ConsumerSettings
+from penstock.client.aio.logconsumer import LogConsumer
+from penstock.client.rebalance import changes
+from penstock.client.routes import Json, Route
+from penstock.client.subscriptions import Subscription, consume_from
+from penstock.errors import ClientError, NoRoute, NotConnected, WireError
+from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
+from penstock.wire.fastjson import loads
+from penstock.wire.remoting import RemotingCommand
+
+log = logging.getLogger("penstock.client")
+
+REBALANCE_S = 20.0
+REBALANCE_SOON_S = 1.0  # when a route, a lock or a member list is still missing
+
+
+class Membership:
+    """One member of a consumer group: what it subscribed to, and which queues are its share."""
+
+    def __init__(
+        self, cluster: Cluster, settings: ConsumerSettings, logs: LogConsumer, channels: ChannelConsumer
+    ) -> None:
+        self.subscriptions: dict[str, Subscription] = {}
+        self._cluster = cluster
+        self._settings = settings
+        self._name = settings.group
+        self._logs = logs
+        self._channels = channels
+        self._rebalance_wanted = asyncio.Event()
+        self._closing = False
+
+    def heartbeat(self) -> Json:
+        """The producer and consumer sets that this member's heartbeats carry."""
+        return {
+            "producerDataSet": [],
+            "consumerDataSet": [
+                {
+                    "groupName": self._name,
+                    "consumeType": "CONSUME_PASSIVELY",
+                    "messageModel": "CLUSTERING" if self._settings.shared else "BROADCASTING",
+                    "consumeFromWhere": consume_from(self._settings.start),
+                    "subscriptionDataSet": [s.as_json() for s in self.subscriptions.values()],
+                    "unitMode": False,
+                }
+            ],
+        }
+
+    async def members_changed(self, command: RemotingCommand) -> None:
+        """A broker says that members came or went."""
+        if command.ext.get("consumerGroup", self._name) == self._name:
+            self.rebalance_soon()
+
+    def rebalance_soon(self) -> None:
+        """Share the queues out anew, in the background."""
+        self._rebalance_wanted.set()
+
+    def subscribe(self, topic: str, expression: str = "*", kind: Literal["TAG", "SQL92"] = "TAG") -> Subscription:
+        """Want a topic; nothing is asked of a broker yet."""
+        subscription = Subscription(topic, expression, kind, self._cluster.clock.now_ms())
+        self.subscriptions[topic] = subscription
+        return subscription
+
+    def start(self) -> None:
+        """Keep the queues shared out."""
+        self._cluster.spawn(self._keep_balance())
+
+    def close(self) -> None:
+        """Take no queue any more."""
+        self._closing = True
+
+    async def join(self, topics: list[str]) -> None:
+        """Make the brokers of some topics know this member, then share the queues out."""
+        for topic in topics:
+            try:
+                route = await self._route(topic, fresh=True)
+            except (ClientError, WireError) as error:
+                log.info("group %s: no route of %s yet: %s", self._name, topic, error)
+                continue
+            if route.kind == "queue":
+                self._follow(topic, route)
+        await self._cluster.send_heartbeats()
+        self.rebalance_soon()
+
+    def _follow(self, topic: str, route: Route) -> None:
+        """Read the group's channel of a queue topic at the brokers of its route."""
+        if (subscription := self.subscriptions.get(topic)) is not None:
+            self._channels.follow(topic, subscription.expression, route.nsq)
+
+    async def _route(self, topic: str, *, fresh: bool = False) -> Route:
+        of_group = topic.startswith((RETRY_PREFIX, DLQ_PREFIX))  # only log topics have these
+        kind: Literal["any", "queue"] = "queue" if self._settings.kind == "queue" and not of_group else "any"
+        return await self._cluster.route(topic, fresh=fresh, kind=kind)
+
+    def _topics(self) -> list[str]:
+        """What is to be shared out; the retry topic only beside a log topic, for queue topics have none."""
+        routes = (self._cluster.routes.get(topic) for topic in self.subscriptions)
+        logs = any(route is not None and route.kind == "log" for route in routes)
+        return [topic for topic in self.subscriptions if logs or not topic.startswith(RETRY_PREFIX)]
+
+    async def _keep_balance(self) -> None:
+        wait_s = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):  # wait_for may lose a cancellation that comes with the event
+                    await self._rebalance_wanted.wait()
+            self._rebalance_wanted.clear()
+            complete, outages = True, self._cluster.outages
+            for topic in self._topics():
+                try:
+                    complete &= await self._rebalance(topic)
+                    outages.answered(f"the sharing of {topic}")
+                except NoRoute:
+                    complete = False
+                except NotConnected as error:
+                    log.info("group %s cannot share out %s now: %s", self._name, topic, error)
+                    complete = False
+                except (ClientError, WireError) as error:
+                    outages.failed(f"the sharing of {topic}", f"group {self._name}", error)
+                    complete = False
+            wait_s = REBALANCE_S if complete else REBALANCE_SOON_S
+
+    async def _rebalance(self, topic: str) -> bool:
+        """Take and give up queues of a topic; whether all that is this member's share could be taken."""
+        route = await self._route(topic)
+        if route.kind == "queue":
+            self._follow(topic, route)
+            return True
+        queues = sorted(route.subscribe_queues())
+        if self._settings.shared:
+            members = await self._members(topic)
+            if self._cluster.client_id not in members:
+                await self._cluster.send_heartbeats()
+                return False
+            share = list(self._settings.allocate(self._cluster.client_id, queues, members))
+        else:
+            share = queues
+        gone, new = changes(self._logs.assigned, share, topic)
+        for queue in gone:
+            await self._logs.drop(queue)
+        locked = await self._logs.lock(new)
+        for queue in new:
+            if queue in locked and topic in self.subscriptions and not self._closing:
+                offset = await self._logs.start_offset(queue)
+                self._logs.take(queue, self.subscriptions[topic], offset)
+        return len(locked) == len(new)
+
+    async def _members(self, topic: str) -> list[str]:
+        """The client ids of the group, sorted; empty when the brokers do not know it yet."""
+        request = RemotingCommand(RequestCode.GET_CONSUMER_LIST_BY_GROUP, {"consumerGroup": self._name})
+        route = await self._cluster.route(topic)
+        failed: ClientError = NoRoute(f"no broker serves topic {topic!r}")
+        for broker in route.brokers:
+            try:
+                answer = await self._cluster.call(route.read_address(broker) or "", request)
+            except ClientError as error:
+                failed = error
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                return []
+            found = loads(answer.body)
+            return sorted(map(str, found.get("consumerIdList") or ())) if isinstance(found, dict) else []
+        raise failed

@@ -1,0 +1,125 @@
+"""What a client says to name servers and brokers, without saying how: no socket, no loop, no thread here.
+
+A conversation is a generator. It yields a `Call` and is sent the answer, or the error is thrown into it; what it returns is
+the result. `aio.cluster` drives conversations over its connections, `reader` over blocking sockets:
+
+    talk = directory.ask_queue(queue, request)      call = next(talk)      call = talk.send(answer) …      StopIteration
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Literal, NamedTuple, TypeVar
+
+from penstock.client import requests
+from penstock.client.routes import MessageQueue, Route, join_address, parse_route, split_addresses
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, Refused, TimedOut, WireError
+from penstock.wire.codes import MASTER_ID, ResponseCode, read_int
+from penstock.wire.remoting import RemotingCommand
+
+T = TypeVar("T")
+OK = (ResponseCode.SUCCESS,)
+
+
+class Call(NamedTuple):
+    """Ask this address and hand back the answer, whatever its code."""
+
+    address: str
+    command: RemotingCommand
+
+
+Conversation = Generator[Call, RemotingCommand, T]
+
+
+class Directory:
+    """The name servers a client asks, the one that answered last first, and the routes they gave.
+
+    `kind` is what routes are asked for: "" finds log topics alone, "any" queue topics too. `route_learned` is called after
+    every route that a conversation asked for again: with the error where there was one.
+    """
+
+    def __init__(
+        self,
+        registry: str,
+        kind: Literal["", "any"] = "",
+        route_learned: Callable[[str, ClientError | WireError | None], None] = lambda topic, error: None,
+    ) -> None:
+        self.registries = [join_address(*address) for address in split_addresses(registry)]
+        self.routes: dict[str, Route] = {}
+        self._kind = kind
+        self._route_learned = route_learned
+
+    def answered_not(self, address: str) -> None:
+        """Ask this name server last from now on."""
+        self.registries.remove(address)
+        self.registries.append(address)
+
+    def ask_registry(self, command: RemotingCommand, results: tuple[int, ...] = OK) -> Conversation[RemotingCommand]:
+        """The answer of the first name server that answers."""
+        lost: ClientError | None = None
+        for address in list(self.registries):
+            try:
+                answer = yield Call(address, command)
+            except (ConnectionLost, TimedOut) as error:
+                lost = error
+                self.answered_not(address)
+                continue
+            return checked(answer, results)
+        assert lost is not None
+        raise lost
+
+    def find_route(self, topic: str, kind: str | None = None) -> Conversation[Route]:
+        """Ask where a topic lives. NoRoute when nobody serves it; its old route is forgotten then."""
+        request = requests.route(topic, self._kind if kind is None else kind)
+        answer = yield from self.ask_registry(request, (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST))
+        if answer.code != ResponseCode.SUCCESS:
+            self.routes.pop(topic, None)
+            raise NoRoute(f"no broker serves topic {topic!r}")
+        route = self.routes[topic] = parse_route(topic, answer.body)
+        return route
+
+    def refresh_route(self, topic: str) -> Conversation[None]:
+        """Ask for a route again; while no name server answers the old one stays."""
+        try:
+            yield from self.find_route(topic)
+        except (ClientError, WireError) as error:
+            self._route_learned(topic, error)
+        else:
+            self._route_learned(topic, None)
+
+    def ask_queue(
+        self, queue: MessageQueue, command: RemotingCommand, results: tuple[int, ...] = OK
+    ) -> Conversation[RemotingCommand]:
+        """The answer of the master of a queue's broker; after a lost connection once more with a fresh route."""
+        if queue.topic not in self.routes:
+            yield from self.find_route(queue.topic)
+        try:
+            return checked((yield Call(self.address(queue), command)), results)
+        except (ConnectionLost, NoRoute):
+            yield from self.refresh_route(queue.topic)
+            return checked((yield Call(self.address(queue), command)), results)
+
+    def address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
+        """The address to read a queue at, by the route that is known. NoRoute when its broker is away."""
+        route = self.routes.get(queue.topic)
+        if route is None:
+            raise NoRoute(f"no broker serves topic {queue.topic!r}")
+        address = route.read_address(queue.broker, broker_id)
+        if address is None:
+            raise NoRoute(f"broker {queue.broker!r} is away")
+        return address
+
+
+def checked(answer: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingCommand:
+    """The answer itself. BrokerRefused when its code is not one of `results`."""
+    if answer.code not in results:
+        raise BrokerRefused(answer.code, answer.remark or "")
+    return answer
+
+
+def number(answer: RemotingCommand, name: str) -> int:
+    """A number of an answer's header. WireError when it is not there."""
+    try:
+        return read_int(name, answer.ext.get(name, ""))
+    except Refused as error:
+        raise WireError(f"answer with code {answer.code}: {error}") from None

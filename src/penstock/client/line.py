@@ -1,0 +1,114 @@
+"""One connection with plain blocking sockets."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import time
+from struct import Struct
+
+from penstock.errors import ConnectionLost, TimedOut, WireError
+from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
+from penstock.words import FRAME_BYTES_MAX
+
+_TIMEVAL = Struct("@ll")
+
+
+class Line:
+    """One connection; requests are answered in turn, an answer that nobody waits for any more is passed over."""
+
+    def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
+        try:
+            self._socket = socket.create_connection(address, timeout_s)
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # The system keeps the time, and so a body of megabytes can be waited for in one call.
+        self._socket.settimeout(None)
+        self._patience = 0.0
+        self._wait_at_most(timeout_s)
+        self._opaques = itertools.count(1)
+
+    def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """The answer. TimedOut and ConnectionLost leave the line unusable."""
+        self.ask(command, timeout_s)
+        return command if command.flag & FLAG_ONEWAY else self.hear(command, timeout_s)
+
+    def ask(self, command: RemotingCommand, timeout_s: float) -> None:
+        """Send a request; errors as of `call`."""
+        command.opaque = next(self._opaques) & 0x7FFFFFFF
+        try:
+            self._wait_at_most(timeout_s)
+            self._socket.sendall(encode(command))
+        except BlockingIOError as error:
+            raise TimedOut(f"request {command.code} could not be sent within {timeout_s:g} s") from error
+        except OSError as error:
+            raise ConnectionLost(f"connection broke: {error}") from error
+
+    def hear(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
+        """The answer to a request that was sent; errors as of `call`."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            while True:
+                answer = self._receive(deadline)
+                if answer.response and answer.opaque == command.opaque:
+                    return answer
+        except TimeoutError as error:
+            raise TimedOut(f"no answer to request {command.code} within {timeout_s:g} s") from error
+        except OSError as error:
+            raise ConnectionLost(f"connection broke: {error}") from error
+
+    def next_answer(self, timeout_s: float) -> RemotingCommand:
+        """The next answer on the line, whichever request it is to: of requests sent ahead they come in order."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            while True:
+                answer = self._receive(deadline)
+                if answer.response:
+                    return answer
+        except TimeoutError as error:
+            raise TimedOut(f"no answer within {timeout_s:g} s") from error
+        except OSError as error:
+            raise ConnectionLost(f"connection broke: {error}") from error
+
+    def _receive(self, deadline: float) -> RemotingCommand:
+        prefix = self._exactly(8, deadline)
+        length = int.from_bytes(prefix[:4], "big")
+        mark = int.from_bytes(prefix[4:], "big")
+        header_size = mark & 0xFFFFFF
+        if not 4 <= length <= FRAME_BYTES_MAX or header_size > length - 4:
+            raise WireError(f"frame of {length} bytes with a header of {header_size}")
+        header = self._exactly(header_size, deadline)
+        return decode(mark >> 24, header, self._exactly(length - 4 - header_size, deadline))
+
+    def _exactly(self, size: int, deadline: float) -> bytes:
+        """So many bytes, received in place: nearly always in one call."""
+        if not size:
+            return b""
+        parts: list[bytes] = []
+        while size:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self._wait_at_most(left)
+            try:
+                part = self._socket.recv(size, socket.MSG_WAITALL)
+            except BlockingIOError:
+                raise TimeoutError from None
+            if not part:
+                raise ConnectionResetError("closed by the peer")
+            parts.append(part)
+            size -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _wait_at_most(self, seconds: float) -> None:
+        """Set how long one call to the system may take, when the time set before is not about the same."""
+        if not 0.9 * self._patience <= seconds <= self._patience:
+            self._patience = seconds
+            micros = max(int(seconds * 1_000_000), 1)
+            span = _TIMEVAL.pack(*divmod(micros, 1_000_000))
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
+
+    def close(self) -> None:
+        self._socket.close()

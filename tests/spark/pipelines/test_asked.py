@@ -1,0 +1,30 @@
+"""`pipelines.asked`: the keywords of a job."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.spark.pipelines import archive, redrive, replay, search, stats
+from penstock.spark.pipelines.asked import bound_ms, complete
+
+
+@pytest.mark.parametrize("job", [archive, redrive, replay, search, stats])
+def test_every_keyword_has_a_default(job) -> None:  # type: ignore[no-untyped-def]
+    assert job.DEFAULTS.keys() == job.Asked.__annotations__.keys()
+
+
+def test_what_is_given_wins_and_a_wrong_name_is_an_error() -> None:
+    assert complete({"a": 1}, {"a": 0, "b": 2}) == {"a": 1, "b": 2}
+    with pytest.raises(TypeError, match="'colour'"):
+        stats.run(None, colour="red")  # type: ignore[call-arg]
+
+
+def test_limits_in_time() -> None:
+    assert (bound_ms(""), bound_ms("1700000000000"), bound_ms("1970-01-01T00:00:01Z")) == (
+        None,
+        1_700_000_000_000,
+        1000,
+    )
+    with pytest.raises(ConfigError):
+        bound_ms("yesterday")
