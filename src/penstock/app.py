@@ -509,8 +509,8 @@ class Server:
         """Tell nsqlookupds of our topics, if we speak NSQ at all."""
         if "nsq" not in self._bound:
             return
-        from penstock.fronts.site import NSQ_VERSION
         from penstock.registration.announce import Announcer
+        from penstock.wire.names import NSQD_VERSION
 
         identity = {
             "broadcast_address": broadcast_address(config),
@@ -519,7 +519,7 @@ class Server:
             "tcp_port": config.broadcast_tcp_port or config.nsq_port,
             "topology_region": config.topology_region,
             "topology_zone": config.topology_zone,
-            "version": NSQ_VERSION,
+            "version": NSQD_VERSION,
         }
         announcer = self._process.announcer = Announcer(
             broker, identity, neighbour=lookupd, remote=self.addresses["nsq"]

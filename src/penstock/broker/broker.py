@@ -273,7 +273,7 @@ class Broker:
         """Hidden in lists of topics, not to be deleted."""
         config = self.config
         return name.lower().startswith("rmq_sys_") or name in (
-            "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX",
+            TEMPLATE_TOPIC.decode(), "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", SCHEDULE_TOPIC.decode(),
             "TRANS_CHECK_MAX_TIME_TOPIC", config.cluster_name, config.broker_name,
             f"{config.cluster_name}_REPLY_TOPIC",
         )  # fmt: skip
