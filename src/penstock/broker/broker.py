@@ -43,7 +43,7 @@ from penstock.broker.topics import (
 from penstock.broker.transactions import Transactions
 from penstock.clock import Clock
 from penstock.config import BrokerConfig
-from penstock.delivery.waiters import Waiters
+from penstock.delivery.waiters import Positions, Waiters
 from penstock.disk.files import Files
 from penstock.disk.tables import load, replace, save
 from penstock.errors import DiskFull, Refused, StoreError
@@ -162,7 +162,8 @@ class Broker:
         self.offsets = OffsetTable()
         self.clients = ClientTable()
         self.locks = QueueLocks()
-        self.holds = Waiters()
+        self.holds = Waiters()  # pulls, by message queue
+        self.stored = Positions()  # answers, by position of the log
         self.stats = Stats(self.counters)
         self._tell: Callable[[ConsumerGroup], None] = lambda group: None
         self._draft = Draft()
