@@ -423,17 +423,17 @@ class Server:
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, http: NsqHttp | None,
         tls: ssl.SSLContext | None,
     ) -> None:  # fmt: skip
-        from penstock.fronts.nsq import TOO_MANY, NsqFront
+        from penstock.fronts.nsq.front import TOO_MANY, NsqFront
 
-        front = NsqFront(broker)
-        front.tls_context = tls
-        self.add_front(front, http)
+        ask = None
         if config.auth_http_address:
             from penstock.authority import Authority
 
             authority = Authority(config, net.begin)
-            front.ask_authority = authority.ask
+            ask = authority.ask
             stack.push_async_callback(authority.close)
+        front = NsqFront(broker, tls, ask)
+        self.add_front(front, http)
         await net.listen(self._bound["nsq"], front.session, front.name, refusal=TOO_MANY)
 
     async def _start_remoting(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker) -> None:

@@ -38,10 +38,145 @@ _MEMBER_LENGTHS = bytes(len(name) for name in _MEMBERS)
 _TRUTH = b"truefalse"
 
 
-class HeaderScan:
+class JsonScan:
+    """The tokens of a JSON text, read in place: no object for a name or a value."""
+
+    def __init__(self) -> None:
+        self.truth = address(_TRUTH)
+        self.base = self.truth
+        self.key = 0  # where the last name begins
+        self.key_length = 0
+        self.value = 0  # the last whole number
+
+    def _utf8(self, unit: int, to: bytearray, tp: int) -> int:
+        """Write one code point as UTF-8; the position behind it."""
+        if unit < words.UTF8_ONE_BYTE_END:
+            to[tp] = unit
+            return tp + 1
+        more = 1
+        lead = words.UTF8_TWO_BYTES
+        if unit >= words.BEYOND_16_BITS:
+            more = words.UTF8_FOUR_BYTES_MORE
+            lead = words.UTF8_FOUR_BYTES
+        elif unit >= words.UTF8_TWO_BYTES_END:
+            more = 2
+            lead = words.UTF8_THREE_BYTES
+        to[tp] = lead | unit >> more * words.UTF8_NEXT_BITS
+        while more > 0:
+            more -= 1
+            tp += 1
+            to[tp] = words.UTF8_NEXT_BYTE | unit >> more * words.UTF8_NEXT_BITS & words.UTF8_NEXT_MASK
+        return tp + 1
+
+    def _hex4(self, p: int) -> int:
+        """The number that four hexadecimal digits spell, or -1."""
+        value = 0
+        for i in range(words.HEX4):
+            c = self.base[p + i]
+            if words.DIGIT_0 <= c <= words.DIGIT_9:
+                c -= words.DIGIT_0
+            else:
+                c = (c | words.LOWER_CASE) - words.HEX_LETTERS
+                if c < words.TEN or c > words.HEX_DIGIT_MAX:
+                    return -1
+            value = value << words.HEX_BITS | c
+        return value
+
+    def _key(self, p: int, end: int) -> int:
+        """Take a member's name, without escapes, and its colon; where the value begins, or -1."""
+        p = self._blank(p, end)
+        if p >= end or self.base[p] != words.QUOTE:
+            return -1
+        q = find2(self.base, p + 1, end, words.QUOTE, words.BACKSLASH)
+        if q < 0 or self.base[q] == words.BACKSLASH:
+            return -1
+        self.key = p + 1
+        self.key_length = q - p - 1
+        p = self._blank(q + 1, end)
+        if p >= end or self.base[p] != words.COLON:
+            return -1
+        p = self._blank(p + 1, end)
+        return p if p < end else -1
+
+    def _string_end(self, p: int, end: int) -> int:
+        """The closing quote of a string, looked for from p on, or -1 when it has none or an escape is not sound."""
+        while True:
+            p = find2(self.base, p, end, words.QUOTE, words.BACKSLASH)
+            if p < 0 or self.base[p] == words.QUOTE:
+                return p
+            if p + 1 >= end:
+                return -1
+            c = self.base[p + 1]
+            if c == 117:
+                unit = self._unit(p, end)
+                p += words.UNICODE_ESCAPE_BYTES
+                if unit < 0 or words.LOW_SURROGATE <= unit < words.SURROGATE_END:
+                    return -1
+                if words.HIGH_SURROGATE <= unit < words.LOW_SURROGATE:
+                    unit = self._unit(p, end)
+                    p += words.UNICODE_ESCAPE_BYTES
+                    if unit < words.LOW_SURROGATE or unit >= words.SURROGATE_END:
+                        return -1
+            elif (
+                c == words.QUOTE
+                or c == words.SLASH
+                or c == words.BACKSLASH
+                or c == 98
+                or c == 102
+                or c == 110
+                or c == 114
+                or c == 116
+            ):
+                p += 2
+            else:
+                return -1
+
+    def _unit(self, p: int, end: int) -> int:
+        """The UTF-16 unit that the escape at p spells, or -1 when there is none."""
+        if p + words.UNICODE_ESCAPE_BYTES > end or self.base[p] != words.BACKSLASH or self.base[p + 1] != 117:
+            return -1
+        return self._hex4(p + 2)
+
+    def _word(self, p: int, end: int) -> int:
+        """Behind a whole number, true or false, or -1. Java reads a null as no field: rare, and not ours."""
+        left = end - p
+        if left > words.TRUE_BYTES and same(self.base, p, self.truth, 0, words.TRUE_BYTES):
+            return p + words.TRUE_BYTES  # type: ignore[no-any-return]
+        if left > words.FALSE_BYTES and same(self.base, p, self.truth, words.TRUE_BYTES, words.FALSE_BYTES):
+            return p + words.FALSE_BYTES  # type: ignore[no-any-return]
+        return self._whole(p, end)
+
+    def _whole(self, p: int, end: int) -> int:
+        """Read a whole number as JSON writes it into `value`; the position behind it, or -1."""
+        base = self.base
+        negative = p < end and base[p] == words.MINUS
+        if negative:
+            p += 1
+        start = p
+        value = 0
+        while p < end and words.DIGIT_0 <= base[p] <= words.DIGIT_9:
+            if p - start == words.DIGITS_MAX:
+                return -1
+            value = value * words.TEN + base[p] - words.DIGIT_0
+            p += 1
+        if p == start or (base[start] == words.DIGIT_0 and (p - start > 1 or negative)):
+            return -1  # no digits, leading zeros, and -0, whose text is another
+        if p < end and (base[p] == words.POINT or (base[p] | words.LOWER_CASE) == 101):
+            return -1
+        self.value = -value if negative else value
+        return p
+
+    def _blank(self, p: int, end: int) -> int:
+        while p < end and self.base[p] == words.SPACE:
+            p += 1
+        return p
+
+
+class HeaderScan(JsonScan):
     """The outcome of one scan; reused for every frame of a session. `kind` is ABSENT, PLAIN or ESCAPED."""
 
     def __init__(self) -> None:
+        JsonScan.__init__(self)
         self.code = 0
         self.flag = 0
         self.opaque = 0
@@ -51,10 +186,6 @@ class HeaderScan:
         self.base = self.names
         self.members = address(_MEMBER_BLOB)
         self.member_lengths = address(_MEMBER_LENGTHS)
-        self.truth = address(_TRUTH)
-        self.key = 0
-        self.key_length = 0
-        self.value = 0
         self.bad = -1
         if not cython.compiled:
             self.kind = [0] * SLOTS
@@ -161,40 +292,6 @@ class HeaderScan:
                 tp += 1
                 p += 2
         return tp - start
-
-    def _utf8(self, unit: int, to: bytearray, tp: int) -> int:
-        """Write one code point as UTF-8; the position behind it."""
-        if unit < words.UTF8_ONE_BYTE_END:
-            to[tp] = unit
-            return tp + 1
-        more = 1
-        lead = words.UTF8_TWO_BYTES
-        if unit >= words.BEYOND_16_BITS:
-            more = words.UTF8_FOUR_BYTES_MORE
-            lead = words.UTF8_FOUR_BYTES
-        elif unit >= words.UTF8_TWO_BYTES_END:
-            more = 2
-            lead = words.UTF8_THREE_BYTES
-        to[tp] = lead | unit >> more * words.UTF8_NEXT_BITS
-        while more > 0:
-            more -= 1
-            tp += 1
-            to[tp] = words.UTF8_NEXT_BYTE | unit >> more * words.UTF8_NEXT_BITS & words.UTF8_NEXT_MASK
-        return tp + 1
-
-    def _hex4(self, p: int) -> int:
-        """The number that four hexadecimal digits spell, or -1."""
-        value = 0
-        for i in range(words.HEX4):
-            c = self.base[p + i]
-            if words.DIGIT_0 <= c <= words.DIGIT_9:
-                c -= words.DIGIT_0
-            else:
-                c = (c | words.LOWER_CASE) - words.HEX_LETTERS
-                if c < words.TEN or c > words.HEX_DIGIT_MAX:
-                    return -1
-            value = value << words.HEX_BITS | c
-        return value
 
     # -- scanning ----------------------------------------------------------------------------------------------
 
@@ -374,22 +471,6 @@ class HeaderScan:
                 return -1
             p += 1
 
-    def _key(self, p: int, end: int) -> int:
-        """Take a member's name, without escapes, and its colon; where the value begins, or -1."""
-        p = self._blank(p, end)
-        if p >= end or self.base[p] != words.QUOTE:
-            return -1
-        q = find2(self.base, p + 1, end, words.QUOTE, words.BACKSLASH)
-        if q < 0 or self.base[q] == words.BACKSLASH:
-            return -1
-        self.key = p + 1
-        self.key_length = q - p - 1
-        p = self._blank(q + 1, end)
-        if p >= end or self.base[p] != words.COLON:
-            return -1
-        p = self._blank(p + 1, end)
-        return p if p < end else -1
-
     def _member(self) -> int:
         """Which member of a header the key names: 0 for one that is passed over."""
         for i in range(words.MEMBERS):
@@ -398,76 +479,3 @@ class HeaderScan:
             ):
                 return 1 << i
         return 0
-
-    def _string_end(self, p: int, end: int) -> int:
-        """The closing quote of a string, looked for from p on, or -1 when it has none or an escape is not sound."""
-        while True:
-            p = find2(self.base, p, end, words.QUOTE, words.BACKSLASH)
-            if p < 0 or self.base[p] == words.QUOTE:
-                return p
-            if p + 1 >= end:
-                return -1
-            c = self.base[p + 1]
-            if c == 117:
-                unit = self._unit(p, end)
-                p += words.UNICODE_ESCAPE_BYTES
-                if unit < 0 or words.LOW_SURROGATE <= unit < words.SURROGATE_END:
-                    return -1
-                if words.HIGH_SURROGATE <= unit < words.LOW_SURROGATE:
-                    unit = self._unit(p, end)
-                    p += words.UNICODE_ESCAPE_BYTES
-                    if unit < words.LOW_SURROGATE or unit >= words.SURROGATE_END:
-                        return -1
-            elif (
-                c == words.QUOTE
-                or c == words.SLASH
-                or c == words.BACKSLASH
-                or c == 98
-                or c == 102
-                or c == 110
-                or c == 114
-                or c == 116
-            ):
-                p += 2
-            else:
-                return -1
-
-    def _unit(self, p: int, end: int) -> int:
-        """The UTF-16 unit that the escape at p spells, or -1 when there is none."""
-        if p + words.UNICODE_ESCAPE_BYTES > end or self.base[p] != words.BACKSLASH or self.base[p + 1] != 117:
-            return -1
-        return self._hex4(p + 2)
-
-    def _word(self, p: int, end: int) -> int:
-        """Behind a whole number, true or false, or -1. Java reads a null as no field: rare, and not ours."""
-        left = end - p
-        if left > words.TRUE_BYTES and same(self.base, p, self.truth, 0, words.TRUE_BYTES):
-            return p + words.TRUE_BYTES  # type: ignore[no-any-return]
-        if left > words.FALSE_BYTES and same(self.base, p, self.truth, words.TRUE_BYTES, words.FALSE_BYTES):
-            return p + words.FALSE_BYTES  # type: ignore[no-any-return]
-        return self._whole(p, end)
-
-    def _whole(self, p: int, end: int) -> int:
-        """Read a whole number as JSON writes it into `value`; the position behind it, or -1."""
-        base = self.base
-        negative = p < end and base[p] == words.MINUS
-        if negative:
-            p += 1
-        start = p
-        value = 0
-        while p < end and words.DIGIT_0 <= base[p] <= words.DIGIT_9:
-            if p - start == words.DIGITS_MAX:
-                return -1
-            value = value * words.TEN + base[p] - words.DIGIT_0
-            p += 1
-        if p == start or (base[start] == words.DIGIT_0 and (p - start > 1 or negative)):
-            return -1  # no digits, leading zeros, and -0, whose text is another
-        if p < end and (base[p] == words.POINT or (base[p] | words.LOWER_CASE) == 101):
-            return -1
-        self.value = -value if negative else value
-        return p
-
-    def _blank(self, p: int, end: int) -> int:
-        while p < end and self.base[p] == words.SPACE:
-            p += 1
-        return p
