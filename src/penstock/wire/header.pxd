@@ -1,40 +1,15 @@
 cimport cython
 
-cdef class JsonScan:
+@cython.final
+cdef class HeaderScan:
+    cdef public long long code, flag, opaque, version, bad
     cdef long long key, key_length, value
     cdef unsigned char *base
-    cdef unsigned char *truth
-    @cython.final
-    @cython.locals(more=cython.longlong, lead=cython.longlong)
-    cdef long long _utf8(self, long long unit, unsigned char *to, long long tp) noexcept
-    @cython.final
-    @cython.locals(value=cython.longlong, i=cython.int, c=cython.longlong)
-    cdef long long _hex4(self, long long p) noexcept
-    @cython.final
-    @cython.locals(q=cython.longlong)
-    cdef long long _key(self, long long p, long long end) noexcept
-    @cython.final
-    @cython.locals(c=cython.int, unit=cython.longlong)
-    cdef long long _string_end(self, long long p, long long end) noexcept
-    @cython.final
-    cdef long long _unit(self, long long p, long long end) noexcept
-    @cython.final
-    @cython.locals(left=cython.longlong)
-    cdef long long _word(self, long long p, long long end) noexcept
-    @cython.final
-    @cython.locals(base="unsigned char *", negative=cython.bint, start=cython.longlong, value=cython.longlong)
-    cdef long long _whole(self, long long p, long long end) noexcept
-    @cython.final
-    cdef long long _blank(self, long long p, long long end) noexcept
-
-
-@cython.final
-cdef class HeaderScan(JsonScan):
-    cdef public long long code, flag, opaque, version, bad
     cdef unsigned char *names
     cdef unsigned char *lengths
     cdef unsigned char *members
     cdef unsigned char *member_lengths
+    cdef unsigned char *truth
     cdef int kind[24]
     cdef long long at[24]
     cdef long long length[24]
@@ -58,5 +33,21 @@ cdef class HeaderScan(JsonScan):
     cdef bint json(self, unsigned char *base, long long p, long long n) noexcept
     @cython.locals(base="unsigned char *", q=cython.longlong, slot=cython.int, start=cython.longlong, kind=cython.int, keys=cython.longlong)
     cdef long long _fields(self, long long p, long long end) noexcept
+    @cython.locals(q=cython.longlong)
+    cdef long long _key(self, long long p, long long end) noexcept
     @cython.locals(i=cython.int)
     cdef int _member(self) noexcept
+    @cython.locals(left=cython.longlong)
+    cdef long long _word(self, long long p, long long end) noexcept
+    @cython.locals(base="unsigned char *", negative=cython.bint, start=cython.longlong, value=cython.longlong)
+    cdef long long _whole(self, long long p, long long end) noexcept
+
+
+@cython.locals(more=cython.longlong, lead=cython.longlong)
+cdef long long _utf8(long long unit, unsigned char *to, long long tp) noexcept
+@cython.locals(value=cython.longlong, i=cython.int, c=cython.longlong)
+cdef long long _hex4(const unsigned char *base, long long p) noexcept
+@cython.locals(c=cython.int, unit=cython.longlong)
+cdef long long _string_end(const unsigned char *base, long long p, long long end) noexcept
+cdef long long _unit(const unsigned char *base, long long p, long long end) noexcept
+cdef long long _blank(const unsigned char *base, long long p, long long end) noexcept
