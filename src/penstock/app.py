@@ -34,7 +34,7 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
     import ssl
 
     from penstock.fronts.front import Front
-    from penstock.fronts.http import NsqHttp
+    from penstock.fronts.http.nsqd import NsqHttp
     from penstock.fronts.lookupd import Lookupd
     from penstock.fronts.namesrv import NameServer
     from penstock.fronts.remoting.session import RemotingSession
@@ -417,7 +417,7 @@ class Server:
         """Let a protocol have its part of each turn; `net.listen(listener, front.session, front.name)` opens its door."""
         self._process.fronts.append(front)
         if http is not None:
-            http.rejections[front.name] = front.rejected
+            http.count_rejections(front.name, front.rejected)
 
     async def _start_nsq(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, http: NsqHttp | None,
@@ -466,13 +466,10 @@ class Server:
     async def _start_http(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Any
     ) -> NsqHttp:
-        from penstock.fronts.http import NsqHttp, tls_required
+        from penstock.fronts.http.nsqd import NsqHttp, tls_required
 
         http = NsqHttp(broker, begin=net.begin)
-        http.net = net
-        http.tcp_port, http.http_port, http.https_port = (
-            _port(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")
-        )
+        http.found_at(net, *(_port(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")))
         if "https" in self._bound:
             await self._listen_http(net, stack, "https", http, tls=tls)
         if "http" in self._bound:
@@ -537,7 +534,7 @@ class Server:
             announcer.neighbour.tick(self._process.mono_ms)
         announcer.set_peers(parts(config.lookupd_tcp_address))
         if http is not None:
-            http.lookups_changed = lambda: announcer.set_peers(http.lookups)
+            http.settings.tell_lookups(announcer.set_peers)
         stack.push_async_callback(announcer.close)
 
     async def _listen_vip(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, front: Front) -> None:
