@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,6 +28,11 @@ class Peer:
     async def ask(self, line: bytes) -> bytes:
         self.writer.write(line + b"\n")
         return await self.line()
+
+
+def get(url: str) -> tuple[int, bytes]:
+    with urllib.request.urlopen(url, timeout=WITHIN_S) as answer:
+        return answer.status, answer.read()
 
 
 @asynccontextmanager
@@ -73,5 +79,9 @@ async def test_a_message_of_one_protocol_is_read_in_another(tmp_path: Path) -> N
         nsq = await asyncio.to_thread(NsqPeer, server.nsq)
         assert await asyncio.to_thread(nsq.ask, b"PUB jobs\n" + sized(b"from NSQ")) == b"OK"
         assert (await toy.line()).endswith(b" 1 from NSQ")
+        for form in ("text", "json"):
+            status, body = await asyncio.to_thread(get, f"http://{server.http}/stats?format={form}")
+            assert status == 200
+            assert b"work" in body
         nsq.close()
         toy.writer.close()

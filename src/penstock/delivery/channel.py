@@ -72,6 +72,24 @@ class Consumer:
     def wake(self) -> None:
         """There is something in `out`."""
 
+    def describe(self, now_s: int) -> dict[str, object]:
+        """What statistics tell of it, under nsqd's names."""
+        return {
+            "client_id": "",
+            "hostname": "",
+            "user_agent": "",
+            "version": "",
+            "remote_address": "",
+            "state": words.SUBSCRIBED,
+            "ready_count": self.ready_count,
+            "in_flight_count": self.in_flight,
+            "message_count": self.message_count,
+            "finish_count": self.finish_count,
+            "requeue_count": self.requeue_count,
+            "connect_ts": now_s,
+            "sample_rate": self.sample_rate,
+        }
+
     def close(self) -> None:
         """The channel is deleted: end the connection."""
 

@@ -6,7 +6,7 @@ import asyncio
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
-from typing import Any
+from typing import TypeVar
 
 from penstock.broker.broker import Broker
 from penstock.config import parts
@@ -16,7 +16,10 @@ from penstock.fronts.http.publishing import TRUTHS, Publishing
 from penstock.fronts.http.settings import Place, Settings
 from penstock.fronts.http.topics import Topics
 from penstock.fronts.site import JSON, TEXT, V1, Answer, Handler, Request, dumps, json_answer
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import NSQD_VERSION
+
+T = TypeVar("T")
 
 TOPICS_A_PIECE = 20  # of statistics, before others have the loop
 LINES_A_PIECE = 200
@@ -40,8 +43,10 @@ class NsqHttp(Place):
         self.broker = broker
         self.config = config
         self.tcp_port = self.http_port = self.https_port = -1
-        self.rejections: dict[str, Mapping[Any, int]] = {"http": self.rejected}  # protocol → reason → how often
-        self.net: Any = None
+        self.rejections: dict[str, Mapping[str, int] | Mapping[bytes, int]] = {
+            "http": self.rejected
+        }  # protocol → reason → how often
+        self.net: figures.Net | None = None
         self.quantiles = figures.percentiles(config.e2e_processing_latency_percentile)
         self.publishing = Publishing(broker, self)
         self.settings = Settings(broker, self)
@@ -56,12 +61,12 @@ class NsqHttp(Place):
             **self.settings.routes,
         }
 
-    def found_at(self, net: Any, tcp_port: int, http_port: int, https_port: int) -> None:
+    def found_at(self, net: figures.Net, tcp_port: int, http_port: int, https_port: int) -> None:
         """The sockets of this process, for its metrics and health, and its real ports; -1 for none."""
         self.net = net
         self.tcp_port, self.http_port, self.https_port = tcp_port, http_port, https_port
 
-    def count_rejections(self, protocol: str, rejected: Mapping[Any, int]) -> None:
+    def count_rejections(self, protocol: str, rejected: Mapping[str, int] | Mapping[bytes, int]) -> None:
         """Show in the metrics what another protocol rejects: reason → how often."""
         self.rejections[protocol] = rejected
 
@@ -124,7 +129,7 @@ class NsqHttp(Place):
         if query.get("format") != "json":
             lines = figures.stats_lines(stats, producers, mem, health, self.broker.started_ms, now_ms)
             return Answer(200, "\n".join(await self._collect(lines, LINES_A_PIECE)).encode("utf-8", "replace"))
-        head: dict[str, Any] = {
+        head: JsonObject = {
             "version": NSQD_VERSION,
             "health": health,
             "start_time": self.broker.started_ms // 1000,
@@ -147,7 +152,7 @@ class NsqHttp(Place):
         return Answer(200, b"".join(await self._collect(figures.metrics_pieces(families), 1)), (PROMETHEUS,))
 
     @staticmethod
-    async def _collect(pieces: Iterator[Any], at_once: int = TOPICS_A_PIECE) -> list[Any]:
+    async def _collect(pieces: Iterator[T], at_once: int = TOPICS_A_PIECE) -> list[T]:
         """All the pieces; after every few others have the loop."""
         found = []
         for number, piece in enumerate(pieces):
@@ -157,7 +162,7 @@ class NsqHttp(Place):
         return found
 
 
-def _json_pieces(head: dict[str, Any]) -> Iterator[bytes]:
+def _json_pieces(head: JsonObject) -> Iterator[bytes]:
     """A JSON object, its list of topics in pieces."""
     yield b"{"
     for number, (name, value) in enumerate(head.items()):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.config import BrokerConfig
 from penstock.fronts.nsq.connection import Failed
 from penstock.fronts.nsq.layers import Deflate, Snappy, Tls
 from penstock.fronts.nsq.session import NsqSession
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import NSQD_VERSION
 from penstock.wire.nsq import OK_FRAME, RESPONSE, frame
 
@@ -44,7 +45,7 @@ class Upgrade(NamedTuple):
     level: int
 
 
-def parse(body: bytes) -> dict[str, Any]:
+def parse(body: bytes) -> JsonObject:
     """The fields of the body, each of its kind."""
     try:
         table = json.loads(body)
@@ -77,7 +78,7 @@ def _ranged(value: int, default: int, low: int, high: int, off: int | None, what
     raise Failed(b"E_BAD_BODY IDENTIFY %s (%d) is invalid" % (what.encode(), value))
 
 
-def _settings(asked: dict[str, Any], config: BrokerConfig, heartbeat_ms: int) -> Settings:
+def _settings(asked: JsonObject, config: BrokerConfig, heartbeat_ms: int) -> Settings:
     """What the client gets of what it asks for. -1 turns heartbeats and buffering off; frames leave at the end of each turn
     either way, so that the buffer's settings are only confirmed.
     """
@@ -102,7 +103,7 @@ def _settings(asked: dict[str, Any], config: BrokerConfig, heartbeat_ms: int) ->
     return Settings(heartbeat_ms, buffer_ms, buffer_bytes, sample_rate, msg_timeout_ms)
 
 
-def _upgrade(asked: dict[str, Any], config: BrokerConfig, has_tls: bool) -> Upgrade:
+def _upgrade(asked: JsonObject, config: BrokerConfig, has_tls: bool) -> Upgrade:
     deflate, snappy = asked["deflate"] and config.deflate, asked["snappy"] and config.snappy
     if deflate and snappy:
         raise Failed(b"E_IDENTIFY_FAILED cannot enable both deflate and snappy compression")

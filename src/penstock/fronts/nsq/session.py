@@ -332,7 +332,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         """When the connection was made (monotonic ms)."""
         return self.connected_ms - self.shared.broker.now_ms + self.shared.mono_ms
 
-    def describe(self, now_s: float) -> dict[str, object]:
+    def describe(self, now_s: int) -> dict[str, object]:
         """nsqd's fields of one client (nsq.md §10)."""
         self.publisher.settle_counts()
         layers = {layer.name: layer for layer in self.layers}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.broker.clients import Member, Peer
 from penstock.broker.topics import check_group_name
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson, record
 from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode, read_fields
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand
 
 FORWARD_MS = 10_000
@@ -132,7 +131,7 @@ class Members(Calls):
         return self._forward(session, request, fields["consumerGroup"], client, data)
 
 
-def _connection(member: Member) -> dict[str, Any]:
+def _connection(member: Member) -> JsonObject:
     return {
         "clientAddr": member.peer.remote,
         "clientId": member.client_id,
