@@ -55,7 +55,7 @@ from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.sequences import Sequences
 from penstock.log.store import LogStore
 from penstock.message import ReceivedMessage
-from penstock.schedule import Due, Schedule
+from penstock.schedule.schedule import Due, Schedule
 from penstock.wire import record
 from penstock.wire.codes import SYS_BORN_IPV6, SYS_STORE_IPV6
 

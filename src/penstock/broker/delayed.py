@@ -15,7 +15,7 @@ from penstock.broker.deferred import Deferred
 from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import Refused
 from penstock.message import ReceivedMessage
-from penstock.schedule import Due
+from penstock.schedule.schedule import Due
 from penstock.wire import record
 
 if TYPE_CHECKING:
