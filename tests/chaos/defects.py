@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from penstock.broker.queuetopics import QueueTopic
+from penstock.broker.nsq.topics import QueueTopic
 from penstock.cli.main import main
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.files import Files
@@ -62,30 +62,30 @@ def read_position_before_finish() -> None:
 
 def deferred_forgotten() -> None:
     """Every third deferred message is answered and kept nowhere."""
-    from penstock.broker.queueing import Queueing
+    from penstock.broker.nsq.deferral import Deferral
 
-    append = Queueing._append_deferred
+    append = Deferral._append
     number = 0
 
-    def sometimes(self: Queueing, *words: Any) -> None:
+    def sometimes(self: Deferral, *words: Any) -> None:
         nonlocal number
         number += 1
         if number % 3:
             append(self, *words)
 
-    Queueing._append_deferred = sometimes  # type: ignore[method-assign]
+    Deferral._append = sometimes  # type: ignore[method-assign]
 
 
 def deferred_early() -> None:
     """Delays are cut by a tenth."""
-    from penstock.broker.queueing import Queueing
+    from penstock.broker.nsq.deferral import Deferral
 
-    append = Queueing._append_deferred
+    append = Deferral._append
 
-    def sooner(self: Queueing, *words: Any) -> None:
-        append(self, *words[:5], words[5] * 9 // 10, *words[6:])
+    def sooner(self: Deferral, *words: Any) -> None:
+        append(self, *words[:2], words[2] * 9 // 10)
 
-    Queueing._append_deferred = sooner  # type: ignore[method-assign]
+    Deferral._append = sooner  # type: ignore[method-assign]
 
 
 def position_of_memory() -> None:
@@ -138,7 +138,7 @@ def answered_before_flush() -> None:
 def over_before_its_copy() -> None:
     """What fell due is over when it was copied, not when the copy is durable; and queues are flushed slowly."""
     from chaos.slowly import slow
-    from penstock.broker.moving import Moving
+    from penstock.broker.nsq.moving import Moving
 
     arrive = Moving.arrive
 
@@ -204,7 +204,7 @@ def publish_begun_again() -> None:
 
     def slowly(self: Staging, *words: Any) -> None:
         pieces(self, *words)
-        self.broker.flush_log()
+        self._core.flush_log()
         time.sleep(0.05)
 
     Staging._append = anew  # type: ignore[method-assign]

@@ -9,17 +9,15 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from penstock.broker.deferred import Deferred
+from penstock.broker.broker import Broker
+from penstock.broker.nsq.entry import Deferred, deferred_of
 from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import Refused
 from penstock.message import ReceivedMessage
 from penstock.schedule.schedule import Due
 from penstock.wire import record
-
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
 WORK_MAX = 1_000  # of one page: an entry counted is 1, one that is decoded 5 and its size in KiB
 BODY_SHOWN = 256
@@ -80,21 +78,21 @@ class Delayed:
     def cancel(self, id_: int) -> dict[str, Any]:
         """Take a message out: it will not be delivered. Refused when it is not there, or too late."""
         due, row = self._take(id_)
-        if not self.broker.queueing.over(id_):
+        if not self.broker.sending.put_over(id_):
             self.broker.schedule.put_back(id_)
             raise Refused("the log takes nothing now: it is not cancelled", remoting=14, http=503)
-        about = self.broker.delayed_entry(due)
+        about = deferred_of(due)
         if about is not None:
-            self.broker.queueing.cancelled(about, id_)
+            self.broker.queueing.deferral.cancelled(about, id_)
         return row
 
     def fire(self, id_: int) -> dict[str, Any]:
         """Deliver a message now. Refused when it is not there, or on its way already."""
         due, row = self._take(id_)
         try:
-            delivered = self.broker.deliver(due)
+            delivered = self.broker.due.deliver(due)
         except ValueError as error:
-            self.broker.set_aside(due, f"ValueError: {error}")
+            self.broker.due.set_aside(due, f"ValueError: {error}")
             raise Refused(f"delayed message {id_} makes no sense: {error}. It was set aside", http=500) from error
         if not delivered:
             self.broker.schedule.put_back(id_)
@@ -114,7 +112,7 @@ class Delayed:
         message = record.decode_record(due.record, 0)
         if message is None:
             return None
-        about = self.broker.delayed_entry(due)
+        about = deferred_of(due)
         found = _of_log(message) if about is None else self._of_queue(about, due.id)
         if found is None:
             return None
@@ -137,7 +135,7 @@ class Delayed:
         }
 
     def _of_queue(self, about: Deferred, id_: int) -> tuple[dict[str, Any], list[str]] | None:
-        owed = None if self.broker.queueing.is_copied(id_) else self.broker.queueing.owed(about, id_)
+        owed = None if self.broker.queueing.deferral.is_copied(id_) else self.broker.queueing.deferral.owed(about, id_)
         if owed is None:
             return None
         topic, names = owed

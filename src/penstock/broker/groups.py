@@ -34,6 +34,10 @@ class Group:
     sent_back: int = 0
     get_counts: dict[bytes, list[int]] = field(default_factory=dict)  # topic: [messages, bytes]
 
+    def was_sent_back(self) -> None:
+        """One more message was given back."""
+        self.sent_back += 1
+
     def as_config(self) -> dict[str, Any]:
         return {
             "brokerId": self.broker_id,
@@ -106,6 +110,10 @@ class GroupTable:
         self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
         self.dirty = True
 
+    def saved(self) -> None:
+        """The table is on the disk as it is now."""
+        self.dirty = False
+
     def as_table(self) -> dict[str, Any]:
         table = {group.name: group.as_config() for group in self.by_name.values()}
         return {"dataVersion": dict(self.version), "subscriptionGroupTable": table}
@@ -129,6 +137,14 @@ class OffsetTable:
 
     def __init__(self) -> None:
         self.table: dict[tuple[str, str], dict[int, int]] = {}
+        self.dirty = False
+
+    def changed(self) -> None:
+        """The table must be written down."""
+        self.dirty = True
+
+    def saved(self) -> None:
+        """The table is on the disk as it is now, or on its way there."""
         self.dirty = False
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:

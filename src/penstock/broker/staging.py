@@ -23,13 +23,15 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from isal import isal_zlib
 
-from penstock.broker.deferred import RESERVED_PREFIX, reserved
-from penstock.broker.queueing import DONE_TOPIC
+from penstock.broker.core import Core
+from penstock.broker.nsq.entry import RESERVED_PREFIX, reserved
+from penstock.broker.sending import Marks
 from penstock.broker.sinks import SINK_TOPIC, Begun, Sink, Sinks
+from penstock.broker.topics import DONE_TOPIC
 from penstock.errors import DiskFull, Refused, StoreError
 from penstock.log import status
 from penstock.log.consumequeue import FILLER_SIZE
@@ -44,9 +46,6 @@ from penstock.wire.staged import PIECE as _PIECE
 from penstock.wire.staged import PLACE as _WHERE
 from penstock.wire.staged import SEAL as _SEAL
 from penstock.wire.staged import U32 as _U32
-
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
 log = logging.getLogger("penstock.staging")
 
@@ -151,11 +150,12 @@ def _lost(token: str, why: str) -> Refused:
 class Staging:
     """The staged rows of one broker. All methods but the jobs' `run` are called from its thread."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
-        self.files = broker.files
-        self.folder = broker.folder / "staging"
-        self.sinks = Sinks(broker.folder / "config" / "sinks.json", broker.files)
+    def __init__(self, core: Core, write_tables: Callable[[], None]) -> None:
+        self._core = core
+        self._write_tables = write_tables
+        self.files = core.files
+        self.folder = core.folder / "staging"
+        self.sinks = Sinks(core.folder / "config" / "sinks.json", core.files)
         self.spools: dict[str, Spool] = {}
         self.staged_bytes = 0
         self.wants_job = False
@@ -287,10 +287,8 @@ class Staging:
         return self.sinks.by_name[sink]
 
     def _note(self, about: dict[str, Any]) -> int:
-        broker = self.broker
         body = json.dumps(about, separators=(",", ":")).encode()
-        topic = broker.topics.by_name[SINK_TOPIC]
-        return broker.put(topic, 0, body, {}, born_host=broker.store_host, born_ms=broker.now_ms).physical
+        return self._core.sending.put_own(SINK_TOPIC, body, {}).physical
 
     # -- staging -------------------------------------------------------------------------------------------------
 
@@ -330,9 +328,9 @@ class Staging:
         return spool
 
     def _demand_room(self) -> None:
-        if self.broker.store.refusal == status.DISK_FULL:
+        if self._core.store.refusal == status.DISK_FULL:
             raise Refused("the disk is full: nothing is staged until there is room", remoting=14)
-        limit = self.broker.config.stage_max_bytes
+        limit = self._core.config.stage_max_bytes
         if self.staged_bytes >= limit:
             raise Refused(
                 f"{self.staged_bytes} bytes are staged, stage_max_bytes is {limit}", remoting=ResponseCode.STAGE_FULL
@@ -348,7 +346,7 @@ class Staging:
             full = isinstance(error, DiskFull)
             raise Refused(f"not staged: {error}", remoting=14 if full else 1) from error
         spool.size += len(data)
-        spool.at_ms = self.broker.now_ms
+        spool.at_ms = self._core.time.now_ms
         self.staged_bytes += len(data)
 
     def _of(self, token: str) -> Spool:
@@ -394,13 +392,13 @@ class Staging:
 
     def _check(self, piece: Piece) -> None:
         """Refuse now whatever could not be appended at PUBLISH."""
-        topic = self._topic(piece.topic)
+        topic = self._core.sending.open_to_senders(piece.topic)
         if not 0 <= piece.queue_id < topic.queue_count:
             raise Refused(f"topic {piece.topic.decode()} has no queue {piece.queue_id}")
         draft = self._draft
         draft.queue = topic.queues[piece.queue_id]
         draft.born_len, draft.tail_len = 8, 0
-        count = self.broker.store.weigh_batch(draft, piece.messages)
+        count = self._core.store.weigh_batch(draft, piece.messages)
         if count != piece.count:
             raise (
                 _illegal()
@@ -413,17 +411,7 @@ class Staging:
                     raise Refused(f"the property {name} is the broker's own", remoting=ResponseCode.MESSAGE_ILLEGAL)
         if piece.delayed:
             for item in record.decode_batch(piece.messages):
-                self.broker.due_ms(record.parse_properties(item.properties.decode("utf-8", "replace")))
-
-    def _topic(self, name: bytes) -> Any:
-        topic = self.broker.topics.get(name)
-        if topic is not None and topic.protected:
-            raise Refused(f"Sending message to topic[{name.decode()}] is forbidden.", remoting=16)
-        if topic is None:
-            topic = self.broker.topic_to_write(name)
-        if not topic.perm & 2:
-            raise Refused(f"the topic[{name.decode()}] sending message is forbidden", remoting=16)
-        return topic
+                self._core.sending.due_ms(record.parse_properties(item.properties.decode("utf-8", "replace")))
 
     def seal(
         self, token: str, rows: int, size: int, sums: int, answer: Callable[[BaseException | None], None] | None
@@ -478,12 +466,12 @@ class Staging:
         sink = self.sinks.by_name[wanted.sink]
         if spools is None:
             return False, sink
-        store = self.broker.store
+        store = self._core.store
         if store.refusal or self.sinks.begun is not None:
             raise Refused("the store takes no messages now: nothing is published", remoting=14)
         for spool in spools:
             for name, queue_id in spool.queues:
-                if not queue_id < self._topic(name).queue_count:
+                if not queue_id < self._core.sending.open_to_senders(name).queue_count:
                     raise Refused(f"topic {name.decode()} has no queue {queue_id} any more")
         self._demand_log_room(sum(spool.log_bytes for spool in spools))
         begin = {
@@ -500,7 +488,7 @@ class Staging:
 
     def _demand_log_room(self, size: int) -> None:
         """A publish must not stop in the middle for want of room."""
-        store = self.broker.store
+        store = self._core.store
         if size + (1 << 16) > store.log.backed_end - store.log.end:
             used, total = self.files.usage(self.folder)
             if total - used < 2 * size + min(ROOM_BESIDE, 2 * store.log.file.size):
@@ -515,7 +503,7 @@ class Staging:
         assert self.sinks.begun is not None
         begun = self.sinks.begun
         places = {place for spool in spools for place in spool.queues}
-        queues = [self._topic(name).queues[queue_id] for name, queue_id in places]
+        queues = [self._core.sending.open_to_senders(name).queues[queue_id] for name, queue_id in places]
         veil = Veil([(queue, queue.first_at_or_after(begun.physical)) for queue in queues])
         self._veils.append(veil)
         for queue, start in veil.queues:
@@ -533,7 +521,7 @@ class Staging:
             )
         except (Refused, StoreError) as error:
             log.error("a publish was cut short sink=%s error=%s", begun.about["sink"], error)
-            self.broker.store.fail(error)
+            self._core.store.fail(error)
             raise Refused(f"not published; a restart of the broker finishes it: {error}", remoting=14) from error
         veil.whole = True
         self.lift()
@@ -541,7 +529,7 @@ class Staging:
     def lift(self) -> None:
         """Let readers see what is whole now: offsets are shown when they are reserved durably, and a batch not before
         all of its own are. At the end of every turn."""
-        store = self.broker.store
+        store = self._core.store
         while self._veils and self._veils[0].whole:
             veil = self._veils[0]
             if any(queue.reserved < queue.max_offset for queue, _ in veil.queues):
@@ -563,12 +551,12 @@ class Staging:
         message = record.decode_record(data, decompress=False)
         if message is None or message.sys_flag & 4:  # a half of a transaction stands in no queue
             return False
-        queue = self.broker.store.queues.get(message.topic.encode(), {}).get(message.queue_id)
+        queue = self._core.store.queues.get(message.topic.encode(), {}).get(message.queue_id)
         return queue is not None and message.queue_offset >= queue.hidden_from
 
     def when_visible(self, answer: Callable[[], None]) -> None:
         """Call `answer` when readers see all that is published; at once when they do."""
-        if self._veils and self.broker.store.healthy:
+        if self._veils and self._core.store.healthy:
             self._veils[-1].answers.append(answer)
         else:
             answer()
@@ -590,14 +578,13 @@ class Staging:
             self.files.close(fd)
 
     def _append_piece(self, piece: Piece, born: bytes, skip: int) -> None:
-        broker = self.broker
-        topic = self._topic(piece.topic)
+        topic = self._core.sending.open_to_senders(piece.topic)
         if piece.delayed:
             for item in record.decode_batch(piece.messages)[skip:]:
                 properties = record.parse_properties(item.properties.decode("utf-8", "replace"))
-                broker.put(
-                    topic, piece.queue_id, item.body, properties, born_host=born, born_ms=piece.born_ms, flag=item.flag,
-                    sys_flag=piece.sys_flag,
+                self._core.sending.put(
+                    topic, piece.queue_id, item.body, properties, born_host=born, born_ms=piece.born_ms,
+                    marks=Marks(item.flag, piece.sys_flag),
                 )  # fmt: skip
             return
         draft = self._draft
@@ -612,14 +599,13 @@ class Staging:
         parts = [piece.messages] if not skip else list(_messages(piece.messages))[skip:]
         while parts:
             part = parts.pop(0)
-            count = broker.store.append_batch_bytes(draft, part)
+            count = self._core.store.append_batch_bytes(draft, part)
             if count == -status.TOO_LARGE and len(part) > (one := int.from_bytes(part[:4])):
                 parts[:0] = [part[:one], part[one:]]  # more than a segment takes at once
                 continue
             if count < 0:
                 raise Refused(f"the store refused with status {-count}", remoting=14)
-            topic.put_count += count
-            topic.put_bytes += draft.size
+            topic.count_put(count, draft.size)
 
     def _finish_cut_short(self, begun: Begun) -> None:
         """A crash came between `begin` and `done`: append what is missing, as if it had not."""
@@ -634,9 +620,9 @@ class Staging:
                 )
             spools.append(spool)
             for name, queue_id in spool.queues:  # topics.json may be older than the log
-                if queue_id >= (count := self._topic(name).queue_count):
-                    self.broker.topics.create(name, max(count, queue_id + 1), max(count, queue_id + 1))
-        self.broker.write_tables()
+                if queue_id >= (count := self._core.sending.open_to_senders(name).queue_count):
+                    self._core.topics.create(name, max(count, queue_id + 1), max(count, queue_id + 1))
+        self._write_tables()
         self._append(spools, present)
         log.warning(
             "finished a publish that a crash cut short sink=%s batch=%d rows=%d missing=%d",
@@ -644,7 +630,7 @@ class Staging:
         )  # fmt: skip
 
     def _records_behind(self, position: int) -> int:
-        store, count = self.broker.store, 0
+        store, count = self._core.store, 0
         while position < store.end_position:
             size = store.log.size_at(position)
             if size > 0:
@@ -659,7 +645,7 @@ class Staging:
     def _overs_behind(self, position: int) -> int:
         """How many records there say that an entry of the schedule is over: starts wrote them before they finished this."""
         found = 0
-        for queue in self.broker.topics.by_name[DONE_TOPIC].queues:
+        for queue in self._core.topics.by_name[DONE_TOPIC].queues:
             for offset in range(queue.first_at_or_after(position), queue.max_offset):
                 entry = queue.entry(offset)
                 found += entry is not None and entry[0] > position and entry[1] != FILLER_SIZE
@@ -683,7 +669,7 @@ class Staging:
         """Out of the table now; off the disk when whatever made it needless is on the disk."""
         self._let_go(spool)
         if self.spools.pop(spool.token, None) is not None:
-            self._doomed.append((self.broker.store.end_position, spool))
+            self._doomed.append((self._core.store.end_position, spool))
         if spool.token not in self._flushing:
             for entry in [entry for entry in self._waiting if spool.token in entry[0]]:
                 self._waiting.remove(entry)
@@ -697,8 +683,8 @@ class Staging:
         """
         if mono_ms >= self._sweep_ms:
             self._sweep_ms = mono_ms + SWEEP_MS
-            config = self.broker.config
-            before_ms = self.broker.now_ms - config.stage_ttl_ms
+            config = self._core.config
+            before_ms = self._core.time.now_ms - config.stage_ttl_ms
             for spool in list(self.spools.values()):
                 mine = not spool.sealed or spool.coordinator == config.broker_name
                 if mine and spool.at_ms < before_ms:
@@ -718,7 +704,7 @@ class Staging:
             if sealed:
                 jobs.append(self._flush(sealed))
         if self._doomed and not self._removing:
-            flushed = self.broker.store.flushed_position
+            flushed = self._core.store.flushed_position
             gone = [spool for position, spool in self._doomed if position <= flushed]
             if gone:
                 self._doomed = [entry for entry in self._doomed if entry[0] > flushed]

@@ -10,16 +10,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from penstock.broker.levels import LEVEL_DISK, LEVEL_OS, LEVELS
 from penstock.errors import Refused
 
 if TYPE_CHECKING:
     from penstock.log.consumequeue import ConsumeQueue
 
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
-LEVEL_OS, LEVEL_DISK = 0, 1
-LEVELS = {"os": LEVEL_OS, "disk": LEVEL_DISK}
 TOPIC_BYTES_MAX = 127
 QUEUES_MAX = 1024
 TOPICS_MAX = 10_000
@@ -29,6 +28,7 @@ TIMER_TOPIC = b"rmq_sys_wheel_timer"
 HALF_TOPIC = b"RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC = b"RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TEMPLATE_TOPIC = b"TBW102"
+DONE_TOPIC = b"rmq_sys_penstock_done"  # records here say which entries of the schedule are over
 RETRY_PREFIX = b"%RETRY%"
 DEAD_PREFIX = b"%DLQ%"
 
@@ -40,9 +40,6 @@ PROTECTED = frozenset(
 )  # fmt: skip
 
 log = logging.getLogger("penstock.broker")
-
-# What asks for a delay beside DELAY, RocketMQ's level.
-TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 
 
 def check_topic_name(name: bytes) -> None:
@@ -65,6 +62,32 @@ def check_group_name(name: str) -> None:
             "the specified group is blank, longer than 255 or contains illegal characters, "
             "allowing only ^[%|a-zA-Z0-9_-]+$"
         )
+
+
+class TopicDetails(NamedTuple):
+    """What RocketMQ keeps of a topic, and no rule of ours asks for."""
+
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+
+
+PLAIN = TopicDetails()
+
+
+def _details(config: dict[str, Any]) -> TopicDetails:
+    """From a TopicConfig."""
+    kind = config.get("topicFilterType")
+    return TopicDetails(
+        config.get("order") is True,
+        kind if isinstance(kind, str) else PLAIN.filter_type,
+        int(config.get("topicSysFlag", 0)),
+    )
+
+
+def _log_level(name: object, otherwise: int) -> int:
+    """The level of that name, if a log topic can have it."""
+    return LEVELS[name] if isinstance(name, str) and name in ("os", "disk") else otherwise
 
 
 class LogTopic:
@@ -96,6 +119,23 @@ class LogTopic:
     def message_count(self) -> int:
         """Messages stored since the start, by whichever door."""
         return int(sum([queue.max_offset for queue in self.queues]) - self.stored_before)
+
+    def change(self, read_queues: int, write_queues: int, perm: int, level: int) -> None:
+        """Its queues and what may be done with them."""
+        self.read_queues, self.write_queues, self.perm, self.level = read_queues, write_queues, perm, level
+
+    def detail(self, more: TopicDetails) -> None:
+        """What RocketMQ keeps beside that."""
+        self.order, self.filter_type, self.sys_flag = more
+
+    def close(self) -> None:
+        """The topic is deleted: sessions that hold on to it see that."""
+        self.open = False
+
+    def count_put(self, messages: int, size: int) -> None:
+        """So many messages were stored, `size` bytes of log together."""
+        self.put_count += messages
+        self.put_bytes += size
 
     def add_queue(self, queue: ConsumeQueue) -> None:
         """One more message queue."""
@@ -161,7 +201,11 @@ class TopicTable:
         self._floors: dict[bytes, dict[int, int]] = {}  # where deleted topics ended
         self.version = {"counter": 0, "timestamp": 0}
         self.changed: list[Callable[[bytes], None]] = []
-        self.taken: Callable[[bytes], bool] = lambda name: False  # whether it is a queue topic's name
+        self._taken: Callable[[bytes], bool] = lambda name: False
+
+    def share_names_with(self, taken: Callable[[bytes], bool]) -> None:
+        """`taken(name)` says whether a queue topic has the name already."""
+        self._taken = taken
 
     def get(self, name: bytes) -> LogTopic | None:
         return self.by_name.get(name)
@@ -175,9 +219,7 @@ class TopicTable:
         *,
         now_ms: int = 0,
         level: int | None = None,
-        order: bool = False,
-        filter_type: str = "SINGLE_TAG",
-        sys_flag: int = 0,
+        more: TopicDetails = PLAIN,
         announce: bool = True,
     ) -> LogTopic:
         """Make a topic, or change the one of that name. Refuses bad names and more than 1,024 queues."""
@@ -189,7 +231,7 @@ class TopicTable:
             if len(self.by_name) >= TOPICS_MAX:
                 raise Refused(f"no more than {TOPICS_MAX} topics", remoting=14)
             rule = self.rule(name)
-            if self.taken(name) or rule.get("kind") == "queue":
+            if self._taken(name) or rule.get("kind") == "queue":
                 raise Refused(
                     f"topic[{name.decode()}] is a queue topic of the NSQ side",
                     nsq="E_BAD_TOPIC",
@@ -197,7 +239,7 @@ class TopicTable:
                     hint="Use an NSQ client, or another name.",
                 )
             if level is None:
-                level = LEVELS.get(rule.get("level", ""), self._level)
+                level = _log_level(rule.get("level"), self._level)
             if "queues" in rule:
                 read_queues = write_queues = rule["queues"]
             topic = LogTopic(name, read_queues, write_queues, perm, level)
@@ -206,12 +248,8 @@ class TopicTable:
                 log.info("topic made name=%s kind=log queues=%d level=%s", name.decode(), topic.queue_count,
                          "disk" if level == LEVEL_DISK else "os")  # fmt: skip
         else:
-            topic.read_queues, topic.write_queues, topic.perm = read_queues, write_queues, perm
-            if level is not None:
-                topic.level = level
-        topic.order = order
-        topic.filter_type = filter_type
-        topic.sys_flag = sys_flag
+            topic.change(read_queues, write_queues, perm, topic.level if level is None else level)
+        topic.detail(more)
         floors = self._floors.get(name, {})
         for queue_id in range(len(topic.queues), topic.queue_count):
             queue = self._queue_of(name, queue_id)
@@ -229,7 +267,14 @@ class TopicTable:
         if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
             return None
         count = min(queues if queues > 0 else model.write_queues, model.write_queues)
-        return self.create(name, count, count, model.perm & ~PERM_INHERIT, now_ms=now_ms, filter_type=model.filter_type)
+        return self.create(
+            name,
+            count,
+            count,
+            model.perm & ~PERM_INHERIT,
+            now_ms=now_ms,
+            more=TopicDetails(filter_type=model.filter_type),
+        )
 
     def delete(self, name: bytes, now_ms: int) -> LogTopic | None:
         """Take a topic out of the table, and all it holds out of sight; None when there was none.
@@ -239,7 +284,7 @@ class TopicTable:
         topic = self.by_name.pop(name, None)
         if topic is not None:
             log.info("topic deleted name=%s kind=log", name.decode())
-            topic.open = False
+            topic.close()
             floors = self._floors.setdefault(name, {})
             for queue_id, queue in enumerate(topic.queues):
                 floors[queue_id] = queue.min_offset = queue.max_offset
@@ -249,12 +294,11 @@ class TopicTable:
     def undo(self, topic: LogTopic, before: tuple[Any, ...] | None) -> None:
         """Take a `create` back that could not be stored: as before, or (None) not there."""
         if before is None:
-            topic.open = False
+            topic.close()
             self.by_name.pop(topic.name, None)
             return
-        (
-            topic.read_queues, topic.write_queues, topic.perm, topic.level, topic.order, topic.filter_type, topic.sys_flag,
-        ) = before  # fmt: skip
+        topic.change(*before[:4])
+        topic.detail(TopicDetails(*before[4:]))
 
     def rule(self, name: bytes) -> dict[str, Any]:
         """The first `[[topic]]` rule whose pattern fits, or an empty one."""
@@ -312,19 +356,16 @@ class TopicTable:
             topics = topics["topicConfigTable"]
         for name, config in topics.items():
             try:
-                topic = self.create(
+                self.create(
                     name.encode(),
                     int(config.get("readQueueNums", 4)),
                     int(config.get("writeQueueNums", 4)),
                     int(config.get("perm", 6)),
-                    level=LEVELS.get(config.get("level", ""), self._level),
-                    order=config.get("order") is True,
-                    sys_flag=int(config.get("topicSysFlag", 0)),
+                    level=_log_level(config.get("level"), self._level),
+                    more=_details(config),
                     announce=False,
                 )
             except (Refused, TypeError, ValueError, AttributeError):
                 continue  # a damaged entry costs one topic, and that is made again by its next sender
-            if isinstance(config.get("topicFilterType"), str):
-                topic.filter_type = config["topicFilterType"]
         version = table.get("dataVersion") or {}
         self.version = {"counter": int(version.get("counter", 0)), "timestamp": int(version.get("timestamp", 0))}

@@ -1,6 +1,6 @@
 cimport cython
 
-from penstock.broker.queuetopics cimport Topic
+from penstock.broker.nsq.topics cimport Topic
 from penstock.delivery.channel cimport Channel, Consumer
 from penstock.wire.outbox cimport Outbox
 

@@ -16,19 +16,19 @@ from typing import Any
 
 import cython
 
-from penstock.broker.queueing import Queueing
-from penstock.broker.queuetopics import shown, valid_nsq_name
+from penstock.broker.nsq.queueing import Queueing
+from penstock.broker.nsq.topics import shown, valid_nsq_name
 from penstock.delivery.channel import OUT_MAX, Consumer
 from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.nsqcommands import COMMANDS, Failed
 from penstock.wire.nsq import ERROR, HEARTBEAT_FRAME, MAGIC, OK_FRAME, frame
 
 if cython.compiled:
-    from cython.cimports.penstock.broker.queuetopics import Topic
+    from cython.cimports.penstock.broker.nsq.topics import Topic
     from cython.cimports.penstock.delivery.channel import Channel
     from cython.cimports.penstock.octets import address, be32, find, hex16, same, ube32
 else:
-    from penstock.broker.queuetopics import Topic
+    from penstock.broker.nsq.topics import Topic
     from penstock.delivery.channel import Channel
     from penstock.octets import address, be32, find, hex16, same, ube32
 

@@ -18,8 +18,9 @@ from typing import Any
 
 import cython
 
-from penstock.broker.broker import APPEND_REFUSALS
-from penstock.broker.topics import DEAD_PREFIX, HALF_TOPIC, RETRY_PREFIX, check_topic_name
+from penstock.broker.retry import is_dead
+from penstock.broker.sending import APPEND_REFUSALS, Marks
+from penstock.broker.topics import HALF_TOPIC, RETRY_PREFIX, check_topic_name
 from penstock.delivery.waiters import Waiter
 from penstock.errors import PenstockError, Refused, StoreError, WireError
 from penstock.fronts.requests import Requests
@@ -436,13 +437,7 @@ class BrokerSession(RemotingSession):
         """The topic of a send, checked and made if need be; remembered for the next. Refused."""
         name = self.scan.text(1)
         check_topic_name(name)
-        topic = self.broker.topics.get(name)
-        if topic is not None and topic.protected:
-            raise Refused(f"Sending message to topic[{name.decode()}] is forbidden.", remoting=16)
-        if topic is None:
-            topic = self.broker.topic_to_write(name, self.scan.text(2), self.scan.number(3, 0))
-        if not topic.perm & 2:
-            raise Refused(f"the topic[{name.decode()}] sending message is forbidden", remoting=16)
+        topic = self.broker.sending.open_to_senders(name, self.scan.text(2), self.scan.number(3, 0))
         self.topic = topic
         self.topic_at = address(topic.name)
         self.topic_len = len(topic.name)
@@ -565,7 +560,6 @@ class BrokerSession(RemotingSession):
         draft = self.draft
         properties = record.parse_properties(self._text_bytes().decode("utf-8", "replace"))
         sys_flag = draft.sys_flag
-        prepared = 0
         broker = self.broker
         half = properties.get("TRAN_MSG", "").lower() == "true" and not topic.is_retry
         answered = topic
@@ -573,9 +567,8 @@ class BrokerSession(RemotingSession):
             # A consumer that could not send back sends anew; the dead-letter rule is the same (rocketmq.md §13).
             group_name = topic.name[len(RETRY_PREFIX) :].decode()
             group = broker.groups.find(group_name, broker.now_ms)
-            limit = scan.number(11, -1)
-            if draft.reconsume_times >= (group.retry_max if limit < 0 else limit):
-                topic = broker.topic_to_write(DEAD_PREFIX + group_name.encode())
+            if is_dead(group, draft.reconsume_times, scan.number(11, -1)):
+                topic = broker.retry.dead_letters_of(group_name.encode())
                 queue_id = 0
                 properties.pop("DELAY", None)
         born_ms, flag, reconsume = draft.born_ms, draft.flag, draft.reconsume_times
@@ -583,14 +576,14 @@ class BrokerSession(RemotingSession):
             properties["REAL_TOPIC"], properties["REAL_QID"] = topic.name.decode(), str(queue_id)
             topic = broker.topics.by_name[HALF_TOPIC]
             placed = broker.put(
-                topic, 0, body, properties, born_host=self._born_owner, born_ms=born_ms, flag=flag,
-                sys_flag=sys_flag & ~0xC, reconsume_times=reconsume, half=True,
+                topic, 0, body, properties, born_host=self._born_owner, born_ms=born_ms,
+                marks=Marks(flag, sys_flag & ~0xC, reconsume), half=True,
             )  # fmt: skip
             broker.transactions.begun(placed.queue_offset, placed.physical, born_ms, properties)
         else:
             placed = broker.put(
-                topic, queue_id, body, properties, born_host=self._born_owner, born_ms=born_ms, flag=flag,
-                sys_flag=sys_flag, reconsume_times=reconsume, prepared=prepared,
+                topic, queue_id, body, properties, born_host=self._born_owner, born_ms=born_ms,
+                marks=Marks(flag, sys_flag, reconsume),
             )  # fmt: skip
         if self.oneway:
             return
@@ -631,8 +624,8 @@ class BrokerSession(RemotingSession):
                     self._refuse(13, "an idempotent send is a plain message or a batch of them")
                     return
                 placed = self.broker.put(
-                    topic, queue_id, body, properties, born_host=self._born_owner, born_ms=born_ms, flag=flag,
-                    sys_flag=sys_flag, reconsume_times=reconsume,
+                    topic, queue_id, body, properties, born_host=self._born_owner, born_ms=born_ms,
+                    marks=Marks(flag, sys_flag, reconsume),
                 )  # fmt: skip
                 parts = ((placed.physical, 1),)
                 name = topic.name.decode()

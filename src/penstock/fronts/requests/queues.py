@@ -6,7 +6,8 @@ from typing import Any
 
 from penstock.broker.clients import Peer
 from penstock.broker.delayed import Delayed, Key, Wanted
-from penstock.broker.queuetopics import LEVEL_NAMES, Topic
+from penstock.broker.levels import LEVEL_NAMES
+from penstock.broker.nsq.topics import Topic
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls

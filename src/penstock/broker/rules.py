@@ -1,0 +1,34 @@
+"""`[[topic]]` tables of the configuration: shell patterns over names, and what holds for the topics they fit."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from penstock.broker.levels import LEVEL_NAMES
+from penstock.errors import ConfigError
+
+_KNOWN = {"name", "kind", "level", "queues", "max_attempts"}
+_ATTEMPTS_MAX = 65_535
+
+
+def topic_rules(rules: Iterable[Mapping[str, Any]]) -> list[tuple[re.Pattern[str], dict[str, Any]]]:
+    """(pattern, settings) of each. ConfigError where one makes no sense."""
+    found = []
+    for rule in rules:
+        unknown = set(rule) - _KNOWN
+        if unknown or "name" not in rule:
+            raise ConfigError(
+                f"[[topic]] has {sorted(unknown) or 'no name'}", "It takes name, kind, level, queues and max_attempts."
+            )
+        limit = rule.get("max_attempts", 0)
+        if type(limit) is not int or not 0 <= limit <= _ATTEMPTS_MAX:
+            raise ConfigError(f"[[topic]] {rule['name']}: max_attempts is a number from 0 to {_ATTEMPTS_MAX}")
+        if rule.get("level", "os") not in LEVEL_NAMES or rule.get("kind", "log") not in ("log", "queue"):
+            raise ConfigError(f"[[topic]] {rule['name']}: level is os, disk or memory, kind is queue or log")
+        if rule.get("level") == "memory" and rule.get("kind") == "log":
+            raise ConfigError(f"[[topic]] {rule['name']}: a log topic's level is os or disk")
+        found.append((re.compile(fnmatch.translate(rule["name"])), dict(rule)))
+    return found
