@@ -1,9 +1,21 @@
 """Deferral: messages of queue topics and channels that wait for their time.
 
-A deferred message is appended to the commit log under the timer topic (that append is what is acknowledged) and kept
-by the schedule like any delayed one (`entry`); when it is due it goes into the ready queue of its topic, to the channels
-it is owed to (`claims`). Level `memory` defers in memory. Until the copy is durable the entry stays in the schedule
-(`moving`): a start finds the copy by its mark.
+    REQ, 1 s     channel ─ give_back ─▶ entry in the log (timer topic) ─▶ schedule          this append is acknowledged
+                 its old place is finished when the entry is flushed (`moving.leave`)
+    DPUB         the same entry, with no channel and no old place: for every channel that is owed it (`claims`)
+    due          schedule ─ deliver ─▶ copy in a ready queue, with the entry's mark         flush of the entry comes first
+                 queue topic: one copy in the topic's queue      log topic: one in the channel's own queue, `.again`
+    over         "done" record in the log ─▶ schedule forgets     when the copy is flushed (`moving.arrive`, `settle`)
+
+Level `memory` defers in memory. A message is at one place or on its way between two; what is on its way stands in both,
+and a start tells which of the two counts by what the second one says of the first:
+
+    killed between               is found                                   a start
+    entry and old place          an entry that names channel and place      finishes that place
+    copy and "done"              a copy with the mark of an entry           hands the entry out as copied, settles it later
+
+So a message comes once wherever the process ends. A power cut may take the copy and not the entry, or the entry and not
+the end of the old place, never both: each is let go of when the other is on the disk.
 """
 
 from __future__ import annotations
