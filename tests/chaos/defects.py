@@ -195,20 +195,20 @@ def sealed_before_flushed() -> None:
 
 def publish_begun_again() -> None:
     """A publish that was cut short, here after half of its rows, is done once more from its first row."""
-    from penstock.broker.staging import Staging
+    from penstock.broker.publish import BatchPublish
 
-    append, pieces = Staging._append, Staging._append_piece
+    append, pieces = BatchPublish.append, BatchPublish._append_piece
 
-    def anew(self: Staging, spools: Any, skip: int) -> None:
+    def anew(self: BatchPublish, spools: Any, skip: int) -> None:
         append(self, spools, 0)
 
-    def slowly(self: Staging, *words: Any) -> None:
+    def slowly(self: BatchPublish, *words: Any) -> None:
         pieces(self, *words)
         self._core.flush_log()
         time.sleep(0.05)
 
-    Staging._append = anew  # type: ignore[method-assign]
-    Staging._append_piece = slowly  # type: ignore[method-assign]
+    BatchPublish.append = anew  # type: ignore[method-assign]
+    BatchPublish._append_piece = slowly  # type: ignore[method-assign]
 
 
 CUT_DEFECTS = {
