@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.broker.broker import Broker
 from penstock.broker.nsq.entry import Deferred, deferred_of
@@ -23,6 +22,7 @@ WORK_MAX = 1_000  # of one page: an entry counted is 1, one that is decoded 5 an
 BODY_SHOWN = 256
 
 Key = tuple[int, int]  # due ms, id
+Row = dict[str, object]  # a message as people see it, for JSON
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Delayed:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
 
-    def page(self, wanted: Wanted, after: Key | None, limit: int) -> tuple[list[dict[str, Any]], Key | None]:
+    def page(self, wanted: Wanted, after: Key | None, limit: int) -> tuple[list[Row], Key | None]:
         """Up to `limit` of them by due time, and where to go on, or None."""
-        rows: list[dict[str, Any]] = []
+        rows: list[Row] = []
         work = 0
         for due in self._from(after):
             row = self.row(due, wanted)
@@ -75,7 +75,7 @@ class Delayed:
         due_ms, id_ = after or (0, -1)
         return iter(self.broker.schedule.entries(due_ms, begin_id=id_ + 1))
 
-    def cancel(self, id_: int) -> dict[str, Any]:
+    def cancel(self, id_: int) -> Row:
         """Take a message out: it will not be delivered. Refused when it is not there, or too late."""
         due, row = self._take(id_)
         if not self.broker.sending.put_over(id_):
@@ -86,7 +86,7 @@ class Delayed:
             self.broker.queueing.deferral.cancelled(about, id_)
         return row
 
-    def fire(self, id_: int) -> dict[str, Any]:
+    def fire(self, id_: int) -> Row:
         """Deliver a message now. Refused when it is not there, or on its way already."""
         due, row = self._take(id_)
         try:
@@ -99,7 +99,7 @@ class Delayed:
             raise Refused("the log takes nothing now: it is not delivered", remoting=14, http=503)
         return row
 
-    def _take(self, id_: int) -> tuple[Due, dict[str, Any]]:
+    def _take(self, id_: int) -> tuple[Due, Row]:
         schedule = self.broker.schedule
         due = schedule.get(id_)
         row = None if due is None else self.row(due, Wanted())
@@ -107,7 +107,7 @@ class Delayed:
             raise Refused(f"no delayed message {id_}", remoting=22, http=404)
         return due, row
 
-    def row(self, due: Due, wanted: Wanted) -> dict[str, Any] | None:
+    def row(self, due: Due, wanted: Wanted) -> Row | None:
         """An entry as people see it; None when it is not wanted, or nobody is owed it any more."""
         message = record.decode_record(due.record, 0)
         if message is None:
@@ -134,7 +134,7 @@ class Delayed:
             "body": body[:BODY_SHOWN].decode("utf-8", "backslashreplace"),
         }
 
-    def _of_queue(self, about: Deferred, id_: int) -> tuple[dict[str, Any], list[str]] | None:
+    def _of_queue(self, about: Deferred, id_: int) -> tuple[Row, list[str]] | None:
         owed = None if self.broker.queueing.deferral.is_copied(id_) else self.broker.queueing.deferral.owed(about, id_)
         if owed is None:
             return None
@@ -149,7 +149,7 @@ class Delayed:
         return row, [name.decode() for name in names]
 
 
-def _of_log(message: ReceivedMessage) -> tuple[dict[str, Any], list[str]]:
+def _of_log(message: ReceivedMessage) -> tuple[Row, list[str]]:
     """A delayed message of a log topic; one that a group gave back belongs to the group."""
     topic, group = message.properties.get("REAL_TOPIC", ""), ""
     if topic.startswith(RETRY_PREFIX.decode()):

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from penstock.broker.core import Core
 from penstock.broker.runs import Runs
-from penstock.broker.sending import Marks
+from penstock.broker.sending import Marks, fill
 from penstock.broker.sinks import Begun, Sinks
 from penstock.broker.spool import Piece, Spool, Spools
 from penstock.broker.topics import DONE_TOPIC
@@ -91,14 +91,10 @@ class BatchPublish:
                 )  # fmt: skip
             return
         draft = self._draft
-        draft.queue = topic.queues[piece.queue_id]
-        draft.set_born(born)
         draft.set_properties(b"")
         draft.set_tail(b"")
-        draft.sys_flag, draft.born_ms, draft.flag, draft.reconsume_times, draft.prepared = (
-            piece.sys_flag & ~_TRANSACTION, piece.born_ms, 0, 0, 0,
-        )  # fmt: skip
-        draft.indexed = True
+        marks = Marks(sys_flag=piece.sys_flag & ~_TRANSACTION)
+        fill(draft, topic.queues[piece.queue_id], born, piece.born_ms, marks)
         parts = [piece.messages] if not skip else list(_messages(piece.messages))[skip:]
         while parts:
             part = parts.pop(0)

@@ -5,16 +5,28 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TypedDict, cast
 
 from penstock.broker.levels import LEVEL_NAMES
 from penstock.errors import ConfigError
 
-_KNOWN = {"name", "kind", "level", "queues", "max_attempts"}
 _ATTEMPTS_MAX = 65_535
 
 
-def topic_rules(rules: Iterable[Mapping[str, Any]]) -> list[tuple[re.Pattern[str], dict[str, Any]]]:
+class TopicRule(TypedDict, total=False):
+    """What one table may say."""
+
+    name: str
+    kind: str
+    level: str
+    queues: int
+    max_attempts: int
+
+
+_KNOWN = set(TopicRule.__annotations__)
+
+
+def topic_rules(rules: Iterable[Mapping[str, object]]) -> list[tuple[re.Pattern[str], TopicRule]]:
     """(pattern, settings) of each. ConfigError where one makes no sense."""
     found = []
     for rule in rules:
@@ -30,5 +42,5 @@ def topic_rules(rules: Iterable[Mapping[str, Any]]) -> list[tuple[re.Pattern[str
             raise ConfigError(f"[[topic]] {rule['name']}: level is os, disk or memory, kind is queue or log")
         if rule.get("level") == "memory" and rule.get("kind") == "log":
             raise ConfigError(f"[[topic]] {rule['name']}: a log topic's level is os or disk")
-        found.append((re.compile(fnmatch.translate(rule["name"])), dict(rule)))
+        found.append((re.compile(fnmatch.translate(str(rule["name"]))), cast(TopicRule, dict(rule))))
     return found

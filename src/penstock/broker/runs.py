@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.broker.sending import Sending
-from penstock.broker.sinks import SINK_TOPIC, Sink, Sinks
+from penstock.broker.sinks import SINK_TOPIC, Note, Sink, Sinks
 from penstock.errors import Refused
 from penstock.wire.codes import ResponseCode
 
@@ -33,7 +33,7 @@ class Runs:
         self._sinks = sinks
         self._sending = sending
 
-    def note(self, about: dict[str, Any]) -> int:
+    def note(self, about: Note) -> int:
         """Write a record of the sinks' topic: what happened to a sink. Its position; Refused."""
         body = json.dumps(about, separators=(",", ":")).encode()
         return self._sending.put_own(SINK_TOPIC, body, {}).physical
@@ -73,6 +73,10 @@ class Runs:
         if not run.coordinator:
             raise Refused("a new run names the broker that decides")
         before = run.sink in self._sinks.by_name
-        about = {"k": "run", "sink": run.sink, "query": run.query, "run": run.run, "coordinator": run.coordinator}
-        self.note(about | ({"reset": True} if known is None else {}) | ({"once": True} if run.once else {}))
+        about: Note = {"k": "run", "sink": run.sink, "query": run.query, "run": run.run, "coordinator": run.coordinator}
+        if known is None:
+            about["reset"] = True
+        if run.once:
+            about["once"] = True
+        self.note(about)
         return known is None and before

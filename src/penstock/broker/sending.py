@@ -21,6 +21,7 @@ from penstock.broker.topics import (
 )
 from penstock.errors import Refused
 from penstock.log import status
+from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.draft import Draft
 from penstock.log.store import LogStore
 from penstock.message import ReceivedMessage
@@ -55,6 +56,17 @@ class Marks(NamedTuple):
 
 
 UNMARKED = Marks()
+
+
+def fill(
+    draft: Draft, queue: ConsumeQueue, born_host: bytes, born_ms: int, marks: Marks, *, indexed: bool = True
+) -> None:
+    """What a draft says beside body and properties."""
+    draft.set_born(born_host)
+    draft.queue = queue
+    draft.born_ms = born_ms
+    draft.flag, draft.sys_flag, draft.reconsume_times, draft.prepared = marks
+    draft.indexed = indexed
 
 
 class Sending:
@@ -142,11 +154,7 @@ class Sending:
         draft = self._draft
         draft.set_body(body)
         draft.set_properties(record.format_properties(properties).encode())
-        draft.set_born(born_host)
-        draft.queue = queue
-        draft.born_ms = born_ms
-        draft.flag, draft.sys_flag, draft.reconsume_times, draft.prepared = marks
-        draft.indexed = True
+        fill(draft, queue, born_host, born_ms, marks)
         if due_ms is not None:
             draft.tags_code = due_ms
             self._alarm.at_latest(self.time.mono_ms + due_ms - self.time.now_ms)
@@ -180,11 +188,7 @@ class Sending:
             self.put(topic, queue_id, bodies[0], {}, born_host=self.store_host, born_ms=self.time.now_ms)
             return
         draft = self._draft
-        draft.set_born(self.store_host)
-        draft.queue = topic.queues[queue_id]
-        draft.flag, draft.sys_flag, draft.reconsume_times, draft.prepared = UNMARKED
-        draft.born_ms = self.time.now_ms
-        draft.indexed = False
+        fill(draft, topic.queues[queue_id], self.store_host, self.time.now_ms, UNMARKED, indexed=False)
         batch = record.encode_batch([record.BatchItem(body) for body in bodies])
         answer = self.store.append_batch_bytes(draft, batch)
         if answer < 0:

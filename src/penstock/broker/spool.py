@@ -84,6 +84,18 @@ class Spool:
         text = json.dumps(about).encode()
         return HEADER.pack(MAGIC, VERSION, len(text)) + text + U32.pack(crc_of(text))
 
+    def opened(self, fd: int) -> None:
+        """The file is open under this number; -1: it is not."""
+        self.fd = fd
+
+    def grow(self, size: int) -> None:
+        """So many bytes more are in the file."""
+        self.size += size
+
+    def written(self, at_ms: int) -> None:
+        """When it was written to last."""
+        self.at_ms = at_ms
+
     def seal(self) -> None:
         """No chunk is added any more."""
         self.sealed = True
@@ -189,8 +201,9 @@ class Spools:
         if len(chunk) < length or crc_of(chunk) != crc:
             return False
         if number == 0:
-            spool.sealed = SEAL.unpack(chunk)[:3] == (spool.rows, spool.chunk_bytes, spool.sums)
-            spool.size += CHUNK.size + length if spool.sealed else 0
+            if SEAL.unpack(chunk)[:3] == (spool.rows, spool.chunk_bytes, spool.sums):
+                spool.grow(CHUNK.size + length)
+                spool.seal()
             return spool.sealed
         if number != spool.number + 1:
             return False
@@ -198,7 +211,7 @@ class Spools:
             spool.count(number, list(pieces(chunk)), len(chunk), crc)
         except Refused:
             return False
-        spool.size += CHUNK.size + length
+        spool.grow(CHUNK.size + length)
         return True
 
     def pieces(self, spool: Spool) -> Iterator[Piece]:
@@ -221,7 +234,7 @@ class Spools:
 
     def create(self, spool: Spool, now_ms: int) -> Spool:
         """A new file with its header. Refused when it cannot be written."""
-        spool.fd = self.files.open(spool.path, create=True)
+        spool.opened(self.files.open(spool.path, create=True))
         self._write(spool, spool.header(), now_ms)
         self.by_token[spool.token] = spool
         return spool
@@ -240,15 +253,15 @@ class Spools:
 
     def _write(self, spool: Spool, data: bytes, now_ms: int) -> None:
         if spool.fd < 0:
-            spool.fd = self.files.open(spool.path)
+            spool.opened(self.files.open(spool.path))
         try:
             self.files.write(spool.fd, spool.size, data)
         except StoreError as error:
             self.files.cut(spool.fd, spool.size)
             full = isinstance(error, DiskFull)
             raise Refused(f"not staged: {error}", remoting=14 if full else 1) from error
-        spool.size += len(data)
-        spool.at_ms = now_ms
+        spool.grow(len(data))
+        spool.written(now_ms)
         self.staged_bytes += len(data)
 
     def close(self) -> None:
@@ -259,7 +272,7 @@ class Spools:
     def _let_go(self, spool: Spool) -> None:
         if spool.fd >= 0:
             self.files.close(spool.fd)
-            spool.fd = -1
+            spool.opened(-1)
 
     def drop(self, spool: Spool, position: int) -> None:
         """Out of the table now; off the disk when the log is flushed up to `position`."""

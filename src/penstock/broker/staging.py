@@ -19,7 +19,7 @@ from penstock.broker.core import Core
 from penstock.broker.nsq.entry import RESERVED_PREFIX, reserved
 from penstock.broker.publish import BatchPublish
 from penstock.broker.runs import Run, Runs
-from penstock.broker.sinks import Sink, Sinks
+from penstock.broker.sinks import Note, Sink, Sinks
 from penstock.broker.spool import CHUNK_BYTES_MAX, TOKEN, Piece, Spool, Spools, illegal, lost, pieces
 from penstock.errors import Refused
 from penstock.log import status
@@ -257,12 +257,15 @@ class Staging:
                 if not queue_id < self._core.sending.open_to_senders(name).queue_count:
                     raise Refused(f"topic {name.decode()} has no queue {queue_id} any more")
         self._batch.demand_room(sum(spool.log_bytes for spool in spools))
-        begin = {
+        begin: Note = {
             "k": "begin", "sink": wanted.sink, "batch": wanted.batch, "run": wanted.run,
             "rows": sum(spool.rows for spool in spools), "tokens": [spool.token for spool in spools],
         }  # fmt: skip
-        more = {"brokers": wanted.brokers, "layout": wanted.layout}
-        self._runs.note(begin | {name: about for name, about in more.items() if about})
+        if wanted.brokers:
+            begin["brokers"] = wanted.brokers
+        if wanted.layout:
+            begin["layout"] = wanted.layout
+        self._runs.note(begin)
         self._batch.append(spools, 0)
         self.published += 1
         for spool in [s for s in self.spools.values() if s.sink == wanted.sink and s.batch <= wanted.batch]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from penstock.broker import shapes
 from penstock.broker.core import Core
@@ -151,7 +150,7 @@ class Tables:
             lambda: save(core.files, self._folder / "delayOffset.json", delays),
         ]
 
-    def delay_offsets(self) -> dict[str, Any]:
+    def delay_offsets(self) -> dict[str, dict[str, int]]:
         """delayOffset.json: up to where each level's queue is delivered, so that a RocketMQ broker could go on there."""
         core = self._core
         queues = core.topics.by_name[SCHEDULE_TOPIC].queues

@@ -10,13 +10,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
+from penstock.broker import shapes
 from penstock.broker.levels import LEVEL_DISK, LEVEL_OS, LEVELS
+from penstock.broker.rules import TopicRule
 from penstock.errors import Refused
-
-if TYPE_CHECKING:
-    from penstock.log.consumequeue import ConsumeQueue
+from penstock.log.consumequeue import ConsumeQueue
 
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 TOPIC_BYTES_MAX = 127
@@ -75,13 +75,23 @@ class TopicDetails(NamedTuple):
 PLAIN = TopicDetails()
 
 
-def _details(config: dict[str, Any]) -> TopicDetails:
+class TopicSettings(NamedTuple):
+    """A topic as an administrator has set it."""
+
+    read_queues: int
+    write_queues: int
+    perm: int
+    level: int
+    more: TopicDetails
+
+
+def _details(config: Mapping[str, object]) -> TopicDetails:
     """From a TopicConfig."""
     kind = config.get("topicFilterType")
     return TopicDetails(
         config.get("order") is True,
         kind if isinstance(kind, str) else PLAIN.filter_type,
-        int(config.get("topicSysFlag", 0)),
+        shapes.number(config, "topicSysFlag", 0),
     )
 
 
@@ -149,11 +159,10 @@ class LogTopic:
         queue = self.queues[queue_id]
         return bool(queue.min_offset < queue.max_offset)
 
-    def settings(self) -> tuple[Any, ...]:
+    def settings(self) -> TopicSettings:
         """What an administrator may change, for `TopicTable.undo`."""
-        return (
-            self.read_queues, self.write_queues, self.perm, self.level, self.order, self.filter_type, self.sys_flag,
-        )  # fmt: skip
+        more = TopicDetails(self.order, self.filter_type, self.sys_flag)
+        return TopicSettings(self.read_queues, self.write_queues, self.perm, self.level, more)
 
     def described(self) -> str:
         """The topic in an error text, as RocketMQ's brokers write it."""
@@ -164,9 +173,9 @@ class LogTopic:
             f"topicSysFlag={self.sys_flag}, order={str(bool(self.order)).lower()}]"
         )
 
-    def as_config(self, broker_perm: int = 6) -> dict[str, Any]:
+    def as_config(self, broker_perm: int = 6) -> dict[str, object]:
         """RocketMQ's TopicConfig; `broker_perm` takes away what the broker does not grant."""
-        config: dict[str, Any] = {
+        config: dict[str, object] = {
             "order": bool(self.order),
             "perm": self.perm & (broker_perm | PERM_INHERIT),
             "readQueueNums": self.read_queues,
@@ -190,7 +199,7 @@ class TopicTable:
         level: int = LEVEL_OS,
         auto_create: bool = True,
         default_queues: int = 8,
-        rules: Iterable[tuple[re.Pattern[str], dict[str, Any]]] = (),
+        rules: Iterable[tuple[re.Pattern[str], TopicRule]] = (),
     ) -> None:
         self._queue_of = queue_of
         self._level = level
@@ -291,19 +300,19 @@ class TopicTable:
             self._announce(name, now_ms)
         return topic
 
-    def undo(self, topic: LogTopic, before: tuple[Any, ...] | None) -> None:
+    def undo(self, topic: LogTopic, before: TopicSettings | None) -> None:
         """Take a `create` back that could not be stored: as before, or (None) not there."""
         if before is None:
             topic.close()
             self.by_name.pop(topic.name, None)
             return
-        topic.change(*before[:4])
-        topic.detail(TopicDetails(*before[4:]))
+        topic.change(before.read_queues, before.write_queues, before.perm, before.level)
+        topic.detail(before.more)
 
-    def rule(self, name: bytes) -> dict[str, Any]:
+    def rule(self, name: bytes) -> TopicRule:
         """The first `[[topic]]` rule whose pattern fits, or an empty one."""
         text = name.decode("utf-8", "replace")
-        return next((rule for pattern, rule in self._rules if pattern.fullmatch(text)), {})
+        return next((rule for pattern, rule in self._rules if pattern.fullmatch(text)), TopicRule())
 
     def _announce(self, name: bytes, now_ms: int) -> None:
         self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
@@ -330,20 +339,20 @@ class TopicTable:
 
     # -- topics.json ---------------------------------------------------------------------------------------------
 
-    def as_table(self, broker_perm: int = 6, names: Iterable[bytes] | None = None) -> dict[str, Any]:
+    def as_table(self, broker_perm: int = 6, names: Iterable[bytes] | None = None) -> dict[str, object]:
         """What code 21 answers and registries are told; `names`: of these topics alone."""
         found = self.by_name.values() if names is None else [self.by_name[n] for n in names if n in self.by_name]
         table = {topic.name.decode(): topic.as_config(broker_perm) for topic in found}
         return {"dataVersion": dict(self.version), "topicConfigTable": table}
 
-    def as_file(self) -> dict[str, Any]:
+    def as_file(self) -> dict[str, object]:
         """What topics.json holds: the table, and in a field of ours where deleted topics ended."""
         ends = {
             name.decode(): {str(q): end for q, end in floors.items() if end} for name, floors in self._floors.items()
         }
         return self.as_table() | {"deletedTopicEnds": {name: queues for name, queues in ends.items() if queues}}
 
-    def load(self, table: dict[str, Any]) -> None:
+    def load(self, table: Mapping[str, object]) -> None:
         """Take over a topics.json, RocketMQ's or SmartGo's (which nests the table once more)."""
         ends = table.get("deletedTopicEnds")
         for name, queues in ends.items() if isinstance(ends, dict) else ():
@@ -351,21 +360,20 @@ class TopicTable:
                 self._floors[name.encode()] = {
                     int(q): end for q, end in queues.items() if q.isdecimal() and isinstance(end, int)
                 }
-        topics = table.get("topicConfigTable") or {}
-        if isinstance(topics.get("topicConfigTable"), dict):
-            topics = topics["topicConfigTable"]
+        topics = shapes.entries(table, "topicConfigTable")
+        if "topicConfigTable" in topics:
+            topics = shapes.entries(topics, "topicConfigTable")
         for name, config in topics.items():
             try:
                 self.create(
                     name.encode(),
-                    int(config.get("readQueueNums", 4)),
-                    int(config.get("writeQueueNums", 4)),
-                    int(config.get("perm", 6)),
+                    shapes.number(config, "readQueueNums", 4),
+                    shapes.number(config, "writeQueueNums", 4),
+                    shapes.number(config, "perm", 6),
                     level=_log_level(config.get("level"), self._level),
                     more=_details(config),
                     announce=False,
                 )
             except (Refused, TypeError, ValueError, AttributeError):
                 continue  # a damaged entry costs one topic, and that is made again by its next sender
-        version = table.get("dataVersion") or {}
-        self.version = {"counter": int(version.get("counter", 0)), "timestamp": int(version.get("timestamp", 0))}
+        self.version = shapes.version_of(table)

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from penstock.broker.core import Core
 from penstock.broker.topics import HALF_TOPIC, OP_TOPIC
 from penstock.errors import Refused
+from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.reading import ReadResult
 from penstock.log.status import FOUND
+from penstock.message import ReceivedMessage
 from penstock.wire import record
 
 log = logging.getLogger("penstock.transactions")
@@ -40,6 +42,14 @@ class Half:
     immunity_ms: int
     checks: int = 0
 
+    def asked(self) -> None:
+        """Its producer is asked once more what became of it."""
+        self.checks += 1
+
+    def not_asked(self) -> None:
+        """There was nobody to ask."""
+        self.checks -= 1
+
 
 class Transactions:
     """The open transactions of a broker."""
@@ -55,7 +65,7 @@ class Transactions:
         """`ask(group, half record, fields)` sends a check to a producer; False: there is nobody to ask."""
         self._ask = ask
 
-    def _queue(self, name: bytes) -> Any:
+    def _queue(self, name: bytes) -> ConsumeQueue:
         return self._core.topics.by_name[name].queues[0]
 
     def load(self) -> None:
@@ -70,7 +80,7 @@ class Transactions:
                 if part.isdigit() and len(part) < 19:
                     self._finish(int(part), message.queue_offset)
 
-    def _messages(self, queue: Any, offset: int) -> Any:
+    def _messages(self, queue: ConsumeQueue, offset: int) -> Iterator[ReceivedMessage]:
         result = ReadResult()
         while offset < queue.max_offset:
             if self._core.store.read(queue, offset, 1000, 1 << 20, -1, None, result) == FOUND:
@@ -87,7 +97,7 @@ class Transactions:
         self.open.pop(offset, None)
         self._finished[offset] = op_offset
 
-    def end(self, fields: dict[str, Any]) -> None:
+    def end(self, fields: Mapping[str, Any]) -> None:
         """Carry out END_TRANSACTION. Refused when it names no half message of that group."""
         what = fields["commitOrRollback"]
         if what not in (COMMIT, ROLLBACK):
@@ -144,7 +154,7 @@ class Transactions:
             self.open.pop(offset)  # retention took it
             return
         properties = dict(message.properties)
-        half.checks += 1
+        half.asked()
         if half.checks > self._core.config.transaction_check_max:
             topic = self._core.topics.by_name[GIVEN_UP_TOPIC]
             self._core.sending.put_again(topic, 0, message, properties, half=True)
@@ -175,7 +185,7 @@ class Transactions:
             reconsume_times=message.reconsume_times,
         )
         if not self._ask(message.properties.get("PGROUP", ""), real, fields):
-            half.checks -= 1
+            half.not_asked()
 
 
 def _number(text: str) -> int:
@@ -187,7 +197,7 @@ def _immunity_ms(properties: dict[str, str]) -> int:
     return int(text) * 1000 if text.isascii() and text.isdigit() and len(text) < 9 else 0
 
 
-def _half(message: Any) -> Half:
+def _half(message: ReceivedMessage) -> Half:
     properties = dict(message.properties)
     return Half(message.physical_offset, message.born_ms, _immunity_ms(properties), _checks(properties))
 

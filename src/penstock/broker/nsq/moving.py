@@ -55,6 +55,16 @@ class _Arrived:
         self.ordinal = ordinal
         self.flush = NOT_YET
 
+    def waits_for(self, flushes: Flushes) -> int:
+        """The number of the flush that takes it."""
+        if self.flush == NOT_YET:
+            self.flush = flushes.next(self.topic)
+        return self.flush
+
+    def let_go(self) -> None:
+        """Nobody is owed it: it need not become durable."""
+        self.flush = 0
+
 
 class Moving:
     """See the module. `settle` whenever a flush is over."""
@@ -108,9 +118,7 @@ class Moving:
         touched: set[ReadyQueue] = set()
         kept: list[_Arrived] = []
         for copy in self._arrived:
-            if copy.flush == NOT_YET:
-                copy.flush = flushes.next(copy.topic)
-            if copy.flush > done or not self._sending.put_over(copy.id):
+            if copy.waits_for(flushes) > done or not self._sending.put_over(copy.id):
                 kept.append(copy)
             else:
                 touched.add(copy.stream)
@@ -123,6 +131,6 @@ class Moving:
         """Nobody is owed what this stream holds: its copies need not become durable."""
         for copy in self._arrived:
             if copy.stream is stream:
-                copy.flush = 0
+                copy.let_go()
         stream.kept_from = KEEP_NOTHING
         self._seen = (-1, -1)

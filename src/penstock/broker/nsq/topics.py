@@ -303,7 +303,7 @@ class QueueTopic(Topic):
         Topic.__init__(self, name, level, keeper)
         self.stream = stream
         self.floor = floor  # what lies below is owed to nobody
-        self.passing: list[Any] = []  # sources of ephemeral channels
+        self.passing: list[PassingSource] = []  # sources of ephemeral channels
         self.durable = stream.total
 
     def ready(self, size: int, count: int) -> int:
