@@ -19,7 +19,11 @@ from penstock.errors import Refused
 from penstock.log.consumequeue import ConsumeQueue
 
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
+PERM_BOTH = PERM_READ | PERM_WRITE
+_PERM_LETTERS = (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
 TOPIC_BYTES_MAX = 127
+GROUP_BYTES_MAX = 255
+DEFAULT_QUEUES = 4  # of a table that does not say
 QUEUES_MAX = 1024
 TOPICS_MAX = 10_000
 
@@ -57,7 +61,7 @@ def check_topic_name(name: bytes) -> None:
 
 def check_group_name(name: str) -> None:
     """A consumer or producer group: the same letters as a topic, at most 255 bytes."""
-    if not name or len(name) > 255 or not _NAME.fullmatch(name.encode()):
+    if not name or len(name) > GROUP_BYTES_MAX or not _NAME.fullmatch(name.encode()):
         raise Refused(
             "the specified group is blank, longer than 255 or contains illegal characters, "
             "allowing only ^[%|a-zA-Z0-9_-]+$"
@@ -166,14 +170,14 @@ class LogTopic:
 
     def described(self) -> str:
         """The topic in an error text, as RocketMQ's brokers write it."""
-        perm = "".join(letter if self.perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
+        perm = "".join(letter if self.perm & bit else "-" for letter, bit in _PERM_LETTERS)
         return (
             f"TopicConfig [topicName={self.name.decode()}, readQueueNums={self.read_queues}, "
             f"writeQueueNums={self.write_queues}, perm={perm}, topicFilterType={self.filter_type}, "
             f"topicSysFlag={self.sys_flag}, order={str(bool(self.order)).lower()}]"
         )
 
-    def as_config(self, broker_perm: int = 6) -> dict[str, object]:
+    def as_config(self, broker_perm: int = PERM_BOTH) -> dict[str, object]:
         """RocketMQ's TopicConfig; `broker_perm` takes away what the broker does not grant."""
         config: dict[str, object] = {
             "order": bool(self.order),
@@ -224,7 +228,7 @@ class TopicTable:
         name: bytes,
         read_queues: int,
         write_queues: int,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int = PERM_BOTH,
         *,
         now_ms: int = 0,
         level: int | None = None,
@@ -339,7 +343,7 @@ class TopicTable:
 
     # -- topics.json ---------------------------------------------------------------------------------------------
 
-    def as_table(self, broker_perm: int = 6, names: Iterable[bytes] | None = None) -> dict[str, object]:
+    def as_table(self, broker_perm: int = PERM_BOTH, names: Iterable[bytes] | None = None) -> dict[str, object]:
         """What code 21 answers and registries are told; `names`: of these topics alone."""
         found = self.by_name.values() if names is None else [self.by_name[n] for n in names if n in self.by_name]
         table = {topic.name.decode(): topic.as_config(broker_perm) for topic in found}
@@ -367,9 +371,9 @@ class TopicTable:
             try:
                 self.create(
                     name.encode(),
-                    shapes.number(config, "readQueueNums", 4),
-                    shapes.number(config, "writeQueueNums", 4),
-                    shapes.number(config, "perm", 6),
+                    shapes.number(config, "readQueueNums", DEFAULT_QUEUES),
+                    shapes.number(config, "writeQueueNums", DEFAULT_QUEUES),
+                    shapes.number(config, "perm", PERM_BOTH),
                     level=_log_level(config.get("level"), self._level),
                     more=_details(config),
                     announce=False,

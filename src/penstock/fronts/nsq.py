@@ -16,8 +16,8 @@ from typing import Any
 
 import cython
 
+from penstock.broker.nsq.names import shown, valid_nsq_name
 from penstock.broker.nsq.queueing import Queueing
-from penstock.broker.nsq.topics import shown, valid_nsq_name
 from penstock.delivery.channel import OUT_MAX, Consumer
 from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.nsqcommands import COMMANDS, Failed

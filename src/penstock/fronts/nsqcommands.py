@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from penstock.broker.nsq.topics import shown, valid_nsq_name
+from penstock.broker.nsq.names import shown, valid_nsq_name
 from penstock.errors import Refused
 from penstock.fronts.nsqlayers import Deflate, Snappy, Tls
 from penstock.wire.nsq import CLOSE_WAIT_FRAME, OK_FRAME, RESPONSE, frame

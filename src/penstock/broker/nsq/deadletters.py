@@ -9,9 +9,9 @@ from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.names import shown
 from penstock.broker.nsq.publishing import Publishing
 from penstock.broker.nsq.registry import Registry
-from penstock.broker.nsq.topics import shown
 from penstock.broker.retry import Retry, dead_letter_name
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused

@@ -7,8 +7,9 @@ import logging
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVELS
 from penstock.broker.nsq.claims import Claims
+from penstock.broker.nsq.names import refusal, shown
 from penstock.broker.nsq.registry import Registry
-from penstock.broker.nsq.topics import QueueTopic, Topic, refusal, shown
+from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.delivery.cursor import CursorSource
 from penstock.disk.nsqdata import TopicEntry, read_nsqd_dat
 

@@ -8,7 +8,8 @@ from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.deferral import Deferral
 from penstock.broker.nsq.flush import GroupFlush, Ticket
-from penstock.broker.nsq.topics import Topic, refusal
+from penstock.broker.nsq.names import refusal
+from penstock.broker.nsq.topics import Topic
 from penstock.disk.readyqueue import BROKEN
 from penstock.errors import Refused, StoreError
 

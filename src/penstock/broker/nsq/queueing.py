@@ -22,10 +22,11 @@ from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.names import refusal
 from penstock.broker.nsq.opening import Opening
 from penstock.broker.nsq.publishing import Publishing
 from penstock.broker.nsq.registry import Registry
-from penstock.broker.nsq.topics import MemoryTopic, Topic, refusal
+from penstock.broker.nsq.topics import MemoryTopic, Topic
 from penstock.broker.nsq.turns import Turns
 from penstock.broker.retry import Retry
 from penstock.delivery.channel import Channel

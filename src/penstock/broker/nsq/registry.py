@@ -14,8 +14,9 @@ from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.names import EPHEMERAL, shown, valid_nsq_name
 from penstock.broker.nsq.table import Table
-from penstock.broker.nsq.topics import EPHEMERAL, MemoryTopic, QueueTopic, Topic, shown, valid_nsq_name
+from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
 from penstock.broker.nsq.turns import Turns
 from penstock.delivery.channel import Channel
 from penstock.delivery.latency import Latency

@@ -4,6 +4,9 @@ from penstock.delivery.channel cimport Channel
 from penstock.disk.readyqueue cimport ReadyQueue
 
 
+cdef long long _RECORD_BYTES
+
+
 cdef class Topic:
     cdef public bytes name
     cdef public object keeper

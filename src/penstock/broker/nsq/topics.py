@@ -9,19 +9,19 @@ message, `placed` (readers may see them). Between the first and the last nothing
 from __future__ import annotations
 
 import logging
-import re
 from typing import Any, Protocol
 
 import cython
 
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY
 from penstock.broker.nsq.folder import QueueFolder
+from penstock.broker.nsq.names import EPHEMERAL, bad_channel, shown, too_many_channels, valid_nsq_name
 from penstock.delivery.channel import Channel
 from penstock.delivery.passing import PassingSource
 from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import CursorFile
-from penstock.disk.readyqueue import FULL, mark_of
-from penstock.errors import Refused, StoreError
+from penstock.disk.readyqueue import mark_of
+from penstock.errors import StoreError
 from penstock.wire.nsq import message_data
 
 if cython.compiled:
@@ -34,41 +34,9 @@ else:
 log = logging.getLogger("penstock.queueing")
 
 CHANNELS_MAX = 1_000
-EPHEMERAL = (b"#ephemeral", b"#tmp")
-
-_SHORT = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
-_NAME = re.compile(rb"[.a-zA-Z0-9_-]+(#ephemeral|#tmp)?")
-
-
-def valid_nsq_name(name: bytes) -> bool:
-    """Topic and channel names of NSQ, and LMQ's `#tmp` beside `#ephemeral`."""
-    return 0 < len(name) <= 64 and _NAME.fullmatch(name) is not None
-
-
-def shown(name: bytes) -> str:
-    """A name from the network in a message for people and peers, escaped as nsqd does it (Go's %q)."""
-    return "".join(_escape(char) for char in name.decode("utf-8", "surrogateescape"))
-
-
-def _escape(char: str) -> str:
-    if char in '"\\':
-        return "\\" + char
-    if char.isprintable():
-        return char
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # no UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    short = _SHORT.get(char)
-    if short is not None:
-        return short
-    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-
-
-def refusal(answer: int) -> Refused:
-    """Why a publish cannot be stored, from what `ready` answered."""
-    if answer == FULL:
-        return Refused("the disk is full: nothing is stored until there is room", nsq="E_PUB_FAILED", http=503)
-    return Refused("the disk failed: restart the broker", nsq="E_PUB_FAILED", http=503)
+_RECORD_BYTES = 19  # of a record in a ready queue, beside the body
+_ID = slice(10, 26)  # where a message's data has its id
+_HEX = 16
 
 
 class Keeper(Protocol):
@@ -214,9 +182,9 @@ class Topic:
         channel = self.channels.get(name)
         if channel is None:
             if not valid_nsq_name(name):
-                raise Refused(f'channel name "{shown(name)}" is not valid', nsq="E_BAD_CHANNEL", http=400)
+                raise bad_channel(name)
             if len(self.channels) >= CHANNELS_MAX:
-                raise Refused(f"no more than {CHANNELS_MAX} channels of a topic", nsq="E_BAD_CHANNEL", http=400)
+                raise too_many_channels(CHANNELS_MAX)
             channel = self._make_channel(name, name.endswith(EPHEMERAL))
             self.channels[name] = channel
             self._took_channel(channel)
@@ -307,7 +275,7 @@ class QueueTopic(Topic):
         self.durable = stream.total
 
     def ready(self, size: int, count: int) -> int:
-        return self.stream.ready(size + 19 * count, count)
+        return self.stream.ready(size + _RECORD_BYTES * count, count)
 
     def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
         self.stream.append(now_ns, 0, 0, body, at, length, more)
@@ -453,7 +421,7 @@ class QueueTopic(Topic):
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
     ) -> int:
         stream = self.stream
-        answer = stream.ready(len(body) + 19, 1)
+        answer = stream.ready(len(body) + _RECORD_BYTES, 1)
         if answer:
             return answer
         place = stream.total
@@ -534,7 +502,7 @@ class MemoryTopic(Topic):
     def _hold(self, data: bytes, delay_ms: int) -> None:
         for channel in self.channels.values():
             channel.message_count += 1
-            channel.hold(channel.source.hold(data), int(data[10:26], 16), self.keeper.mono_ms + delay_ms)
+            channel.hold(channel.source.hold(data), int(data[_ID], _HEX), self.keeper.mono_ms + delay_ms)
 
     def redeliver(
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
