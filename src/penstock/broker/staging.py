@@ -73,12 +73,12 @@ class Staging:
         self._write_tables = write_tables
         self.folder = core.folder / "staging"
         self.sinks = Sinks(core.folder / "config" / "sinks.json", core.files)
-        self.files = Spools(core.files, self.folder)
-        self.spools = self.files.by_token
+        self._spool_files = Spools(core.files, self.folder)
+        self.spools = self._spool_files.by_token
         self.published = 0
         self._veils = Veils(core.store)
         self._runs = Runs(self.sinks, core.sending)
-        self._batch = BatchPublish(core, self.sinks, self._runs, self.files, self._veils)
+        self._batch = BatchPublish(core, self.sinks, self._runs, self._spool_files, self._veils)
         self._draft = Draft()
         self._sweep_ms = 0
         # What fronts ask for, by the part that does it.
@@ -89,18 +89,18 @@ class Staging:
     @property
     def staged_bytes(self) -> int:
         """The size of all spool files that are there."""
-        return self.files.staged_bytes
+        return self._spool_files.staged_bytes
 
     @property
     def wants_job(self) -> bool:
         """Somebody waits for a flush of spools."""
-        return self.files.wants_job
+        return self._spool_files.wants_job
 
     # -- opening -------------------------------------------------------------------------------------------------
 
     def open(self) -> None:
         """Find the spools, finish a publish that was cut short. After the store and the topics are open."""
-        self.files.open()
+        self._spool_files.open()
         if self.sinks.begun is not None:
             self._batch.finish_cut_short(self.sinks.begun, self._write_tables)
         for spool in list(self.spools.values()):
@@ -108,11 +108,11 @@ class Staging:
             if sink is not None and spool.batch <= sink.last:
                 self._drop(spool)
         if any(spool.sealed for spool in self.spools.values()):
-            self.files.want_flush()
+            self._spool_files.want_flush()
 
     def close(self) -> None:
         """Let go of the files."""
-        self.files.close()
+        self._spool_files.close()
 
     def _register(self, run: Run) -> Sink:
         """The sink, for a run that may write to it. Refused."""
@@ -142,7 +142,7 @@ class Staging:
             if len(self.spools) >= TOKENS_MAX:
                 raise Refused(f"more than {TOKENS_MAX} tokens are staged", remoting=ResponseCode.STAGE_FULL)
             fresh = Spool(token, self.folder / token, run.sink, batch, run.run, known.coordinator, born)
-            spool = self.files.create(fresh, self._core.time.now_ms)
+            spool = self._spool_files.create(fresh, self._core.time.now_ms)
         elif (spool.sink, spool.batch) != (run.sink, batch):
             raise lost(token, "belong to another sink or batch")
         return spool.number, known
@@ -178,7 +178,7 @@ class Staging:
         found = list(pieces(chunk))
         for piece in found:
             self._check(piece)
-        self.files.add_chunk(spool, number, chunk, found, self._core.time.now_ms)
+        self._spool_files.add_chunk(spool, number, chunk, found, self._core.time.now_ms)
         return number
 
     def _check(self, piece: Piece) -> None:
@@ -216,14 +216,14 @@ class Staging:
                 f"are {spool.rows} rows, {spool.chunk_bytes} bytes, sum {spool.sums}; sealed as {rows}, {size}, {sums}",
             )
         if not spool.sealed:
-            self.files.seal(spool, self._core.time.now_ms)
+            self._spool_files.seal(spool, self._core.time.now_ms)
         if answer is not None:
             self.when_flushed([spool], answer)
-        self.files.want_flush()
+        self._spool_files.want_flush()
 
     def when_flushed(self, spools: list[Spool], answer: Callable[[BaseException | None], None]) -> None:
         """Call `answer` when these sealed spools are on the disk; at once when they are."""
-        self.files.when_flushed(spools, answer)
+        self._spool_files.when_flushed(spools, answer)
 
     # -- publishing ----------------------------------------------------------------------------------------------
 
@@ -289,7 +289,7 @@ class Staging:
         return len(found)
 
     def _drop(self, spool: Spool) -> None:
-        self.files.drop(spool, self._core.store.end_position)
+        self._spool_files.drop(spool, self._core.store.end_position)
 
     def tick(self, mono_ms: int) -> int:
         """Drop what nobody will publish any more; when to look again.
@@ -312,4 +312,4 @@ class Staging:
         """Spools to be flushed, and to be removed."""
         self.lift()
         store = self._core.store
-        return self.files.take_jobs(store.flushed_position, store.end_position)
+        return self._spool_files.take_jobs(store.flushed_position, store.end_position)
