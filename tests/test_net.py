@@ -192,7 +192,7 @@ def test_any_write_may_fail_once_under_clients_of_all_fronts(
     tmp_path: Path, error: type[StoreError], part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every answer comes, none of success is false, and after DiskFull all goes on without a restart."""
-    monkeypatch.setattr("penstock.broker.broker.OFFSETS_EVERY_MS", 50)
+    monkeypatch.setattr("penstock.broker.tables.OFFSETS_EVERY_MS", 50)
     n = 1 + part
     while True:
         folder = tmp_path / f"{n}"

@@ -68,7 +68,7 @@ def fill(side: Side) -> Held:
         done = receive(side, name, b"c", 12, finish=True)
         held.channels[name, b"c"] -= done
         held.finished[name, b"c"] = done
-        keeper.defer_publish(queue, name + b" deferred", 700_000)
+        keeper.deferral.publish(queue, name + b" deferred", 700_000)
         held.deferred.add(name + b" deferred")
     face = keeper.find(b"U")
     assert face is not None

@@ -10,7 +10,7 @@ import penstock
 from penstock import Admin, Message, Producer, PushConsumer
 from penstock.broker import delayed
 from penstock.errors import BrokerRefused, NoRoute
-from penstock.fronts.requests import queues as queuecalls
+from penstock.fronts.requests import queues
 from penstock.testing import Broker
 
 HOUR_MS = 3_600_000
@@ -220,7 +220,7 @@ def test_queue_topics_and_channels_are_changed(broker: Broker, admin: Admin) -> 
 
 def test_topics_come_by_pages(broker: Broker, admin: Admin, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = admin.queue_topics()
-    monkeypatch.setattr(queuecalls, "ROWS_MAX", 2)
+    monkeypatch.setattr(queues, "ROWS_MAX", 2)
     assert [row["topic"] for row in admin.queue_topics()] == [row["topic"] for row in whole]
     assert len(whole) > 3
 

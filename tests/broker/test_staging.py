@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from penstock.broker.broker import Broker
+from penstock.broker.publish import BatchPublish
+from penstock.broker.runs import Run, Runs
 from penstock.broker.sinks import Sink, Sinks
-from penstock.broker.staging import Piece, Staging, Wanted, pieces
+from penstock.broker.spool import Piece, pieces
+from penstock.broker.staging import Staging, Token, Wanted
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
@@ -67,7 +70,7 @@ class House:
         self, token: str, chunks: list[bytes], *, batch: int = 0, run: str = "run", sink: str = "S", query: str = "Q"
     ) -> None:
         staging = self.staging
-        number, _ = staging.open_token(sink, query, run, "broker-a", token, batch, BORN)
+        number, _ = staging.open_token(Token(Run(sink, query, run, "broker-a"), token, batch, BORN))
         for n, chunk in enumerate(chunks, 1):
             if n > number:
                 assert staging.append(token, n, chunk) == n
@@ -133,19 +136,19 @@ def test_killed_at_every_step_of_a_publish(
     seen: list[int] = []
 
     def break_after(steps: int) -> None:
-        real: Callable[..., None] = Staging._append_piece
+        real: Callable[..., None] = BatchPublish._append_piece
 
-        def append_piece(self: Staging, *args: Any) -> None:
+        def append_piece(self: BatchPublish, *args: Any) -> None:
             seen.append(len(house.rows()))
             if len(seen) > steps:
                 raise Killed
             real(self, *args)
 
-        monkeypatch.setattr(Staging, "_append_piece", append_piece)
+        monkeypatch.setattr(BatchPublish, "_append_piece", append_piece)
         if steps == 6:
-            note = Staging._note
+            note = Runs.note
             monkeypatch.setattr(
-                Staging, "_note", lambda self, about: killed() if about["k"] == "done" else note(self, about)
+                Runs, "note", lambda self, about: killed() if about["k"] == "done" else note(self, about)
             )
 
     def killed() -> int:
@@ -200,18 +203,18 @@ def test_nothing_comes_between_a_publish_and_its_repair(
     house.stage(A, [piece(named("a", 4)), piece(named("A", 3), queue_id=1), piece(named("x", 5), queue_id=2)])
     house.stage(B, [piece(named("b", 2)), piece(named("B", 2), queue_id=1), piece(named("y", 1))])
     expected = named("a", 4) + named("b", 2) + named("y", 1) + named("A", 3) + named("B", 2) + named("x", 5)
-    real, appended = Staging._append_piece, []
+    real, appended = BatchPublish._append_piece, []
 
-    def append_piece(self: Staging, *args: Any) -> None:
+    def append_piece(self: BatchPublish, *args: Any) -> None:
         if len(appended) >= step:
             raise Killed
         appended.append(1)
         real(self, *args)
 
-    monkeypatch.setattr(Staging, "_append_piece", append_piece)
+    monkeypatch.setattr(BatchPublish, "_append_piece", append_piece)
     if step == 6:
-        note = Staging._note
-        monkeypatch.setattr(Staging, "_note", lambda self, about: _unless_done(note, self, about))
+        note = Runs.note
+        monkeypatch.setattr(Runs, "note", lambda self, about: _unless_done(note, self, about))
     with pytest.raises(Killed):
         house.publish([A, B])
     house.kill()
@@ -265,7 +268,7 @@ def test_a_power_cut_takes_the_sink_and_leaves_what_was_sealed(house: House, run
         house.stage(B, [piece(named("b", 2))], query="before", run="first")
         house.settle()
     begin = house.broker.store.end_position
-    house.staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN, reset=other)
+    house.staging.open_token(Token(Run("S", "Q", "run", "broker-a", reset=other), A, 0, BORN))
     house.stage(A, [piece(named("a", 5))])
     house.kill()
     with (house.broker.folder / "commitlog" / f"{0:020d}").open("r+b") as file:
@@ -292,7 +295,7 @@ def test_killed_between_seal_and_publish(house: House) -> None:
 
 def test_staging_goes_on_after_a_restart_from_the_last_whole_chunk(house: House) -> None:
     staging = house.staging
-    staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 0, BORN))
     staging.append(A, 1, piece(named("a", 5)))
     staging.append(A, 1, piece(named("a", 5)))
     with pytest.raises(Refused) as refused:
@@ -304,14 +307,14 @@ def test_staging_goes_on_after_a_restart_from_the_last_whole_chunk(house: House)
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 1)
     house.open()
-    assert house.staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)[0] == 1
+    assert house.staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 0, BORN))[0] == 1
     house.stage(A, [b"", piece(named("B", 5))])
     house.publish([A])
     assert house.rows() == named("a", 5) + named("B", 5)
 
 
 def test_what_is_sealed_is_what_was_sent(house: House) -> None:
-    house.staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    house.staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 0, BORN))
     house.staging.append(A, 1, piece(named("a", 5)))
     spool = house.staging.spools[A]
     for wrong in ((6, spool.chunk_bytes, spool.sums), (5, 1, spool.sums), (5, spool.chunk_bytes, 0)):
@@ -348,7 +351,7 @@ def test_a_sink_belongs_to_one_query_until_it_is_reset(house: House) -> None:
         house.stage(B, [piece(named("b", 5))], run="r2", query="Q2")
     assert refused.value.remoting == 77_005
     assert "sinkReset" in str(refused.value)
-    house.staging.open_token("S", "Q2", "r2", "broker-a", B, 0, BORN, reset=True)
+    house.staging.open_token(Token(Run("S", "Q2", "r2", "broker-a", reset=True), B, 0, BORN))
     house.stage(B, [piece(named("b", 5))], run="r2", query="Q2")
     assert house.publish([B], run="r2", query="Q2", reset=True)
     assert house.rows() == named("a", 5) + named("b", 5)
@@ -364,12 +367,12 @@ def test_publishing_drops_what_is_older_and_undecided(house: House) -> None:
     house.stage(late, [piece(named("c", 5))], batch=5)
     assert house.publish([B], batch=4)
     assert set(house.staging.spools) == {late}
-    assert house.staging.open_token("S", "Q", "run", "broker-a", A, 3, BORN)[0] == -1
+    assert house.staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 3, BORN))[0] == -1
 
 
 def test_staged_rows_expire_unless_another_broker_may_have_decided(house: House) -> None:
     house.stage(A, [piece(named("a", 5))])
-    house.staging.open_token("other", "Q", "run", "broker-z", B, 0, BORN)
+    house.staging.open_token(Token(Run("other", "Q", "run", "broker-z"), B, 0, BORN))
     house.staging.append(B, 1, piece(named("b", 5)))
     spool = house.staging.spools[B]
     house.staging.seal(B, spool.rows, spool.chunk_bytes, spool.sums, None)
@@ -383,14 +386,14 @@ def test_staged_rows_expire_unless_another_broker_may_have_decided(house: House)
 def test_limits(tmp_path: Path) -> None:
     house = House(tmp_path / "data", stage_max_bytes=400)
     staging = house.staging
-    staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 0, BORN))
     staging.append(A, 1, piece([b"x" * 300]))
     with pytest.raises(Refused, match="stage_max_bytes") as refused:
         staging.append(A, 2, piece(named("a", 5)))
     assert refused.value.remoting == 77_004
     staging.drop("S", "run", [])
     house.settle()
-    staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 0, BORN))
     house.broker.store.refuse(1)
     with pytest.raises(Refused, match="disk is full") as refused:
         staging.append(A, 1, piece(named("a", 5)))
@@ -404,7 +407,7 @@ def test_limits(tmp_path: Path) -> None:
      piece([b"x"]).replace(b"\0\0\0\x17", b"\0\0\0\x18"), piece([b"x"], properties=b"DELAY\x01abc", delayed=True)],
 )  # fmt: skip
 def test_what_could_not_be_published_is_not_staged(house: House, chunk: bytes) -> None:
-    house.staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    house.staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 0, BORN))
     with pytest.raises(Refused):
         house.staging.append(A, 1, chunk)
     assert house.staging.spools[A].number == 0
@@ -423,14 +426,14 @@ def test_delayed_rows_go_by_way_of_the_schedule(house: House) -> None:
 
 def test_an_error_in_the_middle_hides_the_batch_and_ends_writing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.stage(A, [piece(named("a", 5)), piece(named("b", 5), queue_id=1)])
-    real = Staging._append_piece
+    real = BatchPublish._append_piece
 
-    def fails(self: Staging, found: Piece, *more: Any) -> None:
+    def fails(self: BatchPublish, found: Piece, *more: Any) -> None:
         if found.queue_id:
             raise Refused("no room", remoting=14)
         real(self, found, *more)
 
-    monkeypatch.setattr(Staging, "_append_piece", fails)
+    monkeypatch.setattr(BatchPublish, "_append_piece", fails)
     with pytest.raises(Refused, match="restart"):
         house.publish([A])
     assert house.rows() == []
@@ -483,7 +486,7 @@ def test_the_oldest_sinks_are_forgotten_first(house: House, monkeypatch: pytest.
     for n in range(5):
         house.clock.advance(10)
         house.broker.update_time()
-        house.staging.open_token(f"sink{n}", "Q", "run", "broker-a", f"{n:032x}", 0, BORN, once=n in (1, 2))
+        house.staging.open_token(Token(Run(f"sink{n}", "Q", "run", "broker-a", once=n in (1, 2)), f"{n:032x}", 0, BORN))
     assert set(house.staging.sinks.by_name) == {"sink0", "sink3", "sink4"}
 
 
@@ -527,7 +530,7 @@ class Room(Files):
 def test_staged_bytes_count_against_the_disk_marks(tmp_path: Path) -> None:
     house = House(tmp_path / "data", files=Room())
     staging, chunk = house.staging, piece([b"x" * 60_000])
-    staging.open_token("S", "Q", "run", "broker-a", A, 0, BORN)
+    staging.open_token(Token(Run("S", "Q", "run", "broker-a"), A, 0, BORN))
     with pytest.raises(Refused, match="disk is full") as refused:
         for number in range(1, 30):
             staging.append(A, number, chunk)
@@ -540,7 +543,7 @@ def test_staged_bytes_count_against_the_disk_marks(tmp_path: Path) -> None:
         house.settle()
     assert staging.staged_bytes == 0
     assert house.broker.store.refusal == 0
-    staging.open_token("S", "Q", "run", "broker-a", B, 0, BORN)
+    staging.open_token(Token(Run("S", "Q", "run", "broker-a"), B, 0, BORN))
     staging.append(B, 1, chunk)
     house.broker.close()
 
@@ -548,7 +551,7 @@ def test_staged_bytes_count_against_the_disk_marks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("delayed", [True, False])
 def test_the_broker_s_own_properties_are_refused_in_staged_rows(tmp_path: Path, delayed: bool) -> None:
     house = House(tmp_path)
-    house.staging.open_token("S", "Q", "run", "broker-a", "0" * 8, 0, BORN)
+    house.staging.open_token(Token(Run("S", "Q", "run", "broker-a"), "0" * 8, 0, BORN))
     properties = b"DELAY\x011\x02PENSTOCK_QUEUE\x01t" if delayed else b"PENSTOCK_ID\x01abc"
     with pytest.raises(Refused, match="PENSTOCK_") as caught:
         house.staging.append("0" * 8, 1, piece([b"x"], properties=properties, delayed=delayed))

@@ -15,10 +15,11 @@ import pytest
 
 from chaos.jobs import Peer
 from fronts.raw_peer import RawPeer
-from penstock.broker.staging import Staging
+from penstock.broker.publish import BatchPublish
 from penstock.client.reader import LogReader
 from penstock.client.staging import SinkRun, StageClient, Stager
 from penstock.errors import BrokerRefused, Refused
+from penstock.log.veil import Veils
 from penstock.testing import Broker
 from penstock.wire.codes import RequestCode
 from penstock.wire.record import BatchItem, encode_batch, iter_records
@@ -137,9 +138,9 @@ def before(broker: Broker) -> None:
 
 
 def test_a_publish_that_stopped_half_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = Staging._append_piece
+    real = BatchPublish._append_piece
 
-    def fails(self: Staging, found: Any, *more: Any) -> None:
+    def fails(self: BatchPublish, found: Any, *more: Any) -> None:
         if found.queue_id:
             raise Refused("no room", remoting=14)
         real(self, found, *more)
@@ -149,7 +150,7 @@ def test_a_publish_that_stopped_half_way(tmp_path: Path, monkeypatch: pytest.Mon
         views = Views(broker)
         views.demand(1)
         staged = stage(client)
-        monkeypatch.setattr(Staging, "_append_piece", fails)
+        monkeypatch.setattr(BatchPublish, "_append_piece", fails)
         with pytest.raises(BrokerRefused, match="a restart of the broker finishes it"):
             client.publish(RUN, 0, staged)
         assert broker.call(lambda server: server.broker.store.queues[TOPIC.encode()][0].max_offset) == 1 + ROWS
@@ -166,8 +167,8 @@ def test_a_publish_whose_offsets_are_not_all_reserved(tmp_path: Path, monkeypatc
         views = Views(broker)
         staged = stage(client)
         views.demand(1)
-        lift = Staging.lift
-        monkeypatch.setattr(Staging, "lift", lambda self: None)
+        lift = Veils.lift
+        monkeypatch.setattr(Veils, "lift", lambda self: None)
         with RawPeer(broker.remoting) as peer:
             ext = {**RUN.ext(), "coordinator": "broker-a", "batch": "0"}
             body = json.dumps({"tokens": [staged[0].token]}).encode()
@@ -177,6 +178,6 @@ def test_a_publish_whose_offsets_are_not_all_reserved(tmp_path: Path, monkeypatc
                 assert time.monotonic() < deadline
             assert views.all() == dict.fromkeys(views.ways, 1)
             assert peer.got == []
-            monkeypatch.setattr(Staging, "lift", lift)
+            monkeypatch.setattr(Veils, "lift", lift)
             views.demand(1 + 2 * ROWS)
             assert peer.read().opaque == 77

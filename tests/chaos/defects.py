@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from penstock.broker.queuetopics import QueueTopic
+from penstock.broker.nsq.topics import QueueTopic
 from penstock.cli.main import main
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.files import Files
@@ -62,30 +62,30 @@ def read_position_before_finish() -> None:
 
 def deferred_forgotten() -> None:
     """Every third deferred message is answered and kept nowhere."""
-    from penstock.broker.queueing import Queueing
+    from penstock.broker.nsq.deferral import Deferral
 
-    append = Queueing._append_deferred
+    append = Deferral._append
     number = 0
 
-    def sometimes(self: Queueing, *words: Any) -> None:
+    def sometimes(self: Deferral, *words: Any) -> None:
         nonlocal number
         number += 1
         if number % 3:
             append(self, *words)
 
-    Queueing._append_deferred = sometimes  # type: ignore[method-assign]
+    Deferral._append = sometimes  # type: ignore[method-assign]
 
 
 def deferred_early() -> None:
     """Delays are cut by a tenth."""
-    from penstock.broker.queueing import Queueing
+    from penstock.broker.nsq.deferral import Deferral
 
-    append = Queueing._append_deferred
+    append = Deferral._append
 
-    def sooner(self: Queueing, *words: Any) -> None:
-        append(self, *words[:5], words[5] * 9 // 10, *words[6:])
+    def sooner(self: Deferral, *words: Any) -> None:
+        append(self, *words[:2], words[2] * 9 // 10)
 
-    Queueing._append_deferred = sooner  # type: ignore[method-assign]
+    Deferral._append = sooner  # type: ignore[method-assign]
 
 
 def position_of_memory() -> None:
@@ -138,7 +138,7 @@ def answered_before_flush() -> None:
 def over_before_its_copy() -> None:
     """What fell due is over when it was copied, not when the copy is durable; and queues are flushed slowly."""
     from chaos.slowly import slow
-    from penstock.broker.moving import Moving
+    from penstock.broker.nsq.moving import Moving
 
     arrive = Moving.arrive
 
@@ -195,20 +195,20 @@ def sealed_before_flushed() -> None:
 
 def publish_begun_again() -> None:
     """A publish that was cut short, here after half of its rows, is done once more from its first row."""
-    from penstock.broker.staging import Staging
+    from penstock.broker.publish import BatchPublish
 
-    append, pieces = Staging._append, Staging._append_piece
+    append, pieces = BatchPublish.append, BatchPublish._append_piece
 
-    def anew(self: Staging, spools: Any, skip: int) -> None:
+    def anew(self: BatchPublish, spools: Any, skip: int) -> None:
         append(self, spools, 0)
 
-    def slowly(self: Staging, *words: Any) -> None:
+    def slowly(self: BatchPublish, *words: Any) -> None:
         pieces(self, *words)
-        self.broker.flush_log()
+        self._core.flush_log()
         time.sleep(0.05)
 
-    Staging._append = anew  # type: ignore[method-assign]
-    Staging._append_piece = slowly  # type: ignore[method-assign]
+    BatchPublish.append = anew  # type: ignore[method-assign]
+    BatchPublish._append_piece = slowly  # type: ignore[method-assign]
 
 
 CUT_DEFECTS = {

@@ -61,16 +61,16 @@ def test_the_committed_place_passes_what_was_finished_ahead(tmp_path: Path) -> N
     side.close()
 
 
-def killed_in(side: Side, name: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
-    """Let the process end in a method of the keeper, before it did or after."""
-    whole = getattr(side.keeper, name)
+def killed_in(part: object, name: str, monkeypatch: pytest.MonkeyPatch, *, after: bool) -> None:
+    """Let the process end in a method of a part of the broker, before it did or after."""
+    whole = getattr(part, name)
 
     def ends(*words: Any) -> None:
         if after:
             whole(*words)
         raise Killed
 
-    monkeypatch.setattr(side.keeper, name, ends)
+    monkeypatch.setattr(part, name, ends)
 
 
 def test_a_message_given_back_is_not_in_two_places_after_a_kill(
@@ -80,7 +80,7 @@ def test_a_message_given_back_is_not_in_two_places_after_a_kill(
     side.keeper.publish(side.keeper.topic(b"t"), [b"one", b"two"])
     reader = subscribe(side, b"a")
     messages = read(side, reader)
-    killed_in(side, "defer", monkeypatch, after=True)
+    killed_in(side.keeper, "defer", monkeypatch, after=True)
     with pytest.raises(Killed):
         side.keeper.topic(b"t").channel(b"a").requeue(reader, messages[0].id, 500, side.clock.monotonic_ms())
     side.reopen(False)
@@ -108,7 +108,7 @@ def test_a_deferred_message_does_not_come_twice_after_a_kill(
             (message,) = read(side, reader)
             topic.channel(name).requeue(reader, message.id, 500 if name == b"a" else 800, side.clock.monotonic_ms())
         side.turn()
-    killed_in(side, "over", monkeypatch, after=False)
+    killed_in(side.broker.sending, "put_over", monkeypatch, after=False)
     with pytest.raises(Killed):
         for _ in range(4):  # behind the flush
             side.turn(600)

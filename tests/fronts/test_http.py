@@ -246,10 +246,10 @@ def test_names_outlive_a_restart(tmp_path: Any) -> None:
 
 def test_a_failed_disk_is_told(broker: Broker) -> None:
     def fail(server: Any) -> None:
-        server.broker.queueing.healthy, server.broker.queueing.error = False, "it broke"
+        server.broker.queueing.flush.healthy, server.broker.queueing.flush.error = False, "it broke"
 
     def heal(server: Any) -> None:
-        server.broker.queueing.healthy, server.broker.queueing.error = True, ""
+        server.broker.queueing.flush.healthy, server.broker.queueing.flush.error = True, ""
 
     broker.call(fail)
     try:

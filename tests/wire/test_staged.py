@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.staging import pieces
+from penstock.broker.spool import pieces
 from penstock.wire import staged
 
 i32 = st.integers(-(2**31), 2**31 - 1)

@@ -5,9 +5,9 @@ Heartbeats keep an entry alive; 120 s without one, or the loss of its connection
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from penstock.broker.topics import LogTopic
 from penstock.wire.remoting import RemotingCommand
@@ -53,7 +53,7 @@ class Subscription:
     tags: list[str] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "classFilterMode": False,
             "codeSet": self.codes,
@@ -77,6 +77,29 @@ class ConsumerGroup:
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"
     revision: int = 0  # grows with each change of what is read; sessions compare it
 
+    def describe(self, about: Mapping[str, object]) -> None:
+        """How a member says the group consumes."""
+        self.consume_type = str(about.get("consumeType") or self.consume_type)
+        self.message_model = str(about.get("messageModel") or self.message_model)
+        self.consume_from = str(about.get("consumeFromWhere") or self.consume_from)
+
+    def subscribe(self, subscriptions: dict[str, Subscription]) -> bool:
+        """What a member says the group reads; True when that is something else than before.
+
+        Members that started at different times report versions of their own: the greatest one stands.
+        """
+        old = self.subscriptions
+        found = {
+            topic: old[topic] if topic in old and old[topic].version > told.version else told
+            for topic, told in subscriptions.items()
+        }
+        before = {topic: (s.expression, s.kind) for topic, s in old.items()}
+        changed = before != {topic: (s.expression, s.kind) for topic, s in found.items()}
+        if changed or any(old[topic].version != s.version for topic, s in found.items()):
+            self.revision += 1
+        self.subscriptions = found
+        return changed
+
 
 class ClientTable:
     """Producers and consumers now online."""
@@ -89,7 +112,7 @@ class ClientTable:
         self.producers.setdefault(group, {})[member.client_id] = member
 
     def consumer_heard(
-        self, group: str, member: Member, about: dict[str, Any], subscriptions: dict[str, Subscription]
+        self, group: str, member: Member, about: Mapping[str, object], subscriptions: dict[str, Subscription]
     ) -> bool:
         """Take in a consumer's heartbeat. True when the members must be told to share the queues anew."""
         online = self.consumers.get(group)
@@ -98,23 +121,8 @@ class ClientTable:
         known = online.members.get(member.client_id)
         changed = known is None or known.peer is not member.peer
         online.members[member.client_id] = member
-        online.consume_type = str(about.get("consumeType") or online.consume_type)
-        online.message_model = str(about.get("messageModel") or online.message_model)
-        online.consume_from = str(about.get("consumeFromWhere") or online.consume_from)
-        # Members that started at different times tell versions of their own: the greatest one stands.
-        old = online.subscriptions
-        subscriptions = {
-            topic: old[topic] if topic in old and old[topic].version > told.version else told
-            for topic, told in subscriptions.items()
-        }
-        before = {topic: (s.expression, s.kind) for topic, s in old.items()}
-        if before != {topic: (s.expression, s.kind) for topic, s in subscriptions.items()}:
-            changed = True
-            online.revision += 1
-        elif any(online.subscriptions[topic].version != s.version for topic, s in subscriptions.items()):
-            online.revision += 1
-        online.subscriptions = subscriptions
-        return changed
+        online.describe(about)
+        return online.subscribe(subscriptions) or changed
 
     def leave(self, client_id: str, producer_group: str, consumer_group: str) -> list[ConsumerGroup]:
         """A client says goodbye to its groups. The consumer groups whose members must be told."""
@@ -133,7 +141,7 @@ class ClientTable:
         """Forget who was not heard for 120 s. `now_ms` is monotonic, as `Member.heard_ms`."""
         return self._drop(lambda member: now_ms - member.heard_ms > EXPIRY_MS)
 
-    def _drop(self, gone: Any) -> list[ConsumerGroup]:
+    def _drop(self, gone: Callable[[Member], bool]) -> list[ConsumerGroup]:
         for group in list(self.producers):
             for client_id in [i for i, member in self.producers[group].items() if gone(member)]:
                 self._drop_producer(group, client_id)

@@ -9,22 +9,20 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from penstock.broker.deferred import Deferred
+from penstock.broker.broker import Broker
+from penstock.broker.nsq.entry import Deferred, deferred_of
 from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import Refused
 from penstock.message import ReceivedMessage
-from penstock.schedule import Due
+from penstock.schedule.schedule import Due
 from penstock.wire import record
-
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
 WORK_MAX = 1_000  # of one page: an entry counted is 1, one that is decoded 5 and its size in KiB
 BODY_SHOWN = 256
 
 Key = tuple[int, int]  # due ms, id
+Row = dict[str, object]  # a message as people see it, for JSON
 
 
 @dataclass(frozen=True)
@@ -48,9 +46,9 @@ class Delayed:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
 
-    def page(self, wanted: Wanted, after: Key | None, limit: int) -> tuple[list[dict[str, Any]], Key | None]:
+    def page(self, wanted: Wanted, after: Key | None, limit: int) -> tuple[list[Row], Key | None]:
         """Up to `limit` of them by due time, and where to go on, or None."""
-        rows: list[dict[str, Any]] = []
+        rows: list[Row] = []
         work = 0
         for due in self._from(after):
             row = self.row(due, wanted)
@@ -77,31 +75,31 @@ class Delayed:
         due_ms, id_ = after or (0, -1)
         return iter(self.broker.schedule.entries(due_ms, begin_id=id_ + 1))
 
-    def cancel(self, id_: int) -> dict[str, Any]:
+    def cancel(self, id_: int) -> Row:
         """Take a message out: it will not be delivered. Refused when it is not there, or too late."""
         due, row = self._take(id_)
-        if not self.broker.queueing.over(id_):
+        if not self.broker.sending.put_over(id_):
             self.broker.schedule.put_back(id_)
             raise Refused("the log takes nothing now: it is not cancelled", remoting=14, http=503)
-        about = self.broker.delayed_entry(due)
+        about = deferred_of(due)
         if about is not None:
-            self.broker.queueing.cancelled(about, id_)
+            self.broker.queueing.deferral.cancelled(about, id_)
         return row
 
-    def fire(self, id_: int) -> dict[str, Any]:
+    def fire(self, id_: int) -> Row:
         """Deliver a message now. Refused when it is not there, or on its way already."""
         due, row = self._take(id_)
         try:
-            delivered = self.broker.deliver(due)
+            delivered = self.broker.due.deliver(due)
         except ValueError as error:
-            self.broker.set_aside(due, f"ValueError: {error}")
+            self.broker.due.set_aside(due, f"ValueError: {error}")
             raise Refused(f"delayed message {id_} makes no sense: {error}. It was set aside", http=500) from error
         if not delivered:
             self.broker.schedule.put_back(id_)
             raise Refused("the log takes nothing now: it is not delivered", remoting=14, http=503)
         return row
 
-    def _take(self, id_: int) -> tuple[Due, dict[str, Any]]:
+    def _take(self, id_: int) -> tuple[Due, Row]:
         schedule = self.broker.schedule
         due = schedule.get(id_)
         row = None if due is None else self.row(due, Wanted())
@@ -109,12 +107,12 @@ class Delayed:
             raise Refused(f"no delayed message {id_}", remoting=22, http=404)
         return due, row
 
-    def row(self, due: Due, wanted: Wanted) -> dict[str, Any] | None:
+    def row(self, due: Due, wanted: Wanted) -> Row | None:
         """An entry as people see it; None when it is not wanted, or nobody is owed it any more."""
         message = record.decode_record(due.record, 0)
         if message is None:
             return None
-        about = self.broker.delayed_entry(due)
+        about = deferred_of(due)
         found = _of_log(message) if about is None else self._of_queue(about, due.id)
         if found is None:
             return None
@@ -136,8 +134,8 @@ class Delayed:
             "body": body[:BODY_SHOWN].decode("utf-8", "backslashreplace"),
         }
 
-    def _of_queue(self, about: Deferred, id_: int) -> tuple[dict[str, Any], list[str]] | None:
-        owed = None if self.broker.queueing.is_copied(id_) else self.broker.queueing.owed(about, id_)
+    def _of_queue(self, about: Deferred, id_: int) -> tuple[Row, list[str]] | None:
+        owed = None if self.broker.queueing.deferral.is_copied(id_) else self.broker.queueing.deferral.owed(about, id_)
         if owed is None:
             return None
         topic, names = owed
@@ -151,7 +149,7 @@ class Delayed:
         return row, [name.decode() for name in names]
 
 
-def _of_log(message: ReceivedMessage) -> tuple[dict[str, Any], list[str]]:
+def _of_log(message: ReceivedMessage) -> tuple[Row, list[str]]:
     """A delayed message of a log topic; one that a group gave back belongs to the group."""
     topic, group = message.properties.get("REAL_TOPIC", ""), ""
     if topic.startswith(RETRY_PREFIX.decode()):

@@ -5,9 +5,10 @@ Both files are RocketMQ's (rocketmq.md §6, §9.2, §9.6); SmartGo's spelling of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
+from penstock.broker import shapes
 from penstock.broker.topics import check_group_name
 from penstock.errors import Refused
 
@@ -34,7 +35,11 @@ class Group:
     sent_back: int = 0
     get_counts: dict[bytes, list[int]] = field(default_factory=dict)  # topic: [messages, bytes]
 
-    def as_config(self) -> dict[str, Any]:
+    def was_sent_back(self) -> None:
+        """One more message was given back."""
+        self.sent_back += 1
+
+    def as_config(self) -> dict[str, object]:
         return {
             "brokerId": self.broker_id,
             "consumeBroadcastEnable": self.consume_broadcast_enable,
@@ -70,28 +75,28 @@ class GroupTable:
             self._changed(now_ms)
         return group
 
-    def update(self, config: dict[str, Any], now_ms: int) -> Group:
+    def update(self, config: Mapping[str, object], now_ms: int) -> Group:
         """Make or change a group from RocketMQ's SubscriptionGroupConfig."""
         name = config.get("groupName")
         if not isinstance(name, str):
             raise Refused("groupName is missing")
         check_group_name(name)
-        group = Group(name)
+        known = self.by_name.get(name)
         try:
-            group.consume_enable = bool(config.get("consumeEnable", True))
-            group.consume_from_min_enable = bool(config.get("consumeFromMinEnable", True))
-            group.consume_broadcast_enable = bool(config.get("consumeBroadcastEnable", True))
-            group.retry_queues = int(config.get("retryQueueNums", 1))
-            group.retry_max = int(config.get("retryMaxTimes", 16))
-            group.broker_id = int(config.get("brokerId", 0))
-            group.which_broker_when_slow = int(config.get("whichBrokerWhenConsumeSlowly", 1))
-            group.notify_changes = bool(config.get("notifyConsumerIdsChangedEnable", True))
+            group = self.by_name[name] = Group(
+                name,
+                consume_enable=bool(config.get("consumeEnable", True)),
+                consume_from_min_enable=bool(config.get("consumeFromMinEnable", True)),
+                consume_broadcast_enable=bool(config.get("consumeBroadcastEnable", True)),
+                retry_queues=shapes.number(config, "retryQueueNums", 1),
+                retry_max=shapes.number(config, "retryMaxTimes", 16),
+                broker_id=shapes.number(config, "brokerId", 0),
+                which_broker_when_slow=shapes.number(config, "whichBrokerWhenConsumeSlowly", 1),
+                notify_changes=bool(config.get("notifyConsumerIdsChangedEnable", True)),
+                get_counts={} if known is None else known.get_counts,
+            )
         except (TypeError, ValueError):
             raise Refused(f"a number of the settings of group {name} is not a number") from None
-        known = self.by_name.get(name)
-        if known is not None:
-            group.get_counts = known.get_counts
-        self.by_name[name] = group
         self._changed(now_ms)
         return group
 
@@ -106,22 +111,25 @@ class GroupTable:
         self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
         self.dirty = True
 
-    def as_table(self) -> dict[str, Any]:
+    def saved(self) -> None:
+        """The table is on the disk as it is now."""
+        self.dirty = False
+
+    def as_table(self) -> dict[str, object]:
         table = {group.name: group.as_config() for group in self.by_name.values()}
         return {"dataVersion": dict(self.version), "subscriptionGroupTable": table}
 
-    def load(self, table: dict[str, Any]) -> None:
+    def load(self, table: Mapping[str, object]) -> None:
         groups = table.get("subscriptionGroupTable")
         if not isinstance(groups, dict):  # SmartGo writes the groups beside dataVersion
             groups = {name: value for name, value in table.items() if name != "dataVersion"}
-        version = table.get("dataVersion") or {}
         for name, config in groups.items():
             if isinstance(config, dict):
                 try:
                     self.update({"groupName": name, **config}, 0)
                 except Refused:
                     continue
-        self.version = {"counter": int(version.get("counter", 0)), "timestamp": int(version.get("timestamp", 0))}
+        self.version = shapes.version_of(table)
 
 
 class OffsetTable:
@@ -129,6 +137,14 @@ class OffsetTable:
 
     def __init__(self) -> None:
         self.table: dict[tuple[str, str], dict[int, int]] = {}
+        self.dirty = False
+
+    def changed(self) -> None:
+        """The table must be written down."""
+        self.dirty = True
+
+    def saved(self) -> None:
+        """The table is on the disk as it is now, or on its way there."""
         self.dirty = False
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
@@ -161,7 +177,7 @@ class OffsetTable:
                 self.table[name, target] = dict(self.table[name, group])
                 self.dirty = True
 
-    def as_table(self) -> dict[str, Any]:
+    def as_table(self) -> dict[str, object]:
         return {
             "offsetTable": {
                 f"{topic}@{group}": {str(queue): offset for queue, offset in queues.items()}
@@ -169,18 +185,18 @@ class OffsetTable:
             }
         }
 
-    def load(self, table: dict[str, Any]) -> None:
+    def load(self, table: Mapping[str, object]) -> None:
         """RocketMQ's table, or SmartGo's: `offsets` with `group@topic` and keys such as "queue 1"."""
-        for key, queues in (table.get("offsetTable") or {}).items():
+        for key, queues in shapes.entries(table, "offsetTable").items():
             topic, at, group = key.rpartition("@")
-            if at and isinstance(queues, dict):
+            if at:
                 self._take(topic, group, queues)
-        for key, queues in (table.get("offsets") or {}).items():
+        for key, queues in shapes.entries(table, "offsets").items():
             group, at, topic = key.partition("@")
-            if at and isinstance(queues, dict):
+            if at:
                 self._take(topic, group, queues)
 
-    def _take(self, topic: str, group: str, queues: dict[Any, Any]) -> None:
+    def _take(self, topic: str, group: str, queues: Mapping[str, object]) -> None:
         for queue, offset in queues.items():
             number = str(queue).rpartition(" ")[2]
             if number.isdecimal() and isinstance(offset, int) and offset >= 0:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 from penstock.disk.files import Files
 from penstock.disk.tables import take
 
 
-def _version(table: dict[str, Any]) -> bool:
+def _version(table: Mapping[str, object]) -> bool:
     version = table.get("dataVersion") or {}
     return isinstance(version, dict) and all(isinstance(version.get(key, 0), int) for key in ("counter", "timestamp"))
 
 
-def topics(table: dict[str, Any]) -> bool:
+def topics(table: Mapping[str, object]) -> bool:
     """topics.json, RocketMQ's or SmartGo's."""
     found = table.get("topicConfigTable")
     if isinstance(found, dict) and isinstance(found.get("topicConfigTable"), dict):
@@ -23,13 +22,13 @@ def topics(table: dict[str, Any]) -> bool:
     return isinstance(found, dict) and all(isinstance(entry, dict) for entry in found.values()) and _version(table)
 
 
-def groups(table: dict[str, Any]) -> bool:
+def groups(table: Mapping[str, object]) -> bool:
     """subscriptionGroup.json; SmartGo writes the groups beside dataVersion."""
     found = table.get("subscriptionGroupTable", table)
     return isinstance(found, dict) and all(isinstance(entry, dict) for entry in found.values()) and _version(table)
 
 
-def offsets(table: dict[str, Any]) -> bool:
+def offsets(table: Mapping[str, object]) -> bool:
     """consumerOffset.json, RocketMQ's or SmartGo's."""
     found = [table[name] for name in ("offsetTable", "offsets") if table.get(name) is not None]
     return len(found) > 0 and all(
@@ -39,14 +38,37 @@ def offsets(table: dict[str, Any]) -> bool:
     )
 
 
-def delays(table: dict[str, Any]) -> bool:
+def delays(table: Mapping[str, object]) -> bool:
     """delayOffset.json."""
     found = table.get("offsetTable")
     return isinstance(found, dict) and all(str(k).isdecimal() and isinstance(v, int) for k, v in found.items())
 
 
 def open_table(
-    files: Files, folder: Path, name: str, fits: Callable[[dict[str, Any]], bool], without: str
-) -> dict[str, Any]:
+    files: Files, folder: Path, name: str, fits: Callable[[Mapping[str, object]], bool], without: str
+) -> Mapping[str, object]:
     """A table of `config`, or its backup, or an empty one."""
     return take(files, folder, folder / "config" / name, fits, without) or {}
+
+
+def entries(table: Mapping[str, object], name: str) -> dict[str, dict[str, object]]:
+    """The objects by name within a table, or nothing."""
+    found = table.get(name)
+    return (
+        {str(key): about for key, about in found.items() if isinstance(about, dict)} if isinstance(found, dict) else {}
+    )
+
+
+def number(table: Mapping[str, object], name: str, otherwise: int) -> int:
+    """A number of a table, also where it stands as text. ValueError when it is none."""
+    value = table.get(name, otherwise)
+    if not isinstance(value, (int, float, str)):
+        raise ValueError(f"{name} is no number")
+    return int(value)
+
+
+def version_of(table: Mapping[str, object]) -> dict[str, int]:
+    """RocketMQ's dataVersion; of a table without one the first."""
+    found = table.get("dataVersion")
+    version = found if isinstance(found, dict) else {}
+    return {"counter": number(version, "counter", 0), "timestamp": number(version, "timestamp", 0)}

@@ -16,7 +16,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from penstock.disk.files import Files
 from penstock.disk.tables import load, replace
@@ -31,6 +31,24 @@ SNAPSHOT_MS, SNAPSHOT_MS_PER_SINK = 5_000, 5
 SNAPSHOT_BYTES = 64 << 20  # the most that an unclean start has to read again for the sinks' sake
 
 
+class Note(TypedDict, total=False):
+    """A record of the sinks' topic."""
+
+    k: str
+    sink: str
+    query: str
+    run: str
+    coordinator: str
+    reset: bool
+    once: bool
+    batch: int
+    rows: int
+    tokens: list[str]
+    brokers: dict[str, list[str]]
+    layout: dict[str, list[str]]
+    begin: int
+
+
 @dataclass
 class Sink:
     """One sink at this broker. `last` is the batch published last, -1 for none; `answer` is what its publisher was told."""
@@ -39,11 +57,32 @@ class Sink:
     run: str
     coordinator: str
     last: int = -1
-    answer: dict[str, Any] = field(default_factory=dict)
+    answer: dict[str, object] = field(default_factory=dict)
     once: bool = False  # a job that nobody can name again: the first to be forgotten
     stale: list[str] = field(default_factory=list)
     at_ms: int = 0
     layout: dict[str, list[str]] = field(default_factory=dict)  # topic: the brokers its rows were dealt out over
+
+    def go_on(self, run: str) -> None:
+        """A run writes; the one before it is over."""
+        if self.run != run:
+            self.stale = [*self.stale, self.run][-STALE_RUNS_MAX:]
+            self.run = run
+
+    def is_once(self, once: bool) -> None:
+        """Whether its job can be named again."""
+        self.once = once
+
+    def heard(self, at_ms: int) -> None:
+        """A record tells of it."""
+        self.at_ms = at_ms
+
+    def published(self, about: Note) -> None:
+        """A batch is whole."""
+        self.last = about["batch"]
+        self.answer = {"rows": about["rows"], "brokers": about.get("brokers") or {}}
+        layout = {**self.layout, **(about.get("layout") or {})}
+        self.layout = dict(list(layout.items())[-LAYOUT_TOPICS_MAX:])
 
 
 @dataclass(frozen=True)
@@ -52,7 +91,7 @@ class Begun:
 
     physical: int
     size: int
-    about: dict[str, Any]
+    about: Note
 
 
 class Sinks:
@@ -88,7 +127,7 @@ class Sinks:
         """A record of the topic."""
         message = decode_record(record, decompress=False)
         try:
-            about: dict[str, Any] = json.loads(message.body if message is not None else b"{}")
+            about: Note = json.loads(message.body if message is not None else b"{}")
             kind, name = about["k"], about["sink"]
         except (ValueError, KeyError, TypeError):
             return
@@ -98,31 +137,26 @@ class Sinks:
         elif kind == "begin":
             self.begun = Begun(physical, len(record), about)
         elif kind == "done":
-            self._done(name, about)
+            self._done(name)
         sink = self.by_name.get(name)
         if sink is not None:
-            sink.at_ms = store_ms
+            sink.heard(store_ms)
         if len(self.by_name) > SINKS_MAX:
             oldest = min(self.by_name, key=lambda n: (not self.by_name[n].once, self.by_name[n].at_ms))
             del self.by_name[oldest]
 
-    def _run(self, name: str, about: dict[str, Any]) -> None:
+    def _run(self, name: str, about: Note) -> None:
         sink = self.by_name.get(name)
         if sink is None or about.get("reset"):
             sink = self.by_name[name] = Sink(about["query"], about["run"], about["coordinator"])
-        elif sink.run != about["run"]:
-            sink.stale = [*sink.stale, sink.run][-STALE_RUNS_MAX:]
-            sink.run = about["run"]
-        sink.once = bool(about.get("once"))
+        sink.go_on(about["run"])
+        sink.is_once(bool(about.get("once")))
 
-    def _done(self, name: str, about: dict[str, Any]) -> None:
+    def _done(self, name: str) -> None:
         begun, self.begun = self.begun, None
         sink = self.by_name.get(name)
         if sink is not None and begun is not None:
-            sink.last = begun.about["batch"]
-            sink.answer = {"rows": begun.about["rows"], "brokers": begun.about.get("brokers") or {}}
-            layout = {**sink.layout, **(begun.about.get("layout") or {})}
-            sink.layout = dict(list(layout.items())[-LAYOUT_TOPICS_MAX:])
+            sink.published(begun.about)
 
     def done(self, prepared: int, physical: int) -> None:
         """Nothing here is waited for."""
@@ -158,7 +192,7 @@ class Sinks:
         """The table is in the log."""
 
 
-def _text(position: int, sinks: dict[str, dict[str, Any]]) -> bytes:
+def _text(position: int, sinks: dict[str, dict[str, object]]) -> bytes:
     """The snapshot. Sink by sink, so that the loop gets its turns while a thread makes it."""
     every = ",".join(f"{json.dumps(name)}:{json.dumps(about)}" for name, about in sinks.items())
     return f'{{"position":{position},"sinks":{{{every}}}}}'.encode()

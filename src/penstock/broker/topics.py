@@ -10,27 +10,31 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import NamedTuple
 
+from penstock.broker import shapes
+from penstock.broker.levels import LEVEL_DISK, LEVEL_OS, LEVELS
+from penstock.broker.rules import TopicRule
 from penstock.errors import Refused
+from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire.names import DEAD_PREFIX as DEAD_PREFIX
 from penstock.wire.names import HALF_TOPIC as HALF_TOPIC
 from penstock.wire.names import OP_TOPIC as OP_TOPIC
 from penstock.wire.names import RETRY_PREFIX as RETRY_PREFIX
 from penstock.wire.names import SCHEDULE_TOPIC as SCHEDULE_TOPIC
 from penstock.wire.names import TEMPLATE_TOPIC as TEMPLATE_TOPIC
-from penstock.wire.names import TIMER_PROPERTIES as TIMER_PROPERTIES
 from penstock.wire.names import TIMER_TOPIC as TIMER_TOPIC
 
-if TYPE_CHECKING:
-    from penstock.log.consumequeue import ConsumeQueue
-
 PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
-LEVEL_OS, LEVEL_DISK = 0, 1
-LEVELS = {"os": LEVEL_OS, "disk": LEVEL_DISK}
+PERM_BOTH = PERM_READ | PERM_WRITE
+_PERM_LETTERS = (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
 TOPIC_BYTES_MAX = 127
+GROUP_BYTES_MAX = 255
+DEFAULT_QUEUES = 4  # of a table that does not say
 QUEUES_MAX = 1024
 TOPICS_MAX = 10_000
+
+DONE_TOPIC = b"rmq_sys_penstock_done"  # records here say which entries of the schedule are over
 
 _NAME = re.compile(rb"[%|a-zA-Z0-9_-]+")
 # Closed to senders (rocketmq.md §9.1).
@@ -57,11 +61,47 @@ def check_topic_name(name: bytes) -> None:
 
 def check_group_name(name: str) -> None:
     """A consumer or producer group: the same letters as a topic, at most 255 bytes."""
-    if not name or len(name) > 255 or not _NAME.fullmatch(name.encode()):
+    if not name or len(name) > GROUP_BYTES_MAX or not _NAME.fullmatch(name.encode()):
         raise Refused(
             "the specified group is blank, longer than 255 or contains illegal characters, "
             "allowing only ^[%|a-zA-Z0-9_-]+$"
         )
+
+
+class TopicDetails(NamedTuple):
+    """What RocketMQ keeps of a topic, and no rule of ours asks for."""
+
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+    sys_flag: int = 0
+
+
+PLAIN = TopicDetails()
+
+
+class TopicSettings(NamedTuple):
+    """A topic as an administrator has set it."""
+
+    read_queues: int
+    write_queues: int
+    perm: int
+    level: int
+    more: TopicDetails
+
+
+def _details(config: Mapping[str, object]) -> TopicDetails:
+    """From a TopicConfig."""
+    kind = config.get("topicFilterType")
+    return TopicDetails(
+        config.get("order") is True,
+        kind if isinstance(kind, str) else PLAIN.filter_type,
+        shapes.number(config, "topicSysFlag", 0),
+    )
+
+
+def _log_level(name: object, otherwise: int) -> int:
+    """The level of that name, if a log topic can have it."""
+    return LEVELS[name] if isinstance(name, str) and name in ("os", "disk") else otherwise
 
 
 class LogTopic:
@@ -94,6 +134,23 @@ class LogTopic:
         """Messages stored since the start, by whichever door."""
         return int(sum([queue.max_offset for queue in self.queues]) - self.stored_before)
 
+    def change(self, read_queues: int, write_queues: int, perm: int, level: int) -> None:
+        """Its queues and what may be done with them."""
+        self.read_queues, self.write_queues, self.perm, self.level = read_queues, write_queues, perm, level
+
+    def detail(self, more: TopicDetails) -> None:
+        """What RocketMQ keeps beside that."""
+        self.order, self.filter_type, self.sys_flag = more
+
+    def close(self) -> None:
+        """The topic is deleted: sessions that hold on to it see that."""
+        self.open = False
+
+    def count_put(self, messages: int, size: int) -> None:
+        """So many messages were stored, `size` bytes of log together."""
+        self.put_count += messages
+        self.put_bytes += size
+
     def add_queue(self, queue: ConsumeQueue) -> None:
         """One more message queue."""
         self.queues.append(queue)
@@ -106,24 +163,23 @@ class LogTopic:
         queue = self.queues[queue_id]
         return bool(queue.min_offset < queue.max_offset)
 
-    def settings(self) -> tuple[Any, ...]:
+    def settings(self) -> TopicSettings:
         """What an administrator may change, for `TopicTable.undo`."""
-        return (
-            self.read_queues, self.write_queues, self.perm, self.level, self.order, self.filter_type, self.sys_flag,
-        )  # fmt: skip
+        more = TopicDetails(self.order, self.filter_type, self.sys_flag)
+        return TopicSettings(self.read_queues, self.write_queues, self.perm, self.level, more)
 
     def described(self) -> str:
         """The topic in an error text, as RocketMQ's brokers write it."""
-        perm = "".join(letter if self.perm & bit else "-" for letter, bit in (("R", 4), ("W", 2), ("X", 1)))
+        perm = "".join(letter if self.perm & bit else "-" for letter, bit in _PERM_LETTERS)
         return (
             f"TopicConfig [topicName={self.name.decode()}, readQueueNums={self.read_queues}, "
             f"writeQueueNums={self.write_queues}, perm={perm}, topicFilterType={self.filter_type}, "
             f"topicSysFlag={self.sys_flag}, order={str(bool(self.order)).lower()}]"
         )
 
-    def as_config(self, broker_perm: int = 6) -> dict[str, Any]:
+    def as_config(self, broker_perm: int = PERM_BOTH) -> dict[str, object]:
         """RocketMQ's TopicConfig; `broker_perm` takes away what the broker does not grant."""
-        config: dict[str, Any] = {
+        config: dict[str, object] = {
             "order": bool(self.order),
             "perm": self.perm & (broker_perm | PERM_INHERIT),
             "readQueueNums": self.read_queues,
@@ -147,7 +203,7 @@ class TopicTable:
         level: int = LEVEL_OS,
         auto_create: bool = True,
         default_queues: int = 8,
-        rules: Iterable[tuple[re.Pattern[str], dict[str, Any]]] = (),
+        rules: Iterable[tuple[re.Pattern[str], TopicRule]] = (),
     ) -> None:
         self._queue_of = queue_of
         self._level = level
@@ -158,7 +214,11 @@ class TopicTable:
         self._floors: dict[bytes, dict[int, int]] = {}  # where deleted topics ended
         self.version = {"counter": 0, "timestamp": 0}
         self.changed: list[Callable[[bytes], None]] = []
-        self.taken: Callable[[bytes], bool] = lambda name: False  # whether it is a queue topic's name
+        self._taken: Callable[[bytes], bool] = lambda name: False
+
+    def share_names_with(self, taken: Callable[[bytes], bool]) -> None:
+        """`taken(name)` says whether a queue topic has the name already."""
+        self._taken = taken
 
     def get(self, name: bytes) -> LogTopic | None:
         return self.by_name.get(name)
@@ -168,13 +228,11 @@ class TopicTable:
         name: bytes,
         read_queues: int,
         write_queues: int,
-        perm: int = PERM_READ | PERM_WRITE,
+        perm: int = PERM_BOTH,
         *,
         now_ms: int = 0,
         level: int | None = None,
-        order: bool = False,
-        filter_type: str = "SINGLE_TAG",
-        sys_flag: int = 0,
+        more: TopicDetails = PLAIN,
         announce: bool = True,
     ) -> LogTopic:
         """Make a topic, or change the one of that name. Refuses bad names and more than 1,024 queues."""
@@ -186,7 +244,7 @@ class TopicTable:
             if len(self.by_name) >= TOPICS_MAX:
                 raise Refused(f"no more than {TOPICS_MAX} topics", remoting=14)
             rule = self.rule(name)
-            if self.taken(name) or rule.get("kind") == "queue":
+            if self._taken(name) or rule.get("kind") == "queue":
                 raise Refused(
                     f"topic[{name.decode()}] is a queue topic of the NSQ side",
                     nsq="E_BAD_TOPIC",
@@ -194,7 +252,7 @@ class TopicTable:
                     hint="Use an NSQ client, or another name.",
                 )
             if level is None:
-                level = LEVELS.get(rule.get("level", ""), self._level)
+                level = _log_level(rule.get("level"), self._level)
             if "queues" in rule:
                 read_queues = write_queues = rule["queues"]
             topic = LogTopic(name, read_queues, write_queues, perm, level)
@@ -203,12 +261,8 @@ class TopicTable:
                 log.info("topic made name=%s kind=log queues=%d level=%s", name.decode(), topic.queue_count,
                          "disk" if level == LEVEL_DISK else "os")  # fmt: skip
         else:
-            topic.read_queues, topic.write_queues, topic.perm = read_queues, write_queues, perm
-            if level is not None:
-                topic.level = level
-        topic.order = order
-        topic.filter_type = filter_type
-        topic.sys_flag = sys_flag
+            topic.change(read_queues, write_queues, perm, topic.level if level is None else level)
+        topic.detail(more)
         floors = self._floors.get(name, {})
         for queue_id in range(len(topic.queues), topic.queue_count):
             queue = self._queue_of(name, queue_id)
@@ -226,7 +280,14 @@ class TopicTable:
         if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
             return None
         count = min(queues if queues > 0 else model.write_queues, model.write_queues)
-        return self.create(name, count, count, model.perm & ~PERM_INHERIT, now_ms=now_ms, filter_type=model.filter_type)
+        return self.create(
+            name,
+            count,
+            count,
+            model.perm & ~PERM_INHERIT,
+            now_ms=now_ms,
+            more=TopicDetails(filter_type=model.filter_type),
+        )
 
     def delete(self, name: bytes, now_ms: int) -> LogTopic | None:
         """Take a topic out of the table, and all it holds out of sight; None when there was none.
@@ -236,27 +297,26 @@ class TopicTable:
         topic = self.by_name.pop(name, None)
         if topic is not None:
             log.info("topic deleted name=%s kind=log", name.decode())
-            topic.open = False
+            topic.close()
             floors = self._floors.setdefault(name, {})
             for queue_id, queue in enumerate(topic.queues):
                 floors[queue_id] = queue.min_offset = queue.max_offset
             self._announce(name, now_ms)
         return topic
 
-    def undo(self, topic: LogTopic, before: tuple[Any, ...] | None) -> None:
+    def undo(self, topic: LogTopic, before: TopicSettings | None) -> None:
         """Take a `create` back that could not be stored: as before, or (None) not there."""
         if before is None:
-            topic.open = False
+            topic.close()
             self.by_name.pop(topic.name, None)
             return
-        (
-            topic.read_queues, topic.write_queues, topic.perm, topic.level, topic.order, topic.filter_type, topic.sys_flag,
-        ) = before  # fmt: skip
+        topic.change(before.read_queues, before.write_queues, before.perm, before.level)
+        topic.detail(before.more)
 
-    def rule(self, name: bytes) -> dict[str, Any]:
+    def rule(self, name: bytes) -> TopicRule:
         """The first `[[topic]]` rule whose pattern fits, or an empty one."""
         text = name.decode("utf-8", "replace")
-        return next((rule for pattern, rule in self._rules if pattern.fullmatch(text)), {})
+        return next((rule for pattern, rule in self._rules if pattern.fullmatch(text)), TopicRule())
 
     def _announce(self, name: bytes, now_ms: int) -> None:
         self.version = {"counter": self.version["counter"] + 1, "timestamp": now_ms}
@@ -283,20 +343,20 @@ class TopicTable:
 
     # -- topics.json ---------------------------------------------------------------------------------------------
 
-    def as_table(self, broker_perm: int = 6, names: Iterable[bytes] | None = None) -> dict[str, Any]:
+    def as_table(self, broker_perm: int = PERM_BOTH, names: Iterable[bytes] | None = None) -> dict[str, object]:
         """What code 21 answers and registries are told; `names`: of these topics alone."""
         found = self.by_name.values() if names is None else [self.by_name[n] for n in names if n in self.by_name]
         table = {topic.name.decode(): topic.as_config(broker_perm) for topic in found}
         return {"dataVersion": dict(self.version), "topicConfigTable": table}
 
-    def as_file(self) -> dict[str, Any]:
+    def as_file(self) -> dict[str, object]:
         """What topics.json holds: the table, and in a field of ours where deleted topics ended."""
         ends = {
             name.decode(): {str(q): end for q, end in floors.items() if end} for name, floors in self._floors.items()
         }
         return self.as_table() | {"deletedTopicEnds": {name: queues for name, queues in ends.items() if queues}}
 
-    def load(self, table: dict[str, Any]) -> None:
+    def load(self, table: Mapping[str, object]) -> None:
         """Take over a topics.json, RocketMQ's or SmartGo's (which nests the table once more)."""
         ends = table.get("deletedTopicEnds")
         for name, queues in ends.items() if isinstance(ends, dict) else ():
@@ -304,24 +364,20 @@ class TopicTable:
                 self._floors[name.encode()] = {
                     int(q): end for q, end in queues.items() if q.isdecimal() and isinstance(end, int)
                 }
-        topics = table.get("topicConfigTable") or {}
-        if isinstance(topics.get("topicConfigTable"), dict):
-            topics = topics["topicConfigTable"]
+        topics = shapes.entries(table, "topicConfigTable")
+        if "topicConfigTable" in topics:
+            topics = shapes.entries(topics, "topicConfigTable")
         for name, config in topics.items():
             try:
-                topic = self.create(
+                self.create(
                     name.encode(),
-                    int(config.get("readQueueNums", 4)),
-                    int(config.get("writeQueueNums", 4)),
-                    int(config.get("perm", 6)),
-                    level=LEVELS.get(config.get("level", ""), self._level),
-                    order=config.get("order") is True,
-                    sys_flag=int(config.get("topicSysFlag", 0)),
+                    shapes.number(config, "readQueueNums", DEFAULT_QUEUES),
+                    shapes.number(config, "writeQueueNums", DEFAULT_QUEUES),
+                    shapes.number(config, "perm", PERM_BOTH),
+                    level=_log_level(config.get("level"), self._level),
+                    more=_details(config),
                     announce=False,
                 )
             except (Refused, TypeError, ValueError, AttributeError):
                 continue  # a damaged entry costs one topic, and that is made again by its next sender
-            if isinstance(config.get("topicFilterType"), str):
-                topic.filter_type = config["topicFilterType"]
-        version = table.get("dataVersion") or {}
-        self.version = {"counter": int(version.get("counter", 0)), "timestamp": int(version.get("timestamp", 0))}
+        self.version = shapes.version_of(table)

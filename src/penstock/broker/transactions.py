@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from penstock.broker.core import Core
 from penstock.broker.topics import HALF_TOPIC, OP_TOPIC
 from penstock.errors import Refused
+from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.reading import ReadResult
 from penstock.log.status import FOUND
+from penstock.message import ReceivedMessage
 from penstock.wire import record
-
-if TYPE_CHECKING:
-    from penstock.broker.broker import Broker
 
 log = logging.getLogger("penstock.transactions")
 
@@ -42,12 +42,20 @@ class Half:
     immunity_ms: int
     checks: int = 0
 
+    def asked(self) -> None:
+        """Its producer is asked once more what became of it."""
+        self.checks += 1
+
+    def not_asked(self) -> None:
+        """There was nobody to ask."""
+        self.checks -= 1
+
 
 class Transactions:
     """The open transactions of a broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.broker = broker
+    def __init__(self, core: Core) -> None:
+        self._core = core
         self.open: dict[int, Half] = {}
         self._ask: Callable[[str, bytes, dict[str, str]], bool] = lambda group, data, fields: False
         self._finished: dict[int, int] = {}  # half offset → op offset, for halves behind the oldest open one
@@ -57,13 +65,13 @@ class Transactions:
         """`ask(group, half record, fields)` sends a check to a producer; False: there is nobody to ask."""
         self._ask = ask
 
-    def _queue(self, name: bytes) -> Any:
-        return self.broker.topics.by_name[name].queues[0]
+    def _queue(self, name: bytes) -> ConsumeQueue:
+        return self._core.topics.by_name[name].queues[0]
 
     def load(self) -> None:
         """Find the halves without an op record, from where the offsets say the oldest open one was."""
         halves, ops = self._queue(HALF_TOPIC), self._queue(OP_TOPIC)
-        offsets = self.broker.offsets
+        offsets = self._core.offsets
         first = offsets.get(GROUP, HALF_TOPIC.decode(), 0) or 0
         for message in self._messages(halves, max(first, halves.min_offset)):
             self.open[message.queue_offset] = _half(message)
@@ -72,10 +80,10 @@ class Transactions:
                 if part.isdigit() and len(part) < 19:
                     self._finish(int(part), message.queue_offset)
 
-    def _messages(self, queue: Any, offset: int) -> Any:
+    def _messages(self, queue: ConsumeQueue, offset: int) -> Iterator[ReceivedMessage]:
         result = ReadResult()
         while offset < queue.max_offset:
-            if self.broker.store.read(queue, offset, 1000, 1 << 20, -1, None, result) == FOUND:
+            if self._core.store.read(queue, offset, 1000, 1 << 20, -1, None, result) == FOUND:
                 yield from record.iter_records(result.body())
             elif result.next_offset <= offset:
                 return
@@ -89,14 +97,14 @@ class Transactions:
         self.open.pop(offset, None)
         self._finished[offset] = op_offset
 
-    def end(self, fields: dict[str, Any]) -> None:
+    def end(self, fields: Mapping[str, Any]) -> None:
         """Carry out END_TRANSACTION. Refused when it names no half message of that group."""
         what = fields["commitOrRollback"]
         if what not in (COMMIT, ROLLBACK):
             return  # still unknown: it will be asked about
-        broker = self.broker
+        core = self._core
         physical, offset = fields["commitLogOffset"], fields["tranStateTableOffset"]
-        data = broker.store.record_at(physical) if physical >= 0 else None
+        data = core.store.record_at(physical) if physical >= 0 else None
         half = None if data is None else record.decode_record(data, 0, decompress=False)
         if half is None or half.topic != HALF_TOPIC.decode():
             raise Refused("Find prepared transaction message failed")
@@ -107,31 +115,23 @@ class Transactions:
         if offset not in self.open:
             return  # a second answer to the same question
         if what == COMMIT:
-            topic = broker.topic_to_write(half.properties.get("REAL_TOPIC", "").encode())
+            topic = core.sending.topic_to_write(half.properties.get("REAL_TOPIC", "").encode())
             queue_id = _number(half.properties.get("REAL_QID", "0")) % max(1, topic.queue_count)
-            broker.put_again(topic, queue_id, half, dict(half.properties), prepared=physical, sys_flag=COMMIT)
+            core.sending.put_again(topic, queue_id, half, dict(half.properties), prepared=physical, sys_flag=COMMIT)
         self._write_op(offset)
 
     def _write_op(self, offset: int) -> None:
-        broker = self.broker
-        placed = broker.put(
-            broker.topics.by_name[OP_TOPIC],
-            0,
-            str(offset).encode(),
-            {"TAGS": OP_TAG},
-            born_host=broker.store_host,
-            born_ms=broker.now_ms,
-        )
+        placed = self._core.sending.put_own(OP_TOPIC, str(offset).encode(), {"TAGS": OP_TAG})
         self._finish(offset, placed.queue_offset)
 
     def tick(self, mono_ms: int) -> int:
         """Ask about halves that are open too long; when to look again."""
         if mono_ms < self._next_check_ms:
             return self._next_check_ms
-        config = self.broker.config
+        config = self._core.config
         self._next_check_ms = mono_ms + config.transaction_check_interval_ms
         for offset, half in list(self.open.items()):
-            if self.broker.now_ms - half.born_ms < (half.immunity_ms or config.transaction_timeout_ms):
+            if self._core.time.now_ms - half.born_ms < (half.immunity_ms or config.transaction_timeout_ms):
                 continue
             try:
                 self._check(offset, half)
@@ -143,21 +143,21 @@ class Transactions:
         oldest = min(self.open, default=self._queue(HALF_TOPIC).max_offset)
         self._finished = {offset: op for offset, op in self._finished.items() if offset >= oldest}
         op_offset = min(self._finished.values(), default=self._queue(OP_TOPIC).max_offset)
-        self.broker.offsets.commit(GROUP, HALF_TOPIC.decode(), 0, oldest)
-        self.broker.offsets.commit(GROUP, OP_TOPIC.decode(), 0, op_offset)
+        self._core.offsets.commit(GROUP, HALF_TOPIC.decode(), 0, oldest)
+        self._core.offsets.commit(GROUP, OP_TOPIC.decode(), 0, op_offset)
         return self._next_check_ms
 
     def _check(self, offset: int, half: Half) -> None:
-        data = self.broker.store.record_at(half.physical)
+        data = self._core.store.record_at(half.physical)
         message = None if data is None else record.decode_record(data, 0, decompress=False)
         if data is None or message is None:
             self.open.pop(offset)  # retention took it
             return
         properties = dict(message.properties)
-        half.checks += 1
-        if half.checks > self.broker.config.transaction_check_max:
-            topic = self.broker.topics.by_name[GIVEN_UP_TOPIC]
-            self.broker.put_again(topic, 0, message, properties, half=True)
+        half.asked()
+        if half.checks > self._core.config.transaction_check_max:
+            topic = self._core.topics.by_name[GIVEN_UP_TOPIC]
+            self._core.sending.put_again(topic, 0, message, properties, half=True)
             self._write_op(offset)
             return
         properties["TRANSACTION_CHECK_TIMES"] = str(half.checks)
@@ -185,7 +185,7 @@ class Transactions:
             reconsume_times=message.reconsume_times,
         )
         if not self._ask(message.properties.get("PGROUP", ""), real, fields):
-            half.checks -= 1
+            half.not_asked()
 
 
 def _number(text: str) -> int:
@@ -197,7 +197,7 @@ def _immunity_ms(properties: dict[str, str]) -> int:
     return int(text) * 1000 if text.isascii() and text.isdigit() and len(text) < 9 else 0
 
 
-def _half(message: Any) -> Half:
+def _half(message: ReceivedMessage) -> Half:
     properties = dict(message.properties)
     return Half(message.physical_offset, message.born_ms, _immunity_ms(properties), _checks(properties))
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Protocol
 
 from penstock.broker.broker import Broker
-from penstock.broker.queuetopics import Topic
+from penstock.broker.nsq.topics import Topic
 from penstock.config import parts
 from penstock.delivery.channel import Channel
 from penstock.version import __version__

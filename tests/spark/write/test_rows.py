@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.broker.staging import pieces
+from penstock.broker.spool import pieces
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import by_sharding_key
 from penstock.errors import ConfigError

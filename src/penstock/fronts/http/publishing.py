@@ -10,8 +10,8 @@ import logging
 import re
 
 from penstock.broker.broker import Broker
-from penstock.broker.queueing import Ticket
-from penstock.broker.queuetopics import Topic
+from penstock.broker.nsq.flush import Ticket
+from penstock.broker.nsq.topics import Topic
 from penstock.errors import Refused
 from penstock.fronts.site import OK, Answer, Request, Site, error, parse_query, refuse, valid_name
 

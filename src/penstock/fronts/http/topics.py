@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.broker.broker import Broker
-from penstock.broker.queuetopics import Topic
+from penstock.broker.nsq.topics import Topic
 from penstock.delivery.channel import Channel
 from penstock.fronts.http.publishing import Publishing
 from penstock.fronts.site import DONE, Answer, Handler, Request, refuse, topic_and_channel, valid_name

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from penstock.broker.queuetopics import shown, valid_nsq_name
+from penstock.broker.nsq.names import shown, valid_nsq_name
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.nsq.connection import Failed

@@ -13,7 +13,7 @@ from typing import Any
 
 import cython
 
-from penstock.broker.queueing import Queueing
+from penstock.broker.nsq.queueing import Queueing
 from penstock.delivery.channel import Consumer
 from penstock.delivery.waiters import Outcome
 from penstock.fronts.nsq.layers import Layer

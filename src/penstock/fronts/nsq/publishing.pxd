@@ -1,6 +1,6 @@
 cimport cython
 
-from penstock.broker.queuetopics cimport Topic
+from penstock.broker.nsq.topics cimport Topic
 from penstock.fronts.nsq.connection cimport NsqConnection
 from penstock.fronts.nsq.shared cimport Shared
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import cython
 
-from penstock.broker.queueing import Queueing
-from penstock.broker.queuetopics import shown, valid_nsq_name
+from penstock.broker.nsq.names import shown, valid_nsq_name
+from penstock.broker.nsq.queueing import Queueing
 from penstock.errors import Refused, StoreError
 from penstock.fronts.nsq.connection import Failed
 from penstock.wire.nsq import MAGIC
 
 if cython.compiled:
     from cython.cimports.penstock import words
-    from cython.cimports.penstock.broker.queuetopics import Topic
+    from cython.cimports.penstock.broker.nsq.topics import Topic
     from cython.cimports.penstock.fronts.nsq.connection import NsqConnection
     from cython.cimports.penstock.fronts.nsq.shared import Shared
     from cython.cimports.penstock.octets import address, be32, find, same, ube32
 else:
     from penstock import words
-    from penstock.broker.queuetopics import Topic
+    from penstock.broker.nsq.topics import Topic
     from penstock.fronts.nsq.connection import NsqConnection
     from penstock.fronts.nsq.shared import Shared
     from penstock.octets import address, be32, find, same, ube32

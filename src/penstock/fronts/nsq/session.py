@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import cython
 
-from penstock.broker.queuetopics import shown
+from penstock.broker.nsq.names import shown
 from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.nsq.connection import Failed
 from penstock.wire.nsq import HEARTBEAT_FRAME, MAGIC

@@ -10,7 +10,7 @@ from typing import Protocol
 import cython
 
 from penstock.broker.broker import Broker
-from penstock.broker.queueing import Queueing
+from penstock.broker.nsq.queueing import Queueing
 from penstock.wire.nsq import OK_FRAME
 
 if cython.compiled:

@@ -10,9 +10,8 @@ import random
 
 import cython
 
-from penstock.broker.broker import APPEND_REFUSALS
+from penstock.broker.sending import APPEND_REFUSALS
 from penstock.broker.topics import check_topic_name
-from penstock.errors import Refused
 from penstock.fronts.remoting import storing
 from penstock.wire import remoting
 from penstock.wire.codes import ResponseCode
@@ -162,18 +161,8 @@ class Sender:
         scan = asker.scan
         name = scan.text(fields.TOPIC)
         check_topic_name(name)
-        topic = self.broker.topics.get(name)
-        if topic is not None and topic.protected:
-            raise Refused(
-                f"Sending message to topic[{name.decode()}] is forbidden.", remoting=ResponseCode.NO_PERMISSION
-            )
-        if topic is None:
-            template, queues = scan.text(fields.DEFAULT_TOPIC), scan.number(fields.DEFAULT_TOPIC_QUEUES, 0)
-            topic = self.broker.topic_to_write(name, template, queues)
-        if not topic.perm & words.PERM_WRITE:
-            raise Refused(
-                f"the topic[{name.decode()}] sending message is forbidden", remoting=ResponseCode.NO_PERMISSION
-            )
+        template, queues = scan.text(fields.DEFAULT_TOPIC), scan.number(fields.DEFAULT_TOPIC_QUEUES, 0)
+        topic = self.broker.sending.open_to_senders(name, template, queues)
         self.topic = topic
         self.topic_at = address(topic.name)
         self.topic_len = len(topic.name)

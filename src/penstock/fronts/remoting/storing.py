@@ -5,7 +5,9 @@ Each takes the draft that the send has filled in, and gives what its answer name
 
 from __future__ import annotations
 
-from penstock.broker.broker import APPEND_REFUSALS, Broker, Placed
+from penstock.broker.broker import Broker
+from penstock.broker.retry import is_dead
+from penstock.broker.sending import APPEND_REFUSALS, Marks, Placed
 from penstock.broker.topics import LogTopic
 from penstock.errors import Refused
 from penstock.log.draft import Draft
@@ -32,13 +34,13 @@ def put_special(
         # A consumer that could not send back sends anew; the dead-letter rule is the same (rocketmq.md §13).
         group_name = topic.name[len(names.RETRY_PREFIX) :].decode()
         group = broker.groups.find(group_name, broker.now_ms)
-        if draft.reconsume_times >= (group.retry_max if limit < 0 else limit):
-            topic = broker.topic_to_write(names.DEAD_PREFIX + group_name.encode())
+        if is_dead(group, draft.reconsume_times, limit):
+            topic = broker.retry.dead_letters_of(group_name.encode())
             queue_id = 0
             properties.pop(names.DELAY, None)
     placed = broker.put(
-        topic, queue_id, body, properties, born_host=born_host, born_ms=draft.born_ms, flag=draft.flag,
-        sys_flag=draft.sys_flag, reconsume_times=draft.reconsume_times,
+        topic, queue_id, body, properties, born_host=born_host, born_ms=draft.born_ms,
+        marks=Marks(draft.flag, draft.sys_flag, draft.reconsume_times),
     )  # fmt: skip
     return placed, None
 
@@ -50,7 +52,7 @@ def _put_half(
     born_ms = draft.born_ms
     placed = broker.put(
         broker.topics.by_name[names.HALF_TOPIC], 0, body, properties, born_host=born_host, born_ms=born_ms,
-        flag=draft.flag, sys_flag=draft.sys_flag & ~SYS_ROLLBACK, reconsume_times=draft.reconsume_times, half=True,
+        marks=Marks(draft.flag, draft.sys_flag & ~SYS_ROLLBACK, draft.reconsume_times), half=True,
     )  # fmt: skip
     broker.transactions.begun(placed.queue_offset, placed.physical, born_ms, properties)
     return placed, REGION | {
@@ -75,8 +77,8 @@ def put_sequenced(
     if topic.is_retry or draft.sys_flag & SYS_ROLLBACK or names.HALF in properties or count != 1:
         raise Refused("an idempotent send is a plain message or a batch of them", remoting=ResponseCode.MESSAGE_ILLEGAL)
     placed = broker.put(
-        topic, queue_id, body, properties, born_host=born_host, born_ms=draft.born_ms, flag=draft.flag,
-        sys_flag=draft.sys_flag, reconsume_times=draft.reconsume_times,
+        topic, queue_id, body, properties, born_host=born_host, born_ms=draft.born_ms,
+        marks=Marks(draft.flag, draft.sys_flag, draft.reconsume_times),
     )  # fmt: skip
     parts = ((placed.physical, 1),)
     name = topic.name.decode()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.broker.clients import Peer
-from penstock.broker.topics import check_topic_name
+from penstock.broker.topics import TopicDetails, check_topic_name
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
@@ -61,8 +61,7 @@ class Administration(Calls):
             fields["writeQueueNums"],
             fields["perm"],
             now_ms=self.broker.now_ms,
-            filter_type=fields["topicFilterType"],
-            sys_flag=fields["topicSysFlag"] or 0,
+            more=TopicDetails(filter_type=fields["topicFilterType"], sys_flag=fields["topicSysFlag"] or 0),
             level=None if level is None else {"os": 0, "disk": 1}[level],
         )
         return self.when_saved(session, request, lambda: topics.undo(topic, before))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from penstock.broker.clients import Peer
 from penstock.broker.delayed import Delayed, Key, Wanted
-from penstock.broker.queuetopics import LEVEL_NAMES, Topic
+from penstock.broker.levels import LEVEL_NAMES
+from penstock.broker.nsq.topics import Topic
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls

@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 from penstock.broker.clients import Peer
+from penstock.broker.runs import Run
 from penstock.broker.sinks import LAYOUT_TOPICS_MAX, SINK_TOPIC
-from penstock.broker.staging import Wanted
+from penstock.broker.staging import Token, Wanted
 from penstock.errors import Refused, StoreError
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import record
@@ -38,10 +39,9 @@ class StageCalls(Calls):
             layout = {} if known is None or not known.layout else {"layout": known.layout}
             body = json.dumps(layout).encode() if layout else b""
             return request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator}, body=body)
-        number, known = staging.open_token(
-            sink, query, run, fields["coordinator"] or "", fields["token"], -1 if fields["batch"] is None else fields["batch"],
-            record.pack_host(session.remote), reset=bool(fields["reset"]), once=bool(fields["once"]),
-        )  # fmt: skip
+        who = Run(sink, query, run, fields["coordinator"] or "", bool(fields["reset"]), bool(fields["once"]))
+        batch = -1 if fields["batch"] is None else fields["batch"]
+        number, known = staging.open_token(Token(who, fields["token"], batch, record.pack_host(session.remote)))
         ext = {"number": str(number), "batch": str(known.last), "coordinator": known.coordinator}
         return request.reply(ext=ext)
 

@@ -15,17 +15,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
+from penstock.schedule.delays import TIMERS
 from penstock.spark.kernel import batches
 from penstock.spark.kernel.buffers import DecodedColumns, Flags, Ints, Longs, Octets, RecordDecoder
 from penstock.spark.kernel.decode import KEYS, PROPERTIES, START, STORE, TAGS, TOPIC, UNIQUE
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
-from penstock.wire.names import SCHEDULE_TOPIC, TIMER_PROPERTIES, TIMER_TOPIC
+from penstock.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from penstock.wire.record import java_hash
 
 ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 FILLER_SIZE = 0x7FFFFFFF
-_DUE = tuple(zip((name.encode() for name in TIMER_PROPERTIES), (1, 1, 1000), (0, 1, 1), strict=True))
+_DUE = tuple((timer.name.encode(), timer.unit, int(timer.relative)) for timer in TIMERS)
 _NEVER = 1 << 62
 _MULTIPLIER = np.uint32(31)
 

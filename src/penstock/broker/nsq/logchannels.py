@@ -4,20 +4,20 @@ each message queue; a group of the same name shows its committed offsets, and ca
 
 from __future__ import annotations
 
-import re
-from typing import Any
+from collections.abc import Callable
 
-from penstock.broker.queuetopics import LEVEL_DISK, Topic
-from penstock.broker.topics import DEAD_PREFIX, TIMER_PROPERTIES, LogTopic
+from penstock.broker.core import Core
+from penstock.broker.levels import LEVEL_DISK
+from penstock.broker.nsq.topics import Keeper, Topic
+from penstock.broker.topics import LogTopic
 from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource, Lane
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import ReadyQueue, mark_of
 from penstock.errors import Refused
 from penstock.log.stream import LogStream
+from penstock.message import ReceivedMessage
 from penstock.wire import record
-
-_NOT_IN_GROUPS = re.compile(rb"[^%|a-zA-Z0-9_-]")
 
 
 class LogChannels(Topic):
@@ -25,9 +25,10 @@ class LogChannels(Topic):
 
     kind = "log"
 
-    def __init__(self, stored: LogTopic, keeper: Any) -> None:
+    def __init__(self, stored: LogTopic, keeper: Keeper, core: Core) -> None:
         Topic.__init__(self, stored.name, stored.level, keeper)
         self.stored = stored
+        self._core = core
         self._batch: list[bytes] = []
         self._turn = 0
         self.again: dict[bytes, ReadyQueue] = {}  # a channel's deferred messages when they come again
@@ -48,7 +49,7 @@ class LogChannels(Topic):
             raise Refused(f"topic {self.name.decode()} was deleted", nsq="E_PUB_FAILED", http=503)
         self._turn += 1
         queue_id = self._turn % max(1, self.stored.write_queues)
-        self.keeper.broker.put_batch(self.stored, queue_id, batch)
+        self._core.sending.put_batch(self.stored, queue_id, batch)
         self.mark()
         return 0
 
@@ -80,12 +81,12 @@ class LogChannels(Topic):
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
         commit = None if ephemeral else self._committed_by(name)
         source = CursorSource(self.keeper.window(self), commit)
-        group = self.keeper.broker.offsets.table.get((self.name.decode(), name.decode()), {})
+        group = self._core.offsets.table.get((self.name.decode(), name.decode()), {})
         for number, queue in enumerate(self.stored.queues):
-            stream = LogStream(self.keeper.broker.store, queue, self.level == LEVEL_DISK)
+            stream = LogStream(self._core.store, queue, self.level == LEVEL_DISK)
             begin = queue.visible_end() if self.channels else queue.min_offset
             begin = group.get(number, begin)
-            file = CursorFile(self.keeper.cursor_path(self.name, name, f".{number}"), self.keeper.files)
+            file = CursorFile(self.keeper.folder.cursor_path(self.name, name, f".{number}"), self.keeper.folder.files)
             if ephemeral:
                 file.remove()
             file.open(begin)
@@ -97,15 +98,15 @@ class LogChannels(Topic):
             queue.watched = True
         channel: Channel = self.keeper.new_channel(name, self.name, source)
         channel.origin = sum([lane.head for lane in source.lanes])
-        if not ephemeral and self.keeper.has_stream(self.name, name):
+        if not ephemeral and self.keeper.folder.has_stream(self.name, name):
             self._add_again(channel)
         return channel
 
     def _add_again(self, channel: Channel) -> ReadyQueue:
         """The lane of messages that were deferred for this channel alone."""
-        file = CursorFile(self.keeper.cursor_path(self.name, channel.name, ".again"), self.keeper.files)
+        file = CursorFile(self.keeper.folder.cursor_path(self.name, channel.name, ".again"), self.keeper.folder.files)
         file.open(0)
-        stream: ReadyQueue = self.keeper.stream(self.name, channel.name, file.reach())
+        stream: ReadyQueue = self.keeper.folder.channel_stream(self.name, channel.name, file.reach())
         self.again[channel.name] = stream
         file.settle(stream.total, stream)
         channel.source.add(Lane(stream, file, len(channel.source.lanes)))
@@ -125,8 +126,8 @@ class LogChannels(Topic):
                 stream.drop_below(self.channels[name].source.lanes[-1].file.committed)
         return 0
 
-    def _committed_by(self, name: bytes) -> Any:
-        offsets = self.keeper.broker.offsets
+    def _committed_by(self, name: bytes) -> Callable[[Lane], None]:
+        offsets = self._core.offsets
         topic, group = self.name.decode(), name.decode()
         queues = len(self.stored.queues)
 
@@ -154,7 +155,7 @@ class LogChannels(Topic):
             lane.file.remove()
         stream = self.again.pop(channel.name, None)
         if stream is not None:
-            self.keeper.moving.forget(stream)
+            self.keeper.forget_copies(stream)
             stream.drop_all()
 
     def empty(self) -> None:
@@ -177,34 +178,20 @@ class LogChannels(Topic):
             stream.append_bytes(message_id, attempts, stamp_ns.to_bytes(8) + body, False, mark)
             stream.show_all()
             if schedule_id:
-                self.keeper.moving.arrive(schedule_id, self, stream, place)
+                self.keeper.copied(schedule_id, self, stream, place)
         self.mark()
         return 0
 
-    def bury(self, channel: Channel, lane: int, place: int, attempts: int, body: bytes) -> None:
-        """Store a message with the dead letters of the channel's group, `%DLQ%group`: a log topic as this one is, so that
-        RocketMQ's clients, the tools and Spark read it. Refused when it cannot be stored.
-        """
-        broker = self.keeper.broker
-        group = _NOT_IN_GROUPS.sub(lambda found: b"%%%02X" % found[0][0], channel.name)
-        dead = broker.topic_to_write(DEAD_PREFIX + group)
-        message = None
-        if lane < len(self.stored.queues):
-            entry = self.stored.queues[lane].entry(place)
-            data = None if entry is None else broker.store.record_at(entry[0])
-            message = None if data is None else record.decode_record(data, 0, decompress=False)
-        properties = {} if message is None else dict(message.properties)
-        properties.setdefault("RETRY_TOPIC", self.name.decode())
-        if message is None:  # a copy that was deferred: the original may be gone
-            broker.put(dead, 0, body, properties, born_host=broker.store_host, born_ms=broker.now_ms)
-            return
-        properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_msg_id)
-        for asked in ("DELAY", *TIMER_PROPERTIES):  # it was delayed before
-            properties.pop(asked, None)
-        broker.put_again(dead, 0, message, properties, given_back=attempts)
+    def message(self, lane: int, place: int) -> ReceivedMessage | None:
+        """What the log has at a channel's place; None when it is gone, or a message that was deferred."""
+        if lane >= len(self.stored.queues):
+            return None
+        entry = self.stored.queues[lane].entry(place)
+        data = None if entry is None else self._core.store.record_at(entry[0])
+        return None if data is None else record.decode_record(data, 0, decompress=False)
 
     def remove(self) -> None:
         for name in list(self.channels):
             self.delete_channel(name)
-        self.keeper.broker.topics.delete(self.name, self.keeper.broker.now_ms)
+        self._core.topics.delete(self.name, self._core.time.now_ms)
         self.open = False

@@ -10,7 +10,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "log"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "log"))
 
 from lying_disk import LyingFiles
 from store_parts import SMALL, bodies, make, put, work
@@ -19,7 +19,8 @@ from penstock.clock import FakeClock
 from penstock.errors import StoreError
 from penstock.log.draft import Draft
 from penstock.log.store import LogStore
-from penstock.schedule import LEVEL_TOPIC, TIMER_TOPIC, Due, Schedule, due_by_properties
+from penstock.schedule.delays import due_by_properties
+from penstock.schedule.schedule import LEVEL_TOPIC, TIMER_TOPIC, Due, Schedule
 from penstock.wire.record import decode_record
 
 
@@ -242,16 +243,16 @@ def test_a_failed_commit_is_tried_again(tmp_path: Path, monkeypatch: pytest.Monk
     schedule.take_job(10, 10, 0)
     job = schedule.take_job(10, 10, 1000)
     assert job is not None
-    real = schedule._env
+    real = schedule._file._env
 
     class Broken:
         def begin(self, **more: object) -> object:
             raise lmdb.Error("No space left on device")
 
-    schedule._env = Broken()
+    schedule._file._env = Broken()
     with pytest.raises(StoreError):
         job.run()
-    schedule._env = real
+    schedule._file._env = real
     job.finish(StoreError("No space left on device"), 1000)
     assert schedule.take_job(10, 10, 1500) is None
     schedule.take_job(10, 10, 2000)

@@ -31,7 +31,7 @@ def stored(here: Side) -> dict[str, TopicEntry]:
 
 def anew(here: Side) -> dict[str, TopicEntry]:
     """What the table must say, nothing kept."""
-    entries = [here.keeper._entry(topic) for topic in here.keeper.topics.values() if not topic.ephemeral]
+    entries = [here.keeper.registry.table.entry(topic) for topic in here.keeper.topics.values() if not topic.ephemeral]
     return {entry.name: entry for entry in entries}
 
 

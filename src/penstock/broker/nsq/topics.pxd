@@ -4,13 +4,15 @@ from penstock.delivery.channel cimport Channel
 from penstock.disk.readyqueue cimport ReadyQueue
 
 
+cdef long long _RECORD_BYTES
+
+
 cdef class Topic:
     cdef public bytes name
     cdef public object keeper
     cdef public long long level, message_count, message_bytes
-    cdef public bint ephemeral, paused, open, marked, dirty
+    cdef public bint ephemeral, paused, open, marked
     cdef public dict channels
-    cdef public bytes row
 
     cpdef int ready(self, long long size, long long count) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1

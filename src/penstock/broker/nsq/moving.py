@@ -5,22 +5,31 @@
     dead letters, from queue to queue            copy ─▶ flush of the copy ─▶ finished in the cursor file
 
 The original is let go of when the copy is durable, never before: between the two both are there. What a start after a
-kill finds of both it tells by the mark in the copy (see `Queueing`), so that nothing comes twice.
+kill finds of both it tells by the mark in the copy (see `deferral`), so that nothing comes twice.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
-from penstock.disk.readyqueue import KEEP_NOTHING
-
-if TYPE_CHECKING:
-    from penstock.broker.queueing import Queueing
-    from penstock.broker.queuetopics import Topic
-    from penstock.delivery.channel import Channel
-    from penstock.disk.readyqueue import ReadyQueue
+from penstock.broker.nsq.topics import Topic
+from penstock.broker.sending import Sending
+from penstock.delivery.channel import Channel
+from penstock.disk.readyqueue import KEEP_NOTHING, ReadyQueue
 
 NOT_YET = -1
+
+
+class Flushes(Protocol):
+    """The flushes of the ready queues."""
+
+    @property
+    def done(self) -> int:
+        """The number of the last one that is over."""
+
+    def next(self, topic: Topic) -> int:
+        """The number of the one that takes what the topic has now; 0 when it is gone."""
 
 
 class _Leaving(NamedTuple):
@@ -46,12 +55,23 @@ class _Arrived:
         self.ordinal = ordinal
         self.flush = NOT_YET
 
+    def waits_for(self, flushes: Flushes) -> int:
+        """The number of the flush that takes it."""
+        if self.flush == NOT_YET:
+            self.flush = flushes.next(self.topic)
+        return self.flush
+
+    def let_go(self) -> None:
+        """Nobody is owed it: it need not become durable."""
+        self.flush = 0
+
 
 class Moving:
     """See the module. `settle` whenever a flush is over."""
 
-    def __init__(self, queueing: Queueing) -> None:
-        self._queueing = queueing
+    def __init__(self, sending: Sending, mark_channel: Callable[[Channel], None]) -> None:
+        self._sending = sending
+        self._mark_channel = mark_channel
         self._leaving: list[_Leaving] = []
         self._arrived: list[_Arrived] = []
         self._ids: set[int] = set()
@@ -79,12 +99,11 @@ class Moving:
         stream.kept_from = min(stream.kept_from, ordinal)
         self._seen = (-1, -1)
 
-    def settle(self) -> None:
+    def settle(self, flushes: Flushes) -> None:
         """Let go of every original whose copy is durable."""
         if not self._leaving and not self._arrived:
             return
-        queueing = self._queueing
-        flushed, done = queueing.broker.store.flushed_position, queueing.flush_done
+        flushed, done = self._sending.store.flushed_position, flushes.done
         if (flushed, done) == self._seen:
             return
         self._seen = (flushed, done)
@@ -92,16 +111,14 @@ class Moving:
         for gone in self._leaving:
             if gone.position <= flushed and gone.flush <= done:
                 gone.channel.left(gone.lane, gone.place, gone.number)
-                queueing.mark_channel(gone.channel)
+                self._mark_channel(gone.channel)
             else:
                 waiting.append(gone)
         self._leaving = waiting
-        touched: set[Any] = set()
+        touched: set[ReadyQueue] = set()
         kept: list[_Arrived] = []
         for copy in self._arrived:
-            if copy.flush == NOT_YET:
-                copy.flush = queueing.next_flush(copy.topic)
-            if copy.flush > done or not queueing.over(copy.id):
+            if copy.waits_for(flushes) > done or not self._sending.put_over(copy.id):
                 kept.append(copy)
             else:
                 touched.add(copy.stream)
@@ -114,6 +131,6 @@ class Moving:
         """Nobody is owed what this stream holds: its copies need not become durable."""
         for copy in self._arrived:
             if copy.stream is stream:
-                copy.flush = 0
+                copy.let_go()
         stream.kept_from = KEEP_NOTHING
         self._seen = (-1, -1)

@@ -9,7 +9,7 @@ import pytest
 
 from broker.queueside import Reader, Side
 
-LEFT = Path(__file__).parents[1] / "vectors" / "diskqueue" / "nsqd"
+LEFT = Path(__file__).parents[2] / "vectors" / "diskqueue" / "nsqd"
 
 
 def drain(side: Side, topic: bytes, channel: bytes) -> list[bytes]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Quick, Reader, Side
-from penstock.broker.queueing import dead_letter_name, file_name
+from penstock.broker.nsq.folder import file_name
+from penstock.broker.retry import dead_letter_name
 from penstock.errors import Refused, StoreError
 
 
@@ -39,7 +40,7 @@ def test_what_is_unflushed_for_a_second_holds_the_next_answer_back(tmp_path: Pat
     side.turn()
     assert answered == [True]
     assert side.keeper.publish(topic, [b"c"]) is None
-    memory.keeper.dirty_since = 0
+    memory.keeper.flush.dirty_since = 0
     assert memory.keeper.publish(memory.keeper.topic(b"t"), [b"a"]) is None
     side.close()
     memory.close()
@@ -195,6 +196,6 @@ def test_a_deleted_topic_keeps_no_file_open(tmp_path: Path) -> None:
     del topic, reader
     side.turn(1000)
     assert gone() == []
-    assert not side.keeper._since
+    assert not len(side.keeper.claims)
     side.turn(120_000)  # and the timers of then find nobody
     side.close()

@@ -9,18 +9,19 @@ message, `placed` (readers may see them). Between the first and the last nothing
 from __future__ import annotations
 
 import logging
-import re
-from typing import Any
+from typing import Any, Protocol
 
 import cython
 
+from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY
+from penstock.broker.nsq.folder import QueueFolder
+from penstock.broker.nsq.names import EPHEMERAL, bad_channel, shown, too_many_channels, valid_nsq_name
 from penstock.delivery.channel import Channel
 from penstock.delivery.passing import PassingSource
-from penstock.delivery.source import MemorySource
+from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import mark_of
-from penstock.errors import Refused, StoreError
-from penstock.wire.names import EPHEMERAL, NSQ_NAME, NSQ_NAME_BYTES_MAX
+from penstock.errors import StoreError
 from penstock.wire.nsq import message_data
 
 if cython.compiled:
@@ -32,44 +33,64 @@ else:
 
 log = logging.getLogger("penstock.queueing")
 
-LEVEL_OS, LEVEL_DISK, LEVEL_MEMORY = 0, 1, 2
-LEVEL_NAMES = ("os", "disk", "memory")
 CHANNELS_MAX = 1_000
-
-_SHORT = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
-_NAME = re.compile(NSQ_NAME)
-
-
-def valid_nsq_name(name: bytes) -> bool:
-    """Topic and channel names of NSQ, and LMQ's `#tmp` beside `#ephemeral`."""
-    return 0 < len(name) <= NSQ_NAME_BYTES_MAX and _NAME.fullmatch(name) is not None
+_RECORD_BYTES = 19  # of a record in a ready queue, beside the body
+_ID = slice(10, 26)  # where a message's data has its id
+_HEX = 16
 
 
-def shown(name: bytes) -> str:
-    """A name from the network in a message for people and peers, escaped as nsqd does it (Go's %q)."""
-    return "".join(_escape(char) for char in name.decode("utf-8", "surrogateescape"))
+class Keeper(Protocol):
+    """What a topic needs of the queue side that keeps it."""
 
+    @property
+    def folder(self) -> QueueFolder:
+        """Where its files are."""
 
-def _escape(char: str) -> str:
-    if char in '"\\':
-        return "\\" + char
-    if char.isprintable():
-        return char
-    code = ord(char)
-    if 0xDC80 <= code <= 0xDCFF:  # no UTF-8
-        return f"\\x{code - 0xDC00:02x}"
-    short = _SHORT.get(char)
-    if short is not None:
-        return short
-    return f"\\x{code:02x}" if code < 0x80 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    @property
+    def mem_queue_size(self) -> int:
+        """How many messages a queue in memory holds."""
+
+    @property
+    def mono_ms(self) -> int:
+        """The time of this turn."""
+
+    def mark_topic(self, topic: Topic) -> None:
+        """Look at its channels when the turn ends."""
+
+    def changed(self, topic: Topic, stored: bool, *, announce: bool = True) -> None:
+        """It or a channel of it came, went, or was paused."""
+
+    def delete(self, topic: Topic) -> None:
+        """It is ephemeral, and its last channel is gone."""
+
+    def want_flush(self, topic: Topic) -> int:
+        """Flush it as soon as can be."""
+
+    def window(self, topic: Topic) -> int:
+        """How far a channel of it may run past its first unfinished message."""
+
+    def new_channel(self, name: bytes, topic: bytes, source: Source) -> Channel:
+        """A channel with the broker's limits."""
+
+    def forgotten(self, topic: Topic, channel: Channel) -> None:
+        """A channel is deleted."""
+
+    def forget_deferred(self, topic: Topic, channel: Channel) -> None:
+        """A channel was emptied: what was deferred for it so far is not its own any more."""
+
+    def copied(self, schedule_id: int, topic: Topic, stream: ReadyQueue, ordinal: int) -> None:
+        """An entry of the schedule is in this stream now."""
+
+    def forget_copies(self, stream: ReadyQueue) -> None:
+        """Nobody is owed what this stream holds."""
 
 
 class Topic:
-    """What every kind has in common. `keeper` is the broker's `Queueing`."""
+    """What every kind has in common."""
 
     kind = "queue"
 
-    def __init__(self, name: bytes, level: int, keeper: Any) -> None:
+    def __init__(self, name: bytes, level: int, keeper: Keeper) -> None:
         self.name = name
         self.level = level
         self.keeper = keeper
@@ -77,11 +98,9 @@ class Topic:
         self.paused = False
         self.open = True
         self.marked = False
-        self.dirty = False
         self.channels: dict[bytes, Channel] = {}
         self.message_count = 0
         self.message_bytes = 0
-        self.row: bytes | None = None  # as it stands in the table of topics, until it changes
 
     def ready(self, size: int, count: int) -> int:
         """Room for `count` messages whose bodies have `size` bytes together: 0, FULL (1) or BROKEN (2)."""
@@ -104,12 +123,31 @@ class Topic:
         """The batch is whole. Returns 0."""
         raise NotImplementedError
 
+    def pump(self, mono_ms: int) -> None:
+        """The turn ends: the channels hand out what they have."""
+        self.marked = False
+        for channel in self.channels.values():
+            channel.pump(mono_ms)
+
     def mark(self) -> int:
         """The channels have something to look at when the turn ends."""
         if not self.marked:
             self.marked = True
-            self.keeper.marked_topics.append(self)
+            self.keeper.mark_topic(self)
         return 0
+
+    def count(self, size: int) -> None:
+        """A message of `size` bytes was published by another way."""
+        self.message_count += 1
+        self.message_bytes += size
+
+    def loading(self) -> None:
+        """Nothing is handed over before every channel of the table is there."""
+        self.paused = True
+
+    def loaded(self, paused: bool) -> None:
+        """Every channel of the table is there."""
+        self.paused = paused
 
     def depth(self) -> int:
         """Messages that no channel has: there is none, or the topic is paused."""
@@ -144,9 +182,9 @@ class Topic:
         channel = self.channels.get(name)
         if channel is None:
             if not valid_nsq_name(name):
-                raise Refused(f'channel name "{shown(name)}" is not valid', nsq="E_BAD_CHANNEL", http=400)
+                raise bad_channel(name)
             if len(self.channels) >= CHANNELS_MAX:
-                raise Refused(f"no more than {CHANNELS_MAX} channels of a topic", nsq="E_BAD_CHANNEL", http=400)
+                raise too_many_channels(CHANNELS_MAX)
             channel = self._make_channel(name, name.endswith(EPHEMERAL))
             self.channels[name] = channel
             self._took_channel(channel)
@@ -229,15 +267,15 @@ class Topic:
 class QueueTopic(Topic):
     """Level `os` or `disk`: a ready queue and a cursor for each channel."""
 
-    def __init__(self, name: bytes, level: int, keeper: Any, stream: ReadyQueue) -> None:
+    def __init__(self, name: bytes, level: int, keeper: Keeper, stream: ReadyQueue, floor: int = 0) -> None:
         Topic.__init__(self, name, level, keeper)
         self.stream = stream
-        self.floor = 0  # what lies below is owed to nobody
-        self.passing: list[Any] = []  # sources of ephemeral channels
+        self.floor = floor  # what lies below is owed to nobody
+        self.passing: list[PassingSource] = []  # sources of ephemeral channels
         self.durable = stream.total
 
     def ready(self, size: int, count: int) -> int:
-        return self.stream.ready(size + 19 * count, count)
+        return self.stream.ready(size + _RECORD_BYTES * count, count)
 
     def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
         self.stream.append(now_ns, 0, 0, body, at, length, more)
@@ -283,9 +321,17 @@ class QueueTopic(Topic):
         begin = self.stream.visible if self.channels else self.first()
         return self.load_channel(name, begin)
 
+    def restore_channel(self, name: bytes) -> None:
+        """A channel of the table of topics."""
+        self.channels[name] = self.load_channel(name, self.first())
+
+    def show_up_to(self, visible: int) -> None:
+        """A paused topic shows its channels what came before the pause."""
+        self.stream.visible = min(self.stream.total, visible)
+
     def load_channel(self, name: bytes, begin: int) -> Channel:
         """A channel that goes on where its file says, or begins at `begin`."""
-        file = CursorFile(self.keeper.cursor_path(self.name, name), self.keeper.files)
+        file = CursorFile(self.keeper.folder.cursor_path(self.name, name), self.keeper.folder.files)
         if name.endswith(EPHEMERAL):
             file.remove()  # a former version kept one
             return self._passing_channel(name, begin)
@@ -362,7 +408,7 @@ class QueueTopic(Topic):
         stream = self.stream
         if not self.channels:
             self.floor = stream.total
-            self.keeper.moving.forget(stream)
+            self.keeper.forget_copies(stream)
             stream.drop_all()
         elif self.paused and stream.total > stream.visible:
             for channel in self.channels.values():
@@ -375,7 +421,7 @@ class QueueTopic(Topic):
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
     ) -> int:
         stream = self.stream
-        answer = stream.ready(len(body) + 19, 1)
+        answer = stream.ready(len(body) + _RECORD_BYTES, 1)
         if answer:
             return answer
         place = stream.total
@@ -385,7 +431,7 @@ class QueueTopic(Topic):
                     channel.source.finish_ahead(0, place)
         stream.append_bytes(message_id, attempts, body, False, mark_of(schedule_id) if schedule_id else 0)
         if schedule_id:
-            self.keeper.moving.arrive(schedule_id, self, stream, place)
+            self.keeper.copied(schedule_id, self, stream, place)
         for channel in self.channels.values():
             channel.origin += 1  # it was counted when it was published
         self._show()
@@ -397,7 +443,7 @@ class QueueTopic(Topic):
     def remove(self) -> None:
         for name in list(self.channels):
             self.delete_channel(name)
-        self.keeper.moving.forget(self.stream)
+        self.keeper.forget_copies(self.stream)
         self.stream.drop_all()
         self.open = False
 
@@ -405,7 +451,7 @@ class QueueTopic(Topic):
 class MemoryTopic(Topic):
     """Level `memory`, and ephemeral: a queue of its own while there is no channel or it is paused, copies otherwise."""
 
-    def __init__(self, name: bytes, keeper: Any, source: MemorySource) -> None:
+    def __init__(self, name: bytes, keeper: Keeper, source: MemorySource) -> None:
         Topic.__init__(self, name, LEVEL_MEMORY, keeper)
         self.source = source
         self.pending: list[tuple[bytes, int]] = []  # deferred (message data, delay ms) until there is a channel
@@ -456,7 +502,7 @@ class MemoryTopic(Topic):
     def _hold(self, data: bytes, delay_ms: int) -> None:
         for channel in self.channels.values():
             channel.message_count += 1
-            channel.hold(channel.source.hold(data), int(data[10:26], 16), self.keeper.mono_ms + delay_ms)
+            channel.hold(channel.source.hold(data), int(data[_ID], _HEX), self.keeper.mono_ms + delay_ms)
 
     def redeliver(
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
@@ -477,7 +523,7 @@ class MemoryTopic(Topic):
         return self.source.backend_depth()
 
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
-        backend = None if ephemeral or self.ephemeral else self.keeper.backend(self.name + b":" + name)
+        backend = None if ephemeral or self.ephemeral else self.keeper.folder.backend(self.name + b":" + name)
         return self.keeper.new_channel(name, self.name, MemorySource(self.keeper.mem_queue_size, backend))
 
     def _took_channel(self, channel: Channel) -> None:
@@ -486,6 +532,16 @@ class MemoryTopic(Topic):
 
     def _paused(self) -> None:
         self.hand_over()
+
+    def loaded(self, paused: bool) -> None:
+        self.paused = paused
+        self.hand_over()
+
+    def save(self) -> None:
+        """A clean stop: what is in memory only goes to the disk queue, what is deferred, too."""
+        for data, _ in self.pending:
+            self.source.put([data])
+        self.source.save(())
 
     def hand_over(self) -> None:
         """What the topic kept goes to its channels."""

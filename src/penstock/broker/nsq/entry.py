@@ -1,4 +1,4 @@
-"""Deferred: what a message of a queue topic, or of a log topic's channel, says of itself while it waits in the schedule.
+"""An entry of the schedule: what a message of a queue topic, or of a log topic's channel, says of itself while it waits.
 
 The properties are ours alone: fronts refuse them in what they are sent (`reserved`), and they count only in records that
 this broker put under the timer topic for itself, which no sender can address.
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 from penstock.broker.topics import TIMER_TOPIC
 from penstock.message import ReceivedMessage
+from penstock.schedule.schedule import Due
 from penstock.wire.names import RESERVED_PREFIX as RESERVED_PREFIX
+from penstock.wire.record import decode_record
 
 TOPIC_PROPERTY = "PENSTOCK_QUEUE"
 CHANNEL_PROPERTY = "PENSTOCK_CHANNEL"
@@ -75,6 +77,15 @@ def deferred(message: ReceivedMessage) -> Deferred | None:
         _number(properties.get(LANE_PROPERTY, "0"), 1 << 31),
         _number(properties.get(PLACE_PROPERTY, "-1"), 1 << 62),
     )
+
+
+def deferred_of(due: Due) -> Deferred | None:
+    """What an entry of the schedule says that belongs to the queue side; None for any other, or one without sense."""
+    message = None if due.damaged else decode_record(due.record, 0, decompress=False)
+    try:
+        return None if message is None else deferred(message)
+    except ValueError:
+        return None
 
 
 def _number(text: str, limit: int) -> int:

@@ -1,0 +1,51 @@
+"""Time as a broker's parts see it: one line through `now_ms`, read once per turn of the loop.
+
+The line is the wall clock at the start carried on by the steady clock, so that a jump of the wall clock moves neither a
+delay nor a store timestamp. It follows a true correction by 1 ms a second.
+"""
+
+from __future__ import annotations
+
+from penstock.clock import Clock
+
+SLEW_EVERY_MS = 1_000
+
+
+class BrokerClock:
+    """The time of this turn. `mono_ms` for timeouts, `now_ms` and `now_ns` for what is stored."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self._anchor_ms = clock.now_ms() - clock.monotonic_ms()
+        self._slewed_ms = clock.monotonic_ms()
+        self.mono_ms = 0
+        self.now_ms = 0
+        self.now_ns = 0
+        self.update()
+
+    def update(self) -> None:
+        """Read the clock."""
+        mono_ns = self.clock.monotonic_ns()
+        self.mono_ms = mono_ms = mono_ns // 1_000_000
+        if mono_ms - self._slewed_ms >= SLEW_EVERY_MS:
+            wrong = self.clock.now_ms() - mono_ms - self._anchor_ms
+            self._anchor_ms += max(-1, min(1, wrong))
+            self._slewed_ms = mono_ms
+        self.now_ms = mono_ms + self._anchor_ms
+        self.now_ns = mono_ns + self._anchor_ms * 1_000_000
+
+
+class Alarm:
+    """The earliest moment, on the steady clock, at which something must be looked at."""
+
+    def __init__(self) -> None:
+        self.due_ms = 0
+
+    def at_latest(self, due_ms: int) -> None:
+        """Something came that is due then."""
+        if due_ms < self.due_ms:
+            self.due_ms = due_ms
+
+    def set(self, due_ms: int) -> None:
+        """Everything that was due is done; the next is due then."""
+        self.due_ms = due_ms

@@ -1,0 +1,75 @@
+"""What every part of a broker stands on: settings, files, time, the store, and the tables that come out of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.broker.clock import Alarm, BrokerClock
+from penstock.broker.groups import GroupTable, OffsetTable
+from penstock.broker.levels import LEVEL_DISK, LEVEL_OS
+from penstock.broker.rules import topic_rules
+from penstock.broker.sending import Sending
+from penstock.broker.takeover import delivered_by_rocketmq
+from penstock.broker.topics import TopicTable
+from penstock.clock import Clock
+from penstock.config import BrokerConfig
+from penstock.disk.files import Files
+from penstock.log.durability import run_now
+from penstock.log.options import StoreOptions, delay_levels
+from penstock.log.store import LogStore
+from penstock.schedule.delays import DelayRule
+from penstock.schedule.schedule import Schedule
+from penstock.wire import record
+
+
+class Core:
+    """See the module. It is made before the parts, and knows none of them."""
+
+    def __init__(self, config: BrokerConfig, files: Files, clock: Clock) -> None:
+        self.config = config
+        self.files = files
+        self.folder = Path(config.data)
+        self.time = BrokerClock(clock)
+        self.started_ms = clock.now_ms()
+        self.store_host = record.pack_host(f"{config.advertise or config.host}:{max(0, config.remoting_port)}")
+        self.store = LogStore(self.folder, _store_options(config, self.store_host), files=files, clock=clock)
+        self.topics = TopicTable(
+            self.store.queue,
+            level=LEVEL_DISK if config.level == "disk" else LEVEL_OS,
+            auto_create=config.auto_create_topic_enable,
+            default_queues=config.default_topic_queue_nums,
+            rules=topic_rules(config.topic),
+        )
+        self.groups = GroupTable(auto_create=config.auto_create_subscription_group)
+        self.offsets = OffsetTable()
+        self.schedule = Schedule(self.folder / "schedule", delivered=delivered_by_rocketmq(files, self.folder))
+        self.schedule.read_lost_from(self.store.record_at)
+        self.store.attach(self.schedule)
+        self.alarm = Alarm()  # when the schedule must be looked at next
+        self.delays = DelayRule(delay_levels(config.message_delay_level))
+        self.sending = Sending(self.time, self.store, self.topics, self.delays, self.alarm, self.store_host)
+
+    def flush_log(self) -> None:
+        """Flush the log here and now: the broker stops."""
+        store = self.store
+        if store.is_open and store.healthy and store.flushed_position < store.end_position:
+            run_now([store.durability.start(self.time.mono_ms)], self.time.mono_ms)
+            if store.durability.error is not None:
+                store.fail(store.durability.error)
+
+
+def _store_options(config: BrokerConfig, store_host: bytes) -> StoreOptions:
+    return StoreOptions(
+        mapped_file_size_commit_log=config.mapped_file_size_commit_log,
+        mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
+        max_hash_slot_num=config.max_hash_slot_num,
+        max_index_num=config.max_index_num,
+        max_message_size=config.max_message_size,
+        file_reserved_time_ms=config.file_reserved_time_hours * 3_600_000,
+        delete_when=config.delete_when,
+        disk_max_used_ratio=config.disk_used_clean_percent / 100,
+        disk_forced_clean_ratio=config.disk_used_force_percent / 100,
+        disk_refuse_ratio=config.disk_used_refuse_percent / 100,
+        message_delay_level=config.message_delay_level,
+        store_host=store_host,
+    )

@@ -1,0 +1,29 @@
+"""The counters that rates are made of."""
+
+from __future__ import annotations
+
+from penstock.broker.core import Core
+from penstock.broker.topics import RETRY_PREFIX
+
+
+def counters(core: Core) -> dict[tuple[str, str], int]:
+    """Every one, by RocketMQ's name of its statistics and the key within."""
+    found: dict[tuple[str, str], int] = {}
+    total_put = total_got = 0
+    for topic in core.topics.by_name.values():
+        if topic.put_count:
+            name = topic.name.decode()
+            found["TOPIC_PUT_NUMS", name] = topic.put_count
+            found["TOPIC_PUT_SIZE", name] = topic.put_bytes
+            total_put += topic.put_count
+    for group in core.groups.by_name.values():
+        for topic_name, (count, size) in group.get_counts.items():
+            key = f"{topic_name.decode()}@{group.name}"
+            found["GROUP_GET_NUMS", key] = count
+            found["GROUP_GET_SIZE", key] = size
+            total_got += count
+        if group.sent_back:
+            found["SNDBCK_PUT_NUMS", f"{RETRY_PREFIX.decode()}{group.name}@{group.name}"] = group.sent_back
+    found["BROKER_PUT_NUMS", core.config.cluster_name] = total_put
+    found["BROKER_GET_NUMS", core.config.cluster_name] = total_got
+    return found

@@ -1,0 +1,94 @@
+"""Delayed messages that are due: out of the schedule to where they were meant for, of both kinds of topic."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.broker.core import Core
+from penstock.broker.nsq.deferral import Deferral
+from penstock.broker.nsq.entry import deferred
+from penstock.disk.tables import replace
+from penstock.errors import Refused, StoreError
+from penstock.schedule.delays import TIMER_PROPERTIES, digits
+from penstock.schedule.schedule import Due
+from penstock.wire import record
+
+log = logging.getLogger("penstock.broker")
+
+BATCH = 2_000
+RETRY_MS = 100
+LOOK_AT_LEAST_MS = 60_000
+_WHY_CHARS = 200
+
+
+class DueMessages:
+    """See the module."""
+
+    def __init__(self, core: Core, deferral: Deferral) -> None:
+        self._core = core
+        self._deferral = deferral
+
+    def tick(self) -> int:
+        """Deliver the delayed messages that are due; when to come again (monotonic)."""
+        core = self._core
+        mono_ms, now_ms = core.time.mono_ms, core.time.now_ms
+        if mono_ms < core.alarm.due_ms:
+            return core.alarm.due_ms
+        dues = core.schedule.pop_due(now_ms, BATCH)
+        for due in dues:
+            if not self.deliver_or_set_aside(due):
+                core.schedule.put_back(due.id)
+        next_ms = core.schedule.next_due_ms()
+        if dues and len(dues) == BATCH:
+            core.alarm.set(mono_ms)  # a backlog: on with it in the next turn
+        elif next_ms is None:
+            core.alarm.set(mono_ms + LOOK_AT_LEAST_MS)
+        else:
+            core.alarm.set(mono_ms + max(RETRY_MS if next_ms <= now_ms else 0, next_ms - now_ms))
+        return core.alarm.due_ms
+
+    def deliver(self, due: Due) -> bool:
+        """A delayed message is due: put it where it was meant for. False when it cannot be stored now."""
+        message = None if due.damaged else record.decode_record(due.record, 0, decompress=False)
+        if message is None:
+            raise ValueError("its record is damaged")
+        about = deferred(message)
+        if about is not None:
+            return self._deferral.deliver(about, message.body, due.id)
+        sending = self._core.sending
+        properties = dict(message.properties)  # DELAY, REAL_TOPIC and REAL_QID stay, as RocketMQ 4.9 leaves them
+        for gone in TIMER_PROPERTIES:
+            properties.pop(gone, None)
+        try:
+            topic = sending.topic_to_write(properties.get("REAL_TOPIC", "").encode())
+            queue_id = digits(properties.get("REAL_QID", "0")) % max(1, topic.queue_count)
+            sending.put_again(topic, queue_id, message, properties, prepared=due.id, half=True)
+        except Refused as refused:
+            if refused.remoting in (2, 14):
+                return False  # try again when the disk has room
+            if refused.remoting not in (16, 17):  # there may be such a topic again at the next start
+                raise ValueError(str(refused)) from refused
+        return True
+
+    def deliver_or_set_aside(self, due: Due) -> bool:
+        """`deliver`; what cannot be delivered ever, whoever wrote it, is set aside, and the others go on."""
+        try:
+            return self.deliver(due)
+        except Exception as error:
+            log.exception("delayed message not delivered id=%d", due.id)
+            return self.set_aside(due, f"{type(error).__name__}: {error}")
+
+    def set_aside(self, due: Due, why: str) -> bool:
+        """Move an entry of the schedule to lost+found and tell of it. False when there is no room for that now."""
+        core = self._core
+        folder = core.folder / "lost+found"
+        path = folder / f"schedule-{due.id}.record"
+        try:
+            replace(core.files, path, due.record)
+        except StoreError as error:
+            log.error("delayed message not set aside id=%d error=%s", due.id, error)
+            return False
+        core.store.upkeep.write_damage(
+            {"position": due.id - 1, "end": due.id - 1, "file": f"{folder.name}/{path.name}", "why": why[:_WHY_CHARS]}
+        )
+        return core.sending.put_over(due.id)

@@ -1,0 +1,54 @@
+"""Claims: which channels a deferred message is owed to.
+
+A channel is owed those that were appended since it began or was last emptied (`since`, kept in the table of topics).
+"""
+
+from __future__ import annotations
+
+from penstock.broker.nsq.entry import Deferred
+from penstock.broker.nsq.topics import Topic
+
+
+class Claims:
+    """See the module. Positions are physical offsets of the log."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[bytes, bytes], int] = {}  # (topic, channel): deferred records from here on are its own
+        self._newer: dict[tuple[bytes, int, bytes], int] = {}  # (topic, message, channel): the last entry a crash left
+
+    def since(self, topic: bytes, channel: bytes) -> int:
+        """Where the claims of a channel begin."""
+        return self._since.get((topic, channel), 0)
+
+    def begin(self, topic: bytes, channel: bytes, position: int) -> None:
+        """They begin here: the channel was emptied, or is read from the table."""
+        self._since[topic, channel] = position
+
+    def begin_once(self, topic: bytes, channel: bytes, position: int) -> None:
+        """They begin here, unless it is known where."""
+        self._since.setdefault((topic, channel), position)
+
+    def forget(self, topic: bytes, channel: bytes) -> None:
+        """The channel is deleted."""
+        self._since.pop((topic, channel), None)
+
+    def replace(self, about: Deferred, schedule_id: int) -> None:
+        """A start found this entry: what the message was given back from before is over, even where it lost its copy."""
+        key = about.topic, about.id, about.channel
+        self._newer[key] = max(schedule_id, self._newer.get(key, 0))
+
+    def __len__(self) -> int:
+        return len(self._since)
+
+    def owed(self, topic: Topic, about: Deferred, schedule_id: int) -> set[bytes] | None:
+        """The channels that wait for an entry of the schedule; None: all there are."""
+        if about.channel:
+            mine = about.channel in topic.channels and self._is_owed(topic, about, about.channel, schedule_id)
+            return {about.channel} if mine else set()
+        owed = {name for name in topic.channels if self._is_owed(topic, about, name, schedule_id)}
+        return None if len(owed) == len(topic.channels) else owed
+
+    def _is_owed(self, topic: Topic, about: Deferred, channel: bytes, schedule_id: int) -> bool:
+        physical = schedule_id - 1
+        newer = self._newer.get((topic.name, about.id, channel), 0) if self._newer else 0
+        return physical >= self._since.get((topic.name, channel), 0) and newer <= schedule_id

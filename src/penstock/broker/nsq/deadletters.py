@@ -1,0 +1,60 @@
+"""Dead letters of channels: what was given back too often, or rejected, moves to where somebody can look at it."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from penstock.broker.levels import LEVEL_MEMORY
+from penstock.broker.nsq.flush import GroupFlush
+from penstock.broker.nsq.logchannels import LogChannels
+from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.names import shown
+from penstock.broker.nsq.publishing import Publishing
+from penstock.broker.nsq.registry import Registry
+from penstock.broker.retry import Retry, dead_letter_name
+from penstock.delivery.channel import Channel
+from penstock.errors import Refused
+
+log = logging.getLogger("penstock.queueing")
+
+
+class DeadLetters:
+    """See the module."""
+
+    def __init__(
+        self, registry: Registry, publishing: Publishing, flush: GroupFlush, moving: Moving, retry: Retry
+    ) -> None:
+        self._registry = registry
+        self._publishing = publishing
+        self._flush = flush
+        self._moving = moving
+        self._retry = retry
+
+    def bury(self, channel: Channel, slot: int) -> bool:
+        """Store a message with the dead letters of its channel; False when it cannot be now."""
+        slots = channel.slots
+        source: Any = channel.source
+        lane, place = slots.lane[slot], slots.place[slot]
+        if not source.show(lane, place):
+            return True  # damaged: there is nothing to keep
+        origin = self._registry.topics.get(channel.topic_name)
+        try:
+            if isinstance(origin, LogChannels):
+                message = origin.message(lane, place)
+                self._retry.bury(channel.name, origin.name, message, source.body(), slots.attempts[slot])
+                self._moving.leave(channel, lane, place, position=self._publishing.log_end())
+                return True
+            dead = self._registry.topic(dead_letter_name(channel.topic_name, channel.name))
+            if dead.name == channel.topic_name:
+                return False
+            self._publishing.publish(dead, [source.body()])
+        except Refused as refused:
+            log.warning("dead letter not stored topic=%s error=%s", shown(channel.topic_name), refused)
+            return False
+        if dead.level != LEVEL_MEMORY:
+            if dead.kind == "log":
+                self._moving.leave(channel, lane, place, position=self._publishing.log_end())
+            else:
+                self._moving.leave(channel, lane, place, flush=self._flush.want(dead))
+        return True

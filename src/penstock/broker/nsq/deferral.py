@@ -1,0 +1,228 @@
+"""Deferral: messages of queue topics and channels that wait for their time.
+
+    REQ, 1 s     channel ─ give_back ─▶ entry in the log (timer topic) ─▶ schedule          this append is acknowledged
+                 its old place is finished when the entry is flushed (`moving.leave`)
+    DPUB         the same entry, with no channel and no old place: for every channel that is owed it (`claims`)
+    due          schedule ─ deliver ─▶ copy in a ready queue, with the entry's mark         flush of the entry comes first
+                 queue topic: one copy in the topic's queue      log topic: one in the channel's own queue, `.again`
+    over         "done" record in the log ─▶ schedule forgets     when the copy is flushed (`moving.arrive`, `settle`)
+
+Level `memory` defers in memory. A message is at one place or on its way between two; what is on its way stands in both,
+and a start tells which of the two counts by what the second one says of the first:
+
+    killed between               is found                                   a start
+    entry and old place          an entry that names channel and place      finishes that place
+    copy and "done"              a copy with the mark of an entry           hands the entry out as copied, settles it later
+
+So a message comes once wherever the process ends. A power cut may take the copy and not the entry, or the entry and not
+the end of the old place, never both: each is let go of when the other is on the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.broker.core import Core
+from penstock.broker.levels import LEVEL_MEMORY
+from penstock.broker.nsq.claims import Claims
+from penstock.broker.nsq.entry import AGAIN_LANE, Deferred, deferred_of
+from penstock.broker.nsq.logchannels import LogChannels
+from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+from penstock.broker.topics import TIMER_TOPIC
+from penstock.delivery.channel import Channel
+from penstock.delivery.cursor import CursorSource
+from penstock.delivery.source import MemorySource
+from penstock.disk.readyqueue import ReadyQueue, mark_of
+from penstock.errors import Refused
+
+Copies = list[tuple[ReadyQueue, int]]
+
+
+class Deferral:
+    """See the module."""
+
+    def __init__(self, core: Core, topics: dict[bytes, Topic], claims: Claims, moving: Moving) -> None:
+        self._core = core
+        self._topics = topics
+        self._claims = claims
+        self._moving = moving
+        self._early: dict[int, tuple[Deferred, bytes]] = {}  # due, and not on the disk yet
+        self._when_copied: dict[int, list[Callable[[], None]]] = {}
+
+    # -- into the schedule ---------------------------------------------------------------------------------------
+
+    def publish(self, topic: Topic, body: bytes, delay_ms: int) -> None:
+        """DPUB: the message reaches its channels after `delay_ms`. Refused when it cannot be stored."""
+        core = self._core
+        now_ns = core.time.now_ns
+        if isinstance(topic, MemoryTopic):
+            topic.defer(now_ns, body, delay_ms)
+            return
+        topic.count(len(body))
+        if isinstance(topic, LogChannels):
+            due = {"TIMER_DELIVER_MS": str(core.time.now_ms + delay_ms)}
+            core.sending.put(topic.stored, 0, body, due, born_host=core.store_host, born_ms=core.time.now_ms)
+            return
+        assert isinstance(topic, QueueTopic)
+        message_id = topic.new_id(now_ns)
+        self._append(Deferred(topic.name, b"", message_id, 0, message_id), body, delay_ms)
+        for channel in topic.channels.values():
+            channel.deferred_elsewhere += 1
+
+    def give_back(self, channel: Channel, slot: int, delay_ms: int) -> bool:
+        """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""
+        source: Any = channel.source
+        if isinstance(source, MemorySource):
+            return False
+        slots = channel.slots
+        lane, place = slots.lane[slot], slots.place[slot]
+        if not source.show(lane, place):
+            return False
+        topic = self._topics.get(channel.topic_name)
+        about = Deferred(
+            channel.topic_name,
+            channel.name,
+            slots.id[slot],
+            slots.attempts[slot],
+            source.stamp_ns,
+            AGAIN_LANE if isinstance(topic, LogChannels) and topic.is_again(channel, lane) else lane,
+            place,
+        )
+        try:
+            self._append(about, source.body(), delay_ms)
+        except Refused:
+            return False
+        self._moving.leave(channel, lane, place, position=self._core.store.end_position)
+        return True
+
+    def _append(self, about: Deferred, body: bytes, delay_ms: int) -> None:
+        due = {"TIMER_DELIVER_MS": str(self._core.time.now_ms + delay_ms)}
+        self._core.sending.put_own(TIMER_TOPIC, body, about.properties() | due)
+
+    # -- out of it -----------------------------------------------------------------------------------------------
+
+    def deliver(self, about: Deferred, body: bytes, schedule_id: int) -> bool:
+        """A deferred message is due: to its topic, for the channels it is owed to. False: try again."""
+        core = self._core
+        topic = self._topics.get(about.topic)
+        if topic is None:
+            return core.sending.put_over(schedule_id)
+        if schedule_id > core.store.flushed_position:  # a copy without its entry would belong to nobody
+            self._early[schedule_id] = (about, body)
+            core.store.want_flush()
+            return True
+        owed = self._claims.owed(topic, about, schedule_id)
+        if owed is not None and not owed:
+            return core.sending.put_over(schedule_id)
+        if topic.redeliver(about.stamp_ns, about.id, about.attempts, body, owed, schedule_id):
+            return False
+        self.cancelled(about, schedule_id)
+        return core.sending.put_over(schedule_id) if topic.level == LEVEL_MEMORY else True
+
+    def deliver_early(self) -> None:
+        """What was due before the flush of its record, and is durable now. At the end of every turn."""
+        if not self._early:
+            return
+        flushed = self._core.store.flushed_position
+        for schedule_id in [id_ for id_ in self._early if id_ <= flushed]:
+            about, body = self._early.pop(schedule_id)
+            if not self.deliver(about, body, schedule_id):
+                self._core.schedule.put_back(schedule_id)
+            for call in self._when_copied.pop(schedule_id, ()):
+                call()
+
+    def when_copied(self, schedule_id: int, call: Callable[[], None]) -> None:
+        """Call once a message that was fired is in its queue: now, or behind the flush of its entry."""
+        if schedule_id in self._early:
+            self._when_copied.setdefault(schedule_id, []).append(call)
+        else:
+            call()
+
+    def is_copied(self, schedule_id: int) -> bool:
+        """Whether an entry of the schedule is in its topic's queue already and only waits for that to be durable."""
+        return schedule_id in self._early or self._moving.has(schedule_id)
+
+    def owed(self, about: Deferred, schedule_id: int) -> tuple[Topic, list[bytes]] | None:
+        """The topic and channels that wait for a deferred message; None when nobody does any more."""
+        topic = self._topics.get(about.topic)
+        owed = set() if topic is None else self._claims.owed(topic, about, schedule_id)
+        if topic is None or (owed is not None and not owed):
+            return None
+        return topic, sorted(topic.channels if owed is None else owed)
+
+    def cancelled(self, about: Deferred, schedule_id: int) -> None:
+        """Its channels do not wait for a deferred message any more."""
+        topic, names = self.owed(about, schedule_id) or (None, [])
+        for name in names:
+            channel = None if topic is None else topic.channels.get(name)
+            if channel is not None and channel.deferred_elsewhere > 0:
+                channel.deferred_elsewhere -= 1
+
+    # -- after a start -------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """How many deferred messages each channel waits for, and which are copied already."""
+        marked = self._marked()
+        entries: list[tuple[int, Deferred, Topic]] = []
+        for due in self._core.schedule.entries():
+            about = deferred_of(due)
+            found = None if about is None else self._topics.get(about.topic)
+            if about is not None and found is not None:
+                entries.append((due.id, about, found))
+                if about.channel:
+                    self._claims.replace(about, due.id)
+        for id_, about, topic in entries:
+            owed = self._claims.owed(topic, about, id_)
+            names = set(topic.channels) if owed is None else owed
+            copies = [
+                (stream, ordinal) for of, stream, ordinal in marked.get((mark_of(id_), about.id), ()) if of is topic
+            ]
+            self._finish_original(topic, about)
+            if copies:
+                for stream, ordinal in copies:
+                    self._moving.arrive(id_, topic, stream, ordinal)
+                self._core.schedule.fire_now(id_)
+                self._hide_copies(topic, copies, names)
+                continue
+            for name in names:
+                topic.channels[name].deferred_elsewhere += 1
+
+    def _marked(self) -> dict[tuple[int, int], list[tuple[Topic, ReadyQueue, int]]]:
+        """(mark, message id) of every copy in the ready queues: where it is."""
+        marked: dict[tuple[int, int], list[tuple[Topic, ReadyQueue, int]]] = {}
+        for topic in self._topics.values():
+            for stream in topic.streams():
+                for mark, message_id, ordinal in stream.marked():
+                    marked.setdefault((mark, message_id), []).append((topic, stream, ordinal))
+        return marked
+
+    @staticmethod
+    def _finish_original(topic: Topic, about: Deferred) -> None:
+        """The schedule has what was given back with a delay: its old place is done, if a crash came before that.
+
+        Also where the entry is owed to nobody any more: what is newer than the entry is newer than that place.
+        """
+        channel = topic.channels.get(about.channel) if about.place >= 0 else None
+        if channel is None or not isinstance(channel.source, CursorSource):
+            return
+        source = channel.source
+        if about.lane == AGAIN_LANE:
+            found = [lane for lane in source.lanes if isinstance(lane.stream, ReadyQueue)]
+        else:
+            found = source.lanes[about.lane : about.lane + 1]
+        for lane in found:
+            file, stream = lane.file, lane.stream
+            unfinished = file.committed <= about.place < stream.end() and not file.finished(about.place)
+            if unfinished and stream.find(about.place) and stream.message_id == about.id:
+                source.finish_ahead(lane.number, about.place)
+
+    @staticmethod
+    def _hide_copies(topic: Topic, copies: Copies, names: set[bytes]) -> None:
+        """A copy in the queue of all channels is nothing to those it is not owed to."""
+        if isinstance(topic, QueueTopic):
+            for name, channel in topic.channels.items():
+                for _, ordinal in copies:
+                    if name not in names and not topic.has_finished(name, ordinal):
+                        channel.source.finish_ahead(0, ordinal)

@@ -1,0 +1,258 @@
+"""The group flush: one for all ready queues and cursors that changed, in a worker thread, and for all who wait for it.
+
+Flushes have numbers. An answer that must be durable waits for the number of the next one (`Ticket`); that is done when
+the queue files are flushed, and the log up to where it ended when the flush began, because messages are deferred there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from penstock.broker.core import Core
+from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
+from penstock.broker.nsq.folder import QueueFolder
+from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.topics import Topic
+from penstock.delivery.waiters import Outcome, Positions
+from penstock.disk.cursorfile import CursorFile
+from penstock.disk.readyqueue import ReadySegment
+from penstock.errors import StoreError
+from penstock.log.durability import Job, run_now
+
+log = logging.getLogger("penstock.queueing")
+
+FLUSH_INTERVAL_MS = 500
+FLUSH_WINDOW_MS = 1_000
+
+
+def _unless_gone(path: Path, flush: Callable[[], None]) -> None:
+    """Flush what may be deleted at any moment."""
+    try:
+        flush()
+    except StoreError:
+        if path.exists():
+            raise
+
+
+class Ticket:
+    """An answer that waits for a flush."""
+
+    def __init__(self, number: int, flush: GroupFlush) -> None:
+        self.number = number
+        self._flush = flush
+
+    def then(self, call: Callable[[bool], None]) -> None:
+        """`call(True)` once it is flushed, `call(False)` when the flush failed."""
+        self._flush.wait(self.number, call)
+
+
+class _Work:
+    """What one flush takes: found on the loop, flushed in a thread."""
+
+    def __init__(self) -> None:
+        self.segments: list[ReadySegment] = []
+        self.cursors: list[tuple[CursorFile, int]] = []  # with what is committed there
+        self.folders: set[Path] = set()
+        self.totals: list[tuple[Topic, int]] = []
+
+    def take(self, topic: Topic, folder: QueueFolder) -> None:
+        """All that a topic has written."""
+        for stream in topic.streams():
+            if stream.unflushed and not (topic.level == LEVEL_OS and topic.idle()):
+                self.segments += stream.take_flush()
+                self.totals.append((topic, stream.total))
+                if stream.renamed:
+                    stream.renamed = False
+                    self.folders |= {stream.folder.parent, *folder.above(stream.folder)}
+        for channel in topic.channels.values():
+            for lane in channel.source.lanes:
+                file = lane.file
+                if file.dirty:
+                    file.dirty = False
+                    self.cursors.append((file, file.committed))
+                    if not file.named:
+                        file.named = True
+                        self.folders |= folder.above(file.path.parent)
+
+    def run(self, sync_folder: Callable[[Path], None]) -> None:
+        """Flush all of it. StoreError."""
+        for segment in self.segments:
+            segment.datasync()
+        for cursor, _ in self.cursors:
+            _unless_gone(cursor.path, cursor.datasync)
+        for folder in sorted(self.folders, reverse=True):
+            _unless_gone(folder, partial(sync_folder, folder))
+
+    def done(self) -> None:
+        """All of it is durable."""
+        for cursor, ordinal in self.cursors:
+            cursor.durable = ordinal
+        for topic, total in self.totals:
+            topic.flushed(total)
+
+
+class GroupFlush:
+    """See the module. Every method on the broker's thread."""
+
+    def __init__(self, core: Core, folder: QueueFolder, moving: Moving) -> None:
+        self._time = core.time
+        self._store = core.store
+        self._folder = folder
+        self._moving = moving
+        self.healthy = True
+        self.error = ""
+        self.wanted = False
+        self.done = 0  # every flush up to this number succeeded
+        self.dirty_since = -1  # when the oldest byte came that no finished flush has taken
+        self._dirty: dict[Topic, None] = {}
+        self._running = False
+        self._started = 0  # number of the last flush that was begun
+        self._log: tuple[int, int] | None = None  # a flush that still waits for the log: (number, position)
+        self.waiting = Positions()  # answers, by the number of the flush they wait for
+
+    # -- what is dirty, and who waits ----------------------------------------------------------------------------
+
+    def note(self, topic: Topic) -> None:
+        """The topic has written something, perhaps."""
+        if topic not in self._dirty:
+            self._dirty[topic] = None
+            if self.dirty_since < 0:
+                self.dirty_since = self._time.mono_ms
+        topic.trim()
+
+    def forget(self, topic: Topic) -> None:
+        """The topic is deleted."""
+        self._dirty.pop(topic, None)
+
+    def want(self, topic: Topic) -> int:
+        """Somebody waits: flush as soon as can be. The number of the flush that covers everything so far."""
+        self.wanted = True
+        self.note(topic)
+        self._store.want_flush()
+        return self._started + 1
+
+    def next(self, topic: Topic) -> int:
+        """The number of the flush that takes what the topic has now; 0 when it is gone."""
+        if not topic.open:
+            return 0
+        self.note(topic)
+        return self._started + 1
+
+    def ticket(self, topic: Topic) -> Ticket | None:
+        """What the answer to a publish must wait for."""
+        if topic.level == LEVEL_DISK or (topic.level == LEVEL_OS and self.blocked()):
+            return Ticket(self.want(topic), self)
+        return None
+
+    def blocked(self) -> bool:
+        """Whether something acknowledged has been unflushed for longer than level `os` allows."""
+        if 0 <= self.dirty_since < self._time.mono_ms - FLUSH_WINDOW_MS:
+            return True
+        return self._store.blocked(self._time.mono_ms)  # deferred messages are the log's
+
+    def wait(self, number: int, call: Callable[[bool], None]) -> None:
+        """`call` when flush `number` is done, or has failed."""
+        if not self.healthy:
+            call(False)
+        elif number <= self.done:
+            call(True)
+        else:
+            self.waiting.wait(number, self, lambda outcome: call(outcome == Outcome.REACHED))
+
+    # -- flushing ------------------------------------------------------------------------------------------------
+
+    def due_ms(self) -> int | None:
+        """When the next flush must begin, or None."""
+        if self._running or not self.healthy or self._log is not None:
+            return None
+        if self.wanted:
+            return 0
+        return None if self.dirty_since < 0 else self.dirty_since + FLUSH_INTERVAL_MS
+
+    def take_jobs(self) -> list[Job]:
+        """The flush that is due, and files to be removed."""
+        jobs = []
+        pool = self._folder.pool
+        # A flush may still be at work on what was let go of since it began: its files stay open until it is done.
+        gone = [] if self._running else pool.take_gone()
+        due_ms = self.due_ms()
+        if due_ms is not None and due_ms <= self._time.mono_ms:
+            jobs.append(self._job())
+        if gone:
+            jobs.append(Job("clean", lambda: pool.remove(gone)))
+        return jobs
+
+    def _job(self) -> Job:
+        work = _Work()
+        for topic in self._dirty:
+            work.take(topic, self._folder)
+        self._dirty = {}
+        began_ms = self._time.mono_ms
+        self.wanted = False
+        self._running = True
+        self._started += 1
+        number, position = self._started, self._store.end_position
+
+        def finish(error: BaseException | None, mono_ms: int) -> None:
+            self._running = False
+            if error is not None:
+                self.fail(error)
+                return
+            self.dirty_since = began_ms if self._dirty else -1
+            work.done()
+            self._log = (number, position)
+            self.finish()
+
+        return Job("flush", lambda: work.run(self._folder.files.sync_folder), finish)
+
+    def finish(self) -> None:
+        """When the queue files are durable; so must be what was deferred through the log meanwhile."""
+        if not self.healthy:
+            self.waiting.fail()  # who began to wait after the failure
+        if self._log is None:
+            return
+        number, position = self._log
+        store = self._store
+        if not store.healthy:
+            self.fail(StoreError("the flush of the log failed"))
+            return
+        if store.flushed_position < position:  # sessions wait for the number alone: nobody need be in `waiting`
+            store.want_flush()
+            return
+        self._log = None
+        self.done = number
+        self._moving.settle(self)
+        self.waiting.settle(number)
+
+    def flush_again(self, topics: list[Topic]) -> None:
+        """The former process was killed: what it wrote is with the kernel, and is flushed before anything is answered."""
+        for topic in topics:
+            if topic.level == LEVEL_MEMORY:
+                continue
+            for channel in topic.channels.values():
+                for lane in channel.source.lanes:
+                    lane.file.dirty, lane.file.named = True, False
+            self.note(topic)
+        self._moving.settle(self)
+        if self._dirty:
+            run_now([self._job()], self._time.mono_ms)
+
+    def flush_last(self, topics: list[Topic]) -> None:
+        """A clean stop: flush everything here and now."""
+        for topic in topics:
+            if topic.level != LEVEL_MEMORY:
+                self.note(topic)
+        run_now([self._job()], self._time.mono_ms)
+        self.done = max(self.done, self._started if self.healthy else 0)
+        self._moving.settle(self)
+
+    def fail(self, error: BaseException) -> None:
+        """A flush failed: nothing is acknowledged any more (rule W5)."""
+        self.healthy = False
+        self.error = str(error)
+        self._log = None
+        log.error("flush failed, no publish is accepted until a restart error=%s", error)
+        self.waiting.fail()

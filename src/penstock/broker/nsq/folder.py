@@ -1,0 +1,125 @@
+"""Where the NSQ side keeps its files: ready queues and cursors under `queues/`, nsqd's disk queues beside them."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from penstock.config import BrokerConfig
+from penstock.disk.cursorfile import CursorFile
+from penstock.disk.diskqueue import DiskQueue
+from penstock.disk.files import Files
+from penstock.disk.readyqueue import Pool, ReadyQueue
+from penstock.errors import DiskFull, StoreError
+
+log = logging.getLogger("penstock.queueing")
+
+RETRY_MS = 1_000
+_HEADER_BYTES = 26  # of a message in a disk queue
+_ESCAPED = re.compile(rb"[^a-zA-Z0-9_.-]|^\.")
+
+
+def file_name(name: bytes) -> str:
+    """A topic's or channel's name as part of a file name: letters, digits, `_`, `-`, inner dots; all else as %XX."""
+    return _ESCAPED.sub(lambda m: b"%%%02X" % m[0][0], name).decode()
+
+
+class QueueFolder:
+    """See the module."""
+
+    def __init__(self, config: BrokerConfig, files: Files) -> None:
+        self.config = config
+        self.files = files
+        self.root = Path(config.data)
+        self.queues = self.root / "queues"
+        self.pool = Pool(self.queues, files)
+        self._backends: dict[bytes, DiskQueue] = {}
+
+    # -- ready queues and cursors --------------------------------------------------------------------------------
+
+    def cursor_path(self, topic: bytes, channel: bytes, lane: str = "") -> Path:
+        """Where a channel's place in a stream is kept."""
+        return self.queues / file_name(topic) / f"{file_name(channel)}{lane}.cursor"
+
+    def topic_stream(self, name: bytes, floor: int) -> ReadyQueue:
+        """The ready queue of a queue topic, opened: no new message gets an ordinal below any channel's place."""
+        stream = self._stream(self.queues / file_name(name), name)
+        stream.open(max([floor, *self._committed(name)]))
+        return stream
+
+    def _stream(self, folder: Path, name: bytes) -> ReadyQueue:
+        return ReadyQueue(folder, file_name(name), self.config.queue_segment_bytes, self.pool, self.files)
+
+    def _committed(self, name: bytes) -> Iterator[int]:
+        """How far the channels of a topic have come."""
+        folder = self.queues / file_name(name)
+        for file in self.files.names(folder):
+            if file.endswith(".cursor"):
+                cursor = CursorFile(folder / file, self.files)
+                cursor.open(0)
+                yield cursor.reach()
+
+    def has_stream(self, topic: bytes, channel: bytes) -> bool:
+        """Whether a channel of a log topic has a ready queue of its own."""
+        return (self.queues / file_name(topic) / f"{file_name(channel)}.again").is_dir()
+
+    def channel_stream(self, topic: bytes, channel: bytes, ordinal: int) -> ReadyQueue:
+        """The ready queue of a channel of a log topic, opened."""
+        stream = self._stream(self.queues / file_name(topic) / f"{file_name(channel)}.again", channel)
+        stream.open(ordinal)
+        stream.stamped = True
+        return stream
+
+    def above(self, folder: Path) -> set[Path]:
+        """The folders that hold the name of a stream or cursor in this one."""
+        return {folder, self.queues, self.root}
+
+    # -- disk queues ---------------------------------------------------------------------------------------------
+
+    def backend(self, name: bytes) -> DiskQueue:
+        """The disk queue of a topic (`t`) or channel (`t:c`), opened."""
+        found = self._backends.get(name)
+        if found is None:
+            config = self.config
+            found = self._backends[name] = DiskQueue(
+                self.root,
+                name.decode(),
+                self.files,
+                max_bytes_per_file=config.max_bytes_per_file,
+                sync_every=config.sync_every,
+                sync_timeout_ms=config.sync_timeout_ms,
+                payload_bytes_max=config.max_msg_size + _HEADER_BYTES,
+            )
+        return found
+
+    def has_backend_files(self, name: bytes) -> bool:
+        """Whether nsqd, or we, left files of this disk queue."""
+        return any(file.startswith(name.decode() + ".diskqueue.") for file in self.files.names(self.root))
+
+    def drop_backend(self, name: bytes) -> None:
+        """Delete a disk queue and its files."""
+        self._backends.pop(name).delete()
+
+    def tick(self, mono_ms: int) -> int | None:
+        """Flush the disk queues that are due; when the next one is. StoreError, when one failed."""
+        next_ms: int | None = None
+        for backend in self._backends.values():
+            try:
+                due_ms = backend.tick(mono_ms)
+            except DiskFull:
+                due_ms = mono_ms + RETRY_MS  # it stays as it was on disk, and is tried again
+            if due_ms is not None and (next_ms is None or due_ms < next_ms):
+                next_ms = due_ms
+        return next_ms
+
+    def close(self) -> None:
+        """Let go of everything; the streams are closed before."""
+        for backend in self._backends.values():
+            try:
+                backend.close()
+            except StoreError as error:
+                log.error("disk queue not closed cleanly name=%s error=%s", backend.name, error)
+        self.pool.shrink()
+        self.pool.remove(self.pool.take_gone())

@@ -1,0 +1,47 @@
+"""Publishing: messages into a topic of either kind, all or none, and what the answer must wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.broker.core import Core
+from penstock.broker.levels import LEVEL_MEMORY
+from penstock.broker.nsq.deferral import Deferral
+from penstock.broker.nsq.flush import GroupFlush, Ticket
+from penstock.broker.nsq.names import refusal
+from penstock.broker.nsq.topics import Topic
+from penstock.disk.readyqueue import BROKEN
+from penstock.errors import Refused, StoreError
+
+
+class Publishing:
+    """See the module."""
+
+    def __init__(self, core: Core, flush: GroupFlush, deferral: Deferral) -> None:
+        self._core = core
+        self._flush = flush
+        self._deferral = deferral
+
+    def publish(self, topic: Topic, bodies: Sequence[bytes], defer_ms: int = 0) -> Ticket | None:
+        """Store messages, all or none; a ticket where the answer must wait for a flush. Refused E_PUB_FAILED."""
+        if not self._flush.healthy and topic.level != LEVEL_MEMORY:
+            raise refusal(BROKEN)
+        if defer_ms > 0:
+            for body in bodies:
+                self._deferral.publish(topic, body, defer_ms)
+            return self._flush.ticket(topic)
+        answer = topic.ready(sum(map(len, bodies)), len(bodies))
+        if answer:
+            raise refusal(answer)
+        now_ns, last = self._core.time.now_ns, len(bodies) - 1
+        try:
+            for number, body in enumerate(bodies):
+                topic.put_bytes(now_ns, body, number < last)
+            topic.placed()
+        except StoreError as error:
+            raise Refused(str(error), nsq="E_PUB_FAILED", http=503) from error
+        return self._flush.ticket(topic)
+
+    def log_end(self) -> int:
+        """Where the log ends: behind what was just published to a log topic."""
+        return self._core.store.end_position

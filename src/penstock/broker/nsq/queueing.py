@@ -1,0 +1,230 @@
+"""Queueing: the door of the NSQ side, and what it does at the end of a turn.
+
+registry     topics and channels come and go        table        nsqd.dat      opening   read it, import an nsqd folder
+publishing   messages in                            flush        one for all, and who waits for it
+turns        marks and timers of channels           deferral     into the schedule and out of it (`entry`, `claims`)
+deadletters  what was given back too often          moving       nothing is let go of before its copy is durable
+topics*      queue topics, in memory, ephemeral     logchannels  log topics as NSQ sees them
+folder       where the files are
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+from penstock.broker.core import Core
+from penstock.broker.levels import LEVEL_MEMORY
+from penstock.broker.nsq.claims import Claims
+from penstock.broker.nsq.deadletters import DeadLetters
+from penstock.broker.nsq.deferral import Deferral
+from penstock.broker.nsq.flush import GroupFlush
+from penstock.broker.nsq.folder import QueueFolder
+from penstock.broker.nsq.logchannels import LogChannels
+from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.names import refusal
+from penstock.broker.nsq.opening import Opening
+from penstock.broker.nsq.publishing import Publishing
+from penstock.broker.nsq.registry import Registry
+from penstock.broker.nsq.topics import MemoryTopic, Topic
+from penstock.broker.nsq.turns import Turns
+from penstock.broker.retry import Retry
+from penstock.delivery.channel import Channel
+from penstock.delivery.source import MemorySource
+from penstock.errors import DiskFull, StoreError
+from penstock.log.consumequeue import ConsumeQueue
+
+log = logging.getLogger("penstock.queueing")
+
+TICK_AT_LEAST_MS = 60_000
+
+
+class Producer(Protocol):
+    """A connection that has published."""
+
+    def describe(self, now_s: int) -> dict[str, object]:
+        """The connection in statistics."""
+
+
+class Queueing:
+    """See the module. `open` after the broker's store and tables; every method on the broker's thread."""
+
+    def __init__(self, core: Core, retry: Retry) -> None:
+        self._core = core
+        self.folder = QueueFolder(core.config, core.files)
+        self.turns = Turns()
+        self.claims = Claims()
+        self.moving = Moving(core.sending, self.turns.mark_channel)
+        self.flush = GroupFlush(core, self.folder, self.moving)
+        self.registry = Registry(core, self.folder, self.claims, self.turns, self.flush, self.moving, self)
+        self.deferral = Deferral(core, self.registry.topics, self.claims, self.moving)
+        self.publishing = Publishing(core, self.flush, self.deferral)
+        self._dead_letters = DeadLetters(self.registry, self.publishing, self.flush, self.moving, retry)
+        self.producers: set[Producer] = set()
+        self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
+        self._seen_of_log = (0, 0)
+        # What fronts ask for, by the room that does it.
+        self.topics = self.registry.topics
+        self.topic = self.registry.topic
+        self.find = self.registry.find
+        self.all = self.registry.all
+        self.delete = self.registry.delete
+        self.log_channels = self.registry.log_channels
+        self.write_table = self.registry.write_table
+        self.announce = self.registry.announce
+        self.fresh_topic = self.registry.fresh_topic
+        self.publish = self.publishing.publish
+        self.want_flush = self.flush.want
+        self.flushes = self.flush.waiting
+        self.blocked = self.flush.blocked
+        self.take_jobs = self.flush.take_jobs
+        self.mark_channel = self.turns.mark_channel
+        self.when_copied = self.deferral.when_copied
+        self.refusal = refusal
+
+    @property
+    def healthy(self) -> bool:
+        """False after a failed flush: nothing is acknowledged any more."""
+        return self.flush.healthy
+
+    @property
+    def error(self) -> str:
+        """Why it is not healthy."""
+        return self.flush.error
+
+    @property
+    def flush_done(self) -> int:
+        """Every flush up to this number succeeded."""
+        return self.flush.done
+
+    @property
+    def flush_wanted(self) -> bool:
+        """Somebody waits for a flush."""
+        return self.flush.wanted
+
+    # -- life ----------------------------------------------------------------------------------------------------
+
+    def open(self, clean: bool = False, power_cut: bool = False) -> None:
+        """Take up the topics and channels of `nsqd.dat`, ours or nsqd's own; `clean`: all files were flushed."""
+        registry = self.registry
+        self.folder.pool.after_cut = power_cut
+        self.folder.pool.sweep()
+        Opening(self._core, registry, self.claims).load()
+        self.deferral.open()
+        if not clean:
+            self.flush.flush_again(list(self.topics.values()))
+        try:
+            if self.topics:
+                registry.table.all_changed()
+            registry.write_table()
+        except DiskFull as error:
+            log.error("nsqd.dat not written, tried again every second error=%s", error)
+
+    def close(self, clean: bool) -> None:
+        """A clean stop writes out what is only in memory; everything is let go of. The log is flushed behind it."""
+        clean = clean and self.healthy
+        if clean:
+            if self.topics:
+                self.registry.table.all_changed(closing=True)
+            self._core.flush_log()
+            self.moving.settle(self.flush)  # what went into the log is over here, then the other way round
+            self.registry.write_table()
+            self._write_memory()
+            self.flush.flush_last(list(self.topics.values()))
+            clean = self.healthy and not len(self.moving)
+        for topic in self.topics.values():
+            for stream in topic.streams():
+                stream.close(clean)
+        self.folder.close()
+
+    def _write_memory(self) -> None:
+        for topic in self.topics.values():
+            if not isinstance(topic, MemoryTopic) or topic.ephemeral:
+                continue
+            for channel in topic.channels.values():
+                source = channel.source
+                if isinstance(source, MemorySource) and not channel.ephemeral:
+                    source.save((place, attempts) for _, place, _, attempts in channel.in_hand())
+            topic.save()
+
+    # -- what channels ask for -----------------------------------------------------------------------------------
+
+    def due(self, channel: Channel) -> None:
+        """The channel's next moment may be earlier than known."""
+        self.turns.time(channel)
+
+    def bury(self, channel: Channel, slot: int, why: str) -> bool:
+        """Store a message with the dead letters of its channel; False when it cannot be now."""
+        return self._dead_letters.bury(channel, slot)
+
+    def defer(self, channel: Channel, slot: int, delay_ms: int) -> bool:
+        """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""
+        return self.deferral.give_back(channel, slot, delay_ms)
+
+    # -- turns ---------------------------------------------------------------------------------------------------
+
+    def arrived(self, queues: list[ConsumeQueue]) -> None:
+        """These message queues of log topics have something new."""
+        for queue in queues:
+            topic = self.topics.get(queue.topic)
+            if topic is not None:
+                topic.mark()
+
+    def end_turn(self) -> None:
+        """Hand out messages, note what must be flushed."""
+        self.moving.settle(self.flush)
+        self.deferral.deliver_early()
+        self._look_at_lagging()
+        turns, mono_ms = self.turns, self._core.time.mono_ms
+        while turns.marked:
+            for topic in turns.take_topics():
+                self._pump(topic, mono_ms)
+            for channel in turns.take_channels():
+                if channel.marked:
+                    channel.pump(mono_ms)
+                self._note(self.topics.get(channel.topic_name))
+        self.flush.finish()
+        self.moving.settle(self.flush)
+        self.registry.table.save_changed(self.topics.values())
+
+    def _pump(self, topic: Topic, mono_ms: int) -> None:
+        topic.pump(mono_ms)
+        if isinstance(topic, LogChannels) and topic.rewatch():
+            self._lagging.append(topic)
+        self._note(topic)
+
+    def _note(self, topic: Topic | None) -> None:
+        if topic is not None and topic.level != LEVEL_MEMORY:
+            self.flush.note(topic)
+
+    def _look_at_lagging(self) -> None:
+        """Log topics with messages that readers might not see: when the log was flushed, or more offsets reserved."""
+        if self._lagging and self._seen_of_log != (seen := self._state_of_log()):
+            self._seen_of_log = seen
+            for topic in self._lagging:
+                topic.mark()
+            self._lagging = []
+
+    def _state_of_log(self) -> tuple[int, int]:
+        reserved = sum(queue.reserved for topic in self._lagging for queue in topic.stored.queues)
+        return self._core.store.flushed_position, reserved
+
+    def tick(self) -> int:
+        """What is due now; when something will be again."""
+        mono_ms = self._core.time.mono_ms
+        self.turns.tick(mono_ms)
+        next_ms = min(self.turns.next_ms(), mono_ms + TICK_AT_LEAST_MS)
+        try:
+            disk_ms = self.folder.tick(mono_ms)
+            if disk_ms is not None:
+                next_ms = min(next_ms, disk_ms)
+        except StoreError as error:
+            self.flush.fail(error)
+        flush_ms = self.flush.due_ms()
+        return next_ms if flush_ms is None else min(next_ms, max(mono_ms, flush_ms))
+
+    def next_due_ms(self) -> int:
+        """The earliest moment this turn may have added; far away when there is none."""
+        due_ms = self.turns.next_ms()
+        flush_ms = self.flush.due_ms()
+        return due_ms if flush_ms is None or due_ms < flush_ms else flush_ms

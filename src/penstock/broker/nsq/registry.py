@@ -1,0 +1,234 @@
+"""The registry: topics and channels come and go. It is what a topic knows of the rest of the queue side (`Keeper`)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.broker.core import Core
+from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES, LEVELS
+from penstock.broker.nsq.claims import Claims
+from penstock.broker.nsq.flush import GroupFlush
+from penstock.broker.nsq.folder import QueueFolder
+from penstock.broker.nsq.logchannels import LogChannels
+from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.names import EPHEMERAL, shown, valid_nsq_name
+from penstock.broker.nsq.table import Table
+from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+from penstock.broker.nsq.turns import Turns
+from penstock.delivery.channel import Channel
+from penstock.delivery.latency import Latency
+from penstock.delivery.source import MemorySource, Source
+from penstock.disk.cursorfile import WINDOW_MAX
+from penstock.disk.readyqueue import ReadyQueue
+from penstock.errors import Refused, StoreError
+
+log = logging.getLogger("penstock.queueing")
+
+TOPICS_MAX = 10_000
+
+
+class ChannelOwner(Protocol):
+    """Who a channel asks for what is beyond it."""
+
+    def due(self, channel: Channel) -> None:
+        """Its next moment may be earlier than known."""
+
+    def bury(self, channel: Channel, slot: int, why: str) -> bool:
+        """Store a message with the dead letters."""
+
+    def defer(self, channel: Channel, slot: int, delay_ms: int) -> bool:
+        """REQ with a delay."""
+
+
+class Registry:
+    """See the module."""
+
+    def __init__(
+        self,
+        core: Core,
+        folder: QueueFolder,
+        claims: Claims,
+        turns: Turns,
+        flush: GroupFlush,
+        moving: Moving,
+        owner: ChannelOwner,
+    ) -> None:
+        config = core.config
+        self._core = core
+        self.folder = folder
+        self.mem_queue_size = config.mem_queue_size
+        self.topics: dict[bytes, Topic] = {}
+        self.table = Table(core, claims)
+        self.announce: list[Callable[[bytes], None]] = []  # told of each topic that changed, by name
+        self.fresh_topic: list[Callable[[Topic], None]] = []
+        self.percentiles = [
+            float(part) for part in re.split("[;,]", config.e2e_processing_latency_percentile) if part.strip()
+        ]
+        self._claims = claims
+        self._turns = turns
+        self._flush = flush
+        self._moving = moving
+        self._owner = owner
+        self._default_level = LEVELS[config.level]
+
+    # -- finding -------------------------------------------------------------------------------------------------
+
+    def has_queue(self, name: bytes) -> bool:
+        """Whether a topic of kind `queue` has this name."""
+        topic = self.topics.get(name)
+        return topic is not None and topic.kind == "queue"
+
+    def log_channels(self, topic: bytes, channel: bytes) -> LogChannels | None:
+        """The face of a log topic, if it has this channel."""
+        found = self.topics.get(topic)
+        return found if isinstance(found, LogChannels) and channel in found.channels else None
+
+    def find(self, name: bytes) -> Topic | None:
+        """The topic of that name, if NSQ knows it: a log topic is known as soon as it exists."""
+        topic = self.topics.get(name)
+        if topic is None and name in self._core.topics.by_name:
+            topic = self.log_face(name)
+        return topic
+
+    def all(self) -> list[Topic]:
+        """Every topic that NSQ sees, by name. Log topics of other protocols appear once an NSQ client named them."""
+        found = [self.topics[name] for name in sorted(self.topics)]
+        for topic in found:
+            topic.refresh()
+        return found
+
+    # -- coming --------------------------------------------------------------------------------------------------
+
+    def topic(self, name: bytes, level: str | None = None) -> Topic:
+        """The topic of that name, made when it is new, at this level or what the rules say. Refused E_BAD_TOPIC."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        if not valid_nsq_name(name):
+            raise Refused(f'topic name "{shown(name)}" is not valid', nsq="E_BAD_TOPIC", http=400)
+        rule = self._core.topics.rule(name)
+        if name in self._core.topics.by_name or rule.get("kind") == "log":
+            face = self.log_face(name)
+            if face is not None:
+                return face
+        if len(self.topics) >= TOPICS_MAX:
+            raise Refused(f"no more than {TOPICS_MAX} topics", nsq="E_BAD_TOPIC", http=503)
+        topic = self.make(name, self.level_of(name) if level is None else LEVELS[level], 0)
+        self.changed(topic, not topic.ephemeral)
+        try:
+            self.write_table()
+        except StoreError as error:  # a message in a topic that a restart forgets would be lost with it
+            self.delete(topic)
+            raise Refused(f"topic not stored: {error}", remoting=14, nsq="E_PUB_FAILED", http=503) from error
+        log.info("topic made name=%s kind=%s level=%s", shown(name), topic.kind, LEVEL_NAMES[topic.level])
+        for call in self.fresh_topic:
+            call(topic)
+        return topic
+
+    def level_of(self, name: bytes) -> int:
+        """The level of a new topic."""
+        rule = self._core.topics.rule(name)
+        return LEVELS[rule["level"]] if "level" in rule else self._default_level
+
+    def make(self, name: bytes, level: int, floor: int) -> Topic:
+        """A topic of kind `queue`; nothing below the ordinal `floor` is owed to anybody."""
+        if level == LEVEL_MEMORY or name.endswith(EPHEMERAL):
+            backend = None if name.endswith(EPHEMERAL) else self.folder.backend(name)
+            topic: Topic = MemoryTopic(name, self, MemorySource(self.mem_queue_size, backend))
+        else:
+            topic = QueueTopic(name, level, self, self.folder.topic_stream(name, floor), floor)
+        self.topics[name] = topic
+        return topic
+
+    def log_face(self, name: bytes) -> Topic | None:
+        """A log topic as NSQ sees it, made if need be; None when there can be none of this name."""
+        topic = self.topics.get(name)
+        if topic is not None:
+            return topic
+        try:
+            stored = self._core.sending.topic_to_write(name)
+        except Refused:
+            return None
+        topic = LogChannels(stored, self, self._core)
+        self.topics[name] = topic
+        self.changed(topic, True)
+        return topic
+
+    def new_channel(self, name: bytes, topic: bytes, source: Source) -> Channel:
+        """A channel with this broker's limits."""
+        config = self._core.config
+        known = self.topics.get(topic)
+        first = known is None or not known.channels  # the first one is owed all there is
+        self._claims.begin_once(topic, name, 0 if first else self._core.store.end_position)
+        return Channel(
+            name,
+            topic,
+            source,
+            msg_timeout_max_ms=config.max_msg_timeout_ms,
+            attempts_max=self._core.topics.rule(topic).get("max_attempts", config.max_attempts),
+            latency=Latency(config.e2e_processing_latency_window_time_ms) if self.percentiles else None,
+            owner=self._owner,
+        )
+
+    def window(self, topic: Topic) -> int:
+        """How far a channel may run past its first unfinished message."""
+        return WINDOW_MAX if topic.kind == "queue" else self._core.config.channel_window
+
+    # -- changing and going --------------------------------------------------------------------------------------
+
+    def delete(self, topic: Topic) -> None:
+        """Delete a topic with all its channels and messages."""
+        if self.topics.pop(topic.name, None) is None:
+            return
+        log.info("topic deleted name=%s kind=%s", shown(topic.name), topic.kind)
+        topic.remove()
+        self._flush.forget(topic)
+        self.changed(topic, not topic.ephemeral)
+
+    def forgotten(self, topic: Topic, channel: Channel) -> None:
+        """A channel is deleted: nothing here keeps its name, nor itself."""
+        self._claims.forget(topic.name, channel.name)
+        self._turns.forget(channel)
+
+    def changed(self, topic: Topic, stored: bool, *, announce: bool = True) -> None:
+        """A topic or a channel of it came, went, or was paused."""
+        self.table.changed(topic.name, stored)
+        if announce:
+            for call in self.announce:
+                call(topic.name)
+
+    def forget_deferred(self, topic: Topic, channel: Channel) -> None:
+        """The channel was emptied: what was deferred for it so far is not its own any more."""
+        self._claims.begin(topic.name, channel.name, self._core.store.end_position)
+        channel.deferred_elsewhere = 0
+        self.changed(topic, True, announce=False)
+
+    def write_table(self) -> None:
+        """The table of topics, when it changed. StoreError."""
+        self.table.write(self.topics.values())
+
+    # -- what a topic asks for -----------------------------------------------------------------------------------
+
+    @property
+    def mono_ms(self) -> int:
+        """The time of this turn."""
+        return self._core.time.mono_ms
+
+    def mark_topic(self, topic: Topic) -> None:
+        """Look at its channels when the turn ends."""
+        self._turns.mark_topic(topic)
+
+    def want_flush(self, topic: Topic) -> int:
+        """Flush it as soon as can be; the number of that flush."""
+        return self._flush.want(topic)
+
+    def copied(self, schedule_id: int, topic: Topic, stream: ReadyQueue, ordinal: int) -> None:
+        """An entry of the schedule is in this stream now."""
+        self._moving.arrive(schedule_id, topic, stream, ordinal)
+
+    def forget_copies(self, stream: ReadyQueue) -> None:
+        """Nobody is owed what this stream holds."""
+        self._moving.forget(stream)

@@ -1,0 +1,82 @@
+"""Turns: which topics and channels have something to do when a turn of the loop ends, and which at a moment later."""
+
+from __future__ import annotations
+
+import heapq
+
+from penstock.broker.nsq.topics import Topic
+from penstock.delivery.channel import Channel
+
+FAR_MS = 1 << 62
+
+
+class Turns:
+    """The marks of this turn, and the timers of the channels (monotonic ms)."""
+
+    def __init__(self) -> None:
+        self._topics: list[Topic] = []
+        self._channels: list[Channel] = []
+        self._timers: list[tuple[int, int]] = []  # (due ms, number)
+        self._timed: dict[int, Channel] = {}  # number → whose
+        self._timer_of: dict[Channel, int] = {}
+        self._number = 0
+
+    def mark_topic(self, topic: Topic) -> None:
+        """Look at a topic's channels when the turn ends. The topic marks itself, once."""
+        self._topics.append(topic)
+
+    def mark_channel(self, channel: Channel) -> None:
+        """Look at a channel when the turn ends."""
+        if not channel.marked:
+            channel.marked = True
+            self._channels.append(channel)
+
+    def take_topics(self) -> list[Topic]:
+        """The topics that are marked."""
+        topics, self._topics = self._topics, []
+        return topics
+
+    def take_channels(self) -> list[Channel]:
+        """The channels that are marked."""
+        channels, self._channels = self._channels, []
+        return channels
+
+    @property
+    def marked(self) -> bool:
+        """Whether something is."""
+        return bool(self._topics or self._channels)
+
+    # -- timers --------------------------------------------------------------------------------------------------
+
+    def time(self, channel: Channel) -> None:
+        """The channel's next moment may be earlier than known."""
+        due_ms = channel.due_ms()
+        if due_ms and (not channel.timer_ms or due_ms < channel.timer_ms):
+            channel.timer_ms = due_ms
+            self.forget(channel)
+            self._number += 1
+            self._timed[self._number] = channel
+            self._timer_of[channel] = self._number
+            heapq.heappush(self._timers, (due_ms, self._number))
+
+    def forget(self, channel: Channel) -> None:
+        """A deleted channel's messages were in flight for a minute yet: nothing here keeps it, and its files, alive."""
+        self._timed.pop(self._timer_of.pop(channel, 0), None)
+
+    def tick(self, mono_ms: int) -> None:
+        """Wake the channels that are due."""
+        timers = self._timers
+        while timers and timers[0][0] <= mono_ms:
+            number = heapq.heappop(timers)[1]
+            channel = self._timed.pop(number, None)
+            if channel is None:
+                continue
+            self._timer_of.pop(channel, None)
+            channel.timer_ms = 0
+            if channel.tick(mono_ms):
+                self.mark_channel(channel)
+            self.time(channel)
+
+    def next_ms(self) -> int:
+        """When the next channel is due; far away when there is none."""
+        return self._timers[0][0] if self._timers else FAR_MS

@@ -1,0 +1,162 @@
+"""Publishing a batch of staged rows: all of them in one turn, so that they lie together in the log.
+
+    begin │ the rows of the tokens named │ done
+
+The rows are copied, because a record carries its queue offset. A crash between `begin` and `done` is mended at the
+start, before anybody can connect: the rows behind `begin` are counted, the missing ones are taken from the spools.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from penstock.broker.core import Core
+from penstock.broker.runs import Runs
+from penstock.broker.sending import Marks, fill
+from penstock.broker.sinks import Begun, Sinks
+from penstock.broker.spool import Piece, Spool, Spools
+from penstock.broker.topics import DONE_TOPIC
+from penstock.errors import Refused, StoreError
+from penstock.log import status
+from penstock.log.consumequeue import FILLER_SIZE
+from penstock.log.draft import Draft
+from penstock.log.veil import Veils
+from penstock.wire import record
+
+log = logging.getLogger("penstock.staging")
+
+ROOM_BESIDE = 64 << 20  # what a publish leaves free: queues and index grow, too
+ROOM_AT_END = 1 << 16
+_TRANSACTION = 0xC  # bits of the sys flag
+
+
+class BatchPublish:
+    """See the module."""
+
+    def __init__(self, core: Core, sinks: Sinks, runs: Runs, spools: Spools, veils: Veils) -> None:
+        self._core = core
+        self._sinks = sinks
+        self._runs = runs
+        self._spools = spools
+        self._veils = veils
+        self._draft = Draft()
+
+    def demand_room(self, size: int) -> None:
+        """A publish must not stop in the middle for want of room. Refused."""
+        store = self._core.store
+        if size + ROOM_AT_END > store.log.backed_end - store.log.end:
+            used, total = self._core.files.usage(self._spools.folder)
+            if total - used < 2 * size + min(ROOM_BESIDE, 2 * store.log.file.size):
+                raise Refused("the disk has no room for the batch: nothing is published", remoting=14)
+
+    def append(self, spools: list[Spool], skip: int) -> None:
+        """Append what lies between `begin` and `done`, but for the first `skip` rows, and `done`.
+
+        An error in the middle ends all writing until a restart has finished the publish: readers go on seeing nothing
+        of it, and nothing may come to stand between its rows.
+        """
+        assert self._sinks.begun is not None
+        begun = self._sinks.begun
+        open_to_senders = self._core.sending.open_to_senders
+        places = {place for spool in spools for place in spool.queues}
+        veil = self._veils.lower([open_to_senders(name).queues[queue_id] for name, queue_id in places], begun.physical)
+        try:
+            for spool in spools:
+                for piece in self._spools.pieces(spool):
+                    if skip >= piece.count:
+                        skip -= piece.count
+                    else:
+                        self._append_piece(piece, spool.born, skip)
+                        skip = 0
+            self._runs.note(
+                {"k": "done", "sink": begun.about["sink"], "batch": begun.about["batch"], "begin": begun.physical}
+            )
+        except (Refused, StoreError) as error:
+            log.error("a publish was cut short sink=%s error=%s", begun.about["sink"], error)
+            self._core.store.fail(error)
+            raise Refused(f"not published; a restart of the broker finishes it: {error}", remoting=14) from error
+        veil.complete()
+        self._veils.lift()
+
+    def _append_piece(self, piece: Piece, born: bytes, skip: int) -> None:
+        core = self._core
+        topic = core.sending.open_to_senders(piece.topic)
+        if piece.delayed:
+            for item in record.decode_batch(piece.messages)[skip:]:
+                properties = record.parse_properties(item.properties.decode("utf-8", "replace"))
+                core.sending.put(
+                    topic, piece.queue_id, item.body, properties, born_host=born, born_ms=piece.born_ms,
+                    marks=Marks(item.flag, piece.sys_flag),
+                )  # fmt: skip
+            return
+        draft = self._draft
+        draft.set_properties(b"")
+        draft.set_tail(b"")
+        marks = Marks(sys_flag=piece.sys_flag & ~_TRANSACTION)
+        fill(draft, topic.queues[piece.queue_id], born, piece.born_ms, marks)
+        parts = [piece.messages] if not skip else list(_messages(piece.messages))[skip:]
+        while parts:
+            part = parts.pop(0)
+            count = core.store.append_batch_bytes(draft, part)
+            if count == -status.TOO_LARGE and len(part) > (one := int.from_bytes(part[:4])):
+                parts[:0] = [part[:one], part[one:]]  # more than a segment takes at once
+                continue
+            if count < 0:
+                raise Refused(f"the store refused with status {-count}", remoting=14)
+            topic.count_put(count, draft.size)
+
+    # -- after a crash -------------------------------------------------------------------------------------------
+
+    def finish_cut_short(self, begun: Begun, write_tables: Callable[[], None]) -> None:
+        """A crash came between `begin` and `done`: append what is missing, as if it had not."""
+        core = self._core
+        present = self._records_behind(begun.physical + begun.size) - self._overs_behind(begun.physical)
+        spools = []
+        for token in begun.about["tokens"]:
+            spool = self._spools.by_token.get(token)
+            if spool is None or not spool.sealed:
+                raise StoreError(
+                    f"batch {begun.about['batch']} of sink {begun.about['sink']} was being published and its staged rows "
+                    f"{token} are gone: {present} of {begun.about['rows']} rows are in the log"
+                )
+            spools.append(spool)
+            for name, queue_id in spool.queues:  # topics.json may be older than the log
+                if queue_id >= (count := core.sending.open_to_senders(name).queue_count):
+                    core.topics.create(name, max(count, queue_id + 1), max(count, queue_id + 1))
+        write_tables()
+        self.append(spools, present)
+        log.warning(
+            "finished a publish that a crash cut short sink=%s batch=%d rows=%d missing=%d",
+            begun.about["sink"], begun.about["batch"], begun.about["rows"], begun.about["rows"] - present,
+        )  # fmt: skip
+
+    def _records_behind(self, position: int) -> int:
+        store, count = self._core.store, 0
+        while position < store.end_position:
+            size = store.log.size_at(position)
+            if size > 0:
+                count += 1
+                position += size
+            elif size == 0:
+                position = (position // store.log.file.size + 1) * store.log.file.size
+            else:
+                raise StoreError(f"the log is damaged at {position}, in the middle of a published batch")
+        return count
+
+    def _overs_behind(self, position: int) -> int:
+        """How many records there say that an entry of the schedule is over: starts wrote them before they finished this."""
+        found = 0
+        for queue in self._core.topics.by_name[DONE_TOPIC].queues:
+            for offset in range(queue.first_at_or_after(position), queue.max_offset):
+                entry = queue.entry(offset)
+                found += entry is not None and entry[0] > position and entry[1] != FILLER_SIZE
+        return found
+
+
+def _messages(batch: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(batch):
+        size = int.from_bytes(batch[at : at + 4])
+        yield batch[at : at + size]
+        at += size

@@ -1,0 +1,46 @@
+"""`[[topic]]` tables of the configuration: shell patterns over names, and what holds for the topics they fit."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from typing import TypedDict, cast
+
+from penstock.broker.levels import LEVEL_NAMES
+from penstock.errors import ConfigError
+
+_ATTEMPTS_MAX = 65_535
+
+
+class TopicRule(TypedDict, total=False):
+    """What one table may say."""
+
+    name: str
+    kind: str
+    level: str
+    queues: int
+    max_attempts: int
+
+
+_KNOWN = set(TopicRule.__annotations__)
+
+
+def topic_rules(rules: Iterable[Mapping[str, object]]) -> list[tuple[re.Pattern[str], TopicRule]]:
+    """(pattern, settings) of each. ConfigError where one makes no sense."""
+    found = []
+    for rule in rules:
+        unknown = set(rule) - _KNOWN
+        if unknown or "name" not in rule:
+            raise ConfigError(
+                f"[[topic]] has {sorted(unknown) or 'no name'}", "It takes name, kind, level, queues and max_attempts."
+            )
+        limit = rule.get("max_attempts", 0)
+        if type(limit) is not int or not 0 <= limit <= _ATTEMPTS_MAX:
+            raise ConfigError(f"[[topic]] {rule['name']}: max_attempts is a number from 0 to {_ATTEMPTS_MAX}")
+        if rule.get("level", "os") not in LEVEL_NAMES or rule.get("kind", "log") not in ("log", "queue"):
+            raise ConfigError(f"[[topic]] {rule['name']}: level is os, disk or memory, kind is queue or log")
+        if rule.get("level") == "memory" and rule.get("kind") == "log":
+            raise ConfigError(f"[[topic]] {rule['name']}: a log topic's level is os or disk")
+        found.append((re.compile(fnmatch.translate(str(rule["name"]))), cast(TopicRule, dict(rule))))
+    return found

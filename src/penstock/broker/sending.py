@@ -1,0 +1,226 @@
+"""Sending: what is stored in the log goes through here, but for the plain messages of the hot path.
+
+may a producer write this topic     `open_to_senders`: the rule of every front and of staged rows
+which topic, which queue            `topic_to_write`, made from the template when it is new
+at once or later                    `put`: by way of a schedule topic when a property asks for a delay
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from penstock.broker.clock import Alarm, BrokerClock
+from penstock.broker.topics import (
+    DONE_TOPIC,
+    PERM_WRITE,
+    SCHEDULE_TOPIC,
+    TEMPLATE_TOPIC,
+    TIMER_TOPIC,
+    LogTopic,
+    TopicTable,
+)
+from penstock.errors import Refused
+from penstock.log import status
+from penstock.log.consumequeue import ConsumeQueue
+from penstock.log.draft import Draft
+from penstock.log.store import LogStore
+from penstock.message import ReceivedMessage
+from penstock.schedule.delays import LEVEL, DelayRule
+from penstock.wire import record
+from penstock.wire.codes import SYS_BORN_IPV6, SYS_STORE_IPV6
+
+# RocketMQ's code and words for what an append may answer.
+APPEND_REFUSALS = {
+    status.DISK_FULL: (14, "service not available now. The disk is full: nothing is stored until there is room."),
+    status.NOT_WRITABLE: (14, "service not available now. The disk failed or the store is closed: nothing is stored."),
+    status.TOO_LARGE: (13, "the message is illegal, maybe msg body or properties length not matched."),
+    status.ILLEGAL: (13, "the message is illegal, maybe the lengths within the batch do not add up."),
+}
+
+
+class Placed(NamedTuple):
+    """Where a message was stored."""
+
+    physical: int
+    queue_id: int
+    queue_offset: int
+
+
+class Marks(NamedTuple):
+    """Numbers of a record that most messages have not."""
+
+    flag: int = 0
+    sys_flag: int = 0
+    reconsume_times: int = 0
+    prepared: int = 0
+
+
+UNMARKED = Marks()
+
+
+def fill(
+    draft: Draft, queue: ConsumeQueue, born_host: bytes, born_ms: int, marks: Marks, *, indexed: bool = True
+) -> None:
+    """What a draft says beside body and properties."""
+    draft.set_born(born_host)
+    draft.queue = queue
+    draft.born_ms = born_ms
+    draft.flag, draft.sys_flag, draft.reconsume_times, draft.prepared = marks
+    draft.indexed = indexed
+
+
+class Sending:
+    """See the module. Every method on the broker's thread."""
+
+    def __init__(
+        self,
+        time: BrokerClock,
+        store: LogStore,
+        topics: TopicTable,
+        delays: DelayRule,
+        alarm: Alarm,
+        store_host: bytes,
+    ) -> None:
+        self.time = time
+        self.store = store
+        self.topics = topics
+        self.delays = delays
+        self.store_host = store_host
+        self._alarm = alarm
+        self._draft = Draft()
+
+    # -- which topic ---------------------------------------------------------------------------------------------
+
+    def open_to_senders(self, name: bytes, template: bytes = TEMPLATE_TOPIC, queues: int = 4) -> LogTopic:
+        """The topic a producer writes to, made when it is new. Refused 16 when no producer may, or 17."""
+        topic = self.topics.get(name)
+        if topic is not None and topic.protected:
+            raise Refused(f"Sending message to topic[{name.decode()}] is forbidden.", remoting=16)
+        if topic is None:
+            topic = self.topic_to_write(name, template, queues)
+        if not topic.perm & PERM_WRITE:
+            raise Refused(f"the topic[{name.decode()}] sending message is forbidden", remoting=16)
+        return topic
+
+    def topic_to_write(self, name: bytes, template: bytes = TEMPLATE_TOPIC, queues: int = 4) -> LogTopic:
+        """The topic a message is for, made from the template when it is new. Refused 16 or 17."""
+        topic = self.topics.get(name)
+        if topic is None:
+            topic = self.topics.create_from_template(name, template, queues, self.time.now_ms)
+            if topic is None:
+                raise Refused(
+                    f"topic[{name.decode()}] not exist, apply first please!", remoting=17, nsq="E_BAD_TOPIC", http=404
+                )
+        return topic
+
+    # -- storing -------------------------------------------------------------------------------------------------
+
+    def append(self, draft: Draft) -> None:
+        """Append to the log. Refused when it cannot be."""
+        outcome = self.store.append(draft)
+        if outcome:
+            code, text = APPEND_REFUSALS[outcome]
+            raise Refused(text, remoting=code, nsq="E_PUB_FAILED", http=500)
+
+    def due_ms(self, properties: dict[str, str]) -> int | None:
+        """When a message with these properties is due, or None: at once. Refused (13) when a number is none."""
+        return self.delays.due_ms(properties, self.time.now_ms)
+
+    def put(
+        self,
+        topic: LogTopic,
+        queue_id: int,
+        body: bytes,
+        properties: dict[str, str],
+        *,
+        born_host: bytes,
+        born_ms: int,
+        marks: Marks = UNMARKED,
+        half: bool = False,
+    ) -> Placed:
+        """Store one message, by way of the schedule when it asks for a delay. Refused when it cannot be stored.
+
+        Half messages are not delayed: what they become on commit is. Nor are those whose delay is over.
+        """
+        due_ms = None if half else self.due_ms(properties)
+        queue = topic.queues[queue_id]
+        if due_ms is not None:
+            properties = {**properties, "REAL_TOPIC": topic.name.decode(), "REAL_QID": str(queue_id)}
+            if LEVEL in properties:
+                level = self.delays.level(properties[LEVEL])
+                queue = self.topics.by_name[SCHEDULE_TOPIC].queues[level - 1]
+            else:
+                queue = self.topics.by_name[TIMER_TOPIC].queues[0]
+        draft = self._draft
+        draft.set_body(body)
+        draft.set_properties(record.format_properties(properties).encode())
+        fill(draft, queue, born_host, born_ms, marks)
+        if due_ms is not None:
+            draft.tags_code = due_ms
+            self._alarm.at_latest(self.time.mono_ms + due_ms - self.time.now_ms)
+        self.append(draft)
+        topic.count_put(1, draft.size)
+        return Placed(draft.physical, queue_id, draft.queue_offset)
+
+    def put_own(self, topic: bytes, body: bytes, properties: dict[str, str], prepared: int = 0) -> Placed:
+        """Store a record of the broker's own in a system topic. Refused when it cannot be stored."""
+        return self.put(
+            self.topics.by_name[topic],
+            0,
+            body,
+            properties,
+            born_host=self.store_host,
+            born_ms=self.time.now_ms,
+            marks=Marks(prepared=prepared),
+        )
+
+    def put_over(self, schedule_id: int) -> bool:
+        """Tell the log that an entry of the schedule is delivered or cancelled. False when it cannot be told now."""
+        try:
+            self.put_own(DONE_TOPIC, b"", {}, prepared=schedule_id)
+        except Refused:
+            return False
+        return True
+
+    def put_batch(self, topic: LogTopic, queue_id: int, bodies: list[bytes]) -> None:
+        """Store messages without properties, all or none. Refused when they cannot be stored."""
+        if len(bodies) == 1:
+            self.put(topic, queue_id, bodies[0], {}, born_host=self.store_host, born_ms=self.time.now_ms)
+            return
+        draft = self._draft
+        fill(draft, topic.queues[queue_id], self.store_host, self.time.now_ms, UNMARKED, indexed=False)
+        batch = record.encode_batch([record.BatchItem(body) for body in bodies])
+        answer = self.store.append_batch_bytes(draft, batch)
+        if answer < 0:
+            code, text = APPEND_REFUSALS[-answer]
+            raise Refused(text, remoting=code, nsq="E_MPUB_FAILED", http=500)
+        topic.count_put(len(bodies), draft.size)
+
+    def put_again(
+        self,
+        topic: LogTopic,
+        queue_id: int,
+        message: ReceivedMessage,
+        properties: dict[str, str],
+        *,
+        prepared: int = 0,
+        given_back: int = 0,
+        sys_flag: int = 0,
+        half: bool = False,
+    ) -> Placed:
+        """Store a message that was stored before in another place, with other properties; body and birth stay."""
+        return self.put(
+            topic,
+            queue_id,
+            message.body,
+            properties,
+            born_host=record.pack_host(message.born_host),
+            born_ms=message.born_ms,
+            marks=Marks(
+                message.flag,
+                message.sys_flag & ~(SYS_BORN_IPV6 | SYS_STORE_IPV6) | sys_flag,  # the record's own hosts say so
+                message.reconsume_times + given_back,
+                prepared,
+            ),
+            half=half,
+        )

@@ -1,0 +1,162 @@
+"""The tables of a broker's `config` folder: topics and groups when they change, offsets every five seconds.
+
+Topics and groups go to disk before anybody is told that they changed; all changes of a turn are one write. Offsets go
+behind a flush of the log: a group that gave a message back has committed an offset behind it, and the copy must be on
+the disk first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from penstock.broker import shapes
+from penstock.broker.core import Core
+from penstock.broker.topics import SCHEDULE_TOPIC
+from penstock.disk.tables import save
+from penstock.errors import DiskFull, StoreError
+from penstock.log.durability import Job
+from penstock.wire import record
+
+log = logging.getLogger("penstock.broker")
+
+OFFSETS_EVERY_MS = 5_000
+RETRY_MS = 1_000
+DELAYS_LOOKED_AT_MAX = 10_000
+
+
+class Tables:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._folder = core.folder / "config"
+        self._topics_changed = False
+        self._retry_ms = 0
+        self._when_saved: list[Callable[[StoreError | None], None]] = []
+        self._offsets_due_ms = 0
+        self._offsets_waiting: list[Callable[[], None]] = []
+        self._offsets_end = 0
+
+    # -- opening -------------------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Read every table that is there; a damaged one is quarantined, and its former version read."""
+        core = self._core
+        table = partial(shapes.open_table, core.files, core.folder)
+        core.topics.load(table("topics.json", shapes.topics, "topics are made of the queues that hold messages"))
+        core.groups.load(table("subscriptionGroup.json", shapes.groups, "groups are made again when they are used"))
+        again = "every group begins where it says (ConsumeFromWhere); `penstock group reset` sets another place"
+        core.offsets.load(table("consumerOffset.json", shapes.offsets, again))
+        table("delayOffset.json", shapes.delays, "it is written again")
+
+    def begin(self) -> None:
+        """The topics are whole: clamp the offsets, write what changed, and from now on hear of changes."""
+        core = self._core
+        self._clamp_offsets()
+        core.topics.changed.append(self._topic_changed)
+        self._topics_changed = True
+        try:
+            self.save_changed()
+        except DiskFull as error:
+            log.error("tables not written, tried again every second error=%s", error)
+        self._offsets_due_ms = core.time.mono_ms + OFFSETS_EVERY_MS
+
+    def _clamp_offsets(self) -> None:
+        """An offset above the log's end becomes the end."""
+        core = self._core
+        for (topic, _group), queues in core.offsets.table.items():
+            config = core.topics.get(topic.encode())
+            for queue_id, offset in queues.items():
+                if config is not None and queue_id < config.queue_count:
+                    queues[queue_id] = min(offset, core.store.queue(topic.encode(), queue_id).max_offset)
+
+    def _topic_changed(self, name: bytes) -> None:
+        self._topics_changed = True
+
+    # -- topics and groups ---------------------------------------------------------------------------------------
+
+    def save_changed(self) -> None:
+        """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
+        core = self._core
+        waiting, self._when_saved = self._when_saved, []
+        if (self._topics_changed or core.groups.dirty) and (waiting or core.time.mono_ms >= self._retry_ms):
+            try:
+                self.write()
+            except StoreError as error:
+                self._retry_ms = core.time.mono_ms + RETRY_MS
+                for call in waiting:
+                    call(error)
+                raise
+        for call in waiting:
+            call(None)
+
+    def when_saved(self, call: Callable[[StoreError | None], None]) -> None:
+        """At the end of this turn, when the tables are on disk: `call(None)`; or `call(error)`, and what was changed is to
+        be taken back.
+        """
+        self._when_saved.append(call)
+
+    def write(self) -> None:
+        """Topics and groups that changed go to disk, before anybody is told that they did. StoreError."""
+        core = self._core
+        if self._topics_changed:
+            save(core.files, self._folder / "topics.json", core.topics.as_file())
+            self._topics_changed = False
+        if core.groups.dirty:
+            save(core.files, self._folder / "subscriptionGroup.json", core.groups.as_table())
+            core.groups.saved()
+
+    # -- offsets -------------------------------------------------------------------------------------------------
+
+    def take_offset_jobs(self) -> list[Job]:
+        """Offsets every 5 s, but not before all is flushed that the log held when they were looked at."""
+        core = self._core
+        if core.time.mono_ms >= self._offsets_due_ms:
+            self._offsets_due_ms = core.time.mono_ms + OFFSETS_EVERY_MS
+            if not self._offsets_waiting:
+                self._offsets_waiting, self._offsets_end = self._offset_writes(), core.store.end_position
+        if not self._offsets_waiting or core.store.flushed_position < self._offsets_end:
+            return []
+        writes, self._offsets_waiting = self._offsets_waiting, []
+
+        def run() -> None:
+            for write in writes:
+                write()
+
+        def finish(error: BaseException | None, mono_ms: int) -> None:
+            if error is not None and not isinstance(error, OSError):
+                raise error  # a full disk keeps the old file, and the next round tries again
+
+        return [Job("save", run, finish)]
+
+    def close(self) -> None:
+        """A clean stop: everything goes to disk, the log is flushed already."""
+        core = self._core
+        core.offsets.changed()
+        self.write()
+        for write in self._offset_writes() if core.store.healthy else ():
+            write()
+
+    def _offset_writes(self) -> list[Callable[[], None]]:
+        core = self._core
+        if not core.offsets.dirty:
+            return []
+        core.offsets.saved()
+        offsets, delays = core.offsets.as_table(), self.delay_offsets()
+        return [
+            lambda: save(core.files, self._folder / "consumerOffset.json", offsets),
+            lambda: save(core.files, self._folder / "delayOffset.json", delays),
+        ]
+
+    def delay_offsets(self) -> dict[str, dict[str, int]]:
+        """delayOffset.json: up to where each level's queue is delivered, so that a RocketMQ broker could go on there."""
+        core = self._core
+        queues = core.topics.by_name[SCHEDULE_TOPIC].queues
+        found = {queue_id: queue.max_offset for queue_id, queue in enumerate(queues)}
+        for due in core.schedule.entries() if len(core.schedule) <= DELAYS_LOOKED_AT_MAX else ():
+            message = record.decode_record(due.record, 0, decompress=False)
+            if message is not None and message.topic == SCHEDULE_TOPIC.decode():
+                found[message.queue_id] = min(found.get(message.queue_id, 0), message.queue_offset)
+        return {"offsetTable": {str(queue_id + 1): offset for queue_id, offset in found.items()}}

@@ -1,0 +1,81 @@
+"""Veils: batches that are in the log and that readers do not see yet.
+
+A veil is lowered over the queues of a batch before its first record is appended, and lifted when all of it is there and
+its offsets are reserved durably: a reader sees a batch whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from penstock.log.consumequeue import ConsumeQueue
+from penstock.log.store import LogStore
+from penstock.wire.record import decode_record
+
+NEVER = 1 << 62
+_HALF = 4  # bit of the sys flag: a half of a transaction, which stands in no queue
+
+
+@dataclass
+class Veil:
+    """One batch: from which offset on in which queues; `whole`: all of it is in the log."""
+
+    queues: list[tuple[ConsumeQueue, int]]
+    whole: bool = False
+    answers: list[Callable[[], None]] = field(default_factory=list)
+
+    def complete(self) -> None:
+        """All of it is in the log."""
+        self.whole = True
+
+
+class Veils:
+    """The batches of one store, in the order of the log."""
+
+    def __init__(self, store: LogStore) -> None:
+        self._store = store
+        self._veils: list[Veil] = []
+
+    def lower(self, queues: Iterable[ConsumeQueue], physical: int) -> Veil:
+        """Hide what comes into these queues behind this position."""
+        veil = Veil([(queue, queue.first_at_or_after(physical)) for queue in queues])
+        self._veils.append(veil)
+        for queue, start in veil.queues:
+            queue.hidden_from = min(queue.hidden_from, start)
+        return veil
+
+    def lift(self) -> None:
+        """Let readers see what is whole now: offsets are shown when they are reserved durably, and a batch not before
+        all of its own are. At the end of every turn."""
+        store = self._store
+        while self._veils and self._veils[0].whole:
+            veil = self._veils[0]
+            if any(queue.reserved < queue.max_offset for queue, _ in veil.queues):
+                return
+            del self._veils[0]
+            for queue, _ in veil.queues:
+                starts = [start for later in self._veils for other, start in later.queues if other is queue]
+                queue.hidden_from = min(starts, default=NEVER)
+                if queue.watched and not queue.arrived:
+                    queue.arrived = True
+                    store.arrived.append(queue)
+            for answer in veil.answers:
+                answer()
+
+    def hides(self, data: bytes) -> bool:
+        """Whether a record that was found by its place is one that readers of its queue do not see yet."""
+        if not self._veils:
+            return False
+        message = decode_record(data, decompress=False)
+        if message is None or message.sys_flag & _HALF:
+            return False
+        queue = self._store.queues.get(message.topic.encode(), {}).get(message.queue_id)
+        return queue is not None and message.queue_offset >= queue.hidden_from
+
+    def when_visible(self, answer: Callable[[], None]) -> None:
+        """Call `answer` when readers see all that is published; at once when they do."""
+        if self._veils and self._store.healthy:
+            self._veils[-1].answers.append(answer)
+        else:
+            answer()

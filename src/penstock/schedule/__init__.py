@@ -1,0 +1,1 @@
+"""Delayed messages: what their properties mean, and where they wait."""

@@ -1,0 +1,384 @@
+"""Schedule: every delayed message until it is due, in LMDB (`schedule.file`), derived from the commit log.
+
+A message is first appended under a schedule topic (that is what its producer is answered for); the log hands the
+record to `add`. When it is due the broker appends it under its real topic with the id in its prepared-transaction
+offset, and the dispatch of
+*that* record comes back to `done`. Only records that are flushed in the log are committed here, in groups and in one
+transaction with the position: so after any crash replaying the log from there neither loses a delay nor doubles one.
+The id is the schedule record's physical offset plus one, so that it is never zero.
+
+What can be read of a damaged file is taken over, and the rest comes again from the log. An entry whose sum does not hold
+is read from the log.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from penstock.message import ReceivedMessage
+from penstock.schedule.delays import due_by_properties
+from penstock.schedule.file import MAP_SIZE, Operation, ScheduleFile, key_of, record_of
+from penstock.wire.names import SCHEDULE_TOPIC as LEVEL_TOPIC
+from penstock.wire.names import TIMER_TOPIC as TIMER_TOPIC
+from penstock.wire.record import decode_record
+
+COMMIT_MS = 100
+COMMIT_COUNT = 10_000
+_RETRY_MS = 1_000
+
+
+class Due(NamedTuple):
+    """A delayed message. The broker puts `id` into the prepared-transaction offset of what it appends."""
+
+    due_ms: int
+    id: int
+    record: bytes
+    damaged: bool = False  # the record is not what was stored, and the log has it no more
+
+
+class ScheduleJob(Protocol):
+    """What the store's jobs look like."""
+
+    kind: str
+
+    def run(self) -> None:
+        """Blocks; for any thread."""
+
+    def finish(self, error: BaseException | None, mono_ms: int) -> None:
+        """Where the schedule lives."""
+
+
+class _Job:
+    def __init__(self, run: Callable[[], None], finish: Callable[[BaseException | None, int], None]) -> None:
+        self.kind = "schedule"
+        self.run = run
+        self.finish = finish
+
+
+class Schedule:
+    """Delayed messages by due time. The LMDB environment is made with the first of them."""
+
+    topics = frozenset((LEVEL_TOPIC, TIMER_TOPIC))
+
+    def __init__(self, folder: Path, *, delivered: Mapping[int, int] | None = None, map_size: int = MAP_SIZE) -> None:
+        """`delivered` (level to queue offset) tells what a RocketMQ broker has delivered of a folder it leaves to us;
+        we may have had it before, and messages from then.
+        """
+        self.lookup: Callable[[int], bytes | None] = lambda physical: None  # the record that the log has there
+        self.error: BaseException | None = None
+        self._file = ScheduleFile(folder, map_size)
+        self._operations: list[Operation] = []
+        self._fresh: dict[int, tuple[int, bytes]] = {}  # not committed yet
+        self._heap: list[tuple[int, int]] = []
+        self._gone: set[int] = set()  # removed, not committed yet
+        self._out: set[int] = set()  # handed out, not done
+        self._after = b""  # everything up to this key is handed out
+        self._count = 0
+        self._running = False
+        self._dirty_since = -1
+        self._retry_ms = 0
+        self._delivered: Mapping[int, int] = dict(delivered or {})
+        if folder.exists():
+            self._open()
+            if self._delivered:
+                self._drop_delivered()
+
+    @property
+    def position(self) -> int:
+        """Every record of the log below is taken, durably; -1 when that is not known."""
+        return self._file.position
+
+    def read_lost_from(self, lookup: Callable[[int], bytes | None]) -> None:
+        """Where the record of a damaged entry is found by its physical offset."""
+        self.lookup = lookup
+
+    def _open(self) -> None:
+        taken_over = self._file.open()
+        self._count += self._file.count
+        for id_, due_ms, record in taken_over:
+            self.put(due_ms, id_, record, id_ - 1)
+
+    # ---- what the log tells
+
+    def add(self, physical: int, record: bytes, tags_code: int, store_ms: int) -> None:
+        """A delayed record of the log; for delay levels `tags_code` is the moment it is due."""
+        message = decode_record(record, decompress=False)
+        if message is None:
+            return
+        if message.topic == LEVEL_TOPIC.decode():
+            if self._has_delivered(message):
+                return
+            due_ms = tags_code
+        else:
+            due_ms = due_by_properties(message.properties, store_ms)
+        self.put(due_ms, physical + 1, record, physical)
+
+    def _has_delivered(self, message: ReceivedMessage) -> bool:
+        topic, offset = message.topic, message.queue_offset
+        return topic == LEVEL_TOPIC.decode() and offset < self._delivered.get(message.queue_id + 1, 0)
+
+    def _drop_delivered(self) -> None:
+        gone = []
+        for key, value in self._file.walk(b""):
+            message = decode_record(self._read(key, value()).record, decompress=False)
+            if message is not None and self._has_delivered(message):
+                gone.append(key)
+        self._file.remove(gone)
+        self._count -= len(gone)
+
+    def put(self, due_ms: int, id_: int, record: bytes, physical: int) -> None:
+        """Keep a message under its id, which the log knows of from physical on."""
+        due_ms = min(max(due_ms, 0), (1 << 63) - 1)
+        if id_ in self._fresh:
+            return
+        self._fresh[id_] = (due_ms, record)
+        heapq.heappush(self._heap, (due_ms, id_))
+        self._operations.append((physical, id_, due_ms, record))
+        self._count += 1
+
+    def done(self, prepared: int, physical: int) -> None:
+        """The record at physical delivers (or cancels) the message with this id."""
+        if prepared not in self._fresh and self._due_of(prepared) is None:
+            return
+        self._operations.append((physical, prepared, 0, None))
+        if prepared not in self._gone:
+            self._count -= 1
+        self._gone.add(prepared)
+        self._out.discard(prepared)
+
+    def cut(self, end: int) -> None:
+        """Forget messages whose record stood at or behind end: a power cut took it."""
+        if any(operation[0] >= end for operation in self._operations):  # taken over from a damaged file
+            gone = {operation[1] for operation in self._operations if operation[0] >= end}
+            self._operations = [operation for operation in self._operations if operation[0] < end]
+            self._fresh = {id_: kept for id_, kept in self._fresh.items() if id_ not in gone}
+            self._count -= len(gone)
+        lost = [key for key in self._file.keys_from(end + 1) if int.from_bytes(key[8:]) not in self._fresh]
+        if lost:
+            self._file.remove(lost)
+            self._count -= len(lost)
+        self._file.cut(end)
+
+    # ---- writing down
+
+    def take_job(self, flushed: int, end: int, mono_ms: int) -> ScheduleJob | None:
+        """The next group of records below the flushed position, if one is due."""
+        if self._running or mono_ms < self._retry_ms or self.error is not None:
+            return None
+        if not self._operations and (not self._file.is_open or self.position >= flushed):
+            return None
+        if self._dirty_since < 0:
+            self._dirty_since = mono_ms
+        wait_ms = COMMIT_MS if self._operations else 10 * COMMIT_MS
+        if mono_ms - self._dirty_since < wait_ms and len(self._operations) < COMMIT_COUNT:
+            return None
+        group = []
+        for operation in self._operations[:COMMIT_COUNT]:
+            if operation[0] >= flushed:
+                break
+            group.append(operation)
+        if self._operations and not group:
+            return None
+        whole = len(group) == len(self._operations)
+        position = flushed if whole else self._operations[len(group)][0]
+        if not whole and position > flushed:
+            position = flushed
+        if not self._file.is_open:
+            if not group:
+                return None
+            self._open()
+        self._file.grow_if_full(
+            sum(len(record) for _, _, _, record in self._operations[:COMMIT_COUNT] if record is not None)
+        )
+        self._running = True
+        self._dirty_since = -1
+        return _Job(
+            lambda: self._file.commit(group, position),
+            lambda error, now_ms: self._finish(group, position, error, now_ms),
+        )
+
+    def _finish(self, group: list[Operation], position: int, error: BaseException | None, now_ms: int) -> None:
+        self._running = False
+        if error is not None:
+            self._retry_ms = now_ms + _RETRY_MS
+            if self._file.is_damaged_by(error):
+                self.error = error
+            return
+        self._file.committed(position)
+        del self._operations[: len(group)]
+        for _, id_, due_ms, record in group:
+            if record is not None:
+                self._fresh.pop(id_, None)
+                if id_ not in self._out and key_of(due_ms, id_) <= self._after:
+                    self._after = b""
+            else:
+                self._gone.discard(id_)
+
+    # ---- what is due
+
+    def pop_due(self, now_ms: int, limit: int) -> list[Due]:
+        """Messages due by now, oldest first. Each is handed out once; it stays here until its delivery is in the
+        log.
+        """
+        found: list[Due] = []
+        for key, value in self._file.walk(self._after):
+            due_ms, id_ = int.from_bytes(key[:8]), int.from_bytes(key[8:])
+            if len(found) >= limit or due_ms > now_ms:
+                break
+            if self._is_waiting(id_):
+                found.append(self._read(key, value()))
+            self._after = key
+        count = 0
+        while self._heap and self._heap[0][0] <= now_ms and count < limit:
+            due_ms, id_ = heapq.heappop(self._heap)
+            fresh = self._fresh.get(id_)
+            if fresh is not None and id_ not in self._out and id_ not in self._gone:
+                found.append(Due(due_ms, id_, fresh[1]))
+                count += 1
+        found.sort(key=lambda due: (due.due_ms, due.id))
+        for due in found[limit:]:
+            self._again(due.due_ms, due.id)
+        found = found[:limit]
+        self._out.update(due.id for due in found)
+        return found
+
+    def _is_waiting(self, id_: int) -> bool:
+        """Whether an entry of the file is not handed out, not over, and not in memory, too."""
+        return id_ not in self._out and id_ not in self._gone and id_ not in self._fresh
+
+    def _read(self, key: bytes, value: bytes) -> Due:
+        """An entry of the file; of a damaged one the log's own record, while it is there."""
+        due_ms, id_ = int.from_bytes(key[:8]), int.from_bytes(key[8:])
+        record = record_of(key, value)
+        if record is None:
+            record = self.lookup(id_ - 1)
+            message = None if record is None else decode_record(record, decompress=False, check=True)
+            if message is None or message.topic.encode() not in self.topics:
+                return Due(due_ms, id_, value, damaged=True)
+        assert record is not None
+        return Due(due_ms, id_, record)
+
+    def put_back(self, id_: int) -> None:
+        """What was handed out could not be delivered: hand it out again."""
+        if id_ in self._out:
+            self._out.discard(id_)
+            due_ms = self._due_of(id_)
+            if due_ms is not None:
+                self._again(due_ms, id_)
+
+    def _again(self, due_ms: int, id_: int) -> None:
+        if id_ in self._fresh:
+            heapq.heappush(self._heap, (due_ms, id_))
+        elif key_of(due_ms, id_) <= self._after:
+            self._after = b""
+
+    def _due_of(self, id_: int) -> int | None:
+        fresh = self._fresh.get(id_)
+        if fresh is not None:
+            return fresh[0]
+        return self._file.due_of(id_)
+
+    def next_due_ms(self) -> int | None:
+        """When the next message that is not handed out is due; None when there is none."""
+        earliest: int | None = None
+        while self._heap and (self._heap[0][1] not in self._fresh or self._heap[0][1] in self._out | self._gone):
+            heapq.heappop(self._heap)
+        if self._heap:
+            earliest = self._heap[0][0]
+        for key, _ in self._file.walk(self._after):
+            if self._is_waiting(int.from_bytes(key[8:])):
+                due_ms = int.from_bytes(key[:8])
+                return due_ms if earliest is None else min(earliest, due_ms)
+        return earliest
+
+    # ---- looking, cancelling, firing
+
+    def __len__(self) -> int:
+        return self._count
+
+    def entries(self, begin_ms: int = 0, end_ms: int = 1 << 62, *, begin_id: int = 0) -> Iterable[Due]:
+        """Messages due in begin … end, by due time and id; those handed out are among them until they are done.
+
+        Of those due at begin itself only the ids from `begin_id` on.
+        """
+        begin = (begin_ms, begin_id)
+        fresh = sorted(
+            (due_ms, id_) for id_, (due_ms, _) in self._fresh.items() if begin <= (due_ms, id_) and due_ms < end_ms
+        )
+        at = 0
+        for key, value in self._file.walk(key_of(begin_ms, begin_id)):
+            due_ms, id_ = int.from_bytes(key[:8]), int.from_bytes(key[8:])
+            if due_ms >= end_ms:
+                break
+            while at < len(fresh) and fresh[at] < (due_ms, id_):
+                yield from self._one(*fresh[at])
+                at += 1
+            if id_ not in self._gone and id_ not in self._fresh:
+                yield self._read(key, value())
+        for due_ms, id_ in fresh[at:]:
+            yield from self._one(due_ms, id_)
+
+    def _one(self, due_ms: int, id_: int) -> Iterable[Due]:
+        fresh = self._fresh.get(id_)
+        if fresh is not None and id_ not in self._gone:
+            yield Due(due_ms, id_, fresh[1])
+
+    def histogram(self, now_ms: int, edges_ms: Iterable[int]) -> list[int]:
+        """How many are due before now + each edge and not before the former; the last number is the rest."""
+        edges = [now_ms + edge for edge in edges_ms]
+        counts = [0] * (len(edges) + 1)
+        at = 0
+        for due in self.entries():
+            while at < len(edges) and due.due_ms >= edges[at]:
+                at += 1
+            counts[at] += 1
+        return counts
+
+    def find(self, wanted: Callable[[Due], bool], limit: int = 100) -> list[Due]:
+        """The first messages by due time for which wanted says yes."""
+        found: list[Due] = []
+        for due in self.entries():
+            if wanted(due):
+                found.append(due)
+                if len(found) >= limit:
+                    break
+        return found
+
+    def get(self, id_: int) -> Due | None:
+        """One message by id."""
+        due_ms = self._due_of(id_)
+        if due_ms is None or id_ in self._gone:
+            return None
+        if id_ in self._fresh:
+            return Due(due_ms, id_, self._fresh[id_][1])
+        key = key_of(due_ms, id_)
+        value = self._file.value(key)
+        return self._read(key, value) if value is not None else None
+
+    def fire_now(self, id_: int) -> Due | None:
+        """Hand the message out whatever its time; None when it is not here or handed out already."""
+        due = self.get(id_)
+        if due is None or id_ in self._out:
+            return None
+        self._out.add(id_)
+        return due
+
+    def cancel(self, id_: int) -> Due | None:
+        """Take the message out of delivery; None when it is too late.
+
+        The log must learn of it, or a rebuilt schedule would know it again: the caller appends a record of its own
+        with the id as its prepared-transaction offset, whose dispatch removes the entry.
+        """
+        return self.fire_now(id_)
+
+    def close(self) -> None:
+        """Let go, for good; what is not committed comes again from the log."""
+        self._file.close()
+        self._operations.clear()
+        self._fresh.clear()
+        self._heap.clear()
+        self._gone.clear()
+        self._out.clear()

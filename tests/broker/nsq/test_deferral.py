@@ -1,0 +1,101 @@
+"""REQ with a delay under kill -9: wherever the process ends on the way, the message comes once, on both kinds of topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.queueside import Delivery, Reader, Side
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def subscribe(side: Side, channel: bytes) -> Reader:
+    reader = Reader()
+    reader.ready_count = 100
+    here = side.keeper.topic(b"t").channel(channel)
+    here.add(reader)
+    side.keeper.mark_channel(here)
+    side.turn()
+    return reader
+
+
+def finish(side: Side, channel: bytes, reader: Reader, messages: list[Delivery]) -> None:
+    here = side.keeper.topic(b"t").channel(channel)
+    for message in messages:
+        assert here.finish(reader, message.id, side.broker.now_ns, side.broker.mono_ms) == 0
+    side.keeper.mark_channel(here)
+    side.turn()
+
+
+def all_that_comes(side: Side, channel: bytes, seconds: int = 4) -> list[Delivery]:
+    """Every delivery to a fresh consumer that finishes what it gets."""
+    reader = subscribe(side, channel)
+    came: list[Delivery] = []
+    for _ in range(seconds * 2):
+        messages = list(reader.deliveries())
+        came += messages
+        finish(side, channel, reader, messages)
+        side.turn(500)
+    return came
+
+
+# The steps of the way in their order: (part of the broker, method). See the head of `nsq.deferral`.
+STEPS = [
+    ("sending", "put_own"),
+    ("moving", "leave"),
+    ("deferral", "deliver"),
+    ("moving", "arrive"),
+    ("deferral", "cancelled"),
+    ("sending", "put_over"),
+]
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["once", "twice"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: ".".join(step))
+@pytest.mark.parametrize("kind", ["queue", "log"])
+def test_a_kill_on_the_way_neither_loses_nor_doubles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: tuple[str, str], after: bool, again: bool
+) -> None:
+    side = Side(tmp_path, topic=({"name": "t", "kind": kind, "queues": 1},) if kind == "log" else ())
+    topic = side.keeper.topic(b"t")
+    for name in (b"a", b"b"):
+        topic.channel(name)
+    side.keeper.publish(topic, [b"one", b"two"])
+    side.turn()
+    reader = subscribe(side, b"a")
+    first, second = reader.deliveries()
+    finish(side, b"a", reader, [second])
+    if again:  # it was deferred before: it comes from the lane of such messages
+        topic.channel(b"a").requeue(reader, first.id, 500, side.broker.mono_ms)
+        for _ in range(4):
+            side.turn(600)
+        (first,) = reader.deliveries()
+    part = side.broker.sending if step[0] == "sending" else getattr(side.keeper, step[0])
+    whole = getattr(part, step[1])
+
+    def ends(*words: object, **more: object) -> None:
+        if after:
+            whole(*words, **more)
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(part, step[1], ends)
+        with pytest.raises(Killed):
+            topic.channel(b"a").requeue(reader, first.id, 500, side.broker.mono_ms)
+            for _ in range(8):
+                side.turn(600)
+    side.reopen(False)
+    assert [message.body for message in all_that_comes(side, b"a")] == [b"one"]
+    assert [message.body for message in all_that_comes(side, b"b")] == [b"one", b"two"]
+    for name in (b"a", b"b"):
+        channel = side.keeper.topic(b"t").channel(name)
+        assert (channel.depth(), channel.in_flight_count, channel.deferred_count) == (0, 0, 0)
+        channel.check()
+    side.reopen(False)
+    assert all_that_comes(side, b"a") == all_that_comes(side, b"b") == []
+    side.close()

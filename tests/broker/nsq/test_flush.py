@@ -1,0 +1,104 @@
+"""The group flush: its numbers, who waits for them, and what a failure ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.queueside import Quick, Side
+from penstock.errors import StoreError
+from penstock.log.durability import run_now
+
+
+def flush_jobs(side: Side) -> list[str]:
+    jobs = [job for job in side.keeper.take_jobs() if job.kind == "flush"]
+    run_now(jobs, side.broker.mono_ms)
+    return [job.kind for job in jobs]
+
+
+def test_an_answer_waits_for_the_number_that_covers_it(tmp_path: Path) -> None:
+    side = Side(tmp_path, level="disk")
+    topic = side.keeper.topic(b"t")
+    side.turn(1_000)
+    flush, answered = side.keeper.flush, []
+    before = flush.done
+    ticket = side.keeper.publish(topic, [b"a"])
+    assert ticket is not None
+    ticket.then(lambda done: answered.append(("a", done)))
+    (job,) = [job for job in side.keeper.take_jobs() if job.kind == "flush"]
+    behind = side.keeper.publish(topic, [b"b"])  # while the flush of the first is at work
+    assert behind is not None
+    behind.then(lambda done: answered.append(("b", done)))
+    assert behind.number == ticket.number + 1 == before + 2
+    assert flush_jobs(side) == []  # one at a time
+    run_now([job], side.broker.mono_ms)
+    assert (answered, flush.done) == ([("a", True)], before + 1)
+    assert flush_jobs(side) == ["flush"]
+    assert answered == [("a", True), ("b", True)]
+    ticket.then(lambda done: answered.append(("late", done)))
+    assert answered[-1] == ("late", True)
+    side.close()
+
+
+def test_a_flush_is_over_when_the_log_is_flushed_too(tmp_path: Path) -> None:
+    """Deferred messages are the log's."""
+    side = Side(tmp_path, level="disk")
+    topic = side.keeper.topic(b"t")
+    topic.channel(b"c")
+    side.turn(1_000)
+    answered: list[bool] = []
+    ticket = side.keeper.publish(topic, [b"later"], 60_000)
+    assert ticket is not None
+    ticket.then(answered.append)
+    assert flush_jobs(side) == ["flush"]
+    side.keeper.end_turn()
+    assert answered == []
+    run_now(side.broker.store.take_jobs(side.broker.mono_ms), side.broker.mono_ms)
+    side.keeper.end_turn()
+    assert answered == [True]
+    side.close()
+
+
+class Failing(Quick):
+    """Its flushes fail when told."""
+
+    broken = False
+
+    def datasync(self, fd: int) -> None:
+        if self.broken:
+            raise StoreError("a flush failed")
+
+
+def test_a_failure_answers_everybody_and_ends_flushing(tmp_path: Path) -> None:
+    files = Failing()
+    side = Side(tmp_path, files=files, level="disk")
+    topic = side.keeper.topic(b"t")
+    side.turn(1_000)
+    answered: list[bool] = []
+    ticket = side.keeper.publish(topic, [b"a"])
+    assert ticket is not None
+    ticket.then(answered.append)
+    files.broken = True
+    assert flush_jobs(side) == ["flush"]
+    assert answered == [False]
+    ticket.then(answered.append)
+    assert answered == [False, False]
+    assert (side.keeper.healthy, side.keeper.error) == (False, "a flush failed")
+    assert side.keeper.flush.due_ms() is None
+    files.broken = False
+    side.broker.close(clean=False)
+
+
+@pytest.mark.parametrize("level", ["os", "disk"])
+def test_a_deleted_topic_is_not_flushed(tmp_path: Path, level: str) -> None:
+    side = Side(tmp_path, level=level)
+    topic = side.keeper.topic(b"t")
+    side.keeper.publish(topic, [b"a"])
+    side.keeper.end_turn()
+    side.keeper.delete(topic)
+    assert side.keeper.flush.next(topic) == 0
+    side.turn(1_000)
+    assert side.keeper.healthy
+    assert not (tmp_path / "queues" / "t").exists() or not list((tmp_path / "queues" / "t").iterdir())
+    side.close()

@@ -1,0 +1,52 @@
+"""Names of files: of any topic and channel, each its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.queueside import Side
+from penstock.broker.nsq.folder import QueueFolder, file_name
+from penstock.config import BrokerConfig
+from penstock.disk.files import Files
+
+
+@given(st.binary(min_size=1, max_size=40), st.binary(min_size=1, max_size=40))
+def test_a_name_is_a_plain_file_name_and_nobody_elses(one: bytes, other: bytes) -> None:
+    name = file_name(one)
+    assert "/" not in name
+    assert "\0" not in name
+    assert name not in (".", "..")
+    assert not name.startswith(".")
+    assert (name == file_name(other)) == (one == other)
+
+
+def test_no_message_gets_an_ordinal_below_a_channels_place(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    topic = side.keeper.topic(b"t")
+    topic.channel(b"c")
+    side.keeper.publish(topic, [b"%d" % n for n in range(9)])
+    side.turn()
+    file = topic.channels[b"c"].source.lanes[0].file
+    file.commit(9)
+    side.turn(1_000)
+    side.broker.close(False)
+    for path in (tmp_path / "queues" / "t").glob("t_*"):
+        path.unlink()
+    folder = QueueFolder(BrokerConfig(data=str(tmp_path)), Files())
+    assert folder.topic_stream(b"t", 0).total >= 9
+    assert folder.topic_stream(b"t", 50).total >= 50
+
+
+def test_a_disk_queue_is_opened_once_and_dropped_with_its_files(tmp_path: Path) -> None:
+    folder = QueueFolder(BrokerConfig(data=str(tmp_path)), Files())
+    queue = folder.backend(b"t:c")
+    assert folder.backend(b"t:c") is queue
+    queue.put(b"x" * 40)
+    queue.close()
+    assert folder.has_backend_files(b"t:c")
+    assert not folder.has_backend_files(b"t")
+    folder.drop_backend(b"t:c")
+    assert not folder.has_backend_files(b"t:c")

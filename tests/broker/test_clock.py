@@ -1,0 +1,70 @@
+"""Time as a broker sees it: a jump of the wall clock moves nothing, a true correction is followed slowly."""
+
+from __future__ import annotations
+
+from penstock.broker.clock import Alarm, BrokerClock
+from penstock.clock import Clock
+
+
+class Jumping(Clock):
+    """A wall clock that somebody sets, and a steady one."""
+
+    def __init__(self) -> None:
+        self.wall_ms, self.steady_ms = 1_700_000_000_000, 5_000
+
+    def now_ms(self) -> int:
+        return self.wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self.steady_ms
+
+    def monotonic_ns(self) -> int:
+        return self.steady_ms * 1_000_000
+
+    def pass_ms(self, ms: int) -> None:
+        self.wall_ms += ms
+        self.steady_ms += ms
+
+
+def test_time_goes_on_with_the_steady_clock() -> None:
+    clock = Jumping()
+    time = BrokerClock(clock)
+    begin = time.now_ms
+    assert (begin, time.mono_ms) == (clock.wall_ms, 5_000)
+    clock.pass_ms(250)
+    assert time.now_ms == begin  # read once a turn
+    time.update()
+    assert (time.now_ms, time.mono_ms, time.now_ns) == (begin + 250, 5_250, (begin + 250) * 1_000_000)
+
+
+def test_a_jump_is_followed_by_a_millisecond_a_second() -> None:
+    for jump in (3_600_000, -3_600_000):
+        clock = Jumping()
+        time = BrokerClock(clock)
+        begin = time.now_ms
+        clock.wall_ms += jump
+        for second in range(1, 6):
+            clock.pass_ms(1_000)
+            time.update()
+            assert time.now_ms == begin + second * 1_000 + second * (1 if jump > 0 else -1)
+
+
+def test_a_small_correction_is_reached() -> None:
+    clock = Jumping()
+    time = BrokerClock(clock)
+    clock.wall_ms += 3
+    for _ in range(10):
+        clock.pass_ms(1_000)
+        time.update()
+    assert time.now_ms == clock.wall_ms
+
+
+def test_the_alarm_keeps_the_earliest() -> None:
+    alarm = Alarm()
+    alarm.set(1_000)
+    alarm.at_latest(2_000)
+    assert alarm.due_ms == 1_000
+    alarm.at_latest(500)
+    assert alarm.due_ms == 500
+    alarm.set(9_000)
+    assert alarm.due_ms == 9_000

@@ -1,0 +1,69 @@
+"""What a consumer could not do: when a message is dead, and where it goes, for groups and for channels."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.queueside import Side
+from penstock.broker.groups import Group
+from penstock.broker.retry import dead_letter_name, is_dead, without_delay
+from penstock.message import ReceivedMessage
+from penstock.wire.record import decode_record
+
+
+@pytest.mark.parametrize(
+    ("times", "asked", "dead"),
+    [(15, None, False), (16, None, True), (15, -1, False), (16, -1, True), (2, 2, True), (1, 2, False), (0, 0, True)],
+)
+def test_when_a_message_is_dead(times: int, asked: int | None, dead: bool) -> None:
+    assert is_dead(Group("g", retry_max=16), times, asked) is dead
+
+
+def test_a_name_of_dead_letters_is_never_too_long() -> None:
+    assert dead_letter_name(b"t", b"c") == b"t.c.dead"
+    assert dead_letter_name(b"t#ephemeral", b"c#tmp") == b"t.c.dead"
+    long = dead_letter_name(b"t" * 60, b"c" * 60)
+    assert (len(long), long[-5:]) == (64, b".dead")
+
+
+def test_a_delay_is_not_inherited() -> None:
+    properties = {"DELAY": "3", "TIMER_DELAY_MS": "1", "TIMER_DELAY_SEC": "1", "TIMER_DELIVER_MS": "1", "KEYS": "k"}
+    assert without_delay(properties) == {"KEYS": "k"}
+
+
+def last(side: Side, topic: bytes) -> ReceivedMessage:
+    queues = side.broker.topics.by_name[topic].queues
+    (queue,) = [queue for queue in queues if queue.max_offset]
+    data = side.broker.store.record_at(queue.entry(queue.max_offset - 1)[0])
+    assert data is not None
+    message = decode_record(data, 0)
+    assert message is not None
+    return message
+
+
+def test_a_group_gives_back_until_the_message_is_dead(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    broker = side.broker
+    placed = broker.put(broker.topic_to_write(b"t"), 0, b"b", {"KEYS": "k"}, born_host=broker.store_host, born_ms=1)
+    assert broker.send_back(placed.physical, "g", 0, 1, "origin") is not None
+    waiting = last(side, b"SCHEDULE_TOPIC_XXXX")
+    assert (waiting.properties["DELAY"], waiting.properties["REAL_TOPIC"]) == ("3", "%RETRY%g")
+    for _ in range(12):
+        side.turn(1_000)
+    again = last(side, b"%RETRY%g")
+    assert (again.body, again.reconsume_times, again.properties["RETRY_TOPIC"]) == (b"b", 1, "t")
+    assert broker.send_back(again.physical_offset, "g", 0, 1, "origin") is not None
+    dead = last(side, b"%DLQ%g")
+    assert (dead.body, dead.reconsume_times, dead.properties["ORIGIN_MESSAGE_ID"]) == (b"b", 2, "origin")
+    assert broker.groups.by_name["g"].sent_back == 2
+    side.close()
+
+
+def test_a_channels_dead_letters_are_its_groups(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    side.broker.retry.bury(b"a.b", b"t", None, b"body", 3)
+    dead = last(side, b"%DLQ%a%2Eb")
+    assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"body", "t")
+    side.close()

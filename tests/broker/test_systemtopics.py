@@ -1,0 +1,33 @@
+"""The topics a broker makes for itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.queueside import Side
+from penstock.broker.systemtopics import is_system_topic
+from penstock.config import BrokerConfig
+
+CONFIG = BrokerConfig(cluster_name="C", broker_name="B")
+
+
+@pytest.mark.parametrize("name", ["TBW102", "RMQ_SYS_anything", "rmq_sys_penstock_done", "C", "B", "C_REPLY_TOPIC"])
+def test_hidden(name: str) -> None:
+    assert is_system_topic(CONFIG, name)
+
+
+@pytest.mark.parametrize("name", ["orders", "%RETRY%g", "B2", "TBW1022"])
+def test_shown(name: str) -> None:
+    assert not is_system_topic(CONFIG, name)
+
+
+def test_they_are_there_after_every_start(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    made = set(side.broker.topics.by_name)
+    assert {b"TBW102", b"SCHEDULE_TOPIC_XXXX", b"rmq_sys_penstock_sinks", b"rmq_sys_penstock_done"} <= made
+    assert all(side.broker.is_system_topic(name.decode()) for name in made)
+    side.reopen(clean=False)
+    assert set(side.broker.topics.by_name) == made
+    side.close()

@@ -1,0 +1,109 @@
+"""The file of the schedule: what a commit leaves, and what is read of a file that is damaged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import StoreError
+from penstock.schedule.file import UNKNOWN, ScheduleFile, key_of, record_of
+
+RECORDS = [(10 + n, n + 1, b"record %d " % n + b"x" * 100) for n in range(50)]  # (due ms, id, record)
+
+
+def filled(folder: Path) -> ScheduleFile:
+    file = ScheduleFile(folder)
+    assert file.open() == []
+    file.commit([(id_ - 1, id_, due_ms, record) for due_ms, id_, record in RECORDS], 50)
+    file.committed(50)
+    return file
+
+
+def held(file: ScheduleFile, begin: bytes = b"") -> list[tuple[int, int, bytes | None]]:
+    return [
+        (int.from_bytes(key[:8]), int.from_bytes(key[8:]), record_of(key, value())) for key, value in file.walk(begin)
+    ]
+
+
+def test_what_is_committed_is_there_after_a_restart(tmp_path: Path) -> None:
+    folder = tmp_path / "schedule"
+    file = filled(folder)
+    file.commit([(60, 3, 0, None), (60, 999, 0, None)], 61)
+    file.committed(61)
+    file.close()
+    assert not file.is_open
+    again = ScheduleFile(folder)
+    again.open()
+    assert (again.position, again.count) == (61, 49)
+    assert held(again) == [entry for entry in RECORDS if entry[1] != 3]
+    assert held(again, key_of(30, 0)) == [entry for entry in RECORDS if entry[0] >= 30]
+    assert (again.due_of(3), again.due_of(4), again.due_of(-1), again.due_of(1 << 63)) == (None, 13, None, None)
+    assert [int.from_bytes(key[8:]) for key in again.keys_from(48)] == [48, 49, 50]
+    again.close()
+
+
+def test_before_the_first_entry_there_is_no_file(tmp_path: Path) -> None:
+    file = ScheduleFile(tmp_path / "schedule")
+    assert (file.is_open, file.position) == (False, UNKNOWN)
+    assert (list(file.walk(b"")), file.keys_from(0), file.due_of(1)) == ([], [], None)
+    assert not (tmp_path / "schedule").exists()
+
+
+def test_the_position_only_grows_but_by_a_cut(tmp_path: Path) -> None:
+    file = filled(tmp_path / "schedule")
+    file.committed(40)
+    assert file.position == 50
+    file.cut(60)
+    assert file.position == 50
+    file.cut(20)
+    assert file.position == 20
+    file.close()
+
+
+def test_a_damaged_file_is_quarantined_and_read(tmp_path: Path) -> None:
+    folder = tmp_path / "schedule"
+    filled(folder).close()
+    data = bytearray((folder / "data.mdb").read_bytes())
+    at = data.index(b"record 20 ")
+    page = at // 4096 * 4096
+    data[page + 10] ^= 0xFF  # the page's own header: LMDB would stumble
+    (folder / "data.mdb").write_bytes(data)
+    again = ScheduleFile(folder)
+    found = again.open()
+    assert set(found) <= {(id_, due_ms, record) for due_ms, id_, record in RECORDS}
+    assert (again.position, again.count) == (UNKNOWN, 0)
+    assert [path.name.partition(".")[0] for path in (tmp_path / "lost+found").iterdir() if path.is_dir()] == [
+        "schedule"
+    ]
+    again.close()
+
+
+def test_a_flipped_bit_of_a_record_is_seen(tmp_path: Path) -> None:
+    folder = tmp_path / "schedule"
+    filled(folder).close()
+    data = bytearray((folder / "data.mdb").read_bytes())
+    data[data.index(b"record 20 ") + 3] ^= 1
+    (folder / "data.mdb").write_bytes(data)
+    again = ScheduleFile(folder)
+    assert again.open() == []
+    damaged = [id_ for _, id_, record in held(again) if record is None]
+    assert damaged == [21]
+    again.close()
+
+
+def test_a_failed_flush_leaves_the_file_in_doubt_a_full_disk_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "schedule"
+    file = filled(folder)
+    assert not file.is_damaged_by(StoreError("No space left on device"))
+    monkeypatch.setattr(ScheduleFile, "_free_bytes", lambda self: 0)
+    assert not file.is_damaged_by(StoreError("Input/output error"))
+    monkeypatch.undo()
+    assert file.is_damaged_by(StoreError("Input/output error"))
+    file.close()
+    again = ScheduleFile(folder)
+    assert len(again.open()) == len(RECORDS)
+    assert (again.position, again.count) == (UNKNOWN, 0)
+    again.close()
