@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock import msgid
 from penstock.errors import WireError
 from penstock.wire.codes import SYS_BORN_IPV6, SYS_COMPRESSED, SYS_STORE_IPV6
 from penstock.wire.record import (
@@ -51,7 +52,7 @@ def test_golden_record() -> None:
     assert (record.born_host, record.store_host) == ("127.0.0.1:40730", "127.0.0.1:10911")
     assert (record.tags, record.keys, record.uniq_key, record.size) == ("TagA", ("k1", "k2"), UNIQ, 187)
     assert (record.born_ms, record.store_ms) == (0x18BCFE5687B, 0x1A1F93A5ACC)
-    assert (record.msg_id, record.offset_msg_id) == (UNIQ, "7F00000100002A9F0000000000000000")
+    assert (record.msg_id, msgid.offset_msg_id) == (UNIQ, "7F00000100002A9F0000000000000000")
     written = encode_record(
         b"TopicA",
         b"hello",

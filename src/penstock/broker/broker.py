@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from penstock import msgid
 from penstock.broker import shapes
 from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
 from penstock.broker.deferred import Deferred, deferred
@@ -120,7 +121,7 @@ class Broker:
         self.now_ms = 0
         self.now_ns = 0
         self.update_time()
-        self.store_host = record.pack_host(f"{config.advertise or config.host}:{max(0, config.remoting_port)}")
+        self.store_host = msgid.pack_host(f"{config.advertise or config.host}:{max(0, config.remoting_port)}")
         self.store = LogStore(
             self.folder,
             StoreOptions(
@@ -538,7 +539,7 @@ class Broker:
             queue_id,
             message.body,
             properties,
-            born_host=record.pack_host(message.born_host),
+            born_host=msgid.pack_host(message.born_host),
             born_ms=message.born_ms,
             flag=message.flag,
             sys_flag=message.sys_flag & ~(SYS_BORN_IPV6 | SYS_STORE_IPV6) | sys_flag,  # the record's own hosts say so

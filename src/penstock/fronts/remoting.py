@@ -18,6 +18,7 @@ from typing import Any
 
 import cython
 
+from penstock import msgid
 from penstock.broker.broker import APPEND_REFUSALS
 from penstock.broker.topics import DEAD_PREFIX, HALF_TOPIC, RETRY_PREFIX, check_topic_name
 from penstock.delivery.waiters import Waiter
@@ -599,7 +600,7 @@ class BrokerSession(RemotingSession):
             ext = {
                 "MSG_REGION": "DefaultRegion",
                 "TRACE_ON": "true",
-                "msgId": record.offset_msg_id(broker.store_host, placed.physical),
+                "msgId": msgid.offset_msg_id(broker.store_host, placed.physical),
                 "queueId": str(queue_id),
                 "queueOffset": str(placed.queue_offset),
                 "transactionId": properties.get("UNIQ_KEY", ""),
@@ -643,7 +644,7 @@ class BrokerSession(RemotingSession):
         if self.oneway:
             return
         places = [at for physical, n in stored.parts for at in self.store.positions(physical, n)]
-        ids = ",".join(record.offset_msg_id(self.broker.store_host, at) for at in places)
+        ids = ",".join(msgid.offset_msg_id(self.broker.store_host, at) for at in places)
         ext = {
             "MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "msgId": ids,
             "queueId": str(stored.queue_id), "queueOffset": str(stored.queue_offset),
@@ -1046,7 +1047,7 @@ class BrokerFront:
 
     def session(self, remote: str, wake: Callable[[], None]) -> BrokerSession:
         """The session of a new connection from `address:port`."""
-        session = BrokerSession(self, remote, wake, record.pack_host(remote))
+        session = BrokerSession(self, remote, wake, msgid.pack_host(remote))
         self.sessions.add(session)
         return session
 

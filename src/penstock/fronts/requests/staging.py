@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from penstock import msgid
 from penstock.broker.clients import Peer
 from penstock.broker.sinks import LAYOUT_TOPICS_MAX, SINK_TOPIC
 from penstock.broker.staging import Wanted
 from penstock.errors import Refused, StoreError
 from penstock.fronts.requests.calls import Answer, Calls
-from penstock.wire import record
 from penstock.wire.codes import RequestCode, read_fields
 from penstock.wire.remoting import RemotingCommand
 
@@ -39,7 +39,7 @@ class StageCalls(Calls):
             return request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator}, body=body)
         number, known = staging.open_token(
             sink, query, run, fields["coordinator"] or "", fields["token"], -1 if fields["batch"] is None else fields["batch"],
-            record.pack_host(session.remote), reset=bool(fields["reset"]), once=bool(fields["once"]),
+            msgid.pack_host(session.remote), reset=bool(fields["reset"]), once=bool(fields["once"]),
         )  # fmt: skip
         ext = {"number": str(number), "batch": str(known.last), "coordinator": known.coordinator}
         return request.reply(ext=ext)
