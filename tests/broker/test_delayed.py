@@ -10,7 +10,7 @@ import penstock
 from penstock import Admin, Message, Producer, PushConsumer
 from penstock.broker import delayed
 from penstock.errors import BrokerRefused, NoRoute
-from penstock.fronts import queuecalls
+from penstock.fronts.requests import queues as queuecalls
 from penstock.testing import Broker
 
 HOUR_MS = 3_600_000
