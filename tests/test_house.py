@@ -58,8 +58,6 @@ DEBTS = {
     "penstock.fronts.nsqcommands._identify": {"lines of the function": 82},
     "penstock.fronts.remoting": {"lines of the module": 1135},
     "penstock.fronts.remoting.BrokerSession": {"lines of the class": 785, "methods of the class": 36},
-    "penstock.log.recovery._Recoverer": {"lines of the class": 561, "methods of the class": 37},
-    "penstock.log.store.read": {"lines of the function": 90},
     "penstock.schedule.Schedule": {"lines of the class": 480, "methods of the class": 34},
     "penstock.wire.header.HeaderScan": {"lines of the class": 425},
     "penstock.wire.record.encode_record": {"parameters": 14},
@@ -123,7 +121,7 @@ def test_the_compiled_list_is_true() -> None:
     assert sorted(listed) == listed
     # octets and words have a .pxd because compiled modules take what is in them from C, never from a compiled twin.
     declared = {".".join(p.relative_to(ROOT / "src").with_suffix("").parts) for p in SRC.rglob("*.pxd")}
-    assert declared - {"penstock.octets", "penstock.words"} <= set(listed)
+    assert declared - {"penstock.octets", "penstock.words", "penstock.log.status"} <= set(listed)
     pure = os.environ.get("PENSTOCK_PURE") == "1"
     for name in listed:
         file = str(importlib.import_module(name).__file__)
