@@ -50,8 +50,6 @@ DEBTS = {
     "penstock.delivery.channel.__init__": {"parameters": 9},
     "penstock.disk.diskqueue.DiskQueue": {"lines of the class": 470, "methods of the class": 35},
     "penstock.disk.diskqueue.__init__": {"parameters": 9},
-    "penstock.disk.readyqueue": {"lines of the module": 910},
-    "penstock.disk.readyqueue.ReadySegment": {"lines of the class": 430, "methods of the class": 35},
     "penstock.fronts.http.NsqHttp": {"methods of the class": 34},
     "penstock.fronts.nsq": {"lines of the module": 719},
     "penstock.fronts.nsq.NsqSession": {"lines of the class": 591, "methods of the class": 41},

@@ -40,7 +40,8 @@ from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.nsqdata import ChannelEntry, TopicEntry, read_nsqd_dat, row, write_rows
-from penstock.disk.readyqueue import FULL, Pool, ReadyQueue, mark_of
+from penstock.disk.readyqueue import Pool, ReadyQueue, mark_of
+from penstock.disk.readysegment import FULL
 from penstock.errors import DiskFull, Refused, StoreError
 from penstock.log.durability import Job, run_now
 
