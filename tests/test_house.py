@@ -48,8 +48,6 @@ DEBTS = {
     "penstock.broker.staging.open_token": {"parameters": 9},
     "penstock.broker.topics.create": {"parameters": 10},
     "penstock.delivery.channel.__init__": {"parameters": 9},
-    "penstock.disk.diskqueue.DiskQueue": {"lines of the class": 470, "methods of the class": 35},
-    "penstock.disk.diskqueue.__init__": {"parameters": 9},
     "penstock.fronts.http.NsqHttp": {"methods of the class": 34},
     "penstock.fronts.nsq": {"lines of the module": 719},
     "penstock.fronts.nsq.NsqSession": {"lines of the class": 591, "methods of the class": 41},

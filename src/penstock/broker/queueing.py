@@ -465,7 +465,7 @@ class Queueing:
                 max_bytes_per_file=config.max_bytes_per_file,
                 sync_every=config.sync_every,
                 sync_timeout_ms=config.sync_timeout_ms,
-                payload_bytes_max=config.max_msg_size + 26,
+                payload_bytes=(26, config.max_msg_size + 26),
             )
         return found
 
