@@ -20,7 +20,8 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable
+import ssl
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -104,9 +105,35 @@ class Role(Protocol):
 
     def update_time(self) -> None: ...
     def end_turn(self) -> None: ...
-    def take_jobs(self) -> list[Any]: ...
+    def take_jobs(self) -> Sequence[Job]: ...
     def tick(self) -> int: ...
     def next_due_ms(self) -> int | None: ...
+
+
+class Job(Protocol):
+    """What blocks: `run` in a thread, then `finish` on the loop."""
+
+    kind: str
+
+    def run(self) -> None: ...
+    def finish(self, error: BaseException | None, mono_ms: int) -> None: ...
+
+
+class Session(Protocol):
+    """One peer of a front: bytes in, bytes out, no socket.
+
+    `need` is the size of a frame that is not complete. It may have more: `full` (enough answered for now), `closing` (what
+    `take` gives is its last word), `eof`, `congested`, `beats`.
+    """
+
+    need: int
+
+    def feed(self, owner: bytearray, total: int) -> int: ...
+    def take(self) -> bytes: ...
+    def lost(self) -> None: ...
+
+
+MakeSession = Callable[[str, Callable[[], None]], Session]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -117,9 +144,7 @@ class Connection(asyncio.BufferedProtocol):
         "_reading", "_refusal", "_stopped", "dirty", "heard_ms", "make", "remote", "session", "transport",
     )  # fmt: skip
 
-    def __init__(
-        self, net: Net, make: Callable[[str, Callable[[], None]], Any], *, protocol: str = "", refusal: bytes = b""
-    ) -> None:
+    def __init__(self, net: Net, make: MakeSession, *, protocol: str = "", refusal: bytes = b"") -> None:
         self._net = net
         self.make = make
         self._protocol = protocol  # of a peer that connected to us
@@ -136,7 +161,7 @@ class Connection(asyncio.BufferedProtocol):
         self._full_ms = 0
         self._ending = False
         self.dirty = False
-        self.transport: Any = None
+        self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -333,7 +358,7 @@ class Connection(asyncio.BufferedProtocol):
         if getattr(session, "closing", False) and not self._ending:
             self._end(transport)
 
-    def _look_at_owed(self, transport: Any) -> None:
+    def _look_at_owed(self, transport: asyncio.Transport) -> None:
         """Count what the peer has not taken yet; close it when there is no memory for so slow a reader."""
         net = self._net
         owed: int = transport.get_write_buffer_size()
@@ -343,7 +368,7 @@ class Connection(asyncio.BufferedProtocol):
             net.refuse("memory", self.remote)
             self.close()
 
-    def _end(self, transport: Any) -> None:
+    def _end(self, transport: asyncio.Transport) -> None:
         """The session has said its last word. The peer may be in the middle of a sentence: it is heard out, or the word
         would be lost with the reset that unread bytes cause; the next sweep closes for good.
         """
@@ -398,8 +423,8 @@ class Connection(asyncio.BufferedProtocol):
 class Net:
     """The loop side of one role: listeners, turns, one timer, and the threads that jobs run in."""
 
-    def __init__(self, role: Any, limits: Limits | None = None) -> None:
-        self.role: Role = role
+    def __init__(self, role: Role, limits: Limits | None = None) -> None:
+        self.role = role
         self.limits = limits or Limits()
         self.memory_bytes_max = self.limits.memory_bytes
         self.waiting_bytes = 0  # of unfinished large frames and of answers that peers have not taken
@@ -427,7 +452,7 @@ class Net:
     async def listen(
         self,
         listener: socket.socket,
-        make: Callable[[str, Callable[[], None]], Any],
+        make: MakeSession,
         protocol: str,
         *,
         refusal: bytes = b"",
@@ -435,7 +460,9 @@ class Net:
         """Accept connections on a bound socket; `refusal` is what one too many is told."""
         await self.serve(listener, lambda: Connection(self, make, protocol=protocol, refusal=refusal))
 
-    async def serve(self, listener: socket.socket, protocol: Callable[[], Any], tls: Any = None) -> None:
+    async def serve(
+        self, listener: socket.socket, protocol: Callable[[], Any], tls: ssl.SSLContext | None = None
+    ) -> None:
         """The same for connections of another kind: they have what `Connection` has of `flush`, `expired` and `close`,
         and put themselves into `connections`."""
         listener.listen(BACKLOG)  # uvloop would pass over the error of a port that somebody else listens on already
@@ -444,7 +471,7 @@ class Net:
             create = self.loop.create_unix_server
         self._servers.append(await create(protocol, sock=listener, backlog=BACKLOG, ssl=tls))
 
-    async def connect(self, host: str, port: int, make: Callable[[str, Callable[[], None]], Any]) -> Connection:
+    async def connect(self, host: str, port: int, make: MakeSession) -> Connection:
         """Open a connection of our own. OSError when nobody listens there."""
         _, connection = await self.loop.create_connection(lambda: Connection(self, make), host, port)
         return connection
@@ -587,7 +614,7 @@ class Net:
             self._jobs += 1
             thread.submit(self._run, job)
 
-    def _run(self, job: Any) -> None:
+    def _run(self, job: Job) -> None:
         error: BaseException | None = None
         try:
             job.run()
@@ -598,7 +625,7 @@ class Net:
         except RuntimeError:
             return  # the loop was closed under a job that nobody waits for any more
 
-    def _finish(self, job: Any, error: BaseException | None) -> None:
+    def _finish(self, job: Job, error: BaseException | None) -> None:
         self._jobs -= 1
         role = self.role
         try:

@@ -23,6 +23,7 @@ from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
 from penstock.log.checksums import Checksums
 from penstock.log.draft import Draft
+from penstock.octets import Readable
 
 if cython.compiled:
     from cython.cimports.penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64
@@ -41,7 +42,7 @@ BLANK = 0
 BAD = -1
 
 
-def measure(b: Any, at: int, room: int, physical: int) -> int:
+def measure(b: Readable, at: int, room: int, physical: int) -> int:
     """The size of the record at b[at:], of which `room` bytes may be looked at; BLANK (0) or BAD (-1).
 
     A record is taken for one when its magic, its own physical offset and all its lengths agree.
@@ -78,7 +79,7 @@ def measure(b: Any, at: int, room: int, physical: int) -> int:
     return total
 
 
-def body_holds(b: Any, at: int) -> bool:
+def body_holds(b: Readable, at: int) -> bool:
     """Whether the body of a measured record has the sum it names. An empty one has none."""
     sys = be32(b, at + 36)
     q = at + 84

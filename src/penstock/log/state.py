@@ -8,6 +8,7 @@ truth; `dispatch` derives everything else from it, the same way for live traffic
 from __future__ import annotations
 
 import re
+from mmap import mmap
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -305,7 +306,7 @@ class LogState:
         """Refuse appends with this `status`, or take them again (0), as far as health allows."""
         self.refusal = why if self.healthy and self.is_open else status.NOT_WRITABLE
 
-    def set_live(self, page: Any) -> None:
+    def set_live(self, page: mmap) -> None:
         """The page whose bytes from 16 on say how far the log goes, and how far it is about to."""
         self._live_page = page
         self._live = address(page)

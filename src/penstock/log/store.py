@@ -10,8 +10,6 @@ What it consists of stands in `state`, the other ways to find a message in `look
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from typing import Any
-
 import cython
 
 from penstock.errors import DiskFull
@@ -22,6 +20,7 @@ from penstock.log.lookup import Lookup
 from penstock.log.reading import ReadResult
 from penstock.log.recovery import Recovery, recover
 from penstock.log.upkeep import Upkeep
+from penstock.octets import Readable
 
 if cython.compiled:
     from cython.cimports.penstock.log import status
@@ -74,7 +73,7 @@ class LogStore(Lookup):
         put64(self._live, 16, self.log.end)
         return status.OK
 
-    def append_batch(self, d: Draft, b: Any, pos: int, end: int) -> int:
+    def append_batch(self, d: Draft, b: Readable, pos: int, end: int) -> int:
         """Append each message of a RocketMQ batch body b[pos:end] with the draft's other fields: all or none, in one
         segment.
 
@@ -118,7 +117,7 @@ class LogStore(Lookup):
         put64(self._live, 16, self.log.end)
         return count
 
-    def _weigh(self, d: Draft, b: Any, pos: int, end: int) -> int:
+    def _weigh(self, d: Draft, b: Readable, pos: int, end: int) -> int:
         """How many messages b[pos:end] holds, or minus a status; the draft's size is what they take in the log."""
         e = self._element
         self._take_over(d)
@@ -168,7 +167,7 @@ class LogStore(Lookup):
         e.tail_pos = d.tail_pos
         e.tail_len = d.tail_len
 
-    def _next_element(self, b: Any, p: int, end: int) -> int:
+    def _next_element(self, b: Readable, p: int, end: int) -> int:
         """Let the element draft be the batch's message at p; ILLEGAL when its lengths do not add up."""
         e = self._element
         if end - p < 22:
