@@ -21,12 +21,13 @@ import logging
 import os
 import socket
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.errors import StoreError, WireError
+from penstock.errors import WireError
+from penstock.faults import Faults
 
 log = logging.getLogger("penstock.net")
 
@@ -40,8 +41,6 @@ SWEEP_MS = 5_000
 TICK_MS_MAX = 1_000
 BACKLOG = 1024
 BACKLOG_BYTES_MAX = 1 << 20  # with no memory left for connections, one that owes its peer more than this is closed
-FAULTS_IN_A_ROW_MAX = 20
-FAULT_LOG_MS = 10_000
 
 
 @dataclass(frozen=True)
@@ -56,45 +55,6 @@ class Limits:
     def memory_bytes(self) -> int:
         """The bound in bytes."""
         return self.memory_bytes_max or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
-
-
-class Faults:
-    """Exceptions of steps that every turn or tick takes: reported, and the other steps go on.
-
-    A failing disk is a state that may end (rule P8), so it never stops the process. Any other exception that the same
-    step raises `FAULTS_IN_A_ROW_MAX` times in a row does: `stop` is called with a sentence.
-    """
-
-    def __init__(self, stop: Callable[[str], None]) -> None:
-        self.stop = stop
-        self.count = 0  # since the start
-        self.failing: dict[str, str] = {}  # step → what it raised last time
-        self._in_a_row: dict[str, int] = {}
-        self._failed: set[str] = set()  # in this round
-        self._logged_ms: dict[str, int] = {}
-
-    def report(self, step: str, error: BaseException, mono_ms: int) -> None:
-        """A step raised."""
-        self.count += 1
-        self._failed.add(step)
-        self.failing[step] = f"{step}: {error or type(error).__name__}"
-        if mono_ms - self._logged_ms.get(step, -FAULT_LOG_MS) >= FAULT_LOG_MS:
-            self._logged_ms[step] = mono_ms
-            disk = isinstance(error, StoreError)
-            log.error("failed step=%s error=%s", step, error, exc_info=None if disk else error)
-        if isinstance(error, StoreError):
-            return
-        count = self._in_a_row[step] = self._in_a_row.get(step, 0) + 1
-        if count == FAULTS_IN_A_ROW_MAX:
-            self.stop(f"{step} failed {count} times in a row: {error!r}")
-
-    def settle(self, steps: Iterable[str]) -> None:
-        """All these steps were taken: those that did not raise are well again."""
-        for step in steps:
-            if step not in self._failed:
-                self.failing.pop(step, None)
-                self._in_a_row.pop(step, None)
-        self._failed.clear()
 
 
 class Role(Protocol):
