@@ -53,6 +53,10 @@ class FailingFiles(Files):
         return found
 
 
+def _nsq(server: Any) -> Any:
+    return next(front for front in server._process.fronts if front.name == "nsq")
+
+
 def http(broker: Broker, path: str, body: bytes | None = None) -> tuple[int, bytes]:
     request = urllib.request.Request(f"http://{broker.http}{path}", data=body)
     try:
@@ -412,9 +416,9 @@ def test_sessions_of_closed_connections_are_let_go_of() -> None:
             assert peer.ask(b"PUB jobs\n" + sized(b"x")) == b"OK"
             peer.close()
         deadline = time.monotonic() + 60
-        while broker.call(lambda server: len(server._process.nsq.sessions)):
+        while broker.call(lambda server: len(_nsq(server).sessions)):
             assert time.monotonic() < deadline
-        assert broker.call(lambda server: len(server._process.nsq._due)) == 0
+        assert broker.call(lambda server: len(_nsq(server)._due)) == 0
 
 
 def test_the_log_says_who_came_and_went(caplog: pytest.LogCaptureFixture) -> None:

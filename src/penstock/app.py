@@ -32,11 +32,15 @@ from penstock.fronts.flags import LEVELS, broadcast_address, join, set_log_level
 from penstock.net import Limits, Net
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
+    import ssl
+
+    from penstock.fronts.front import Front
     from penstock.fronts.http import NsqHttp
     from penstock.fronts.lookupd import Lookupd
     from penstock.fronts.namesrv import NameServer
-    from penstock.fronts.remoting import BrokerFront, RemotingSession
+    from penstock.fronts.remoting.session import RemotingSession
     from penstock.httpd import Httpd
+    from penstock.log.consumequeue import ConsumeQueue
     from penstock.registration.announce import Announcer
     from penstock.registration.registrar import Registrar, RouteNeighbour
     from penstock.wire.remoting import RemotingCommand
@@ -45,8 +49,8 @@ log = logging.getLogger("penstock.app")
 
 JOBS_EVERY_MS = 5
 FAULT_RETRY_MS = 200
-TURN_STEPS = ("staging", "pulls", "channels", "flushes", "tables", "registration")
-TICK_STEPS = ("broker timer", "remoting timer", "NSQ timer", "name server timer", "registration timer")
+TURN_STEPS = ("staging", "channels", "flushes", "tables", "registration")
+TICK_STEPS = ("broker timer", "name server timer", "registration timer")
 
 
 class Process:
@@ -61,12 +65,10 @@ class Process:
         self.clock = clock
         self.mono_ms = clock.monotonic_ms()
         self.broker: Broker | None = None
-        self.front: BrokerFront | None = None
+        self.fronts: list[Front] = []
         self.name_server: NameServer | None = None
         self.neighbour: RouteNeighbour | None = None
-        self.nsq: Any = None  # NsqFront
         self.announcer: Announcer | None = None
-        self._flush_seen: tuple[int, bool] = (0, True)
         self._jobs_due_ms = 0
 
     def update_time(self) -> None:
@@ -76,43 +78,36 @@ class Process:
             self.mono_ms = self.clock.monotonic_ms()
             return
         broker.update_time()
-        self.mono_ms = mono_ms = broker.mono_ms
+        self.mono_ms = broker.mono_ms
         broker.store.begin_turn(broker.now_ms)
-        if self.front is not None:
-            self.front.blocked = broker.store.blocked(mono_ms)
-        if self.nsq is not None:
-            self.nsq.update_time()
+        for front in self.fronts:
+            front.begin_turn()
 
     def end_turn(self) -> None:
         """The last thing before answers are written: wake held pulls, save what must be saved, hold what must wait."""
-        broker, front, report, mono_ms = self.broker, self.front, self.faults.report, self.mono_ms
+        broker, report, mono_ms = self.broker, self.faults.report, self.mono_ms
         if broker is None:
             return
         try:
             broker.staging.lift()
         except Exception as error:
             report("staging", error, mono_ms)
-        queueing, arrived = broker.queueing, broker.store.arrived
+        news: list[ConsumeQueue] = []
         try:
-            if front is not None:
-                self._end_remoting(broker, front)
-            else:
-                broker.store.arrived = []
-                for queue in arrived:
-                    queue.arrived = False
-        except Exception as error:
-            report("pulls", error, mono_ms)
-        try:
-            if arrived:
-                queueing.arrived(arrived)
-            queueing.end_turn()
+            self._end_channels(broker, news)
         except Exception as error:
             report("channels", error, mono_ms)
+        for front in self.fronts:
+            try:
+                front.end_turn(news)
+            except Exception as error:
+                report(front.name, error, mono_ms)
         try:
-            if self.nsq is not None:
-                self.nsq.flushed()
-            if front is not None and broker.store.arrived:  # dead letters, say
-                front.pump()
+            if broker.stored:
+                if broker.store.healthy:
+                    broker.stored.settle(broker.store.flushed_position)
+                else:
+                    broker.stored.fail()
         except Exception as error:
             report("flushes", error, mono_ms)
         try:
@@ -128,17 +123,21 @@ class Process:
         except Exception as error:
             report("registration", error, mono_ms)
         if self.faults.failing:
-            self.faults.settle(TURN_STEPS)
+            self.faults.settle((*TURN_STEPS, *(front.name for front in self.fronts)))
 
-    def _end_remoting(self, broker: Broker, front: BrokerFront) -> None:
-        front.seal()  # before a flush is looked at: if that one failed, these answers fail with it
-        if front.waits_for_flush:
-            flush = (broker.store.flushed_position, broker.store.healthy)
-            if flush != self._flush_seen:
-                self._flush_seen = flush
-                front.flushed()
-        if broker.store.arrived or broker.holds.count:
-            front.pump()
+    def _end_channels(self, broker: Broker, news: list[ConsumeQueue]) -> None:
+        """Give the channels what came; `news` gets every message queue with something new, dead letters' too."""
+        store, queueing = broker.store, broker.queueing
+        while True:
+            arrived, store.arrived = store.arrived, []
+            for queue in arrived:
+                queue.arrived = False
+            news += arrived
+            if arrived:
+                queueing.arrived(arrived)
+            queueing.end_turn()
+            if not store.arrived:
+                return
 
     def take_jobs(self) -> list[Any]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
@@ -157,17 +156,15 @@ class Process:
         """Everything that is due; when something will be again."""
         mono_ms = self.mono_ms
         announcer = self.announcer
-        timers: tuple[Callable[[], int | None] | None, ...] = (
-            None if self.broker is None else self.broker.tick,
-            None if self.front is None else self.front.tick,
-            None if self.nsq is None else self.nsq.tick,
-            None if self.name_server is None else partial(self.name_server.tick, mono_ms),
-            partial(self._tick_registration, announcer),
-        )
+        timers: list[tuple[str, Callable[[], int | None]]] = []
+        if self.broker is not None:
+            timers.append(("broker timer", self.broker.tick))
+        timers += [(f"{front.name} timer", front.tick) for front in self.fronts]
+        if self.name_server is not None:
+            timers.append(("name server timer", partial(self.name_server.tick, mono_ms)))
+        timers.append(("registration timer", partial(self._tick_registration, announcer)))
         due_ms = mono_ms + 60_000
-        for step, timer in zip(TICK_STEPS, timers, strict=True):
-            if timer is None:
-                continue
+        for step, timer in timers:
             try:
                 due = timer()
             except Exception as error:
@@ -176,7 +173,7 @@ class Process:
             if due is not None and due < due_ms:
                 due_ms = due
         if self.faults.failing:
-            self.faults.settle(TICK_STEPS)
+            self.faults.settle((*TICK_STEPS, *(f"{front.name} timer" for front in self.fronts)))
         return due_ms
 
     def _tick_registration(self, announcer: Announcer | None) -> int | None:
@@ -369,7 +366,7 @@ class Server:
         process, bound = self._process, self._bound
         if "registry" in bound:
             from penstock.fronts.namesrv import NameServer
-            from penstock.fronts.remoting import RemotingSession
+            from penstock.fronts.remoting.session import RemotingSession
 
             process.name_server = NameServer(
                 Path(config.data) / "namesrv", files=self._files, foreign_addresses=config.foreign_addresses
@@ -413,28 +410,40 @@ class Server:
             http = await self._start_http(net, stack, config, broker, tls)
         await self._start_announcer(stack, config, broker, http, lookupd)
         if "nsq" in bound:
-            from penstock.fronts.nsq import TOO_MANY, NsqFront
-
-            process.nsq = NsqFront(broker)
-            process.nsq.tls_context = tls
-            if http is not None:
-                http.rejections["nsq"] = process.nsq.rejected
-            if config.auth_http_address:
-                from penstock.authority import Authority
-
-                authority = Authority(config, net.begin)
-                process.nsq.ask_authority = authority.ask
-                stack.push_async_callback(authority.close)
-            await net.listen(bound["nsq"], process.nsq.session, "nsq", refusal=TOO_MANY)
+            await self._start_nsq(net, stack, config, broker, http, tls)
         if "remoting" in bound:
             await self._start_remoting(net, stack, config, broker)
 
+    def add_front(self, front: Front, http: NsqHttp | None = None) -> None:
+        """Let a protocol have its part of each turn; `net.listen(listener, front.session, front.name)` opens its door."""
+        self._process.fronts.append(front)
+        if http is not None:
+            http.rejections[front.name] = front.rejected
+
+    async def _start_nsq(
+        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, http: NsqHttp | None,
+        tls: ssl.SSLContext | None,
+    ) -> None:  # fmt: skip
+        from penstock.fronts.nsq import TOO_MANY, NsqFront
+
+        front = NsqFront(broker)
+        front.tls_context = tls
+        self.add_front(front, http)
+        if config.auth_http_address:
+            from penstock.authority import Authority
+
+            authority = Authority(config, net.begin)
+            front.ask_authority = authority.ask
+            stack.push_async_callback(authority.close)
+        await net.listen(self._bound["nsq"], front.session, front.name, refusal=TOO_MANY)
+
     async def _start_remoting(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker) -> None:
-        from penstock.fronts.remoting import BrokerFront
+        from penstock.fronts.remoting.front import BrokerFront
         from penstock.registration.registrar import Registrar, Registration, RouteNeighbour
 
         process = self._process
-        front = process.front = BrokerFront(broker)
+        front = BrokerFront(broker)
+        self.add_front(front)
         if config.advertise:
             self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
         await net.listen(self._bound["remoting"], front.session, "remoting")
@@ -510,8 +519,8 @@ class Server:
         """Tell nsqlookupds of our topics, if we speak NSQ at all."""
         if "nsq" not in self._bound:
             return
-        from penstock.fronts.site import NSQ_VERSION
         from penstock.registration.announce import Announcer
+        from penstock.wire.names import NSQD_VERSION
 
         identity = {
             "broadcast_address": broadcast_address(config),
@@ -520,7 +529,7 @@ class Server:
             "tcp_port": config.broadcast_tcp_port or config.nsq_port,
             "topology_region": config.topology_region,
             "topology_zone": config.topology_zone,
-            "version": NSQ_VERSION,
+            "version": NSQD_VERSION,
         }
         announcer = self._process.announcer = Announcer(
             broker, identity, neighbour=lookupd, remote=self.addresses["nsq"]
@@ -532,7 +541,7 @@ class Server:
             http.lookups_changed = lambda: announcer.set_peers(http.lookups)
         stack.push_async_callback(announcer.close)
 
-    async def _listen_vip(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, front: BrokerFront) -> None:
+    async def _listen_vip(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, front: Front) -> None:
         """Old Java clients send to the port two below (rocketmq.md §2.1); where it is taken they are on their own."""
         if self._broker_config is None or self._broker_config.remoting_port <= 2:
             return

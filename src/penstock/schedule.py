@@ -36,12 +36,12 @@ import lmdb
 from penstock.errors import StoreError
 from penstock.lmdbfile import Damaged, LmdbFile, Tree
 from penstock.message import ReceivedMessage
+from penstock.wire.names import SCHEDULE_TOPIC as LEVEL_TOPIC
+from penstock.wire.names import TIMER_TOPIC as TIMER_TOPIC
 from penstock.wire.record import decode_record
 
 log = logging.getLogger("penstock.schedule")
 
-LEVEL_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-TIMER_TOPIC = b"rmq_sys_wheel_timer"
 COMMIT_MS = 100
 COMMIT_COUNT = 10_000
 MAP_SIZE = 64 << 20

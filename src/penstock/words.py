@@ -70,3 +70,102 @@ UTF8_NEXT_MASK = 0x3F
 
 # Answers of one turn
 TURN_BYTES_MAX = 2_097_152  # of one connection; what else it asks waits until these are written
+TURN_BYTES_KEPT = 262_144  # of an outbox: a larger buffer is given back once it was taken
+OUTBOX_BYTES_MIN = 1_024
+
+# Characters with a meaning in the texts that are read and written in place
+TAB = 9
+LINE_FEED = 10
+CARRIAGE_RETURN = 13
+FORM_FEED = 12
+BACKSPACE = 8
+SPACE = 32
+LOWER_CASE = 32  # the bit that makes a letter small
+QUOTE = 34
+COMMA = 44
+MINUS = 45
+POINT = 46
+SLASH = 47
+DIGIT_0 = 48
+DIGIT_9 = 57
+COLON = 58
+BACKSLASH = 92
+BRACE = 123
+BRACE_END = 125
+TEN = 10  # the base of decimal digits
+HEX_DIGIT_MAX = 15
+HEX_LETTERS = 87  # what a small letter is above its value as a digit
+HEX_CAPITALS = 55
+DECIMAL_BYTES_MAX = 20  # of a 64-bit number with its sign
+PHYSICAL_DIGITS = 16  # of a place in the log, in hexadecimal
+
+# Requests and answers of RocketMQ that the hot path knows; wire.codes has all
+SEND_MESSAGE = 10
+PULL_MESSAGE = 11
+SEND_MESSAGE_V2 = 310
+SEND_BATCH_MESSAGE = 320
+LITE_PULL_MESSAGE = 361
+FLAG_RESPONSE = 1
+FLAG_ONEWAY = 2
+PERM_WRITE = 2
+PERM_READ = 4
+SYS_TRANSACTION = 0xC  # the two bits that make a message half, committed or rolled back
+PULL_COMMIT_OFFSET = 1
+PULL_SUSPEND = 2
+PULL_SUBSCRIPTION = 4
+
+# Limits of messages and pulls
+PULL_BYTES_MAX = 4_194_304
+PULL_BYTES = 262_144  # of a pull that does not say how many
+PULL_COUNT_MAX = 65_536
+PULL_COUNT = 32
+HOLD_MS_MAX = 120_000
+FLUSH_MS_MAX = 5_000  # rocketmq.md §7: then code 10
+
+# Levels of a topic
+LEVEL_OS = 0
+LEVEL_DISK = 1
+LEVEL_MEMORY = 2
+
+# Separators of a properties text
+NAME_END = 1
+PROPERTY_END = 2
+
+# NSQ: frames, lines, sessions (nsq.md §2 to §5)
+RESPONSE = 0
+ERROR = 1
+MESSAGE = 2
+FRAME_HEAD_BYTES = 8  # size and type
+TYPE_AT = 4
+STAMP_AT = 8
+ATTEMPTS_AT = 16
+ID_AT = 18
+BODY_AT = 34
+ID_BYTES = 16
+SIZE_BYTES = 4  # of what stands before a body
+MAGIC_BYTES = 4
+VERB_BYTES = 3  # of FIN, PUB and RDY
+MPUB_BYTES = 4
+LINE_BYTES_MAX = 4_096
+OK_BYTES = 10  # of the frame that says OK
+MESSAGE_BYTES_MIN = 5  # of one in an MPUB: its size, and a byte
+INIT = 0
+SUBSCRIBED = 3
+CLOSING = 4
+ATTEMPTS_MAX = 65_535  # two bytes in a frame
+
+# Deliveries to a channel's consumers
+DONE = 0
+NOT_IN_FLIGHT = 1
+NOT_OWNER = 2
+FREE = 0  # states of a slot
+IN_FLIGHT = 1
+WAITING = 2
+DEFERRED = 3
+SHARE_MIN = 4  # messages for one consumer before it is the next one's turn
+SHARE_MAX = 256
+BEHIND_MAX = 1_024  # messages that one which comes again waits behind
+OUT_BYTES_MAX = 8_388_608  # a consumer has not read yet: then it gets no more
+PERCENT = 100
+REFILL_MAX = 256  # messages that a memory queue takes back from its files at once
+SLOTS_MIN = 16

@@ -44,7 +44,7 @@ from penstock.broker.topics import (
 from penstock.broker.transactions import Transactions
 from penstock.clock import Clock
 from penstock.config import BrokerConfig
-from penstock.delivery.waiters import Waiters
+from penstock.delivery.waiters import Positions, Waiters
 from penstock.disk.files import Files
 from penstock.disk.tables import load, replace, save
 from penstock.errors import DiskFull, Refused, StoreError
@@ -163,7 +163,8 @@ class Broker:
         self.offsets = OffsetTable()
         self.clients = ClientTable()
         self.locks = QueueLocks()
-        self.holds = Waiters()
+        self.holds = Waiters()  # pulls, by message queue
+        self.stored = Positions()  # answers, by position of the log
         self.stats = Stats(self.counters)
         self._tell: Callable[[ConsumerGroup], None] = lambda group: None
         self._draft = Draft()
@@ -274,7 +275,7 @@ class Broker:
         """Hidden in lists of topics, not to be deleted."""
         config = self.config
         return name.lower().startswith("rmq_sys_") or name in (
-            "TBW102", "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX",
+            TEMPLATE_TOPIC.decode(), "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", SCHEDULE_TOPIC.decode(),
             "TRANS_CHECK_MAX_TIME_TOPIC", config.cluster_name, config.broker_name,
             f"{config.cluster_name}_REPLY_TOPIC",
         )  # fmt: skip

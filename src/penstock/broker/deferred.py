@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from penstock.broker.topics import TIMER_TOPIC
 from penstock.message import ReceivedMessage
+from penstock.wire.names import RESERVED_PREFIX as RESERVED_PREFIX
 
 TOPIC_PROPERTY = "PENSTOCK_QUEUE"
 CHANNEL_PROPERTY = "PENSTOCK_CHANNEL"
@@ -22,7 +23,6 @@ STAMP_PROPERTY = "PENSTOCK_STAMP"  # where the id is not the timestamp
 RESERVED = frozenset(
     (TOPIC_PROPERTY, CHANNEL_PROPERTY, ID_PROPERTY, ATTEMPTS_PROPERTY, LANE_PROPERTY, PLACE_PROPERTY, STAMP_PROPERTY)
 )
-RESERVED_PREFIX = "PENSTOCK_"
 AGAIN_LANE = -1  # the lane of messages deferred before, whatever its number is
 
 

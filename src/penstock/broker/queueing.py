@@ -44,6 +44,7 @@ from penstock.disk.readyqueue import Pool, ReadyQueue, mark_of
 from penstock.disk.readysegment import FULL
 from penstock.errors import DiskFull, Refused, StoreError
 from penstock.log.durability import Job, run_now
+from penstock.wire.names import EPHEMERAL, NSQD_VERSION
 
 if TYPE_CHECKING:
     from penstock.broker.broker import Broker
@@ -57,7 +58,6 @@ FAR_MS = 1 << 62
 TOPICS_MAX = 10_000
 DONE_TOPIC = b"rmq_sys_penstock_done"  # records here say which entries of the schedule are over
 DEAD_SUFFIX = b".dead"
-NSQD_VERSION = "1.3.0"
 _LEVELS = {name: number for number, name in enumerate(LEVEL_NAMES)}
 _ESCAPED = re.compile(rb"[^a-zA-Z0-9_.-]|^\.")
 
@@ -309,8 +309,8 @@ class Queueing:
         return _LEVELS[rule["level"]] if "level" in rule else self.default_level
 
     def _make(self, name: bytes, level: int, floor: int) -> Topic:
-        if level == LEVEL_MEMORY or name.endswith((b"#ephemeral", b"#tmp")):
-            backend = None if name.endswith((b"#ephemeral", b"#tmp")) else self.backend(name)
+        if level == LEVEL_MEMORY or name.endswith(EPHEMERAL):
+            backend = None if name.endswith(EPHEMERAL) else self.backend(name)
             return MemoryTopic(name, self, MemorySource(self.mem_queue_size, backend))
         stream = ReadyQueue(
             self.queues / file_name(name),
@@ -422,7 +422,7 @@ class Queueing:
             name,
             topic,
             source,
-            ephemeral=name.endswith((b"#ephemeral", b"#tmp")),
+            ephemeral=name.endswith(EPHEMERAL),
             msg_timeout_max_ms=config.max_msg_timeout_ms,
             attempts_max=self.broker.topics.rule(topic).get("max_attempts", config.max_attempts),
             latency=Latency(self._latency_ms) if self._quantiles else None,

@@ -20,6 +20,7 @@ from penstock.delivery.source import MemorySource
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import mark_of
 from penstock.errors import Refused, StoreError
+from penstock.wire.names import EPHEMERAL, NSQ_NAME, NSQ_NAME_BYTES_MAX
 from penstock.wire.nsq import message_data
 
 if cython.compiled:
@@ -34,15 +35,14 @@ log = logging.getLogger("penstock.queueing")
 LEVEL_OS, LEVEL_DISK, LEVEL_MEMORY = 0, 1, 2
 LEVEL_NAMES = ("os", "disk", "memory")
 CHANNELS_MAX = 1_000
-EPHEMERAL = (b"#ephemeral", b"#tmp")
 
 _SHORT = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v"}
-_NAME = re.compile(rb"[.a-zA-Z0-9_-]+(#ephemeral|#tmp)?")
+_NAME = re.compile(NSQ_NAME)
 
 
 def valid_nsq_name(name: bytes) -> bool:
     """Topic and channel names of NSQ, and LMQ's `#tmp` beside `#ephemeral`."""
-    return 0 < len(name) <= 64 and _NAME.fullmatch(name) is not None
+    return 0 < len(name) <= NSQ_NAME_BYTES_MAX and _NAME.fullmatch(name) is not None
 
 
 def shown(name: bytes) -> str:

@@ -13,6 +13,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import Refused
+from penstock.wire.names import DEAD_PREFIX as DEAD_PREFIX
+from penstock.wire.names import HALF_TOPIC as HALF_TOPIC
+from penstock.wire.names import OP_TOPIC as OP_TOPIC
+from penstock.wire.names import RETRY_PREFIX as RETRY_PREFIX
+from penstock.wire.names import SCHEDULE_TOPIC as SCHEDULE_TOPIC
+from penstock.wire.names import TEMPLATE_TOPIC as TEMPLATE_TOPIC
+from penstock.wire.names import TIMER_PROPERTIES as TIMER_PROPERTIES
+from penstock.wire.names import TIMER_TOPIC as TIMER_TOPIC
 
 if TYPE_CHECKING:
     from penstock.log.consumequeue import ConsumeQueue
@@ -24,14 +32,6 @@ TOPIC_BYTES_MAX = 127
 QUEUES_MAX = 1024
 TOPICS_MAX = 10_000
 
-SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
-TIMER_TOPIC = b"rmq_sys_wheel_timer"
-HALF_TOPIC = b"RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC = b"RMQ_SYS_TRANS_OP_HALF_TOPIC"
-TEMPLATE_TOPIC = b"TBW102"
-RETRY_PREFIX = b"%RETRY%"
-DEAD_PREFIX = b"%DLQ%"
-
 _NAME = re.compile(rb"[%|a-zA-Z0-9_-]+")
 # Closed to senders (rocketmq.md §9.1).
 PROTECTED = frozenset(
@@ -40,9 +40,6 @@ PROTECTED = frozenset(
 )  # fmt: skip
 
 log = logging.getLogger("penstock.broker")
-
-# What asks for a delay beside DELAY, RocketMQ's level.
-TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC")
 
 
 def check_topic_name(name: bytes) -> None:

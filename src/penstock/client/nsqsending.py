@@ -6,8 +6,9 @@ import re
 from collections.abc import Sequence
 
 from penstock.message import Message
+from penstock.wire.names import NSQ_NAME
 
-_NAME = re.compile(r"[.a-zA-Z0-9_-]+(?:#ephemeral|#tmp)?")
+_NAME = re.compile(NSQ_NAME.decode())
 
 # RocketMQ's delay levels 1 to 18, in seconds, as brokers have them by default
 LEVELS_S = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)

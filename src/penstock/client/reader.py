@@ -17,6 +17,7 @@ from penstock.client.line import Line
 from penstock.client.requests import Pull
 from penstock.client.routes import BROKER_PORT, MessageQueue, Route, split_address
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, TimedOut, WireError
+from penstock.wire import names
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
@@ -238,14 +239,14 @@ class LogReader:
 
 _SYSTEM_TOPICS = frozenset(
     (
-        "TBW102",
+        names.TEMPLATE_TOPIC.decode(),
         "SELF_TEST_TOPIC",
         "BenchmarkTest",
         "OFFSET_MOVED_EVENT",
-        "SCHEDULE_TOPIC_XXXX",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        names.SCHEDULE_TOPIC.decode(),
+        names.TRACE_TOPIC.decode(),
+        names.HALF_TOPIC.decode(),
+        names.OP_TOPIC.decode(),
         "TRANS_CHECK_MAX_TIME_TOPIC",
         "DefaultCluster",
     )

@@ -10,6 +10,7 @@ from penstock.client.results import SEND_STATUSES, SendReceipt
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, Refused, WireError
 from penstock.message import Message
+from penstock.wire import names
 from penstock.wire.codes import DEFAULT_TOPIC, RETRY_PREFIX, SYS_COMPRESSED, RequestCode, ResponseCode, read_int
 from penstock.wire.record import (
     BODY_BYTES_MAX,
@@ -42,14 +43,14 @@ def properties_text(message: Message, uniq_key: str) -> str:
     """The properties as they travel. ValueError when they hold a separator or are too long."""
     found: dict[str, str] = {}
     if message.keys:
-        found["KEYS"] = " ".join(message.keys)
-    found["UNIQ_KEY"] = uniq_key
+        found[names.KEYS] = " ".join(message.keys)
+    found[names.UNIQUE_KEY] = uniq_key
     if message.tags:
-        found["TAGS"] = message.tags
+        found[names.TAGS] = message.tags
     if message.delay_level:
-        found["DELAY"] = str(message.delay_level)
+        found[names.DELAY] = str(message.delay_level)
     if message.deliver_at_ms is not None:
-        found["TIMER_DELIVER_MS"] = str(message.deliver_at_ms)
+        found[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
     if message.sharding_key is not None:
         found["__SHARDINGKEY"] = message.sharding_key
     if message.properties:
@@ -95,7 +96,7 @@ def batch_request(
     )
     if len(body) > BODY_BYTES_MAX:
         raise ValueError(f"batch of {len(body)} bytes, at most {BODY_BYTES_MAX}")
-    ext = send_header(group, queue, 0, now_ms, 0, format_properties({"UNIQ_KEY": uniq_keys[0]}))
+    ext = send_header(group, queue, 0, now_ms, 0, format_properties({names.UNIQUE_KEY: uniq_keys[0]}))
     ext["m"] = "true"
     return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext, body)
 
@@ -123,7 +124,7 @@ def send_header(
 
 def add_sequence(command: RemotingCommand, producer: str, number: int, count: int) -> None:
     """Let a send carry its number, so that a Penstock broker stores it once however often it comes."""
-    sequence = f"PSEQ\x01{producer}.{number}.{count}"
+    sequence = f"{names.SEQUENCE}\x01{producer}.{number}.{count}"
     command.ext["i"] = f"{command.ext['i']}\x02{sequence}" if command.ext.get("i") else sequence
 
 

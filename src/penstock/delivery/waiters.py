@@ -1,13 +1,23 @@
-"""Requests that wait: resumed when news of their key comes, or when their deadline has passed.
+"""The waiting room: answers and requests that wait, by key for news, or by position for what is flushed or visible.
 
-The hold of a pull is one (key: its message queue). A waiter is resumed once; whoever wants to go on waiting parks again.
+The hold of a pull waits by key (its message queue) in `Waiters`; it is resumed once, and parks again to go on waiting.
+The answer to a message of level `disk` waits by position in `Positions`; with a replica, it is told of the smaller one of
+two positions, and nothing else changes.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Callable, Hashable
+from enum import IntEnum
+from typing import Any, Protocol
+
+
+class Owner(Protocol):
+    """Who parks a request."""
+
+    def resume(self, waiter: Waiter, expired: bool) -> None:
+        """There is news, or the time is over."""
 
 
 class Waiter:
@@ -15,7 +25,7 @@ class Waiter:
 
     __slots__ = ("deadline_ms", "key", "live", "owner", "what")
 
-    def __init__(self, key: Hashable, owner: object, deadline_ms: int, what: Any) -> None:
+    def __init__(self, key: Hashable, owner: Owner, deadline_ms: int, what: Any) -> None:
         self.key = key
         self.owner = owner
         self.deadline_ms = deadline_ms
@@ -94,3 +104,69 @@ class Waiters:
         waiters.remove(waiter)
         if not waiters:
             del self._by_key[waiter.key]
+
+
+class Outcome(IntEnum):
+    """How a wait for a position ended. Only REACHED is good."""
+
+    FAILED = 0
+    REACHED = 1
+    EXPIRED = 2
+
+
+class Positions:
+    """Those who wait until a position is reached that only grows: flushed, acknowledged, visible.
+
+    `wait` never calls back itself. Each is told once, in order of position, with the others as they were when it began.
+    """
+
+    def __init__(self) -> None:
+        self._line: list[tuple[int, int, _Waits]] = []  # a heap: (position, number, who)
+        self._number = 0
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    def wait(
+        self, position: int, owner: object, told: Callable[[Outcome], None], deadline_ms: int | None = None
+    ) -> None:
+        """Let `told` know when the position is reached, or will not be, or the deadline (monotonic) has passed."""
+        self._number += 1
+        heapq.heappush(self._line, (position, self._number, _Waits(owner, told, deadline_ms)))
+
+    def settle(self, reached: int) -> None:
+        """Everything up to `reached` is there."""
+        line = self._line
+        while line and line[0][0] <= reached:
+            heapq.heappop(line)[2].told(Outcome.REACHED)
+
+    def fail(self) -> None:
+        """No position will be reached any more."""
+        while self._line:
+            heapq.heappop(self._line)[2].told(Outcome.FAILED)
+
+    def expire(self, mono_ms: int) -> None:
+        """Give up those whose deadline has passed."""
+        late = [entry for entry in self._line if entry[2].is_late(mono_ms)]
+        if late:
+            self._line = [entry for entry in self._line if not entry[2].is_late(mono_ms)]
+            heapq.heapify(self._line)
+            for entry in sorted(late, key=lambda entry: entry[:2]):
+                entry[2].told(Outcome.EXPIRED)
+
+    def drop(self, owner: object) -> None:
+        """Forget everything an owner waits for: its connection is gone."""
+        self._line = [entry for entry in self._line if entry[2].owner is not owner]
+        heapq.heapify(self._line)
+
+
+class _Waits:
+    __slots__ = ("deadline_ms", "owner", "told")
+
+    def __init__(self, owner: object, told: Callable[[Outcome], None], deadline_ms: int | None) -> None:
+        self.owner = owner
+        self.told = told
+        self.deadline_ms = deadline_ms
+
+    def is_late(self, mono_ms: int) -> bool:
+        return self.deadline_ms is not None and self.deadline_ms <= mono_ms

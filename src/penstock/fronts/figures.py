@@ -14,16 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from penstock.config import parts
-from penstock.fronts.site import NSQ_VERSION
 from penstock.version import __version__
+from penstock.wire.names import EPHEMERAL, NSQD_VERSION
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
-EPHEMERAL = (b"#ephemeral", b"#tmp")
 
 
 def version_line(name: str) -> str:
     """What `-version` prints, in nsqd's shape."""
-    return f"{name} v{NSQ_VERSION} (built w/{PYTHON})"
+    return f"{name} v{NSQD_VERSION} (built w/{PYTHON})"
 
 
 def percentiles(text: str) -> list[float]:
@@ -319,7 +318,7 @@ def topic_samples(topics: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]
 def broker_samples(broker: Any, rejected: Mapping[str, Mapping[Any, int]]) -> Iterator[tuple[str, str]]:
     """The samples of the broker as a whole, and of its log topics."""
     queueing, store = broker.queueing, broker.store
-    yield sample("info", 1, version=__version__, nsq_version=NSQ_VERSION, python=PYTHON)
+    yield sample("info", 1, version=__version__, nsq_version=NSQD_VERSION, python=PYTHON)
     yield sample("start_time_seconds", broker.started_ms / 1000)
     yield sample("healthy", int(bool(queueing.healthy and store.healthy)))
     yield sample("delayed_messages", len(broker.schedule))

@@ -26,7 +26,6 @@ from penstock.fronts.flags import LEVELS, broadcast_address, node_id, nsqd_value
 from penstock.fronts.site import (
     DONE,
     JSON,
-    NSQ_VERSION,
     OK,
     TEXT,
     V1,
@@ -41,6 +40,7 @@ from penstock.fronts.site import (
     topic_and_channel,
     valid_name,
 )
+from penstock.wire.names import NSQD_VERSION
 
 log = logging.getLogger("penstock.http")
 
@@ -226,7 +226,7 @@ class NsqHttp(Site):
         config = self.config
         return json_answer(
             {
-                "version": NSQ_VERSION,
+                "version": NSQD_VERSION,
                 "broadcast_address": self.broadcast_address,
                 "hostname": self.hostname,
                 "http_port": self.http_port,
@@ -263,7 +263,7 @@ class NsqHttp(Site):
             lines = figures.stats_lines(stats, producers, mem, health, self.broker.started_ms, now_ms)
             return Answer(200, "\n".join(await self._collect(lines, LINES_A_PIECE)).encode("utf-8", "replace"))
         head: dict[str, Any] = {
-            "version": NSQ_VERSION,
+            "version": NSQD_VERSION,
             "health": health,
             "start_time": self.broker.started_ms // 1000,
             "topics": stats if not wanted or topics else None,

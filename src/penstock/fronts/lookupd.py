@@ -18,7 +18,6 @@ from penstock.clock import Clock
 from penstock.errors import Refused, WireError
 from penstock.fronts.site import (
     DONE,
-    NSQ_VERSION,
     TEXT,
     Answer,
     Request,
@@ -31,6 +30,7 @@ from penstock.fronts.site import (
 )
 from penstock.registry.producers import Producer, ProducerTables
 from penstock.wire import fastjson
+from penstock.wire.names import NSQD_VERSION
 
 LINE_BYTES_MAX = 4 << 10
 BODY_BYTES_MAX = 64 << 10
@@ -150,7 +150,7 @@ class LookupSession:
                 "hostname": server.hostname,
                 "http_port": server.http_port,
                 "tcp_port": server.tcp_port,
-                "version": NSQ_VERSION,
+                "version": NSQD_VERSION,
             }
         )
 
@@ -217,7 +217,7 @@ class LookupHttp(Site):
         self.tables = lookupd.tables
         self.routes = {
             "/ping": {"GET": lambda request: Answer(200, b"OK", (TEXT,))},
-            "/info": {"GET": lambda request: json_answer({"version": NSQ_VERSION})},
+            "/info": {"GET": lambda request: json_answer({"version": NSQD_VERSION})},
             "/debug": {"GET": self._debug},
             "/lookup": {"GET": self._lookup},
             "/topics": {"GET": lambda request: json_answer({"topics": sorted(self.tables.topics)})},

@@ -639,6 +639,8 @@ class NsqSession(Consumer):
 class NsqFront:
     """All NSQ sessions of a broker."""
 
+    name = "nsq"
+
     def __init__(self, broker: Any) -> None:
         self.broker = broker
         self.config = broker.config
@@ -683,7 +685,7 @@ class NsqFront:
             self._beats = [beat for beat in self._beats if beat[1] in self._due]
             heapq.heapify(self._beats)
 
-    def update_time(self) -> None:
+    def begin_turn(self) -> None:
         """The first thing in each turn."""
         broker, keeper = self.broker, self.keeper
         self.mono_ms = broker.mono_ms
@@ -691,7 +693,7 @@ class NsqFront:
         self.blocked = keeper.blocked()
         self.healthy = keeper.healthy
 
-    def flushed(self) -> None:
+    def end_turn(self, news: list[Any]) -> None:
         """At the end of a turn: answers whose flush is done go out."""
         if self.holding:
             done, healthy = self.keeper.flush_done, self.keeper.healthy

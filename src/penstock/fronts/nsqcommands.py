@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from penstock.broker.queuetopics import shown, valid_nsq_name
 from penstock.errors import Refused
 from penstock.fronts.nsqlayers import Deflate, Snappy, Tls
+from penstock.wire.names import NSQD_VERSION
 from penstock.wire.nsq import CLOSE_WAIT_FRAME, OK_FRAME, RESPONSE, frame
 
 if TYPE_CHECKING:
     from penstock.fronts.nsq import NsqSession
 
-VERSION = "1.3.0"
 INIT, SUBSCRIBED, CLOSING = 0, 3, 4
 _WORDS = (b"", b"ID not in flight", b"client does not own message")
 _INT_MAX = (1 << 63) - 1
@@ -142,7 +142,7 @@ def _identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
     level = min(asked["deflate_level"] if deflate and asked["deflate_level"] > 0 else 6, config.max_deflate_level)
     reply = {
         "max_rdy_count": config.max_rdy_count,
-        "version": VERSION,
+        "version": NSQD_VERSION,
         "max_msg_timeout": config.max_msg_timeout_ms,
         "msg_timeout": msg_timeout_ms,
         "tls_v1": tls,

@@ -21,10 +21,10 @@ from urllib.parse import unquote_plus
 import msgspec
 
 from penstock.errors import Refused, StoreError
+from penstock.wire.names import NSQ_NAME
 
 log = logging.getLogger("penstock.http")
 
-NSQ_VERSION = "1.3.0"  # of nsqd, whose answers these are: tools read it as a semantic version
 HOSTS_MAX = 256
 V1 = (b"x-nsq-content-type", b"nsq; version=1.0")
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
@@ -32,7 +32,7 @@ JSON = (b"content-type", b"application/json; charset=utf-8")
 
 dumps = msgspec.json.Encoder().encode
 
-_NAME = re.compile(rb"[.a-zA-Z0-9_-]+(?:#ephemeral|#tmp)?")
+_NAME = re.compile(NSQ_NAME)
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 

@@ -21,6 +21,7 @@ import cython
 from penstock.disk.files import Files, last_byte, wipe
 from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
+from penstock.wire.names import SCHEDULE_TOPIC
 
 if cython.compiled:
     from cython.cimports.penstock.octets import address, be32, be64, java_hash, put32, put64
@@ -34,8 +35,6 @@ _NEVER = 1 << 62
 DUE_NEVER = 0
 DUE_BY_LEVEL = 1
 """The queue's entries carry the moment of delivery instead of a tags code."""
-
-SCHEDULE_TOPIC = b"SCHEDULE_TOPIC_XXXX"
 
 
 class TagCodes:

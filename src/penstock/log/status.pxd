@@ -1,4 +1,4 @@
-# The statuses of status.py as C constants; tests/test_words.py holds them equal.
+# The names and values of status.py as C constants; tests/test_words.py holds them equal.
 cdef enum:
     OK = 0
     DISK_FULL = 1

@@ -17,6 +17,7 @@ import msgspec
 
 from penstock.errors import Refused
 from penstock.fronts.site import valid_name
+from penstock.wire.names import EPHEMERAL_TEXTS
 
 if TYPE_CHECKING:
     from penstock.fronts.lookupd import Lookupd
@@ -27,7 +28,6 @@ PING_MS = 15_000
 ANSWER_S = 1.0  # to connect, and for each batch of answers
 ANSWER_BYTES_MAX = 1 << 20
 RETRY_S = (0.25, 15.0)  # doubled from the first up to the second
-EPHEMERAL = ("#ephemeral", "#tmp")
 
 Name = tuple[bytes, bytes]  # topic, channel; channel empty: the topic itself
 
@@ -171,7 +171,7 @@ class Announcer:
         """Make channels of a topic, except ephemeral ones."""
         topic = self.queueing.find(name)
         for channel in channels:
-            if topic is not None and valid_name(channel) and not channel.endswith(EPHEMERAL):
+            if topic is not None and valid_name(channel) and not channel.endswith(EPHEMERAL_TEXTS):
                 try:
                     topic.channel(channel.encode())
                 except Refused as refused:

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.broker.broker import Broker
 from penstock.fronts.namesrv import NameServer
-from penstock.fronts.remoting import RemotingSession
+from penstock.fronts.remoting.session import RemotingSession
 from penstock.net import Connection, Net
 from penstock.wire import fastjson
 from penstock.wire.codes import LanguageCode, RequestCode

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.errors import Refused
+from penstock.wire.names import EPHEMERAL_TEXTS
 
 TOPICS_MAX = 100_000
 CHANNELS_MAX = 10_000  # of one topic
-EPHEMERAL = ("#ephemeral", "#tmp")
 
 
 @dataclass(eq=False)
@@ -85,7 +85,7 @@ class ProducerTables:
         on = self.topics.get(topic)
         if on is not None:
             on.pop(producer, None)
-            if not on and topic.endswith(EPHEMERAL):
+            if not on and topic.endswith(EPHEMERAL_TEXTS):
                 self.delete_topic(topic)
 
     def forget(self, topic: str, channel: str = "") -> None:
@@ -103,7 +103,7 @@ class ProducerTables:
         on = self.channels.get(topic, {}).get(channel)
         if on is not None:
             on.pop(producer, None)
-            if forget and not on and channel.endswith(EPHEMERAL):
+            if forget and not on and channel.endswith(EPHEMERAL_TEXTS):
                 del self.channels[topic][channel]
 
     def lost(self, producer: Producer) -> None:

@@ -10,7 +10,9 @@ from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
+from penstock import words
 from penstock.errors import Refused
+from penstock.wire import names
 
 
 class LanguageCode(IntEnum):
@@ -34,8 +36,8 @@ class LanguageCode(IntEnum):
 class RequestCode(IntEnum):
     """What a request asks for."""
 
-    SEND_MESSAGE = 10
-    PULL_MESSAGE = 11
+    SEND_MESSAGE = words.SEND_MESSAGE
+    PULL_MESSAGE = words.PULL_MESSAGE
     QUERY_MESSAGE = 12
     QUERY_CONSUMER_OFFSET = 14
     UPDATE_CONSUMER_OFFSET = 15
@@ -97,7 +99,7 @@ class RequestCode(IntEnum):
     GET_CONSUMER_RUNNING_INFO = 307
     QUERY_CORRECTION_OFFSET = 308
     CONSUME_MESSAGE_DIRECTLY = 309
-    SEND_MESSAGE_V2 = 310
+    SEND_MESSAGE_V2 = words.SEND_MESSAGE_V2
     GET_UNIT_TOPIC_LIST = 311
     GET_HAS_UNIT_SUB_TOPIC_LIST = 312
     GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST = 313
@@ -107,7 +109,7 @@ class RequestCode(IntEnum):
     GET_BROKER_CONSUME_STATS = 317
     UPDATE_NAMESRV_CONFIG = 318
     GET_NAMESRV_CONFIG = 319
-    SEND_BATCH_MESSAGE = 320
+    SEND_BATCH_MESSAGE = words.SEND_BATCH_MESSAGE
     QUERY_CONSUME_QUEUE = 321
     QUERY_DATA_VERSION = 322
     SEND_REPLY_MESSAGE = 324
@@ -119,7 +121,7 @@ class RequestCode(IntEnum):
     QUERY_TOPICS_BY_CONSUMER = 343
     GET_TOPIC_CONFIG = 351
     GET_SUBSCRIPTIONGROUP_CONFIG = 352
-    LITE_PULL_MESSAGE = 361
+    LITE_PULL_MESSAGE = words.LITE_PULL_MESSAGE
     # Ours, where RocketMQ has none: staged writes (docs/protocol.md).
     STAGE_OPEN = 77_001
     STAGE_APPEND = 77_002
@@ -185,30 +187,30 @@ class ResponseCode(IntEnum):
 
 # permissions of a topic
 PERM_INHERIT: Final = 1
-PERM_WRITE: Final = 2
-PERM_READ: Final = 4
+PERM_WRITE: Final = words.PERM_WRITE
+PERM_READ: Final = words.PERM_READ
 
 # sysFlag of a message
 SYS_COMPRESSED: Final = 0x1
 SYS_MULTI_TAGS: Final = 0x2
 SYS_PREPARED: Final = 0x4
 SYS_COMMIT: Final = 0x8
-SYS_ROLLBACK: Final = 0xC
+SYS_ROLLBACK: Final = words.SYS_TRANSACTION
 SYS_BORN_IPV6: Final = 0x10
 SYS_STORE_IPV6: Final = 0x20
 SYS_COMPRESSION_SHIFT: Final = 8  # three bits: 0 and 3 zlib, 1 LZ4, 2 ZSTD
 
 # sysFlag of a pull
-PULL_COMMIT_OFFSET: Final = 0x1
-PULL_SUSPEND: Final = 0x2
-PULL_SUBSCRIPTION: Final = 0x4
+PULL_COMMIT_OFFSET: Final = words.PULL_COMMIT_OFFSET
+PULL_SUSPEND: Final = words.PULL_SUSPEND
+PULL_SUBSCRIPTION: Final = words.PULL_SUBSCRIPTION
 PULL_CLASS_FILTER: Final = 0x8
 PULL_LITE: Final = 0x10
 
 MASTER_ID: Final = 0
-DEFAULT_TOPIC: Final = "TBW102"
-RETRY_PREFIX: Final = "%RETRY%"
-DLQ_PREFIX: Final = "%DLQ%"
+DEFAULT_TOPIC: Final = names.TEMPLATE_TOPIC.decode()
+RETRY_PREFIX: Final = names.RETRY_PREFIX.decode()
+DLQ_PREFIX: Final = names.DEAD_PREFIX.decode()
 ORDER_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
 

@@ -76,7 +76,7 @@ class HeaderScan:
             return default
         p = self.at[slot]
         end = p + n
-        negative = n > 1 and self.base[p] == 45
+        negative = n > 1 and self.base[p] == words.MINUS
         if negative:
             p += 1
         if self.kind[slot] != words.PLAIN or p == end:
@@ -84,11 +84,11 @@ class HeaderScan:
             return default
         value = 0
         while p < end:
-            digit = self.base[p] - 48
-            if digit < 0 or digit > 9 or value > words.INT64_TENTH:  # the next digit might not fit 63 bits
+            digit = self.base[p] - words.DIGIT_0
+            if digit < 0 or digit >= words.TEN or value > words.INT64_TENTH:  # the next digit might not fit 63 bits
                 self.bad = slot
                 return default
-            value = value * 10 + digit
+            value = value * words.TEN + digit
             p += 1
         return -value if negative else value
 
@@ -98,10 +98,10 @@ class HeaderScan:
         return bool(
             self.kind[slot] == words.PLAIN
             and self.length[slot] == words.TRUE_BYTES
-            and (self.base[p] | 32) == 116
-            and (self.base[p + 1] | 32) == 114
-            and (self.base[p + 2] | 32) == 117
-            and (self.base[p + words.TRUE_BYTES - 1] | 32) == 101
+            and (self.base[p] | words.LOWER_CASE) == 116
+            and (self.base[p + 1] | words.LOWER_CASE) == 114
+            and (self.base[p + 2] | words.LOWER_CASE) == 117
+            and (self.base[p + words.TRUE_BYTES - 1] | words.LOWER_CASE) == 101
         )
 
     def text(self, slot: int) -> bytes:
@@ -128,7 +128,7 @@ class HeaderScan:
             copy(to, tp, self.base, p, end - p)
             return end - p
         while p < end:
-            q = find(self.base, p, end, 92)
+            q = find(self.base, p, end, words.BACKSLASH)
             if q < 0:
                 q = end
             if q > p:
@@ -148,15 +148,15 @@ class HeaderScan:
                 tp = self._utf8(unit, to, tp)
             else:
                 if c == 110:
-                    c = 10
+                    c = words.LINE_FEED
                 elif c == 116:
-                    c = 9
+                    c = words.TAB
                 elif c == 114:
-                    c = 13
+                    c = words.CARRIAGE_RETURN
                 elif c == 98:
-                    c = 8
+                    c = words.BACKSPACE
                 elif c == 102:
-                    c = 12
+                    c = words.FORM_FEED
                 to[tp] = c
                 tp += 1
                 p += 2
@@ -187,11 +187,11 @@ class HeaderScan:
         value = 0
         for i in range(words.HEX4):
             c = self.base[p + i]
-            if 48 <= c <= 57:
-                c -= 48
+            if words.DIGIT_0 <= c <= words.DIGIT_9:
+                c -= words.DIGIT_0
             else:
-                c = (c | 32) - 87
-                if c < 10 or c > 15:
+                c = (c | words.LOWER_CASE) - words.HEX_LETTERS
+                if c < words.TEN or c > words.HEX_DIGIT_MAX:
                     return -1
             value = value << words.HEX_BITS | c
         return value
@@ -272,12 +272,16 @@ class HeaderScan:
         """Scan a JSON header of n bytes at p; False when it is not the flat object this scanner knows."""
         self.clear(base)
         end = p + n
-        while end > p and (base[end - 1] == 32 or base[end - 1] == 13 or 9 <= base[end - 1] <= 10):
+        while end > p and (
+            base[end - 1] == words.SPACE
+            or base[end - 1] == words.CARRIAGE_RETURN
+            or words.TAB <= base[end - 1] <= words.LINE_FEED
+        ):
             end -= 1  # the C++ client ends its header with a newline
         if not utf8(base, p, end - p, words.PRINTABLE):
             return False
         p = self._blank(p, end)
-        if p >= end or base[p] != 123:
+        if p >= end or base[p] != words.BRACE:
             return False
         p += 1
         seen = 0
@@ -291,7 +295,7 @@ class HeaderScan:
             seen |= member
             c = base[p]
             if member == words.EXT_FIELDS:
-                if c != 123:
+                if c != words.BRACE:
                     return False
                 p = self._fields(p + 1, end)
             elif member != 0:
@@ -306,7 +310,7 @@ class HeaderScan:
                     self.opaque = self.value
                 else:
                     self.version = self.value
-            elif c == 34:
+            elif c == words.QUOTE:
                 p = self._string_end(p + 1, end) + 1
                 if p == 0:
                     return False
@@ -317,9 +321,9 @@ class HeaderScan:
             p = self._blank(p, end)
             if p >= end:
                 return False
-            if base[p] == 125:
+            if base[p] == words.BRACE_END:
                 break
-            if base[p] != 44:
+            if base[p] != words.COMMA:
                 return False
             p += 1
         return self.code >= 0 and self._blank(p + 1, end) == end
@@ -328,7 +332,7 @@ class HeaderScan:
         """The members of extFields; the position behind its brace, or -1."""
         base = self.base
         p = self._blank(p, end)
-        if p < end and base[p] == 125:
+        if p < end and base[p] == words.BRACE_END:
             return p + 1
         keys = 0
         while True:
@@ -341,12 +345,12 @@ class HeaderScan:
                 return -1
             start = p
             kind = words.PLAIN
-            if base[p] == 34:
+            if base[p] == words.QUOTE:
                 start = p + 1
-                q = find2(base, start, end, 34, 92)
+                q = find2(base, start, end, words.QUOTE, words.BACKSLASH)
                 if q < 0:
                     return -1
-                if base[q] == 92:
+                if base[q] == words.BACKSLASH:
                     kind = words.ESCAPED
                     q = self._string_end(q, end)
                     if q < 0:
@@ -364,24 +368,24 @@ class HeaderScan:
             p = self._blank(p, end)
             if p >= end:
                 return -1
-            if base[p] == 125:
+            if base[p] == words.BRACE_END:
                 return p + 1
-            if base[p] != 44:
+            if base[p] != words.COMMA:
                 return -1
             p += 1
 
     def _key(self, p: int, end: int) -> int:
         """Take a member's name, without escapes, and its colon; where the value begins, or -1."""
         p = self._blank(p, end)
-        if p >= end or self.base[p] != 34:
+        if p >= end or self.base[p] != words.QUOTE:
             return -1
-        q = find2(self.base, p + 1, end, 34, 92)
-        if q < 0 or self.base[q] == 92:
+        q = find2(self.base, p + 1, end, words.QUOTE, words.BACKSLASH)
+        if q < 0 or self.base[q] == words.BACKSLASH:
             return -1
         self.key = p + 1
         self.key_length = q - p - 1
         p = self._blank(q + 1, end)
-        if p >= end or self.base[p] != 58:
+        if p >= end or self.base[p] != words.COLON:
             return -1
         p = self._blank(p + 1, end)
         return p if p < end else -1
@@ -398,8 +402,8 @@ class HeaderScan:
     def _string_end(self, p: int, end: int) -> int:
         """The closing quote of a string, looked for from p on, or -1 when it has none or an escape is not sound."""
         while True:
-            p = find2(self.base, p, end, 34, 92)
-            if p < 0 or self.base[p] == 34:
+            p = find2(self.base, p, end, words.QUOTE, words.BACKSLASH)
+            if p < 0 or self.base[p] == words.QUOTE:
                 return p
             if p + 1 >= end:
                 return -1
@@ -414,14 +418,23 @@ class HeaderScan:
                     p += words.UNICODE_ESCAPE_BYTES
                     if unit < words.LOW_SURROGATE or unit >= words.SURROGATE_END:
                         return -1
-            elif c == 34 or c == 47 or c == 92 or c == 98 or c == 102 or c == 110 or c == 114 or c == 116:
+            elif (
+                c == words.QUOTE
+                or c == words.SLASH
+                or c == words.BACKSLASH
+                or c == 98
+                or c == 102
+                or c == 110
+                or c == 114
+                or c == 116
+            ):
                 p += 2
             else:
                 return -1
 
     def _unit(self, p: int, end: int) -> int:
         """The UTF-16 unit that the escape at p spells, or -1 when there is none."""
-        if p + words.UNICODE_ESCAPE_BYTES > end or self.base[p] != 92 or self.base[p + 1] != 117:
+        if p + words.UNICODE_ESCAPE_BYTES > end or self.base[p] != words.BACKSLASH or self.base[p + 1] != 117:
             return -1
         return self._hex4(p + 2)
 
@@ -437,24 +450,24 @@ class HeaderScan:
     def _whole(self, p: int, end: int) -> int:
         """Read a whole number as JSON writes it into `value`; the position behind it, or -1."""
         base = self.base
-        negative = p < end and base[p] == 45
+        negative = p < end and base[p] == words.MINUS
         if negative:
             p += 1
         start = p
         value = 0
-        while p < end and 48 <= base[p] <= 57:
+        while p < end and words.DIGIT_0 <= base[p] <= words.DIGIT_9:
             if p - start == words.DIGITS_MAX:
                 return -1
-            value = value * 10 + base[p] - 48
+            value = value * words.TEN + base[p] - words.DIGIT_0
             p += 1
-        if p == start or (base[start] == 48 and (p - start > 1 or negative)):
+        if p == start or (base[start] == words.DIGIT_0 and (p - start > 1 or negative)):
             return -1  # no digits, leading zeros, and -0, whose text is another
-        if p < end and (base[p] == 46 or (base[p] | 32) == 101):
+        if p < end and (base[p] == words.POINT or (base[p] | words.LOWER_CASE) == 101):
             return -1
         self.value = -value if negative else value
         return p
 
     def _blank(self, p: int, end: int) -> int:
-        while p < end and self.base[p] == 32:
+        while p < end and self.base[p] == words.SPACE:
             p += 1
         return p

@@ -14,18 +14,20 @@ import cython
 from penstock.wire.outbox import Outbox
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.octets import copy, put16, put32, put64, put_hex16
 else:
+    from penstock import words
     from penstock.octets import copy, put16, put32, put64, put_hex16
 
 MAGIC = b"  V2"
-RESPONSE, ERROR, MESSAGE = 0, 1, 2
+RESPONSE, ERROR, MESSAGE = words.RESPONSE, words.ERROR, words.MESSAGE
 HEAD_BYTES = 26  # of a message's data, before the body
 
 
 def frame(kind: int, data: bytes) -> bytes:
     """One whole frame."""
-    return (len(data) + 4).to_bytes(4) + kind.to_bytes(4) + data
+    return (len(data) + words.SIZE_BYTES).to_bytes(words.SIZE_BYTES) + kind.to_bytes(words.SIZE_BYTES) + data
 
 
 OK_FRAME = frame(RESPONSE, b"OK")
@@ -35,21 +37,21 @@ CLOSE_WAIT_FRAME = frame(RESPONSE, b"CLOSE_WAIT")
 
 def put_message(out: Outbox, stamp_ns: int, attempts: int, message_id: int, body: Any, at: int, length: int) -> int:
     """Append a message frame; the body is `length` bytes at `at` of a buffer. Returns 0."""
-    size = length + 34
+    size = length + words.BODY_AT
     if out.size + size > out.capacity:
         out.room(size)
     base = out.base
     end = out.size
-    put32(base, end, length + 30)
-    put32(base, end + 4, 2)
-    put64(base, end + 8, stamp_ns)
-    put16(base, end + 16, attempts)
-    put_hex16(base, end + 18, message_id)
-    copy(base, end + 34, body, at, length)
+    put32(base, end, size - words.SIZE_BYTES)
+    put32(base, end + words.TYPE_AT, words.MESSAGE)
+    put64(base, end + words.STAMP_AT, stamp_ns)
+    put16(base, end + words.ATTEMPTS_AT, attempts)
+    put_hex16(base, end + words.ID_AT, message_id)
+    copy(base, end + words.BODY_AT, body, at, length)
     out.size = end + size
     return 0
 
 
 def message_data(stamp_ns: int, attempts: int, message_id: int, body: bytes) -> bytes:
     """A message's data: what go-diskqueue's files hold, too."""
-    return stamp_ns.to_bytes(8) + attempts.to_bytes(2) + b"%016x" % message_id + body
+    return stamp_ns.to_bytes(words.STAMP_AT) + attempts.to_bytes(2) + b"%016x" % message_id + body

@@ -11,11 +11,11 @@ from typing import Any
 import cython
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.octets import address, copy, put32
 else:
+    from penstock import words
     from penstock.octets import address, copy, put32
-
-_KEEP = 1 << 18  # a buffer grown past this is given back once it was taken
 
 
 class Outbox:
@@ -39,7 +39,7 @@ class Outbox:
         """Make place for n more bytes. Returns 0."""
         if self.size + n <= self.capacity:
             return 0
-        capacity = max(1024, self.capacity * 2)
+        capacity = max(words.OUTBOX_BYTES_MIN, self.capacity * 2)
         while capacity < self.size + n:
             capacity *= 2
         owner = bytearray(capacity)
@@ -63,28 +63,28 @@ class Outbox:
 
     def put_int32(self, value: int) -> None:
         """Append four bytes, big-endian."""
-        self.room(4)
+        self.room(words.LENGTH_BYTES)
         put32(self.base, self.size, value)
-        self.size += 4
+        self.size += words.LENGTH_BYTES
 
     def put_decimal(self, value: int) -> None:
         """Append a decimal number as text."""
-        self.room(20)
+        self.room(words.DECIMAL_BYTES_MAX)
         if value < 0:
-            self.base[self.size] = 45
+            self.base[self.size] = words.MINUS
             self.size += 1
             value = -value
         length = 1
-        rest = value // 10
+        rest = value // words.TEN
         while rest:
             length += 1
-            rest //= 10
+            rest //= words.TEN
         at = self.size + length
         self.size = at
         while True:
             at -= 1
-            self.base[at] = 48 + value % 10
-            value //= 10
+            self.base[at] = words.DIGIT_0 + value % words.TEN
+            value //= words.TEN
             length -= 1
             if not length:
                 break
@@ -96,9 +96,9 @@ class Outbox:
         self.size = at
         while digits:
             at -= 1
-            digit = value & 15
-            self.base[at] = 48 + digit if digit < 10 else 55 + digit
-            value >>= 4
+            digit = value & words.HEX_DIGIT_MAX
+            self.base[at] = words.DIGIT_0 + digit if digit < words.TEN else words.HEX_CAPITALS + digit
+            value >>= words.HEX_BITS
             digits -= 1
 
     def cut(self, size: int) -> None:
@@ -115,7 +115,7 @@ class Outbox:
             data: bytes = self.base[:size]
         else:
             data = bytes(self.base[:size])
-        if self.capacity > _KEEP:
+        if self.capacity > words.TURN_BYTES_KEPT:
             self.owner = None
             self.base = self._none()
             self.capacity = 0

@@ -24,16 +24,17 @@ from penstock.errors import WireError
 from penstock.message import ReceivedMessage
 from penstock.msgid import unpack_host
 from penstock.octets import java_hash as _java_hash
+from penstock.wire import layout
 from penstock.wire.codes import SYS_BORN_IPV6, SYS_COMPRESSED, SYS_COMPRESSION_SHIFT, SYS_STORE_IPV6
 
-MAGIC = 0xDAA320A7
-MAGIC_V2 = 0xDAA320AB
-MAGIC_BLANK = 0xCBD43194
+MAGIC = layout.MAGIC_V1
+MAGIC_V2 = layout.MAGIC_V2
+MAGIC_BLANK = layout.MAGIC_BLANK
 
-BODY_BYTES_MAX = 4_194_304
-PROPERTIES_BYTES_MAX = 32_767
-TOPIC_BYTES_MAX = 127
-FIXED_BYTES = 91  # everything but body, topic and properties, with IPv4 hosts
+BODY_BYTES_MAX = layout.BODY_BYTES_MAX
+PROPERTIES_BYTES_MAX = layout.PROPERTIES_BYTES_MAX
+TOPIC_BYTES_MAX = layout.TOPIC_BYTES_MAX
+FIXED_BYTES = layout.RECORD_FIXED_BYTES
 
 _ZLIB_ERROR = cast(type[Exception], isal_zlib.error)
 

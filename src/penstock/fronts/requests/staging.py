@@ -77,17 +77,10 @@ class StageCalls(Calls):
             ext = {"batch": str(sink.last), "already": str(not now).lower()}
             answer = sink.answer if wanted.batch == sink.last else {}
             reply = request.reply(ext=ext, body=json.dumps(answer).encode())
-            staging.when_visible(lambda: self._when_durable(session, reply))
+            staging.when_visible(lambda: session.answer_when_stored(self.broker.topics.by_name[SINK_TOPIC], reply))
 
         staging.when_flushed(staging.ready(wanted) or [], publish)
         return None
-
-    def _when_durable(self, session: Peer, reply: RemotingCommand) -> None:
-        store = self.broker.store
-        if store.healthy and store.flushed_position >= store.end_position:
-            session.push(reply)  # no flush will come that it could wait for
-        else:
-            session.answer_when_stored(self.broker.topics.by_name[SINK_TOPIC], reply)
 
     def stage_drop(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)

@@ -14,19 +14,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.log.consumequeue import SCHEDULE_TOPIC
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
 from penstock.spark.kernel import batches
 from penstock.spark.kernel.buffers import DecodedColumns, Flags, Ints, Longs, Octets, RecordDecoder
 from penstock.spark.kernel.decode import KEYS, PROPERTIES, START, STORE, TAGS, TOPIC, UNIQUE
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
+from penstock.wire.names import SCHEDULE_TOPIC, TIMER_PROPERTIES, TIMER_TOPIC
 from penstock.wire.record import java_hash
 
 ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 FILLER_SIZE = 0x7FFFFFFF
-TIMER_TOPIC = b"rmq_sys_wheel_timer"
-_DUE = ((b"TIMER_DELIVER_MS", 1, 0), (b"TIMER_DELAY_MS", 1, 1), (b"TIMER_DELAY_SEC", 1000, 1))
+_DUE = tuple(zip((name.encode() for name in TIMER_PROPERTIES), (1, 1, 1000), (0, 1, 1), strict=True))
 _NEVER = 1 << 62
 _MULTIPLIER = np.uint32(31)
 

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from penstock.client.reader import LogReader
 from penstock.errors import ConfigError, Locked, NoRoute
 from penstock.spark.pipelines.asked import bound_ms, complete
+from penstock.wire.codes import DLQ_PREFIX
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
 
-DEAD_PREFIX = "%DLQ%"
 LIMIT = 100_000
 _COLUMNS = "broker,partition,offset,timestamp,reconsumeTimes,value,key,tags,properties"
 
@@ -99,7 +99,7 @@ def run(spark: SparkSession | Callable[[], SparkSession], group: str, **asked: U
 
 
 def _check_there(registry: str, group: str) -> None:
-    topic = DEAD_PREFIX + group.removeprefix(DEAD_PREFIX)
+    topic = DLQ_PREFIX + group.removeprefix(DLQ_PREFIX)
     with LogReader(registry, timeout_s=10) as cluster:
         try:
             cluster.queues(topic)
@@ -117,7 +117,7 @@ def default_state() -> Path:
 
 def _load(spark: SparkSession, registry: str, group: str) -> DataFrame:
     options = {"registry": registry, "columns": _COLUMNS}
-    frame = spark.read.format("penstock").options(**options).load(DEAD_PREFIX + group.removeprefix(DEAD_PREFIX))
+    frame = spark.read.format("penstock").options(**options).load(DLQ_PREFIX + group.removeprefix(DLQ_PREFIX))
     return frame.selectExpr("*", "properties['RETRY_TOPIC'] as topic").where("topic is not null")
 
 
@@ -185,7 +185,7 @@ class _Notes:
     """Which dead letters of a group were sent, and which are being sent."""
 
     def __init__(self, folder: Path, registry: str, group: str) -> None:
-        name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{registry}-{group.removeprefix(DEAD_PREFIX)}")
+        name = re.sub(r"[^A-Za-z0-9._-]", "_", f"{registry}-{group.removeprefix(DLQ_PREFIX)}")
         self.path = folder / f"{name}.json"
         self.done: set[Place] = set()
         self.pending: list[Place] = []

@@ -26,6 +26,7 @@ from penstock.spark.pipelines.statspage import Row, StatsResult, stats_page, win
 from penstock.spark.read import planning
 from penstock.spark.read.options import parse
 from penstock.spark.read.source import RangePartition, batch_range, batches
+from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from penstock.spark.pipelines.parallel import Spark
 
 BY = ("topic", "partition", "tags", "bornHost", "group")
-RETRY_PREFIX, DEAD_PREFIX = "%RETRY%", "%DLQ%"
 NEEDED = ("timestamp", "bornTimestamp", "size", "reconsumeTimes")
 RECORDS_PER_TASK = 2_000_000
 ROWS_AT_ONCE = 100_000
@@ -133,12 +133,12 @@ def _columns(by: Sequence[str]) -> tuple[str, ...]:
 
 def _topics_of(groups: Sequence[str], path: str | Path, registry: str) -> list[str]:
     """The retry and dead-letter topics of these groups; of a live cluster only those that there are."""
-    names = [prefix + group for group in groups for prefix in (RETRY_PREFIX, DEAD_PREFIX)]
+    names = [prefix + group for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX)]
     if path or not names:
         return names
     with LogReader(registry) as cluster:
         there = [name for name in names if _is_there(cluster, name)]
-    missing = [group for group in groups if not {RETRY_PREFIX + group, DEAD_PREFIX + group} & set(there)]
+    missing = [group for group in groups if not {RETRY_PREFIX + group, DLQ_PREFIX + group} & set(there)]
     if missing:
         raise NoRoute(f"consumer group {missing[0]!r} has neither a retry nor a dead-letter topic")
     return there

@@ -1,0 +1,48 @@
+"""What a protocol is to the process: it makes sessions, and is asked at both ends of each turn.
+
+A new protocol is a module with a Front and its sessions, one line where `app.Server` starts the others, and its settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from penstock.log.consumequeue import ConsumeQueue
+
+
+class Session(Protocol):
+    """One connection, as `net` sees it."""
+
+    need: int
+
+    def feed(self, owner: bytearray, total: int) -> int:
+        """Carry out what is whole in the first `total` bytes; how many bytes that was. WireError: close."""
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+
+    def lost(self) -> None:
+        """The connection is gone."""
+
+
+class Front(Protocol):
+    """All sessions of one protocol."""
+
+    name: str
+
+    @property
+    def rejected(self) -> Mapping[bytes, int]:
+        """Reason → how often, for the metrics."""
+
+    def session(self, remote: str, wake: Callable[[], None]) -> Session:
+        """The session of a new connection; `wake()` says that it has something to write though nothing was read."""
+
+    def begin_turn(self) -> None:
+        """The first thing in each turn: the broker's time is that of the turn."""
+
+    def end_turn(self, news: list[ConsumeQueue]) -> None:
+        """The last thing before answers are written; `news` are the message queues that got messages in this turn."""
+
+    def tick(self) -> int | None:
+        """Do what is due; when (monotonic ms) something will be again."""

@@ -1,0 +1,259 @@
+"""The door of the RocketMQ front: a session for each connection, and what is done at the two ends of a turn.
+
+A `BrokerSession` scans a header in place (`wire.header`); a send goes to its `Sender`, a pull to its `Puller`, and all else
+as an object to `fronts.requests`. Answers that wait for a flush wait in `Broker.stored`, held pulls in `Broker.holds`.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import cython
+
+from penstock import msgid
+from penstock.broker.broker import Broker
+from penstock.broker.topics import LogTopic
+from penstock.delivery.waiters import Outcome, Waiter
+from penstock.errors import PenstockError, Refused, StoreError, WireError
+from penstock.fronts.remoting.session import FAILED
+from penstock.fronts.requests import Requests
+from penstock.log.consumequeue import ConsumeQueue
+from penstock.wire import remoting
+from penstock.wire.codes import RequestCode, ResponseCode
+from penstock.wire.header import NAMES
+from penstock.words import FLUSH_MS_MAX
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.fronts.remoting.pulling import Puller
+    from cython.cimports.penstock.fronts.remoting.sending import Sender
+    from cython.cimports.penstock.fronts.remoting.session import RemotingSession
+    from cython.cimports.penstock.fronts.remoting.shared import Shared
+    from cython.cimports.penstock.octets import address
+else:
+    from penstock import words
+    from penstock.fronts.remoting.pulling import Puller
+    from penstock.fronts.remoting.sending import Sender
+    from penstock.fronts.remoting.session import RemotingSession
+    from penstock.fronts.remoting.shared import Shared
+    from penstock.octets import address
+
+log = logging.getLogger("penstock.fronts")
+
+_LONG_NAMES = frozenset(NAMES)
+_LETTERS = _LONG_NAMES - set(NAMES[: words.LETTERS]) | set("abcdefghijklmn")  # what SEND V2 and batches call them
+_LETTERED = (RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+_HOT = (RequestCode.SEND_MESSAGE, RequestCode.PULL_MESSAGE, *_LETTERED, RequestCode.LITE_PULL_MESSAGE)
+_UNSTORED = {
+    Outcome.FAILED: (
+        ResponseCode.SERVICE_NOT_AVAILABLE, "the disk failed: not stored durably; the broker needs a restart",
+    ),
+    Outcome.EXPIRED: (ResponseCode.FLUSH_DISK_TIMEOUT, "flush disk timeout: stored, not yet on the disk"),
+}  # fmt: skip
+
+
+class BrokerSession(RemotingSession):  # type: ignore[misc]
+    """A producer or consumer at the broker."""
+
+    def __init__(self, front: BrokerFront, remote: str, wake: Callable[[], None], born: bytes) -> None:
+        RemotingSession.__init__(self, front, remote, wake)
+        self.sender = Sender(front.shared, born)
+        self.puller = Puller(front.shared, front.park)
+        self.behind = False
+        self.base: memoryview
+        self.waits = 0  # answers in `Broker.stored`
+
+    # -- frames --------------------------------------------------------------------------------------------------
+
+    def frame(self, kind: int, header: int, size: int, end: int) -> None:
+        scan = self.scan
+        if kind == words.JSON:
+            known = scan.json(self.base, header, size)
+        else:
+            known = scan.binary(self.base, header, size)
+        if known and scan.flag & words.FLAG_RESPONSE == 0:
+            self.serialize = kind
+            if self.hot(header + size, end):
+                return
+        self.cold(kind, self.cut(header, size), self.cut(header + size, end - header - size))
+
+    def hot(self, body: int, end: int) -> bool:
+        """Carry out a send or a pull; False when the scanned request is neither."""
+        code = self.scan.code
+        pull = code == words.PULL_MESSAGE or code == words.LITE_PULL_MESSAGE
+        batch = code == words.SEND_BATCH_MESSAGE
+        if not (pull or batch or code == words.SEND_MESSAGE_V2 or code == words.SEND_MESSAGE):
+            return False
+        self.oneway = self.scan.flag & words.FLAG_ONEWAY != 0
+        self.opaque_now = self.scan.opaque
+        out = self.out.size
+        held = self.sender.held.size
+        try:
+            if pull:
+                self.puller.pull(self)
+            else:
+                self.sender.send(self, batch, body, end - body)
+        except Refused as refused:
+            self.refuse(refused.remoting, str(refused))
+        except StoreError as error:
+            self._unfinished(out, held, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+        except PenstockError as error:
+            self._unfinished(out, held, ResponseCode.SYSTEM_ERROR, str(error))
+        except Exception:
+            log.exception("request failed code=%d peer=%s", code, self.remote)
+            self._unfinished(out, held, ResponseCode.SYSTEM_ERROR, FAILED)
+        return True
+
+    def _unfinished(self, out: int, held: int, code: int, remark: str) -> None:
+        """A request ended half way: what it had written of its answer goes, and it is told why."""
+        self.out.cut(min(out, self.out.size))
+        self.sender.held.cut(min(held, self.sender.held.size))
+        self.refuse(code, remark)
+
+    def cold(self, kind: int, header: bytes, body: bytes) -> None:
+        request = remoting.decode(kind, header, body)
+        if request.code in _HOT and not request.response:
+            # An unusual header of a hot request: written again in the plain form, then it is like any other.
+            answer_in = request.serialize
+            request.serialize = words.BINARY
+            names = _LETTERS if request.code in _LETTERED else _LONG_NAMES
+            request.ext = {name: request.ext[name] for name in names if name in request.ext}
+            frame = remoting.encode(request)
+            outer = self.base
+            self.base = address(frame)
+            size = len(frame) - words.PREFIX_BYTES - len(body)
+            if not self.scan.binary(self.base, words.PREFIX_BYTES, size):
+                raise WireError(f"a header of request {request.code} that cannot be read")
+            self.serialize = answer_in
+            self.hot(len(frame) - len(body), len(frame))
+            self.base = outer
+            return
+        RemotingSession.cold(self, kind, header, body)
+
+    # -- waiting -------------------------------------------------------------------------------------------------
+
+    def answer_when_stored(self, topic: LogTopic, answer: remoting.RemotingCommand) -> None:
+        """Answer a request that stored a message on a topic, when the topic's level is reached."""
+        self.sender.outbox(self, topic, True).put(remoting.encode(answer))
+        self.wake()
+
+    def seal(self) -> bytes:
+        """The answers of this turn that wait for a flush."""
+        return self.sender.held.take()
+
+    def settled(self, answers: bytes, outcome: Outcome) -> None:
+        """What these answers waited for has come, or never will."""
+        self.waits -= 1
+        if outcome == Outcome.REACHED:
+            self.out.put(answers)
+        else:
+            code, remark = _UNSTORED[outcome]
+            for answer in remoting.CommandParser().feed(answers):
+                answer.code = code
+                answer.remark = remark
+                self.out.put(remoting.encode(answer))
+        self.wake()
+
+    def congested(self, full: bool) -> None:
+        """The peer does not take its answers, or takes them again."""
+        self.behind = full
+
+    def resume(self, waiter: Waiter, expired: bool) -> None:
+        """News for a held pull, or its time is over: answer it, or hold it on."""
+        if not self.closed and self.puller.resume(self, waiter, expired, self.behind):
+            self.wake()
+
+
+class BrokerFront:
+    """All RocketMQ sessions of one broker."""
+
+    name = "remoting"
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.requests = Requests(broker)
+        self.shared = Shared(broker)
+        self.rejected: Mapping[bytes, int] = {}
+        self.sessions: set[BrokerSession] = set()
+        self._durable_keys: set[ConsumeQueue] = set()  # of held pulls that see only what is flushed
+        self._flushed = (0, True)
+        broker.introduce(self.requests.consuming.tell, self.requests.consuming.ask_producer)
+
+    def session(self, remote: str, wake: Callable[[], None]) -> BrokerSession:
+        """The session of a new connection from `address:port`."""
+        session = BrokerSession(self, remote, wake, msgid.pack_host(remote))
+        self.sessions.add(session)
+        return session
+
+    def handle(self, session: BrokerSession, request: remoting.RemotingCommand) -> remoting.RemotingCommand | None:
+        return self.requests.handle(session, request)
+
+    def lost(self, session: BrokerSession) -> None:
+        broker = self.broker
+        self.sessions.discard(session)
+        if session.waits:
+            broker.stored.drop(session)
+        broker.holds.drop(session)
+        for group in broker.clients.lost(session):
+            if broker.groups.find(group.name, broker.now_ms).notify_changes:
+                self.requests.consuming.tell(group)
+
+    def park(self, waiter: Waiter) -> bool:
+        """Hold a pull until news or its deadline; False when too many are held."""
+        if not self.broker.holds.park(waiter):
+            return False
+        if waiter.what.durable:
+            self._durable_keys.add(waiter.what.queue)
+        waiter.what.queue.watched = True
+        return True
+
+    # -- turns ---------------------------------------------------------------------------------------------------
+
+    def begin_turn(self) -> None:
+        """The first thing in each turn."""
+        self.shared.blocked = self.broker.store.blocked(self.broker.mono_ms)
+
+    def end_turn(self, news: list[ConsumeQueue]) -> None:
+        """Let this turn's answers wait where they must; resume the pulls whose queue has news, and those that are due."""
+        if self.shared.holding:
+            self._seal()
+        for queue in news:
+            self._wake(queue)
+        store = self.broker.store
+        if self._durable_keys and (store.flushed_position, store.healthy) != self._flushed:
+            self._flushed = (store.flushed_position, store.healthy)
+            keys, self._durable_keys = self._durable_keys, set()
+            for queue in keys:
+                self._wake(queue)
+        if self.broker.holds.count:
+            for waiter in self.broker.holds.due(self.broker.mono_ms):
+                waiter.owner.resume(waiter, True)
+
+    def _seal(self) -> None:
+        """The answers this turn held wait for the flush of all that is in the log now."""
+        broker = self.broker
+        holding, self.shared.holding = self.shared.holding, []
+        for session in holding:
+            answers = session.seal()
+            if answers:
+                session.waits += 1
+                told = partial(session.settled, answers)
+                broker.stored.wait(broker.store.end_position, session, told, broker.mono_ms + FLUSH_MS_MAX)
+        broker.store.want_flush()
+
+    def _wake(self, queue: ConsumeQueue) -> None:
+        queue.watched = False
+        for waiter in self.broker.holds.wake(queue):
+            waiter.owner.resume(waiter, False)
+
+    def tick(self) -> int | None:
+        """Give up what has waited too long; when the next held pull is due."""
+        mono_ms = self.broker.mono_ms
+        self.broker.stored.expire(mono_ms)
+        for session in list(self.sessions):
+            session.tick(mono_ms)
+        due_ms: int | None = self.broker.holds.next_ms()
+        return due_ms

@@ -1,0 +1,300 @@
+"""PULL: from the bytes of a request to records that go from the mapped log into the outbox.
+
+A pull that finds nothing waits in `Broker.holds` for news of its queue, and is run again by `resume`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import cython
+
+from penstock.broker.clients import ConsumerGroup
+from penstock.broker.groups import Group
+from penstock.delivery.waiters import Waiter
+from penstock.errors import Refused
+from penstock.fronts.requests.consuming import parse_tags
+from penstock.log.consumequeue import TagCodes
+from penstock.log.status import READ_NAMES
+from penstock.wire import remoting
+from penstock.wire.codes import ResponseCode
+from penstock.wire.header import NAMES
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.broker.topics import LogTopic
+    from cython.cimports.penstock.fronts.remoting.session import RemotingSession
+    from cython.cimports.penstock.fronts.remoting.shared import Shared
+    from cython.cimports.penstock.log import status
+    from cython.cimports.penstock.log.consumequeue import ConsumeQueue
+    from cython.cimports.penstock.octets import same
+    from cython.cimports.penstock.wire import fields
+else:
+    from penstock import words
+    from penstock.broker.topics import LogTopic
+    from penstock.fronts.remoting.session import RemotingSession
+    from penstock.fronts.remoting.shared import Shared
+    from penstock.log import status
+    from penstock.log.consumequeue import ConsumeQueue
+    from penstock.octets import same
+    from penstock.wire import fields
+
+# Fields of a pull that must be there, in the order in which a missing one is reported.
+_REQUIRED = (
+    fields.CONSUMER_GROUP, fields.TOPIC, fields.QUEUE_ID, fields.QUEUE_OFFSET, fields.MESSAGES_MAX, fields.SYS_FLAG,
+    fields.COMMIT_OFFSET, fields.SUSPEND_MS, fields.SUBSCRIPTION_VERSION,
+)  # fmt: skip
+
+_CODES = {
+    status.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    status.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    status.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
+    status.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
+    status.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
+    status.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
+    status.NO_MATCHED_LOGIC_QUEUE: ResponseCode.PULL_RETRY_IMMEDIATELY,
+    status.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
+}
+
+
+class Hold:
+    """A pull that waits: all that is needed to run it again."""
+
+    def __init__(
+        self, opaque: int, kind: int, topic: LogTopic, queue: ConsumeQueue, offset: int, limits: tuple[int, int], durable: bool
+    ) -> None:  # fmt: skip
+        self.opaque = opaque
+        self.kind = kind
+        self.topic = topic
+        self.queue = queue
+        self.offset = offset
+        self.max_count, self.max_bytes = limits
+        self.durable = durable
+        self.codes: TagCodes | None = None
+        self.counts = [0, 0]
+
+
+class Puller:
+    """The pulls of one session. What the last one named is kept: the next is nearly always the same."""
+
+    def __init__(self, shared: Shared, park: Callable[[Waiter], bool]) -> None:
+        self.shared = shared
+        self.broker = shared.broker
+        self.store = shared.store
+        self.answers = shared.answers
+        self.result = shared.result
+        self.park = park
+        self.topic = None
+        self.group = b""
+        self.expression = b""
+        self.flags = 0
+        self.version = -1
+        self.online = None
+        self.revision = -1
+        self.config = None
+        self.codes: TagCodes | None = None
+        self.counts = [0, 0]
+        self.names = ("", "")
+
+    def pull(self, asker: RemotingSession) -> None:
+        """Answer the pull whose header `asker` has scanned, or let it wait for news."""
+        scan = asker.scan
+        for slot in _REQUIRED:
+            if not scan.kind[slot]:
+                asker.refuse(ResponseCode.SYSTEM_ERROR, f"the custom field <{NAMES[slot]}> is null")
+                return
+        queue_id = scan.number(fields.QUEUE_ID, 0)
+        offset = scan.number(fields.QUEUE_OFFSET, 0)
+        max_count = scan.number(fields.MESSAGES_MAX, 0)
+        flags = scan.number(fields.SYS_FLAG, 0)
+        commit = scan.number(fields.COMMIT_OFFSET, 0)
+        suspend_ms = scan.number(fields.SUSPEND_MS, 0)
+        version = scan.number(fields.SUBSCRIPTION_VERSION, 0)
+        max_bytes = scan.number(fields.BYTES_MAX, 0)
+        if scan.bad >= 0:
+            asker.refuse(ResponseCode.SYSTEM_ERROR, f"{NAMES[scan.bad]} is not a number")
+            return
+        if max_count < 0:
+            asker.refuse(ResponseCode.SYSTEM_ERROR, f"maxMsgNums {max_count} is negative")
+            return
+        topic = self.topic
+        if topic is None or not topic.open or not self._same(asker, flags & words.PULL_SUBSCRIPTION, version):
+            topic = self._find(asker, flags & words.PULL_SUBSCRIPTION, version)
+        if queue_id < 0 or (queue_id >= topic.read_queues and not topic.keeps(queue_id)):
+            asker.refuse(
+                ResponseCode.SYSTEM_ERROR, f"queueId[{queue_id}] is illegal, topic:[{topic.name.decode()}] "
+                f"topicConfig.readQueueNums:[{topic.read_queues}] consumer:[{asker.remote}]",
+            )  # fmt: skip
+            return
+        if max_bytes > 0:
+            max_bytes = min(max_bytes, words.PULL_BYTES_MAX)
+            max_count = min(max_count, words.PULL_COUNT_MAX)
+        else:
+            max_bytes = words.PULL_BYTES
+            max_count = min(max_count, words.PULL_COUNT)
+        durable = topic.level == words.LEVEL_DISK or scan.true(fields.DURABLE)
+        queue: ConsumeQueue = topic.queues[queue_id]
+        if flags & words.PULL_COMMIT_OFFSET and commit >= 0:
+            self.broker.offsets.commit(self.names[0], self.names[1], queue_id, commit)
+        outcome = self._read(queue, offset, max_count, max_bytes, durable, self.codes)
+        if asker.oneway:
+            return
+        if outcome == status.FOUND:
+            self._found(asker, self.counts)
+            return
+        suspend = flags & words.PULL_SUSPEND and self.shared.hold_enabled and suspend_ms > 0
+        empty = outcome == status.OFFSET_OVERFLOW_ONE or (outcome == status.NO_MESSAGE_IN_QUEUE and offset == 0)
+        if suspend and empty:
+            hold = Hold(asker.opaque_now, asker.serialize, topic, queue, offset, (max_count, max_bytes), durable)
+            hold.codes, hold.counts = self.codes, self.counts
+            deadline_ms = self.broker.mono_ms + min(suspend_ms, words.HOLD_MS_MAX)
+            if self.park(Waiter(queue, asker, deadline_ms, hold)):
+                return
+        self._not_found(asker, outcome, offset)
+
+    def _read(
+        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, durable: bool, codes: TagCodes | None
+    ) -> int:
+        end = queue.max_offset
+        if durable:
+            end = queue.durable_end(self.store.flushed_position)
+        outcome: int = self.store.read(queue, offset, max_count, max_bytes, end, codes, self.result)
+        return outcome
+
+    # -- what it names -------------------------------------------------------------------------------------------
+
+    def _same(self, asker: RemotingSession, has_expression: int, version: int) -> bool:
+        """Whether this pull is of the group, topic and subscription of the last one."""
+        scan = asker.scan
+        if scan.kind[fields.CONSUMER_GROUP] != words.PLAIN or scan.kind[fields.TOPIC] != words.PLAIN:
+            return False
+        if has_expression != self.flags or self.config is None or not self.config.consume_enable:
+            return False
+        n = scan.length[fields.CONSUMER_GROUP]
+        if n != len(self.group) or not same(asker.base, scan.at[fields.CONSUMER_GROUP], self.group, 0, n):
+            return False
+        name: bytes = self.topic.name
+        n = scan.length[fields.TOPIC]
+        if n != len(name) or not same(asker.base, scan.at[fields.TOPIC], name, 0, n):
+            return False
+        if has_expression:
+            if scan.text(fields.SUBSCRIPTION) != self.expression:
+                return False
+            return not (scan.kind[fields.EXPRESSION_TYPE] and scan.text(fields.EXPRESSION_TYPE) not in (b"TAG", b""))
+        online = self.online
+        return online is not None and online.revision == self.revision and version == self.version
+
+    def _find(self, asker: RemotingSession, has_expression: int, version: int) -> LogTopic:
+        """Check what a pull names and find its subscription; remembered for the next. Refused."""
+        scan = asker.scan
+        broker = self.broker
+        group = scan.text(fields.CONSUMER_GROUP)
+        group_name = group.decode("utf-8", "replace")
+        name = scan.text(fields.TOPIC)
+        config = broker.groups.find(group_name, broker.now_ms)
+        if not config.consume_enable:
+            raise Refused(f"subscription group no permission, {group_name}", remoting=ResponseCode.NO_PERMISSION)
+        topic = broker.topics.get(name)
+        text = name.decode("utf-8", "replace")
+        if topic is None:
+            raise Refused(
+                f"topic[{text}] not exist, apply first please! "
+                "See http://rocketmq.apache.org/docs/faq/ for further details.", remoting=ResponseCode.TOPIC_NOT_EXIST
+            )  # fmt: skip
+        if not topic.perm & words.PERM_READ:
+            raise Refused(f"the topic[{text}] pulling message is forbidden", remoting=ResponseCode.NO_PERMISSION)
+        online = broker.clients.consumers.get(group_name)
+        expression = b""
+        if has_expression:
+            if scan.text(fields.EXPRESSION_TYPE) not in (b"", b"TAG"):
+                raise Refused("The broker does not support consumer to filter message by SQL92")
+            expression = scan.text(fields.SUBSCRIPTION)
+            wanted = parse_tags(expression.decode("utf-8", "replace"))[1]
+        else:
+            wanted = _subscribed(online, config, group_name, text, version)
+        self.topic = topic
+        self.codes = TagCodes(wanted) if wanted else None
+        self.group = group
+        self.expression = expression
+        self.flags = has_expression
+        self.version = version
+        self.online = online
+        self.revision = online.revision if online is not None else -1
+        self.config = config
+        self.counts = config.get_counts.setdefault(name, [0, 0])
+        self.names = (group_name, text)
+        return topic
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def _found(self, asker: RemotingSession, counts: list[int]) -> None:
+        """Answer with the records of `result`, which go from the mapped log into the outbox."""
+        out = asker.out
+        result = self.result
+        self.answers.found(
+            out, asker.serialize, asker.opaque_now, result.max_offset, result.min_offset, result.next_offset, result.bytes_
+        )  # fmt: skip
+        out.room(result.bytes_)
+        result.copy_out(out.base, out.size)
+        out.size += result.bytes_
+        counts[0] += result.count
+        counts[1] += result.bytes_
+
+    def _not_found(self, asker: RemotingSession, outcome: int, offset: int) -> None:
+        result = self.result
+        code = _CODES[outcome]
+        if outcome == status.NO_MESSAGE_IN_QUEUE and offset != 0:
+            code = ResponseCode.PULL_OFFSET_MOVED
+        if outcome == status.OFFSET_FOUND_NULL and result.next_offset != offset:
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY  # a gap: go on behind it at once
+        ext = {
+            "maxOffset": str(result.max_offset),
+            "minOffset": str(result.min_offset),
+            "nextBeginOffset": str(result.next_offset),
+            "suggestWhichBrokerId": "0",
+        }
+        asker.out.put(remoting.encode(asker.answer(code, READ_NAMES[outcome], ext)))
+
+    def resume(self, asker: RemotingSession, waiter: Waiter, expired: bool, behind: bool) -> bool:
+        """News for a held pull, or its time is over: answer it (True), or let it wait on. `behind`: the peer does not read
+        its answers.
+        """
+        hold = waiter.what
+        asker.opaque_now = hold.opaque
+        asker.serialize = hold.kind
+        outcome = self._read(hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.durable, hold.codes)
+        if behind or asker.out.size > words.TURN_BYTES_MAX:  # it may ask again
+            self.result.next_offset = hold.offset
+            self._not_found(asker, status.OFFSET_OVERFLOW_ONE, hold.offset)
+            return True
+        if outcome == status.FOUND:
+            self._found(asker, hold.counts)
+            return True
+        nothing = outcome == status.OFFSET_OVERFLOW_ONE or outcome == status.NO_MESSAGE_IN_QUEUE
+        if not expired and hold.topic.open and (nothing or outcome == status.NO_MATCHED_MESSAGE):
+            if outcome == status.NO_MATCHED_MESSAGE:
+                hold.offset = self.result.next_offset
+            if self.park(waiter):
+                return False
+        self._not_found(asker, outcome, hold.offset)
+        return True
+
+
+def _subscribed(online: ConsumerGroup | None, config: Group, group: str, topic: str, version: int) -> list[int]:
+    """The tags codes that the group has subscribed to on the topic. Refused."""
+    if online is None:
+        raise Refused(
+            f"the consumer's group info not exist, group: {group}", remoting=ResponseCode.SUBSCRIPTION_NOT_EXIST
+        )
+    if not config.consume_broadcast_enable and online.message_model == "BROADCASTING":
+        raise Refused(
+            f"the consumer group[{group}] can not consume by broadcast way", remoting=ResponseCode.NO_PERMISSION
+        )
+    subscription = online.subscriptions.get(topic)
+    if subscription is None:
+        raise Refused("the consumer's subscription not exist", remoting=ResponseCode.SUBSCRIPTION_NOT_EXIST)
+    if subscription.version < version:
+        raise Refused("the consumer's subscription not latest", remoting=ResponseCode.SUBSCRIPTION_NOT_LATEST)
+    if subscription.kind != "TAG":
+        raise Refused("The broker does not support consumer to filter message by SQL92")
+    return subscription.codes

@@ -1,0 +1,177 @@
+"""One RocketMQ connection: frames in, bytes out, no socket.
+
+`RemotingSession` cuts frames and passes every request to its server as an object: enough for a registry. A
+`front.BrokerSession` answers sends and pulls itself, straight from the bytes read to the bytes to be written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+import cython
+
+from penstock.errors import Refused, StoreError
+from penstock.wire import remoting
+from penstock.wire.codes import LanguageCode, ResponseCode
+from penstock.wire.frames import FrameCutter
+from penstock.wire.header import HeaderScan
+from penstock.wire.outbox import Outbox
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.octets import address
+else:
+    from penstock import words
+    from penstock.octets import address
+
+log = logging.getLogger("penstock.fronts")
+
+FAILED = "the request failed; the log of the server says why"
+
+
+class Server(Protocol):
+    """What answers the requests that a session does not answer itself."""
+
+    def handle(self, session: RemotingSession, request: remoting.RemotingCommand) -> remoting.RemotingCommand | None:
+        """The answer; None when there is none, or not yet. Refused."""
+
+    def lost(self, session: RemotingSession) -> None:
+        """The connection is gone."""
+
+
+class RemotingSession:
+    """One peer. `wake()` tells the outside that there is something to be written though nothing was read."""
+
+    def __init__(self, server: Server, remote: str, wake: Callable[[], None]) -> None:
+        self.server = server
+        self.remote = remote
+        self.id = remote
+        self.wake = wake
+        self.out = Outbox()
+        self.scan = HeaderScan()
+        self.cutter = FrameCutter(words.HEADER_BYTES_MAX)
+        self.need = 0
+        self.serialize = 0
+        self.oneway = False
+        self.closed = False
+        self.full = False  # answers wait to be written: frames that were read wait, too
+        self.opaque_now = 0
+        self.base: memoryview = self.scan.names
+        self._pending: dict[int, tuple[Callable[[remoting.RemotingCommand | None], None], int]] = {}
+        self._opaque = 0
+
+    # -- bytes in ------------------------------------------------------------------------------------------------
+
+    def feed(self, owner: bytearray, total: int) -> int:
+        """Carry out every whole frame in the first `total` bytes; how many bytes they were.
+
+        `need` is then the size of the frame that is not complete, or 0 when even its length is not. WireError: the
+        peer is no RocketMQ peer, close the connection.
+        """
+        base = address(owner)
+        self.base = base
+        pos = 0
+        cutter = self.cutter
+        self.full = False
+        while True:
+            if self.out.size > words.TURN_BYTES_MAX:
+                self.need = 0
+                self.full = True
+                break
+            if not cutter.next(base, pos, total):
+                self.need = cutter.need
+                break
+            pos = cutter.end
+            self.frame(cutter.kind, cutter.header, cutter.size, pos)
+        return pos
+
+    def frame(self, kind: int, header: int, size: int, end: int) -> None:
+        """One whole frame: header of `size` bytes, body up to `end`."""
+        self.cold(kind, self.cut(header, size), self.cut(header + size, end - header - size))
+
+    def cut(self, at: int, n: int) -> bytes:
+        """These bytes as an object."""
+        return bytes(self.base[at : at + n])
+
+    def cold(self, kind: int, header: bytes, body: bytes) -> None:
+        """A frame as an object: answer what a peer answered us, pass on what it asks."""
+        request = remoting.decode(kind, header, body)
+        if request.response:
+            waiting = self._pending.pop(request.opaque, None)
+            if waiting is not None:
+                waiting[0](request)
+            return
+        try:
+            answer = self.server.handle(self, request)
+        except Refused as refused:
+            answer = request.reply(refused.remoting, remark=str(refused))
+        except StoreError as error:
+            log.error("request failed code=%d peer=%s error=%s", request.code, self.remote, error)
+            remark = f"service not available now: {error}"
+            answer = request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=remark)
+        except Exception:
+            log.exception("request failed code=%d peer=%s", request.code, self.remote)
+            answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=FAILED)
+        if answer is not None and not request.oneway:
+            self.out.put(remoting.encode(answer))
+
+    # -- bytes out -----------------------------------------------------------------------------------------------
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+        return self.out.take()
+
+    def answer(self, code: int, remark: str | None, ext: dict[str, str] | None = None) -> remoting.RemotingCommand:
+        """The answer to the request that is being carried out, as an object."""
+        return remoting.RemotingCommand(
+            code,
+            ext,
+            opaque=self.opaque_now,
+            flag=words.FLAG_RESPONSE,
+            remark=remark,
+            language=LanguageCode.JAVA,
+            serialize=self.serialize,
+        )
+
+    def refuse(self, code: int, remark: str) -> None:
+        """Tell the peer why its request is not carried out."""
+        if not self.oneway:
+            self.out.put(remoting.encode(self.answer(code, remark)))
+
+    def push(self, command: remoting.RemotingCommand) -> None:
+        """Send a one-way request, or an answer that took its time."""
+        if self.closed:
+            return
+        if not command.response and not command.opaque:
+            self._opaque += 1
+            command.opaque = self._opaque
+        self.out.put(remoting.encode(command))
+        self.wake()
+
+    def call(
+        self,
+        command: remoting.RemotingCommand,
+        done: Callable[[remoting.RemotingCommand | None], None],
+        deadline_ms: int,
+    ) -> None:
+        """Ask the peer; `done` gets its answer, or None after the deadline or the end of the connection."""
+        self._opaque += 1
+        command.opaque = self._opaque
+        self._pending[command.opaque] = (done, deadline_ms)
+        self.push(command)
+
+    def tick(self, mono_ms: int) -> None:
+        """Give up questions that were not answered in time."""
+        if self._pending:
+            for opaque in [o for o, (_, deadline_ms) in self._pending.items() if deadline_ms <= mono_ms]:
+                self._pending.pop(opaque)[0](None)
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self.closed = True
+        for done, _ in list(self._pending.values()):
+            done(None)
+        self._pending.clear()
+        self.server.lost(self)

@@ -1,0 +1,24 @@
+cimport cython
+
+from penstock.log.draft cimport Draft
+from penstock.log.reading cimport ReadResult
+from penstock.log.store cimport LogStore
+from penstock.wire.answers cimport Answers
+from penstock.wire.outbox cimport Outbox
+
+
+@cython.final
+cdef class Shared:
+    cdef public object broker
+    cdef public LogStore store
+    cdef public Answers answers
+    cdef public Draft draft
+    cdef public ReadResult result
+    cdef public Outbox raw, text
+    cdef public long long body_max
+    cdef public bint hold_enabled, blocked
+    cdef bytes _cluster, _searched
+    cdef unsigned char *cluster
+    cdef long long cluster_len
+    cdef unsigned char *searched
+    cdef public list holding

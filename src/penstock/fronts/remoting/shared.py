@@ -1,0 +1,46 @@
+"""What the sessions of one broker share: its store and topics, and the buffers in which one request is prepared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import cython
+
+from penstock.broker.broker import Broker
+from penstock.wire import names
+from penstock.wire.answers import Answers
+from penstock.wire.outbox import Outbox
+
+if cython.compiled:
+    from cython.cimports.penstock.log.draft import Draft
+    from cython.cimports.penstock.log.reading import ReadResult
+    from cython.cimports.penstock.octets import address
+else:
+    from penstock.log.draft import Draft
+    from penstock.log.reading import ReadResult
+    from penstock.octets import address
+
+if TYPE_CHECKING:
+    from penstock.log.store import LogStore
+
+
+class Shared:
+    """One request is carried out at a time: `draft`, `result`, `raw` and `text` belong to it."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+        self.store: LogStore = broker.store
+        self.answers = Answers(broker.store_host)
+        self.draft = Draft()
+        self.result = ReadResult()
+        self.raw = Outbox()
+        self.text = Outbox()  # the properties text that is stored
+        self.body_max = broker.config.max_message_size
+        self.hold_enabled = broker.config.long_polling_enable
+        self._cluster = f"{names.CLUSTER}\x01{broker.config.cluster_name}".encode()
+        self.cluster = address(self._cluster)
+        self.cluster_len = len(self._cluster)
+        self._searched = names.SEARCHED
+        self.searched = address(self._searched)
+        self.blocked = False  # level `os`: unflushed bytes are older than the promised second
+        self.holding: list[object] = []  # sessions with answers that wait for a flush that is not asked for yet
