@@ -49,13 +49,11 @@ DEBTS = {
     "penstock.broker.topics.create": {"parameters": 10},
     "penstock.delivery.channel.__init__": {"parameters": 9},
     "penstock.fronts.http.NsqHttp": {"methods of the class": 34},
-    "penstock.fronts.nsq": {"lines of the module": 719},
+    "penstock.fronts.nsq": {"lines of the module": 725},
     "penstock.fronts.nsq.NsqSession": {"lines of the class": 591, "methods of the class": 41},
     "penstock.fronts.nsqcommands._identify": {"lines of the function": 82},
-    "penstock.fronts.remoting": {"lines of the module": 1135},
-    "penstock.fronts.remoting.BrokerSession": {"lines of the class": 785, "methods of the class": 36},
     "penstock.schedule.Schedule": {"lines of the class": 480, "methods of the class": 34},
-    "penstock.wire.header.HeaderScan": {"lines of the class": 425},
+    "penstock.wire.header.HeaderScan": {"lines of the class": 440},
     "penstock.wire.record.encode_record": {"parameters": 14},
     "penstock.wire.remoting.__init__": {"parameters": 9},
 }
@@ -63,8 +61,8 @@ PUBLIC = {  # constructors that users call with keywords
     "penstock.client.aio.push.__init__", "penstock.client.aio.producer.__init__", "penstock.client.blocking.__init__",
 }  # fmt: skip
 CIRCLES = [{"penstock.broker"}, {"penstock.fronts"}]  # where modules still import one another
-ANY_MAX = 226
-NUMBERS_MAX = 1113
+ANY_MAX = 223
+NUMBERS_MAX = 759
 
 
 def _room(module: str) -> str:
