@@ -9,6 +9,7 @@ COMPILED = [
     "penstock.delivery.source",
     "penstock.disk.cursorfile",
     "penstock.disk.readyqueue",
+    "penstock.disk.readysegment",
     "penstock.disk.segments",
     "penstock.disk.stream",
     "penstock.fronts.nsq.connection",

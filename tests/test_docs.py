@@ -201,3 +201,19 @@ def test_every_verb_is_explained() -> None:
     told = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
     for verb in named:
         assert f"./run {verb}" in told, verb
+
+
+def test_what_comments_cite_is_there() -> None:
+    """`rocketmq.md §9.6` in a source or a test is a heading of docs/reference/rocketmq.md."""
+    pages, number = "rocketmq|nsq|reliability|spark|performance|replication|style|house", r"\d+(?:\.\d+)?"
+    cited = re.compile(rf"\b({pages})\.md[ ,]+(?:§ ?)?({number})((?:, §{number}| to §{number})*)")
+    seen = 0
+    for path in [*(ROOT / "src").rglob("*.py"), *(ROOT / "src").rglob("*.pxd"), *(ROOT / "tests").rglob("*.py")]:
+        for found in cited.finditer(path.read_text() if path != Path(__file__) else ""):
+            page = ROOT / "docs" / "reference" / f"{found[1]}.md"
+            assert page.exists(), f"{path.name} cites {found[0]}"
+            headings = set(re.findall(rf"^#+ ({number})", page.read_text(), re.M))
+            for section in [found[2], *re.findall(number, found[3])]:
+                assert section in headings, f"{path.name} cites {found[0]}"
+            seen += 1
+    assert seen > 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import os
 import re
@@ -12,61 +11,96 @@ from pathlib import Path
 
 import pytest
 
+from house_figures import any_in_signatures, arrows, circles, compiled, modules, numbers, sizes
+
 ROOT = Path(__file__).parents[1]
 SRC = ROOT / "src" / "penstock"
+TREES = modules()
+ARROWS = arrows(TREES)
 
-# style.md §1: a floor imports floors below it; nothing imports a wing.
+# A floor imports floors below it, and nothing but wings imports a wing. Read are all imports of every module: those in
+# functions and those for type checkers, too. The root is the public face: it takes names from wherever they are.
 FLOORS = {
-    "errors": -1, "charts": 0, "version": 0, "words": 0, "lmdbfile": 0, "octets": 0, "message": 0, "clock": 0, "config": 0,
-    "tls": 1,
-    "wire": 1, "disk": 1,
+    "errors": -1, "msgid": -1, "faults": 0,
+    "charts": 0, "version": 0, "words": 0, "lmdbfile": 0, "octets": 0, "message": 0, "clock": 0, "config": 0,
+    "tls": 1, "wire": 1, "disk": 1,
     "delivery": 2, "log": 2, "schedule": 2,
     "broker": 3, "registry": 3,
     "fronts": 4,
-    "net": 5, "httpd": 5, "registration": 5, "statsd": 5, "authority": 5, "app": 5, "embedded": 5, "testing": 5,
+    "net": 5,
+    "httpd": 6, "registration": 6, "statsd": 6, "authority": 6,
+    "app": 7, "embedded": 8, "testing": 9,
+    # wings
+    "client": 10, "aio": 11, "spark": 11, "cli": 12, "demo": 12,
 }  # fmt: skip
-WINGS = {"client", "aio", "spark", "demo", "cli"}
-MAY_MEET = {
-    ("log", "delivery"),
-    ("app", "net"),
-    ("httpd", "net"),
-    ("registration", "net"),
-    ("embedded", "app"),
-    ("testing", "embedded"),
+WING = 10
+MAY_MEET = {("log", "delivery")}
+
+# What is still over its bound, with what it may be at most: this table only ever shrinks.
+DEBTS = {
+    "penstock.broker.broker": {"lines of the module": 745},
+    "penstock.broker.broker.Broker": {"lines of the class": 610, "methods of the class": 38},
+    "penstock.broker.broker.put": {"parameters": 11},
+    "penstock.broker.queueing": {"lines of the module": 1050},
+    "penstock.broker.queueing.Queueing": {"lines of the class": 950, "methods of the class": 74},
+    "penstock.broker.staging": {"lines of the module": 800},
+    "penstock.broker.staging.Staging": {"lines of the class": 640, "methods of the class": 39},
+    "penstock.broker.staging.open_token": {"parameters": 9},
+    "penstock.broker.topics.create": {"parameters": 10},
+    "penstock.delivery.channel.__init__": {"parameters": 9},
+    "penstock.fronts.http.NsqHttp": {"methods of the class": 34},
+    "penstock.fronts.nsq": {"lines of the module": 725},
+    "penstock.fronts.nsq.NsqSession": {"lines of the class": 591, "methods of the class": 41},
+    "penstock.fronts.nsqcommands._identify": {"lines of the function": 82},
+    "penstock.schedule.Schedule": {"lines of the class": 480, "methods of the class": 34},
+    "penstock.wire.header.HeaderScan": {"lines of the class": 440},
+    "penstock.wire.record.encode_record": {"parameters": 14},
+    "penstock.wire.remoting.__init__": {"parameters": 9},
 }
+PUBLIC = {  # constructors that users call with keywords
+    "penstock.client.aio.push.__init__", "penstock.client.aio.producer.__init__", "penstock.client.blocking.__init__",
+}  # fmt: skip
+CIRCLES = [{"penstock.broker"}, {"penstock.fronts"}]  # where modules still import one another
+ANY_MAX = 223
+NUMBERS_MAX = 759
 
 
-def _imports(path: Path) -> set[str]:
-    """The parts of the package a module imports when it is imported itself."""
-    found = set()
-    for node in ast.parse(path.read_text()).body:
-        nodes = [node]
-        if isinstance(node, ast.If):  # if cython.compiled: … else: …; not what only type checkers see
-            if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+def _room(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def test_imports_go_down() -> None:
+    found = []
+    for module, imported in ARROWS.items():
+        here = _room(module)
+        for target, way in imported.items():
+            there = _room(target)
+            if not here or not there or here == there or (here, there) in MAY_MEET:
                 continue
-            nodes = node.body + node.orelse
-        for inner in nodes:
-            if isinstance(inner, ast.ImportFrom) and inner.module and inner.module.startswith("penstock."):
-                found.add(inner.module.split(".")[1])
-            elif isinstance(inner, ast.ImportFrom) and inner.module == "penstock":
-                found |= {alias.name for alias in inner.names}
-            elif isinstance(inner, ast.Import):
-                found |= {a.name.split(".")[1] for a in inner.names if a.name.startswith("penstock.")}
-    return found - {"__version__"}
+            if FLOORS[there] >= FLOORS[here] or (FLOORS[there] >= WING > FLOORS[here]):
+                found.append(f"{module} imports {target} ({way})")
+    assert not found
 
 
-def _modules() -> list[Path]:
-    return [path for path in sorted(SRC.rglob("*.py")) if path.parent != SRC or path.name != "__init__.py"]
+def test_no_circles() -> None:
+    for group in circles(ARROWS):
+        rooms = {".".join(name.split(".")[:2]) for name in group}
+        assert rooms in CIRCLES, group
 
 
-@pytest.mark.parametrize("path", _modules(), ids=lambda path: str(path.relative_to(SRC)))
-def test_imports_go_down(path: Path) -> None:
-    here = path.relative_to(SRC).parts[0].removesuffix(".py")
-    for there in _imports(path):
-        if here in WINGS or there == here or (here, there) in MAY_MEET:
+def test_one_job_a_class() -> None:
+    for where, what, figure in sizes(TREES):
+        if where in PUBLIC and what == "parameters":
             continue
-        assert there not in WINGS, f"{here} imports the wing {there}"
-        assert FLOORS[there] < FLOORS[here], f"{here} (floor {FLOORS[here]}) imports {there} (floor {FLOORS[there]})"
+        assert figure <= DEBTS.get(where, {}).get(what, 0), f"{where}: {figure} {what}"
+
+
+def test_the_main_road_is_typed() -> None:
+    assert sum(over.figure for over in any_in_signatures(TREES)) <= ANY_MAX
+
+
+def test_numbers_have_names() -> None:
+    assert sum(len(list(numbers(TREES[name]))) for name in compiled()) <= NUMBERS_MAX
 
 
 def test_the_broker_never_loads_arrow_or_spark() -> None:
@@ -77,20 +111,16 @@ def test_the_broker_never_loads_arrow_or_spark() -> None:
 
 
 def test_the_compiled_list_is_true() -> None:
-    sys.path.insert(0, str(ROOT))
-    try:
-        from build_ext import COMPILED
-    finally:
-        sys.path.remove(str(ROOT))
-    assert sorted(COMPILED) == COMPILED
+    listed = compiled()
+    assert sorted(listed) == listed
     # octets and named numbers have a .pxd because compiled modules take what is in them from C, never from a compiled
     # twin.
     pairs = [p for p in SRC.rglob("*.pxd") if "\ncdef enum:" in p.read_text()]
-    numbers = {".".join(p.relative_to(ROOT / "src").with_suffix("").parts) for p in pairs}
+    named = {".".join(p.relative_to(ROOT / "src").with_suffix("").parts) for p in pairs}
     declared = {".".join(p.relative_to(ROOT / "src").with_suffix("").parts) for p in SRC.rglob("*.pxd")}
-    assert declared - numbers - {"penstock.octets"} <= set(COMPILED)
+    assert declared - named - {"penstock.octets"} <= set(listed)
     pure = os.environ.get("PENSTOCK_PURE") == "1"
-    for name in COMPILED:
+    for name in listed:
         file = str(importlib.import_module(name).__file__)
         assert file.endswith(".py") == pure, f"{name} runs from {file}"
 

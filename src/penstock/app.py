@@ -27,8 +27,9 @@ from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, StoreError
+from penstock.faults import Faults
 from penstock.fronts.flags import LEVELS, broadcast_address, join, set_log_level
-from penstock.net import Faults, Limits, Net
+from penstock.net import Limits, Net
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
     import ssl

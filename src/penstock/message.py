@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from penstock.msgid import offset_msg_id, pack_host
+
 _NOTHING: Mapping[str, str] = {}
 
 
@@ -88,8 +90,6 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def offset_msg_id(self) -> str:
         """The id made of the broker's address and the physical offset."""
-        from penstock.wire.record import offset_msg_id, pack_host
-
         return offset_msg_id(pack_host(self.store_host), self.physical_offset)
 
     @property

@@ -20,12 +20,14 @@ import ipaddress
 import logging
 import os
 import socket
-from collections.abc import Callable, Iterable
+import ssl
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from penstock.errors import StoreError, WireError
+from penstock.errors import WireError
+from penstock.faults import Faults
 
 log = logging.getLogger("penstock.net")
 
@@ -39,8 +41,6 @@ SWEEP_MS = 5_000
 TICK_MS_MAX = 1_000
 BACKLOG = 1024
 BACKLOG_BYTES_MAX = 1 << 20  # with no memory left for connections, one that owes its peer more than this is closed
-FAULTS_IN_A_ROW_MAX = 20
-FAULT_LOG_MS = 10_000
 
 
 @dataclass(frozen=True)
@@ -57,45 +57,6 @@ class Limits:
         return self.memory_bytes_max or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
 
 
-class Faults:
-    """Exceptions of steps that every turn or tick takes: reported, and the other steps go on.
-
-    A failing disk is a state that may end (rule P8), so it never stops the process. Any other exception that the same
-    step raises `FAULTS_IN_A_ROW_MAX` times in a row does: `stop` is called with a sentence.
-    """
-
-    def __init__(self, stop: Callable[[str], None]) -> None:
-        self.stop = stop
-        self.count = 0  # since the start
-        self.failing: dict[str, str] = {}  # step → what it raised last time
-        self._in_a_row: dict[str, int] = {}
-        self._failed: set[str] = set()  # in this round
-        self._logged_ms: dict[str, int] = {}
-
-    def report(self, step: str, error: BaseException, mono_ms: int) -> None:
-        """A step raised."""
-        self.count += 1
-        self._failed.add(step)
-        self.failing[step] = f"{step}: {error or type(error).__name__}"
-        if mono_ms - self._logged_ms.get(step, -FAULT_LOG_MS) >= FAULT_LOG_MS:
-            self._logged_ms[step] = mono_ms
-            disk = isinstance(error, StoreError)
-            log.error("failed step=%s error=%s", step, error, exc_info=None if disk else error)
-        if isinstance(error, StoreError):
-            return
-        count = self._in_a_row[step] = self._in_a_row.get(step, 0) + 1
-        if count == FAULTS_IN_A_ROW_MAX:
-            self.stop(f"{step} failed {count} times in a row: {error!r}")
-
-    def settle(self, steps: Iterable[str]) -> None:
-        """All these steps were taken: those that did not raise are well again."""
-        for step in steps:
-            if step not in self._failed:
-                self.failing.pop(step, None)
-                self._in_a_row.pop(step, None)
-        self._failed.clear()
-
-
 class Role(Protocol):
     """What a process does: a broker, a registry, or both."""
 
@@ -104,9 +65,35 @@ class Role(Protocol):
 
     def update_time(self) -> None: ...
     def end_turn(self) -> None: ...
-    def take_jobs(self) -> list[Any]: ...
+    def take_jobs(self) -> Sequence[Job]: ...
     def tick(self) -> int: ...
     def next_due_ms(self) -> int | None: ...
+
+
+class Job(Protocol):
+    """What blocks: `run` in a thread, then `finish` on the loop."""
+
+    kind: str
+
+    def run(self) -> None: ...
+    def finish(self, error: BaseException | None, mono_ms: int) -> None: ...
+
+
+class Session(Protocol):
+    """One peer of a front: bytes in, bytes out, no socket.
+
+    `need` is the size of a frame that is not complete. It may have more: `full` (enough answered for now), `closing` (what
+    `take` gives is its last word), `eof`, `congested`, `beats`.
+    """
+
+    need: int
+
+    def feed(self, owner: bytearray, total: int) -> int: ...
+    def take(self) -> bytes: ...
+    def lost(self) -> None: ...
+
+
+MakeSession = Callable[[str, Callable[[], None]], Session]
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -117,9 +104,7 @@ class Connection(asyncio.BufferedProtocol):
         "_reading", "_refusal", "_stopped", "dirty", "heard_ms", "make", "remote", "session", "transport",
     )  # fmt: skip
 
-    def __init__(
-        self, net: Net, make: Callable[[str, Callable[[], None]], Any], *, protocol: str = "", refusal: bytes = b""
-    ) -> None:
+    def __init__(self, net: Net, make: MakeSession, *, protocol: str = "", refusal: bytes = b"") -> None:
         self._net = net
         self.make = make
         self._protocol = protocol  # of a peer that connected to us
@@ -136,7 +121,7 @@ class Connection(asyncio.BufferedProtocol):
         self._full_ms = 0
         self._ending = False
         self.dirty = False
-        self.transport: Any = None
+        self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -333,7 +318,7 @@ class Connection(asyncio.BufferedProtocol):
         if getattr(session, "closing", False) and not self._ending:
             self._end(transport)
 
-    def _look_at_owed(self, transport: Any) -> None:
+    def _look_at_owed(self, transport: asyncio.Transport) -> None:
         """Count what the peer has not taken yet; close it when there is no memory for so slow a reader."""
         net = self._net
         owed: int = transport.get_write_buffer_size()
@@ -343,7 +328,7 @@ class Connection(asyncio.BufferedProtocol):
             net.refuse("memory", self.remote)
             self.close()
 
-    def _end(self, transport: Any) -> None:
+    def _end(self, transport: asyncio.Transport) -> None:
         """The session has said its last word. The peer may be in the middle of a sentence: it is heard out, or the word
         would be lost with the reset that unread bytes cause; the next sweep closes for good.
         """
@@ -398,8 +383,8 @@ class Connection(asyncio.BufferedProtocol):
 class Net:
     """The loop side of one role: listeners, turns, one timer, and the threads that jobs run in."""
 
-    def __init__(self, role: Any, limits: Limits | None = None) -> None:
-        self.role: Role = role
+    def __init__(self, role: Role, limits: Limits | None = None) -> None:
+        self.role = role
         self.limits = limits or Limits()
         self.memory_bytes_max = self.limits.memory_bytes
         self.waiting_bytes = 0  # of unfinished large frames and of answers that peers have not taken
@@ -427,7 +412,7 @@ class Net:
     async def listen(
         self,
         listener: socket.socket,
-        make: Callable[[str, Callable[[], None]], Any],
+        make: MakeSession,
         protocol: str,
         *,
         refusal: bytes = b"",
@@ -435,7 +420,9 @@ class Net:
         """Accept connections on a bound socket; `refusal` is what one too many is told."""
         await self.serve(listener, lambda: Connection(self, make, protocol=protocol, refusal=refusal))
 
-    async def serve(self, listener: socket.socket, protocol: Callable[[], Any], tls: Any = None) -> None:
+    async def serve(
+        self, listener: socket.socket, protocol: Callable[[], Any], tls: ssl.SSLContext | None = None
+    ) -> None:
         """The same for connections of another kind: they have what `Connection` has of `flush`, `expired` and `close`,
         and put themselves into `connections`."""
         listener.listen(BACKLOG)  # uvloop would pass over the error of a port that somebody else listens on already
@@ -444,7 +431,7 @@ class Net:
             create = self.loop.create_unix_server
         self._servers.append(await create(protocol, sock=listener, backlog=BACKLOG, ssl=tls))
 
-    async def connect(self, host: str, port: int, make: Callable[[str, Callable[[], None]], Any]) -> Connection:
+    async def connect(self, host: str, port: int, make: MakeSession) -> Connection:
         """Open a connection of our own. OSError when nobody listens there."""
         _, connection = await self.loop.create_connection(lambda: Connection(self, make), host, port)
         return connection
@@ -587,7 +574,7 @@ class Net:
             self._jobs += 1
             thread.submit(self._run, job)
 
-    def _run(self, job: Any) -> None:
+    def _run(self, job: Job) -> None:
         error: BaseException | None = None
         try:
             job.run()
@@ -598,7 +585,7 @@ class Net:
         except RuntimeError:
             return  # the loop was closed under a job that nobody waits for any more
 
-    def _finish(self, job: Any, error: BaseException | None) -> None:
+    def _finish(self, job: Job, error: BaseException | None) -> None:
         self._jobs -= 1
         role = self.role
         try:

@@ -13,15 +13,18 @@ and then ``be32(buf, pos)`` is one line for both builds. Nothing here checks bou
 
 from __future__ import annotations
 
+from mmap import mmap
 from struct import Struct
-from typing import Any
 
 from isal import isal_zlib
+
+Readable = bytes | bytearray | memoryview
+Writable = bytearray | memoryview
 
 _U16, _I32, _U32, _I64, _U64 = Struct(">H"), Struct(">i"), Struct(">I"), Struct(">q"), Struct(">Q")
 
 
-def address(owner: Any) -> Any:
+def address(owner: Readable | mmap) -> memoryview:
     """What the other functions take as their first argument, for any object with a contiguous buffer.
 
     The caller keeps the owner alive and unresized for as long as it uses the address.
@@ -29,76 +32,76 @@ def address(owner: Any) -> Any:
     return memoryview(owner)
 
 
-def be16(b: Any, p: int) -> int:
+def be16(b: Readable, p: int) -> int:
     """The unsigned 16-bit integer at p."""
     return int(_U16.unpack_from(b, p)[0])
 
 
-def be32(b: Any, p: int) -> int:
+def be32(b: Readable, p: int) -> int:
     """The signed 32-bit integer at p."""
     return int(_I32.unpack_from(b, p)[0])
 
 
-def ube32(b: Any, p: int) -> int:
+def ube32(b: Readable, p: int) -> int:
     """The unsigned 32-bit integer at p."""
     return int(_U32.unpack_from(b, p)[0])
 
 
-def be64(b: Any, p: int) -> int:
+def be64(b: Readable, p: int) -> int:
     """The signed 64-bit integer at p."""
     return int(_I64.unpack_from(b, p)[0])
 
 
-def put8(b: Any, p: int, v: int) -> None:
+def put8(b: Writable, p: int, v: int) -> None:
     """Write the low 8 bits of v at p."""
     b[p] = v & 0xFF
 
 
-def put16(b: Any, p: int, v: int) -> None:
+def put16(b: Writable, p: int, v: int) -> None:
     """Write the low 16 bits of v at p."""
     _U16.pack_into(b, p, v & 0xFFFF)
 
 
-def put32(b: Any, p: int, v: int) -> None:
+def put32(b: Writable, p: int, v: int) -> None:
     """Write the low 32 bits of v at p."""
     _U32.pack_into(b, p, v & 0xFFFFFFFF)
 
 
-def put64(b: Any, p: int, v: int) -> None:
+def put64(b: Writable, p: int, v: int) -> None:
     """Write the low 64 bits of v at p."""
     _U64.pack_into(b, p, v & 0xFFFFFFFFFFFFFFFF)
 
 
-def copy(to: Any, tp: int, src: Any, fp: int, n: int) -> None:
+def copy(to: Writable, tp: int, src: Readable, fp: int, n: int) -> None:
     """Copy n bytes from src[fp:] to to[tp:]."""
     if n > 0:
         to[tp : tp + n] = bytes(src[fp : fp + n])
 
 
-def zero(b: Any, p: int, n: int) -> None:
+def zero(b: Writable, p: int, n: int) -> None:
     """Write n zero bytes at p."""
     if n > 0:
         b[p : p + n] = bytes(n)
 
 
-def same(a: Any, ap: int, b: Any, bp: int, n: int) -> bool:
+def same(a: Readable, ap: int, b: Readable, bp: int, n: int) -> bool:
     """Whether n bytes at both places are equal."""
     return n <= 0 or bytes(a[ap : ap + n]) == bytes(b[bp : bp + n])
 
 
-def find(b: Any, p: int, end: int, c: int) -> int:
+def find(b: Readable, p: int, end: int, c: int) -> int:
     """The position of byte c in b[p:end], or -1."""
     at = bytes(b[p:end]).find(c)
     return -1 if at < 0 else p + at
 
 
-def find2(b: Any, p: int, end: int, c: int, d: int) -> int:
+def find2(b: Readable, p: int, end: int, c: int, d: int) -> int:
     """The position of the first byte in b[p:end] that is c or d, or -1."""
     one, two = find(b, p, end, c), find(b, p, end, d)
     return max(one, two) if one < 0 or two < 0 else min(one, two)
 
 
-def utf8(b: Any, p: int, n: int, least: int) -> bool:
+def utf8(b: Readable, p: int, n: int, least: int) -> bool:
     """Whether n bytes at p are UTF-8 and none of them is below `least` (32: no control characters)."""
     data = bytes(b[p : p + n])
     try:
@@ -108,12 +111,12 @@ def utf8(b: Any, p: int, n: int, least: int) -> bool:
     return min(data, default=least) >= least
 
 
-def put_hex16(b: Any, p: int, v: int) -> None:
+def put_hex16(b: Writable, p: int, v: int) -> None:
     """Write v as sixteen lower-case hexadecimal digits at p."""
     b[p : p + 16] = b"%016x" % v
 
 
-def hex16(b: Any, p: int) -> int:
+def hex16(b: Readable, p: int) -> int:
     """The number that sixteen lower-case hexadecimal digits at p spell; -1 when they are none, or it has 64 bits."""
     text = bytes(b[p : p + 16])
     if len(text) != 16 or text.strip(b"0123456789abcdef"):
@@ -122,12 +125,12 @@ def hex16(b: Any, p: int) -> int:
     return -1 if value >> 63 else value
 
 
-def crc32(b: Any, p: int, n: int, crc: int) -> int:
+def crc32(b: Readable, p: int, n: int, crc: int) -> int:
     """CRC-32 (zlib's polynomial) of n bytes at p, going on from crc (0 at the start)."""
     return int(isal_zlib.crc32(bytes(b[p : p + n]), crc & 0xFFFFFFFF))
 
 
-def java_hash(b: Any, p: int, n: int, h: int) -> int:
+def java_hash(b: Readable, p: int, n: int, h: int) -> int:
     """Java's ``String.hashCode`` of n bytes of UTF-8 at p, going on from h (0 at the start); signed 32 bits."""
     h &= 0xFFFFFFFF
     units = bytes(b[p : p + n]).decode("utf-8", "replace").encode("utf-16-be", "surrogatepass")
@@ -136,5 +139,5 @@ def java_hash(b: Any, p: int, n: int, h: int) -> int:
     return h - 0x100000000 if h >= 0x80000000 else h
 
 
-def populate(b: Any, p: int, n: int) -> None:
+def populate(b: Writable, p: int, n: int) -> None:
     """Back n bytes at p with written pages ahead of their use; only the compiled build does."""

@@ -16,7 +16,8 @@ from penstock.broker.nsq.topics import QueueTopic
 from penstock.cli.main import main
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.files import Files
-from penstock.disk.readyqueue import ReadyQueue, ReadySegment
+from penstock.disk.readyqueue import ReadyQueue
+from penstock.disk.readysegment import ReadySegment
 
 
 def answered_before_appended() -> None:

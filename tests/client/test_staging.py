@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import struct
 import time
 import uuid
@@ -21,17 +20,12 @@ from penstock.errors import BrokerRefused, ClientError
 from penstock.testing import Broker
 from penstock.wire.record import BatchItem, encode_batch, iter_records
 from penstock.wire.remoting import RemotingCommand
+from ports import free_port
 
 if TYPE_CHECKING:
     from client.conftest import Cluster
 else:
     Cluster = object
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def piece(topic: str, queue_id: int, bodies: list[bytes], *, properties: bytes = b"", delayed: bool = False) -> bytes:
@@ -156,7 +150,7 @@ def test_a_run_that_is_over_learns_it(broker: Broker, client: StageClient) -> No
 @pytest.fixture
 def pair(own_cluster: Cluster, second_broker: Cluster) -> Iterator[StageClient]:
     with StageClient(own_cluster.registry, patience_s=20) as made:
-        wait_for_two(made)
+        wait_for(made, 2)
         yield made
 
 
@@ -202,7 +196,7 @@ def test_a_batch_over_two_brokers_is_decided_once(
         cluster.stop(signal.SIGKILL)
         cluster.start()
     with StageClient(own_cluster.registry, patience_s=20) as client:
-        wait_for_two(client)
+        wait_for(client, 2)
         second = SinkRun("over-two", "query", "run-2")
         again = [stage_pair(client, second, 0, "second", 7), stage_pair(client, second, 0, "rest", 0)]
         published = client.publish(second, 0, again)
@@ -213,13 +207,14 @@ def test_a_batch_over_two_brokers_is_decided_once(
         assert len(contents(own_cluster.registry)) == 30
 
 
-def wait_for_two(client: StageClient) -> None:
+def wait_for(client: StageClient, count: int) -> None:
+    """Until the registry knows so many brokers: it hears of an end when the connection closes."""
     deadline = time.monotonic() + 60
     while True:
         with contextlib.suppress(ClientError):
-            if len(client.masters(fresh=True)) == 2:
+            if len(client.masters(fresh=True)) == count:
                 return
-        assert time.monotonic() < deadline, "the brokers did not register again"
+        assert time.monotonic() < deadline, f"the registry does not know {count} brokers"
         time.sleep(0.05)
 
 
@@ -238,11 +233,12 @@ def test_where_keys_go_outlives_a_broker_that_is_away(
     own_cluster.start()
     second_broker.start()
     with StageClient(own_cluster.registry, patience_s=30) as client:
-        wait_for_two(client)
+        wait_for(client, 2)
         assert client.known(run, coordinator).layout == {"T": both}
         every = client.queues_to_write("T", both)
         assert {queue.broker for queue in every} == set(both)
         second_broker.stop(signal.SIGKILL)
+        wait_for(client, 1)
         client._directory.routes.clear()
         paused = []
 
@@ -257,5 +253,6 @@ def test_where_keys_go_outlives_a_broker_that_is_away(
         monkeypatch.undo()
     second_broker.stop(signal.SIGKILL)
     with StageClient(own_cluster.registry, patience_s=0.5) as client:  # it does not come back
+        wait_for(client, 1)
         assert {queue.broker for queue in client.queues_to_write("T", both)} == {"broker-a"}
     second_broker.start()

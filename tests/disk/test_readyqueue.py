@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.disk.files import Files
-from penstock.disk.readyqueue import FULL, Pool, ReadyQueue, ReadySegment
+from penstock.disk.readyqueue import Pool, ReadyQueue
+from penstock.disk.readysegment import FULL, ReadySegment
 from penstock.errors import DiskFull
 
 SEGMENT = 4096

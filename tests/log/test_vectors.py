@@ -11,7 +11,8 @@ from penstock.log.draft import Draft
 from penstock.log.options import StoreOptions
 from penstock.log.reading import ReadResult
 from penstock.log.store import LogStore
-from penstock.wire.record import decode_record, java_hash, offset_msg_id
+from penstock.msgid import offset_msg_id
+from penstock.wire.record import decode_record, java_hash
 
 RECORD = bytes.fromhex(
     "000000bb daa320a7 3610a686 00000001 00000000 0000000000000000 0000000000000000 00000000 0000018bcfe5687b"

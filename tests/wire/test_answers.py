@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.msgid import offset_msg_id, pack_host
 from penstock.wire import remoting
 from penstock.wire.answers import Answers
 from penstock.wire.codes import LanguageCode, ResponseCode
 from penstock.wire.outbox import Outbox
-from penstock.wire.record import offset_msg_id, pack_host
 from penstock.words import BINARY, JSON
 
 HOSTS = ("127.0.0.1:10911", "[::1]:10911")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import WireError
+from penstock.msgid import pack_host
 from penstock.wire.codes import SYS_BORN_IPV6, SYS_COMPRESSED, SYS_STORE_IPV6
 from penstock.wire.record import (
     BatchItem,
-    UniqueKeys,
     body_crc,
     decode_batch,
     decode_record,
@@ -20,13 +20,9 @@ from penstock.wire.record import (
     format_properties,
     iter_records,
     java_hash,
-    offset_msg_id,
     open_body,
-    pack_host,
-    parse_offset_msg_id,
     parse_properties,
     tags_code,
-    unpack_host,
 )
 
 UNIQ = "7F0000010002A9F0000000000000ABCD"
@@ -160,30 +156,6 @@ def test_a_zlib_bomb_is_refused_early() -> None:
 def test_unknown_compression() -> None:
     with pytest.raises(ValueError, match="type 5"):
         open_body(SYS_COMPRESSED | 5 << 8, b"")
-
-
-def test_hosts_and_ids() -> None:
-    host = pack_host("127.0.0.1:10911")
-    assert offset_msg_id(host, 0) == "7F00000100002A9F0000000000000000"
-    assert parse_offset_msg_id("7F00000100002A9F0000000000000000") == ("127.0.0.1:10911", 0)
-    six = pack_host("[::1]:10911")
-    assert parse_offset_msg_id(offset_msg_id(six, 99)) == ("[::1]:10911", 99)
-    assert unpack_host(six) == "[::1]:10911"
-    for bad in ("", "localhost:1", "127.0.0.1", "127.0.0.1:x", "[::1:1"):
-        with pytest.raises(ValueError):
-            pack_host(bad)
-    for bad in ("", "7F", "Z" * 32, "7F00000100002A9F00000000000000 0"):
-        with pytest.raises(ValueError):
-            parse_offset_msg_id(bad)
-
-
-def test_unique_keys() -> None:
-    keys = UniqueKeys(b"\x7f\0\0\1", 0x12345, b"\xaa\xbb\xcc\xdd")
-    first = keys.next(1_798_761_599_999)  # the last millisecond of 2026
-    assert first.startswith("7F0000012345AABBCCDD")
-    assert len(first) == 32
-    assert keys.next(1_798_761_600_000)[20:28] == "00000000"
-    assert len({keys.next(1_798_761_600_000) for _ in range(1000)}) == 1000
 
 
 def test_properties() -> None:

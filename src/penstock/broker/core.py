@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from penstock import msgid
 from penstock.broker.clock import Alarm, BrokerClock
 from penstock.broker.groups import GroupTable, OffsetTable
 from penstock.broker.levels import LEVEL_DISK, LEVEL_OS
@@ -19,7 +20,6 @@ from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.store import LogStore
 from penstock.schedule.delays import DelayRule
 from penstock.schedule.schedule import Schedule
-from penstock.wire import record
 
 
 class Core:
@@ -31,7 +31,7 @@ class Core:
         self.folder = Path(config.data)
         self.time = BrokerClock(clock)
         self.started_ms = clock.now_ms()
-        self.store_host = record.pack_host(f"{config.advertise or config.host}:{max(0, config.remoting_port)}")
+        self.store_host = msgid.pack_host(f"{config.advertise or config.host}:{max(0, config.remoting_port)}")
         self.store = LogStore(self.folder, _store_options(config, self.store_host), files=files, clock=clock)
         self.topics = TopicTable(
             self.store.queue,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from penstock import msgid
 from penstock.broker.clock import Alarm, BrokerClock
 from penstock.broker.topics import (
     DONE_TOPIC,
@@ -214,7 +215,7 @@ class Sending:
             queue_id,
             message.body,
             properties,
-            born_host=record.pack_host(message.born_host),
+            born_host=msgid.pack_host(message.born_host),
             born_ms=message.born_ms,
             marks=Marks(
                 message.flag,

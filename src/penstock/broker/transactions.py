@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from penstock import msgid
 from penstock.broker.core import Core
 from penstock.broker.topics import HALF_TOPIC, OP_TOPIC
 from penstock.errors import Refused
@@ -179,9 +180,9 @@ class Transactions:
             flag=message.flag,
             sys_flag=message.sys_flag,
             born_ms=message.born_ms,
-            born_host=record.pack_host(message.born_host),
+            born_host=msgid.pack_host(message.born_host),
             store_ms=message.store_ms,
-            store_host=record.pack_host(message.store_host),
+            store_host=msgid.pack_host(message.store_host),
             reconsume_times=message.reconsume_times,
         )
         if not self._ask(message.properties.get("PGROUP", ""), real, fields):

@@ -29,11 +29,99 @@ from penstock.errors import Closed, StoreError
 log = logging.getLogger("penstock.disk")
 
 
+class WriteFile:
+    """The data file that is written, with its sums: open together, or not at all. `spoiled`: it could not be cut back
+    after a write that failed, and ends there.
+    """
+
+    def __init__(self, files: Files, paths: Paths) -> None:
+        self.files = files
+        self.paths = paths
+        self.sums: Sums | None = None
+        self.spoiled = False
+        self._data_fd = self._sums_fd = -1
+
+    @property
+    def is_open(self) -> bool:
+        return self._data_fd >= 0
+
+    def append(self, at: int, data: bytes, entries: list[int]) -> None:
+        """Write records at the file's end and the entries of their sums: both, or with StoreError neither."""
+        assert self.sums is not None
+        sums_at = len(SUMS_HEAD) + 8 * len(self.sums)
+        try:
+            self.files.write(self._sums_fd, sums_at, queuefiles.entries_encode(entries))
+            self.files.write(self._data_fd, at, data)
+        except StoreError:
+            try:
+                self.files.cut(self._data_fd, at)
+                self.files.cut(self._sums_fd, sums_at)
+            except StoreError:
+                self.spoiled = True
+            raise
+        self.sums.entries.extend(entries)
+
+    def create(self, number: int) -> None:
+        """Make a data file and its sums; after a failure neither is there."""
+        made: list[int] = []
+        paths = self.paths.sums(number), self.paths.data(number)
+        try:
+            for path, head in zip(paths, (SUMS_HEAD, b""), strict=True):
+                made.append(self.files.open(path, create=True))
+                self.files.cut(made[-1], 0)
+                self.files.write(made[-1], 0, head)
+            self.files.sync_folder(self.paths.folder)  # after a power cut the file must not be there without its sums
+        except StoreError:
+            for fd, path in zip(made, paths, strict=False):
+                self.files.close(fd)
+                queuefiles.try_unlink(self.files, path)
+            raise
+        self._sums_fd, self._data_fd = made
+        self.sums = Sums()
+
+    def reopen(self, number: int, end: int) -> bool:
+        """Open a file that ends there; False when its sums do not reach to its end."""
+        sums = queuefiles.load_sums(self.files, self.paths.sums(number))
+        if sums is None or not len(sums):
+            return False
+        file = RecordFile(self.files, self.paths.data(number))
+        try:
+            start = sums.start(len(sums) - 1)
+            last = file.record(start, end)
+            if last is None or start + len(last) != end or file.size() != end:
+                return False
+        finally:
+            file.close()
+        data = self.files.open(self.paths.data(number))
+        try:
+            self._sums_fd = self.files.open(self.paths.sums(number))
+        except StoreError:
+            self.files.close(data)
+            raise
+        self._data_fd = data
+        self.sums = sums
+        return True
+
+    def datasync(self) -> None:
+        """Make what was written durable, the sums first."""
+        if self._data_fd >= 0:
+            self.files.datasync(self._sums_fd)
+            self.files.datasync(self._data_fd)
+
+    def close(self) -> None:
+        """Hold no descriptor: there may be many queues."""
+        if self._data_fd >= 0:
+            self.files.close(self._data_fd)
+            self.files.close(self._sums_fd)
+        self._data_fd = self._sums_fd = -1
+        self.sums = None
+
+
 class DiskQueue:
     """One queue, first in, first out. Nothing is on the disk before the first message.
 
-    A payload has `payload_bytes_min` bytes or more; `payload_bytes_max` is believed of records without a sum. `present` are
-    the numbers of the queue's files where the caller knows them (`queues_in`), else the folder is looked through.
+    `payload_bytes`: a payload has so many at least; at most so many are believed of records without a sum. `present` are the
+    numbers of the queue's files where the caller knows them (`queues_in`), else the folder is looked through.
     StoreError when the disk cannot be read or repaired.
     """
 
@@ -46,8 +134,7 @@ class DiskQueue:
         max_bytes_per_file: int = 100 << 20,
         sync_every: int = 2500,
         sync_timeout_ms: int = 2000,
-        payload_bytes_min: int = 26,
-        payload_bytes_max: int = (1 << 20) + 26,
+        payload_bytes: tuple[int, int] = (26, (1 << 20) + 26),
         present: Sequence[int] | None = None,
     ) -> None:
         self.name = name
@@ -56,7 +143,7 @@ class DiskQueue:
         self.max_bytes_per_file = min(max_bytes_per_file, START_MAX)
         self.sync_every = sync_every
         self.sync_timeout_ms = sync_timeout_ms
-        self.sizes = payload_bytes_min, payload_bytes_max
+        self.sizes = payload_bytes
         self.depth = 0  # what was not taken yet; never 0 while there is something
         self.damaged = 0  # times that something was set aside while reading
         self.failed: StoreError | None = None
@@ -70,9 +157,7 @@ class DiskQueue:
         self._first = 0
         self._finished: set[int] = set()
         self._write: Place = (0, 0)
-        self._data_fd = self._sums_fd = -1  # open together, or not at all
-        self._write_sums: Sums | None = None
-        self._spoiled = False  # the write file could not be cut back: it ends here
+        self._writer = WriteFile(files, self.paths)
         self._ends: dict[int, int] = {}  # where the other files end, in their order
         self._reader: tuple[int, RecordFile, Sums | None] | None = None
         self._doubtful: Place | None = None  # the meta file's position, until a record was found there
@@ -150,100 +235,41 @@ class DiskQueue:
         for n, record in enumerate(records):
             entries.append((at << 1 | (n < last)) << 32 | crc32(record))
             at += len(record)
-        self._append(b"".join(records), entries)
+        self._writer.append(self._write[1], b"".join(records), entries)
         self._write = number, at
         self.depth += len(records)
         self._operations += len(records)
 
-    def _append(self, data: bytes, entries: list[int]) -> None:
-        assert self._write_sums is not None
-        sums_at = len(SUMS_HEAD) + 8 * len(self._write_sums)
-        try:
-            self.files.write(self._sums_fd, sums_at, queuefiles.entries_encode(entries))
-            self.files.write(self._data_fd, self._write[1], data)
-        except StoreError:
-            try:
-                self.files.cut(self._data_fd, self._write[1])
-                self.files.cut(self._sums_fd, sums_at)
-            except StoreError:
-                self._spoiled = True
-            raise
-        self._write_sums.entries.extend(entries)
-
     def _make_room(self, total: int) -> None:
         """Let the write file be open with room for so many bytes; a new one, if need be."""
         number, at = self._write
-        if at and (self._spoiled or at + total > self.max_bytes_per_file or (self._data_fd < 0 and not self._reopen())):
+        writer = self._writer
+        if at and (
+            writer.spoiled or at + total > self.max_bytes_per_file or not (writer.is_open or writer.reopen(number, at))
+        ):
             self._roll()
-        elif self._data_fd < 0:
-            self._create(number)
+        elif not writer.is_open:
+            writer.create(number)
             if not self.paths.meta.is_file():
                 self._write_meta(flush=False)
-
-    def _create(self, number: int) -> None:
-        """Make a data file and its sums; after a failure neither is there."""
-        made: list[int] = []
-        paths = self.paths.sums(number), self.paths.data(number)
-        try:
-            for path, head in zip(paths, (SUMS_HEAD, b""), strict=True):
-                made.append(self.files.open(path, create=True))
-                self.files.cut(made[-1], 0)
-                self.files.write(made[-1], 0, head)
-            self.files.sync_folder(self.paths.folder)  # after a power cut the file must not be there without its sums
-        except StoreError:
-            for fd, path in zip(made, paths, strict=False):
-                self.files.close(fd)
-                queuefiles.try_unlink(self.files, path)
-            raise
-        self._sums_fd, self._data_fd = made
-        self._write_with(Sums(), number)
-
-    def _reopen(self) -> bool:
-        """Open the write file again; False when its sums do not reach to its end: nsqd has written there."""
-        number, end = self._write
-        sums = queuefiles.load_sums(self.files, self.paths.sums(number))
-        if sums is None or not len(sums):
-            return False
-        file = RecordFile(self.files, self.paths.data(number))
-        try:
-            start = sums.start(len(sums) - 1)
-            last = file.record(start, end)
-            if last is None or start + len(last) != end or file.size() != end:
-                return False
-        finally:
-            file.close()
-        data = self.files.open(self.paths.data(number))
-        try:
-            self._sums_fd = self.files.open(self.paths.sums(number))
-        except StoreError:
-            self.files.close(data)
-            raise
-        self._data_fd = data
-        self._write_with(sums, number)
-        return True
-
-    def _write_with(self, sums: Sums, number: int) -> None:
-        self._write_sums = sums
-        if self._reader is not None and self._reader[0] == number:
-            self._close_reader()  # the next one sees these grow
 
     def _roll(self) -> None:
         """Go on in a new file. The old one is flushed first, so that the meta file can vouch for it."""
         self._flush()
-        self._let_go()
+        self._writer.close()
         number, at = self._write
-        self._create(number + 1)
+        self._writer.create(number + 1)
         self._write = number + 1, 0
         try:
             self._write_meta()
         except StoreError:
             self._write = number, at
-            self._let_go()
+            self._writer.close()
             for path in (self.paths.data(number + 1), self.paths.sums(number + 1)):
                 queuefiles.try_unlink(self.files, path)
             raise
         self._ends[number] = at
-        self._spoiled = False
+        self._writer.spoiled = False
         self._operations = 0
         self._settle()
 
@@ -276,7 +302,7 @@ class DiskQueue:
             holds = record is not None and self.sizes[0] <= len(record) - 4 <= self.sizes[1]
             following = end
         elif sums.start(n) != at:
-            self._next = (number, min(end, self._start_around(file, sums, n, at)))
+            self._next = (number, min(end, _start_around(file, sums, n, at)))
             return
         else:
             following = min(end, sums.start(n + 1)) if n + 1 < len(sums) else end
@@ -287,7 +313,7 @@ class DiskQueue:
             self._out.append(self._next)
             taken.append(record[4:])
             return
-        if (number, at) == self._doubtful and sums is None and at and not self._is_start(file, at):
+        if (number, at) == self._doubtful and sums is None and at and not _is_start(file, at):
             self._next = (number, 0)
             self._doubtful = None
             return
@@ -296,35 +322,14 @@ class DiskQueue:
         self.depth -= 1
         self._next = (number, following)
 
-    @staticmethod
-    def _start_around(file: RecordFile, sums: Sums, n: int, at: int) -> int:
-        """Where to read when no record starts at `at`: the one it lies in, or the next one."""
-        if n:
-            before = file.record(sums.start(n - 1), sums.start(n))
-            if before is not None and sums.start(n - 1) + len(before) > at:
-                return sums.start(n - 1)
-        return sums.start(n)
-
-    @staticmethod
-    def _is_start(file: RecordFile, at: int) -> bool:
-        """Whether a record of a file without sums starts at `at`."""
-        place = 0
-        while place < at:
-            record = file.record(place, at)
-            if record is None:
-                return False
-            place += len(record)
-        return True
-
     def _file(self, number: int) -> tuple[RecordFile, Sums | None]:
-        if self._reader is None or self._reader[0] != number:
+        written = self._writer.sums if number == self._write[0] else None  # a reader sees these grow
+        known = self._reader
+        if known is None or known[0] != number or (written is not None and known[2] is not written):
             self._close_reader()
-            if number == self._write[0] and self._write_sums is not None:
-                sums: Sums | None = self._write_sums
-            else:
-                sums = queuefiles.load_sums(self.files, self.paths.sums(number))
-            self._reader = number, RecordFile(self.files, self.paths.data(number)), sums
-        return self._reader[1:]
+            sums = queuefiles.load_sums(self.files, self.paths.sums(number)) if written is None else written
+            self._reader = known = number, RecordFile(self.files, self.paths.data(number)), sums
+        return known[1:]
 
     def _end(self, number: int) -> int:
         return self._write[1] if number == self._write[0] else self._ends.get(number, 0)
@@ -407,7 +412,7 @@ class DiskQueue:
                 self.sync()
             else:  # nothing happened since the last one
                 self._due_ms = None
-                self._let_go()
+                self._writer.close()
                 self._close_reader()
         return self._due_ms
 
@@ -422,11 +427,8 @@ class DiskQueue:
             self._operations = 0
 
     def _flush(self) -> None:
-        if self._data_fd < 0:
-            return
         try:
-            self.files.datasync(self._sums_fd)
-            self.files.datasync(self._data_fd)
+            self._writer.datasync()
         except StoreError as error:
             self.failed = error
             raise
@@ -436,14 +438,6 @@ class DiskQueue:
         depth = self.depth + len(self._out)
         queuefiles.write_meta(self.files, self.paths.meta, depth, self._read, self._write, flush=flush)
 
-    def _let_go(self) -> None:
-        """Hold no descriptor for writing: there may be many queues."""
-        if self._data_fd >= 0:
-            self.files.close(self._data_fd)
-            self.files.close(self._sums_fd)
-        self._data_fd = self._sums_fd = -1
-        self._write_sums = None
-
     def _close_reader(self) -> None:
         if self._reader is not None:
             self._reader[1].close()
@@ -452,7 +446,7 @@ class DiskQueue:
     def empty(self) -> None:
         """Drop everything, what is in hand included. After a StoreError some of it may come again with the next start."""
         self._alive()
-        self._let_go()
+        self._writer.close()
         self._close_reader()
         used = self.paths.meta.is_file()
         numbers = [*self._ends, self._write[0]]
@@ -462,7 +456,7 @@ class DiskQueue:
         self._ends.clear()
         self._write = (self._write[0] + used, 0)
         self._read = self._next = self._write
-        self._spoiled = False
+        self._writer.spoiled = False
         self.depth = 0
         self._operations = int(used)
         for number in numbers:
@@ -472,7 +466,7 @@ class DiskQueue:
 
     def delete(self) -> None:
         """Close, and leave no file but what was set aside. StoreError when something cannot be deleted."""
-        self._let_go()
+        self._writer.close()
         self._close_reader()
         self._closed = True
         self.depth = 0
@@ -489,7 +483,7 @@ class DiskQueue:
             if self.failed is None:
                 self.sync()
         finally:
-            self._let_go()
+            self._writer.close()
             self._close_reader()
             self._closed = True
 
@@ -498,3 +492,23 @@ class DiskQueue:
             raise Closed(f"the queue {self.name} is closed")
         if self.failed is not None:
             raise StoreError(f"the queue {self.name} takes nothing in after a failed flush: {self.failed}")
+
+
+def _start_around(file: RecordFile, sums: Sums, n: int, at: int) -> int:
+    """Where to read when no record starts at `at`: the one it lies in, or the next one."""
+    if n:
+        before = file.record(sums.start(n - 1), sums.start(n))
+        if before is not None and sums.start(n - 1) + len(before) > at:
+            return sums.start(n - 1)
+    return sums.start(n)
+
+
+def _is_start(file: RecordFile, at: int) -> bool:
+    """Whether a record of a file without sums starts at `at`."""
+    place = 0
+    while place < at:
+        record = file.record(place, at)
+        if record is None:
+            return False
+        place += len(record)
+    return True

@@ -1,51 +1,7 @@
 cimport cython
 
+from penstock.disk.readysegment cimport ReadySegment
 from penstock.disk.stream cimport Stream
-
-
-@cython.final
-cdef class ReadySegment:
-    cdef public object path, files, map, sums_map
-    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag
-    cdef public set damaged
-    cdef public int fd, sums_fd
-    cdef public bint named, clean, unverified, cut
-    cdef unsigned char *base
-    cdef unsigned char *sums
-
-    @cython.locals(need=cython.longlong, step=cython.longlong, target=cython.longlong, least=cython.longlong)
-    cpdef int room(self, long long length, long long records) except -1
-    cpdef long long start(self, long long n) noexcept
-    cpdef long long message_id(self, long long n) noexcept
-    cpdef long long framed(self, long long at, long long limit) noexcept
-    @cython.locals(length=cython.longlong)
-    cpdef long long holds(self, long long n, long long at, long long limit) noexcept
-    @cython.locals(at=cython.longlong, length=cython.longlong)
-    cpdef _look(self, long long clean, long long limit, bint torn)
-    @cython.locals(n=cython.longlong, at=cython.longlong, whole=cython.longlong, whole_end=cython.longlong, length=cython.longlong, most=cython.longlong, ahead=cython.longlong, remade=cython.longlong, there=cython.bint, torn_batch=cython.bint, more=cython.longlong)
-    cpdef _scan(self, long long limit, long long clean, bint torn)
-    @cython.locals(stored=cython.longlong)
-    cdef bint _ends_batch(self, long long n, long long at) noexcept
-    cpdef _leave_out(self, long long n, long long at, long long length)
-    @cython.locals(at=cython.longlong)
-    cpdef _leave_out_before(self, long long n)
-    cpdef clip(self, long long ordinal)
-    cdef long long _crc(self, long long n, long long at, long long length) noexcept
-    @cython.locals(stored=cython.longlong)
-    cpdef int _judge(self, long long n, long long at, long long length) except -1
-    cpdef _remake(self, long long n, long long at, long long length)
-    @cython.locals(length=cython.longlong, there=cython.bint)
-    cdef long long _rejoin(self, long long n, long long at, long long limit, long long most) noexcept
-    @cython.locals(length=cython.longlong, found=cython.longlong)
-    cpdef long long _tail(self, long long at, long long limit) noexcept
-    @cython.locals(length=cython.longlong, found=cython.longlong, at=cython.longlong)
-    cpdef long long records(self, long long limit) noexcept
-    @cython.locals(second=cython.longlong)
-    cdef bint _aligned(self, long long limit) noexcept
-    @cython.locals(start=cython.longlong, empty=cython.longlong)
-    cdef long long _next_good(self, long long n, long long at, long long limit, long long most) noexcept
-    @cython.locals(crc=cython.longlong)
-    cpdef seal(self, long long at, long long length, long long more)
 
 
 cdef class ReadyQueue(Stream):

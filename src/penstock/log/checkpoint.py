@@ -15,6 +15,7 @@ live0 live1  "PLIV" | state (4) | generation (8) | log end (8) | log end after t
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import uuid
@@ -246,7 +247,7 @@ class LivePages:
         self._paths = (folder / "live0", folder / "live1")
         self._files = files
         self._generation = 0
-        self._maps: list[Any] = [None, None]
+        self._maps: list[mmap.mmap] = []
         self._fds = [-1, -1]
 
     def seen(self) -> list[tuple[int, int, int, int]]:
@@ -265,13 +266,13 @@ class LivePages:
                 found.append((state, generation, end, following))
         return found
 
-    def start(self, end: int) -> Any:
+    def start(self, end: int) -> mmap.mmap:
         """Write the marker to the disk; returns the page whose memory now says how far the log goes."""
         self._generation = max([page[1] for page in self.seen()], default=0)
         for n, path in enumerate(self._paths):
             self._fds[n] = self._files.open(path, create=True)
             self._files.allocate(self._fds[n], 0, SIZE)
-            self._maps[n] = self._files.map(self._fds[n], SIZE)
+            self._maps.append(self._files.map(self._fds[n], SIZE))
         self.mark()
         return self.turn(end)
 
@@ -281,7 +282,7 @@ class LivePages:
         self._files.write(self._fds[n], 0, _LIVE.pack(b"PLIV", RESERVED, self._generation + 1, 0, 0))
         self._files.datasync(self._fds[n])
 
-    def turn(self, end: int) -> Any:
+    def turn(self, end: int) -> mmap.mmap:
         """Use the page marked last, for a log that ends here; the caller writes at bytes 16 and 24 from now on."""
         self._generation += 1
         page = self._maps[self._generation % 2]
@@ -295,7 +296,7 @@ class LivePages:
             if fd >= 0:
                 self._files.close(fd)
                 self._fds[n] = -1
-        self._maps = [None, None]
+        self._maps = []
 
     def remove(self) -> None:
         """After a clean stop there is nothing to tell."""

@@ -5,11 +5,14 @@ from penstock.log.checksums cimport Checksums, Sidecar
 from penstock.log.draft cimport Draft
 
 
-@cython.locals(total=cython.longlong, magic=cython.longlong, sys=cython.longlong, q=cython.longlong, body_len=cython.longlong,
+@cython.locals(total=cython.longlong, magic=cython.longlong, q=cython.longlong, body_len=cython.longlong,
                t=cython.longlong, tl=cython.longlong, props_len=cython.longlong)
 cdef long long measure(unsigned char *b, long long at, long long room, long long physical)
 
-@cython.locals(q=cython.longlong, sys=cython.longlong, body_len=cython.longlong)
+@cython.locals(at=cython.longlong)
+cdef long long _body_length_at(long long sys) noexcept
+
+@cython.locals(q=cython.longlong, crc=cython.longlong, body_len=cython.longlong)
 cdef bint body_holds(unsigned char *b, long long at)
 
 
@@ -39,7 +42,7 @@ cdef class CommitLog:
     cpdef void seek(self, long long end)
     @cython.locals(segment=Segment)
     cpdef int _back(self, long long size)
-    @cython.locals(segment=Segment, car=Sidecar, status=cython.int)
+    @cython.locals(segment=Segment, car=Sidecar, room=cython.int)
     cpdef int _roll(self, long long size)
     @cython.locals(b=cython.p_uchar, at=cython.longlong, p=cython.longlong, sys=cython.longlong, crc=cython.longlong)
     cdef void put(self, Draft d, long long queue_offset, long long now_ms) noexcept

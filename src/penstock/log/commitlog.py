@@ -23,50 +23,42 @@ from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
 from penstock.log.checksums import Checksums
 from penstock.log.draft import Draft
+from penstock.octets import Readable
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64
+    from cython.cimports.penstock.log import status
+    from cython.cimports.penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64, ube32
+    from cython.cimports.penstock.wire import layout
 else:
-    from penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64
-
-MAGIC = -626843481
-MAGIC_V2 = -626843477
-BLANK_MAGIC = -875286124
-FIXED_SIZE = 91
-BODY_MAX = 4 << 20
-TOPIC_MAX = 127
-PROPERTIES_MAX = 32767
+    from penstock.log import status
+    from penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64, ube32
+    from penstock.wire import layout
 
 BLANK = 0
 BAD = -1
 
 
-def measure(b: Any, at: int, room: int, physical: int) -> int:
+def measure(b: Readable, at: int, room: int, physical: int) -> int:
     """The size of the record at b[at:], of which `room` bytes may be looked at; BLANK (0) or BAD (-1).
 
     A record is taken for one when its magic, its own physical offset and all its lengths agree.
     """
-    if room < 8:
+    if room < layout.BLANK_BYTES:
         return -1
     total = be32(b, at)
-    magic = be32(b, at + 4)
-    if magic == -875286124:
+    magic = ube32(b, at + layout.MAGIC)
+    if magic == layout.MAGIC_BLANK:
         return 0 if total == room else -1
-    if magic != -626843481 and magic != -626843477:
+    if magic != layout.MAGIC_V1 and magic != layout.MAGIC_V2:
         return -1
-    if total < 91 or total > room or be64(b, at + 28) != physical:
+    if total < layout.RECORD_FIXED_BYTES or total > room or be64(b, at + layout.PHYSICAL) != physical:
         return -1
-    sys = be32(b, at + 36)
-    q = 48 + 4 + 4 + 8 + 4 + 4 + 4 + 8
-    if sys & 0x10:
-        q += 12
-    if sys & 0x20:
-        q += 12
-    tl = 2 if magic == -626843477 else 1
-    if q + 4 > total:
+    q = _body_length_at(be32(b, at + layout.SYS_FLAG))
+    tl = 2 if magic == layout.MAGIC_V2 else 1
+    if q + layout.LENGTH_BYTES > total:
         return -1
     body_len = be32(b, at + q)
-    t = q + 4 + body_len
+    t = q + layout.LENGTH_BYTES + body_len
     if body_len < 0 or t + tl + 2 > total:
         return -1
     t += tl + (be16(b, at + t) if tl == 2 else b[at + t])
@@ -78,22 +70,30 @@ def measure(b: Any, at: int, room: int, physical: int) -> int:
     return total
 
 
-def body_holds(b: Any, at: int) -> bool:
+def body_holds(b: Readable, at: int) -> bool:
     """Whether the body of a measured record has the sum it names. An empty one has none."""
-    sys = be32(b, at + 36)
-    q = at + 84
-    if sys & 0x10:
-        q += 12
-    if sys & 0x20:
-        q += 12
+    q = at + _body_length_at(be32(b, at + layout.SYS_FLAG))
     body_len = be32(b, q)
-    return body_len == 0 or (crc32(b, q + 4, body_len, 0) & 0x7FFFFFFF) == be32(b, at + 8)
+    crc = crc32(b, q + layout.LENGTH_BYTES, body_len, 0) & layout.CRC_MASK
+    return body_len == 0 or crc == be32(b, at + layout.BODY_CRC)
+
+
+def _body_length_at(sys: int) -> int:
+    """Where the length of the body stands in a record with these hosts."""
+    at = layout.BODY_LENGTH
+    if sys & layout.SYS_BORN_IPV6:
+        at += layout.HOST_V6_MORE
+    if sys & layout.SYS_STORE_IPV6:
+        at += layout.HOST_V6_MORE
+    return at
 
 
 class CommitLog:
     """Appends at `end`. Whoever appends calls `room` first, which may need a new segment, then `put`."""
 
-    def __init__(self, file: SegmentedFile, sums: Checksums, store_host: bytes, body_max: int = BODY_MAX) -> None:
+    def __init__(
+        self, file: SegmentedFile, sums: Checksums, store_host: bytes, body_max: int = layout.BODY_BYTES_MAX
+    ) -> None:
         self.file = file
         self.body_max = body_max
         self.sums = sums
@@ -113,14 +113,15 @@ class CommitLog:
 
     def record_size(self, d: Draft) -> int:
         """Bytes of the draft as a record, or -1 when a part of it is too large."""
-        if d.body_len > self.body_max or d.queue.topic_len > 127:
+        if d.body_len > self.body_max or d.queue.topic_len > layout.TOPIC_BYTES_MAX:
             return -1
         d.all_props_len = d.props_len + d.tail_len
         if d.tail_len > 0 and d.props_len > 0 and d.props[d.props_pos + d.props_len - 1] != 2:
             d.all_props_len += 1
-        if d.all_props_len > 32767:
+        if d.all_props_len > layout.PROPERTIES_BYTES_MAX:
             return -1
-        return 75 + d.born_len + self._host_len + d.body_len + d.queue.topic_len + d.all_props_len
+        hosts = d.born_len + self._host_len
+        return layout.RECORD_BARE_BYTES + hosts + d.body_len + d.queue.topic_len + d.all_props_len
 
     # ---- writing
 
@@ -141,7 +142,7 @@ class CommitLog:
         car = self.sums.get(segment.first)
         if car is not None and car.count > 0 and car.start(car.count - 1) >= self._at:
             car.cut(self._at)
-        if car is None or car.count > self._at // 91 + 1:  # more sums than records
+        if car is None or car.count > self._at // layout.RECORD_FIXED_BYTES + 1:  # more sums than records
             self.sums.drop(segment.first)
             self.sums.set_aside(segment.first)
             car = self.sums.make(segment.first)
@@ -157,12 +158,13 @@ class CommitLog:
         TOO_LARGE.
         """
         remaining = self._limit - self._at
-        if size + 8 > remaining:
-            remaining = self._roll(size)
+        size += layout.BLANK_BYTES
+        if size > remaining:
+            remaining = self._roll(size - layout.BLANK_BYTES)
             if remaining:
                 return remaining
-        if self._at + size + 8 > self._backed:
-            remaining = self._back(size + 8)
+        if self._at + size > self._backed:
+            remaining = self._back(size)
             if remaining:
                 return remaining
         return self.sums.room(records)
@@ -175,11 +177,11 @@ class CommitLog:
                 with self.backing:
                     segment.back(self._at + size)  # type: ignore[union-attr]
             except DiskFull:
-                return 1
+                return status.DISK_FULL
             except StoreError:
-                return 2
+                return status.NOT_WRITABLE
         self._backed = segment.allocated  # type: ignore[union-attr]
-        return 0
+        return status.OK
 
     @property
     def backed_end(self) -> int:
@@ -189,25 +191,25 @@ class CommitLog:
 
     def _roll(self, size: int) -> int:
         """Close the segment with a blank record and go on in the next."""
-        if size + 8 > self.file.size:
-            return 3
-        if self._base != cython.NULL and self._at + 8 > self._backed:  # of the blank record
-            status = self._back(8)
-            if status:
-                return status
+        if size + layout.BLANK_BYTES > self.file.size:
+            return status.TOO_LARGE
+        if self._base != cython.NULL and self._at + layout.BLANK_BYTES > self._backed:
+            room = self._back(layout.BLANK_BYTES)
+            if room:
+                return room
         try:
             with self.making:
                 if self.prepared is None:
                     self.prepared = self.make_next()
         except DiskFull:
-            return 1
+            return status.DISK_FULL
         except StoreError:
-            return 2
+            return status.NOT_WRITABLE
         segment, car = self.prepared
         self.prepared = None
         if self._base != cython.NULL:
             put32(self._base, self._at, self._limit - self._at)
-            put32(self._base, self._at + 4, -875286124)
+            put32(self._base, self._at + layout.MAGIC, layout.MAGIC_BLANK)
         self.file.adopt(segment)
         self.sums.turn(car)
         self._segment = segment
@@ -216,7 +218,7 @@ class CommitLog:
         self._limit = segment.size
         self._backed = segment.allocated
         self.end = segment.first
-        return 0
+        return status.OK
 
     def make_next(self) -> tuple[Any, Any]:
         """The segment after the last and its sidecar, durable by name. For any thread. StoreError, DiskFull."""
@@ -242,30 +244,30 @@ class CommitLog:
         if now_ms < self.store_ms:
             now_ms = self.store_ms  # store times never decrease within a log
         self.store_ms = now_ms
-        sys = d.sys_flag & ~0x30
-        if d.born_len == 20:
-            sys |= 0x10
-        if self._host_len == 20:
-            sys |= 0x20
+        sys = d.sys_flag & ~(layout.SYS_BORN_IPV6 | layout.SYS_STORE_IPV6)
+        if d.born_len == layout.HOST_V6_BYTES:
+            sys |= layout.SYS_BORN_IPV6
+        if self._host_len == layout.HOST_V6_BYTES:
+            sys |= layout.SYS_STORE_IPV6
         put32(b, at, d.size)
-        put32(b, at + 4, -626843481)
-        put32(b, at + 8, crc32(d.body, d.body_pos, d.body_len, 0) & 0x7FFFFFFF)
-        put32(b, at + 12, d.queue.queue_id)
-        put32(b, at + 16, d.flag)
-        put64(b, at + 20, queue_offset)
-        put64(b, at + 28, self.end)
-        put32(b, at + 36, sys)
-        put64(b, at + 40, d.born_ms)
-        copy(b, at + 48, d.born, 0, d.born_len)
-        p = at + 48 + d.born_len
+        put32(b, at + layout.MAGIC, layout.MAGIC_V1)
+        put32(b, at + layout.BODY_CRC, crc32(d.body, d.body_pos, d.body_len, 0) & layout.CRC_MASK)
+        put32(b, at + layout.QUEUE_ID, d.queue.queue_id)
+        put32(b, at + layout.FLAG, d.flag)
+        put64(b, at + layout.QUEUE_OFFSET, queue_offset)
+        put64(b, at + layout.PHYSICAL, self.end)
+        put32(b, at + layout.SYS_FLAG, sys)
+        put64(b, at + layout.BORN_MS, d.born_ms)
+        copy(b, at + layout.BORN_HOST, d.born, 0, d.born_len)
+        p = at + layout.BORN_HOST + d.born_len
         put64(b, p, now_ms)
-        copy(b, p + 8, self._host, 0, self._host_len)
-        p += 8 + self._host_len
-        put32(b, p, d.reconsume_times)
-        put64(b, p + 4, d.prepared)
-        put32(b, p + 12, d.body_len)
-        copy(b, p + 16, d.body, d.body_pos, d.body_len)
-        p += 16 + d.body_len
+        copy(b, p + layout.MS_BYTES, self._host, 0, self._host_len)
+        p += layout.MS_BYTES + self._host_len - layout.RECONSUME_TIMES
+        put32(b, p + layout.RECONSUME_TIMES, d.reconsume_times)
+        put64(b, p + layout.PREPARED, d.prepared)
+        put32(b, p + layout.BODY_LENGTH, d.body_len)
+        copy(b, p + layout.BODY, d.body, d.body_pos, d.body_len)
+        p += layout.BODY + d.body_len
         put8(b, p, d.queue.topic_len)
         copy(b, p + 1, d.queue.topic_at, 0, d.queue.topic_len)
         p += 1 + d.queue.topic_len
@@ -315,7 +317,10 @@ class CommitLog:
         if segment is None:
             return False
         at = physical - segment.first
-        return be32(segment.base, at + 12) == queue_id and be64(segment.base, at + 20) == offset
+        return (
+            be32(segment.base, at + layout.QUEUE_ID) == queue_id
+            and be64(segment.base, at + layout.QUEUE_OFFSET) == offset
+        )
 
     def bytes_at(self, physical: int, size: int) -> bytes:
         """A copy of so many bytes of one segment."""

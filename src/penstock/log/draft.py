@@ -11,6 +11,8 @@ from typing import Any
 
 import cython
 
+from penstock.octets import Readable
+
 if cython.compiled:
     from cython.cimports.penstock.log.consumequeue import ConsumeQueue
     from cython.cimports.penstock.octets import address, be16, be32, be64, find, java_hash
@@ -129,7 +131,7 @@ class Draft:
     def _named(self, p: int, a: int, b: int, c: int, d: int) -> bool:
         return be32(self.props, p) == (a << 24 | b << 16 | c << 8 | d)
 
-    def load(self, b: Any, at: int) -> None:
+    def load(self, b: Readable, at: int) -> None:
         """Take everything from a whole record at b[at:]; size, lengths and magic were checked before. No queue yet."""
         self.size = be32(b, at)
         self.queue_id = be32(b, at + 12)

@@ -8,6 +8,7 @@ from typing import Any
 import cython
 
 from penstock.log.commitlog import CommitLog
+from penstock.octets import Writable
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
@@ -61,7 +62,7 @@ class ReadResult:
         """(physical offset, length) of each piece."""
         return [(be64(self._at, 16 * n), be64(self._at, 16 * n + 8)) for n in range(self.run_count)]
 
-    def copy_out(self, to: Any, pos: int) -> int:
+    def copy_out(self, to: Writable, pos: int) -> int:
         """Copy the records, one behind another, to to[pos:], which has `bytes_` bytes of room; returns the position
         after.
         """

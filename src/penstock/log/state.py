@@ -8,6 +8,7 @@ truth; `dispatch` derives everything else from it, the same way for live traffic
 from __future__ import annotations
 
 import re
+from mmap import mmap
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -24,8 +25,10 @@ from penstock.log.keyindex import KeyIndex
 from penstock.log.options import StoreOptions, delay_levels
 
 if cython.compiled:
+    from cython.cimports.penstock.log import status
     from cython.cimports.penstock.octets import address, java_hash
 else:
+    from penstock.log import status
     from penstock.octets import address, java_hash
 
 _TOPIC = re.compile(rb"[%|a-zA-Z0-9_.#-]{1,127}")
@@ -81,7 +84,7 @@ class LogState:
         self.short_queues: list[ConsumeQueue] = []
         self.healthy = True
         self.is_open = False
-        self.refusal = 2
+        self.refusal = status.NOT_WRITABLE
         self.appended = 0
         self.entry_count = 0
         self.damaged = 0
@@ -297,13 +300,13 @@ class LogState:
     def fail(self, error: BaseException) -> None:
         """A flush has failed: no more writing until a restart has checked the store."""
         self.healthy = False
-        self.refusal = 2
+        self.refusal = status.NOT_WRITABLE
 
-    def refuse(self, status: int) -> None:
-        """Refuse appends with this status, or take them again (0), as far as health allows."""
-        self.refusal = status if self.healthy and self.is_open else 2
+    def refuse(self, why: int) -> None:
+        """Refuse appends with this `status`, or take them again (0), as far as health allows."""
+        self.refusal = why if self.healthy and self.is_open else status.NOT_WRITABLE
 
-    def set_live(self, page: Any) -> None:
+    def set_live(self, page: mmap) -> None:
         """The page whose bytes from 16 on say how far the log goes, and how far it is about to."""
         self._live_page = page
         self._live = address(page)

@@ -14,3 +14,4 @@ cdef enum:
     OFFSET_TOO_SMALL = 6
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
+    SCAN_MIN = 800

@@ -22,6 +22,9 @@ OFFSET_TOO_SMALL = 6
 NO_MATCHED_LOGIC_QUEUE = 7
 NO_MESSAGE_IN_QUEUE = 8
 
+SCAN_MIN = 800
+"""A read that a filter makes long looks at so many entries of a queue at least: what RocketMQ does."""
+
 READ_NAMES = (
     "FOUND",
     "NO_MATCHED_MESSAGE",

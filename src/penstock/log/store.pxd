@@ -11,12 +11,12 @@ from penstock.log.reading cimport ReadResult
 cdef class LogStore(Lookup):
     cpdef void begin_turn(self, long long now_ms)
     cpdef void end_turn(self)
-    @cython.locals(size=cython.longlong, status=cython.int, queue=ConsumeQueue)
+    @cython.locals(size=cython.longlong, room=cython.int, queue=ConsumeQueue)
     cpdef int append(self, Draft d)
-    @cython.locals(e=Draft, queue=ConsumeQueue, p=cython.longlong, count=cython.longlong, total=cython.longlong, status=cython.int)
+    @cython.locals(e=Draft, queue=ConsumeQueue, p=cython.longlong, count=cython.longlong, total=cython.longlong, room=cython.int)
     cdef long long append_batch(self, Draft d, unsigned char *b, long long pos, long long end)
     @cython.locals(e=Draft, p=cython.longlong, count=cython.longlong, total=cython.longlong, keys=cython.longlong, size=cython.longlong,
-                   status=cython.int)
+                   found=cython.int)
     cdef long long _weigh(self, Draft d, unsigned char *b, long long pos, long long end)
     cdef void _announce(self, long long size) noexcept
     @cython.locals(e=Draft)

@@ -10,8 +10,6 @@ What it consists of stands in `state`, the other ways to find a message in `look
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from typing import Any
-
 import cython
 
 from penstock.errors import DiskFull
@@ -22,10 +20,13 @@ from penstock.log.lookup import Lookup
 from penstock.log.reading import ReadResult
 from penstock.log.recovery import Recovery, recover
 from penstock.log.upkeep import Upkeep
+from penstock.octets import Readable
 
 if cython.compiled:
+    from cython.cimports.penstock.log import status
     from cython.cimports.penstock.octets import address, be16, be32, be64, put64
 else:
+    from penstock.log import status
     from penstock.octets import address, be16, be32, be64, put64
 
 
@@ -47,20 +48,20 @@ class LogStore(Lookup):
 
     def append(self, d: Draft) -> int:
         """Append the draft to the log and to all that is derived from it; 0, or why not (`status`). Never raises."""
-        if self.refusal != 0:
+        if self.refusal != status.OK:
             return self.refusal
         size = self.log.record_size(d)
         if size < 0:
-            return 3
+            return status.TOO_LARGE
         d.size = size
         queue = d.queue
-        status = queue.room()
-        if status == 0 and d.indexed and self.index is not None:
-            status = self.index.room(2 + d.keys_len // 2)
-        if status == 0:
-            status = self.log.room(size, 1)
-        if status != 0:
-            return status
+        room = queue.room()
+        if room == status.OK and d.indexed and self.index is not None:
+            room = self.index.room(2 + d.keys_len // 2)
+        if room == status.OK:
+            room = self.log.room(size, 1)
+        if room != status.OK:
+            return room
         if not self._in_turn:
             self._now_ms = self.clock.now_ms()
         self._announce(size)
@@ -70,9 +71,9 @@ class LogStore(Lookup):
             self.log.put(d, queue.max_offset, self._now_ms)
         self.dispatch(d)
         put64(self._live, 16, self.log.end)
-        return 0
+        return status.OK
 
-    def append_batch(self, d: Draft, b: Any, pos: int, end: int) -> int:
+    def append_batch(self, d: Draft, b: Readable, pos: int, end: int) -> int:
         """Append each message of a RocketMQ batch body b[pos:end] with the draft's other fields: all or none, in one
         segment.
 
@@ -83,7 +84,7 @@ class LogStore(Lookup):
             total size (4) | magic (4) | body CRC (4) | flag (4) | body length (4) | body | properties length (2) |
             properties
         """
-        if self.refusal != 0:
+        if self.refusal != status.OK:
             return -self.refusal
         queue = d.queue
         e = self._element
@@ -91,13 +92,13 @@ class LogStore(Lookup):
         if count < 0:
             return count
         total = d.size
-        status = queue.room_for(count)
-        if status == 0 and d.indexed and self.index is not None:
-            status = self.index.room(self._batch_keys)
-        if status == 0:
-            status = self.log.room(total, count)
-        if status != 0:
-            return -status
+        room = queue.room_for(count)
+        if room == status.OK and d.indexed and self.index is not None:
+            room = self.index.room(self._batch_keys)
+        if room == status.OK:
+            room = self.log.room(total, count)
+        if room != status.OK:
+            return -room
         if not self._in_turn:
             self._now_ms = self.clock.now_ms()
         d.physical = self.log.end
@@ -116,7 +117,7 @@ class LogStore(Lookup):
         put64(self._live, 16, self.log.end)
         return count
 
-    def _weigh(self, d: Draft, b: Any, pos: int, end: int) -> int:
+    def _weigh(self, d: Draft, b: Readable, pos: int, end: int) -> int:
         """How many messages b[pos:end] holds, or minus a status; the draft's size is what they take in the log."""
         e = self._element
         self._take_over(d)
@@ -125,19 +126,19 @@ class LogStore(Lookup):
         total = 0
         keys = 0
         while p < end:
-            status = self._next_element(b, p, end)
-            if status != 0:
-                return -status
+            found = self._next_element(b, p, end)
+            if found != status.OK:
+                return -found
             size = self.log.record_size(e)
             if size < 0:
-                return -3
+                return -status.TOO_LARGE
             total += size
             keys += 2 + e.keys_len // 2
             count += 1
             p += be32(b, p)
         d.size = total
         self._batch_keys = keys
-        return count if count > 0 else -4
+        return count if count > 0 else -status.ILLEGAL
 
     def weigh_batch(self, d: Draft, body: bytes) -> int:
         """What append_batch_bytes would answer if there is room; nothing is appended, the draft's size is set."""
@@ -166,18 +167,18 @@ class LogStore(Lookup):
         e.tail_pos = d.tail_pos
         e.tail_len = d.tail_len
 
-    def _next_element(self, b: Any, p: int, end: int) -> int:
+    def _next_element(self, b: Readable, p: int, end: int) -> int:
         """Let the element draft be the batch's message at p; ILLEGAL when its lengths do not add up."""
         e = self._element
         if end - p < 22:
-            return 4
+            return status.ILLEGAL
         total = be32(b, p)
         body_len = be32(b, p + 16)
         if total < 22 or total > end - p or body_len < 0 or body_len > total - 22:
-            return 4
+            return status.ILLEGAL
         props_len = be16(b, p + 20 + body_len)
         if 22 + body_len + props_len != total:
-            return 4
+            return status.ILLEGAL
         e.flag = be32(b, p + 12)
         e.body = b
         e.body_pos = p + 20
@@ -186,7 +187,7 @@ class LogStore(Lookup):
         e.props_pos = p + 22 + body_len
         e.props_len = props_len
         e.scan()
-        return 0
+        return status.OK
 
     # ---- reading
 
@@ -202,8 +203,7 @@ class LogStore(Lookup):
     ) -> int:
         """Find the messages from offset on, before end_offset (negative: all), and say what was found (`status`).
 
-        At least one message is found if there is one, however large and whatever max_count. A place whose record is
-        gone, damaged or was never written is passed over.
+        At least one message is found if there is one. A place whose record is gone, damaged or not there is passed over.
         """
         result.clear()
         result.log = self.log
@@ -215,18 +215,17 @@ class LogStore(Lookup):
         result.next_offset = offset
         if limit == 0:
             result.next_offset = 0
-            return 8
+            return status.NO_MESSAGE_IN_QUEUE
         if offset < queue.min_offset:
             result.next_offset = queue.min_offset
-            return 6
+            return status.OFFSET_TOO_SMALL
         if offset == limit:
-            return 5
+            return status.OFFSET_OVERFLOW_ONE
         if offset > limit:
             result.next_offset = limit
-            return 4
-        if max_count < 1:
-            max_count = 1
-        scan_max = 800 if max_count < 800 else max_count
+            return status.OFFSET_OVERFLOW_BADLY
+        max_count = max(max_count, 1)
+        scan_max = max(max_count, status.SCAN_MIN)
         scanned = fillers = gone = 0
         base = cython.NULL
         at = end = 0
@@ -268,12 +267,10 @@ class LogStore(Lookup):
             scanned += 1
         result.next_offset = offset
         if result.count > 0:
-            return 0
+            return status.FOUND
         if gone > 0:
-            return 2
-        if fillers > 0 and fillers == scanned:
-            return 3
-        return 1
+            return status.MESSAGE_WAS_REMOVING
+        return status.OFFSET_FOUND_NULL if fillers > 0 and fillers == scanned else status.NO_MATCHED_MESSAGE
 
     def _sound(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
         """Whether a record of a former run is whole and stands for the entry: the disk may have changed either."""
@@ -321,7 +318,7 @@ class LogStore(Lookup):
             self._drop()
             raise
         self.is_open = True
-        self.refusal = 0
+        self.refusal = status.OK
         return report
 
     def close(self, clean: bool = True) -> None:
@@ -329,7 +326,7 @@ class LogStore(Lookup):
         if not self.is_open:
             return
         self.is_open = False
-        self.refusal = 2
+        self.refusal = status.NOT_WRITABLE
         try:
             if clean:
                 self.upkeep.close_clean()

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from penstock.disk import tables
+from penstock.disk.files import Files
 from penstock.errors import DiskFull, StoreError
 from penstock.log import status
 from penstock.log.checkpoint import BLAMED, Checkpoint, CheckpointFile, FolderLock, LivePages
@@ -153,7 +155,9 @@ class Upkeep:
 
         return Job(flush.kind, flush.run, finish)
 
-    def _once(self, kind: str, run: Any, done: Any, again: Any = None) -> Job:
+    def _once(
+        self, kind: str, run: Callable[[], None], done: Callable[[int], None], again: Callable[[], None] | None = None
+    ) -> Job:
         """A job of which one at a time runs; no room is tried again later, any other failure ends the writing."""
         self._running.add(kind)
 
@@ -365,7 +369,7 @@ class Upkeep:
             return  # the report is also in the counter and the log line
 
 
-def read_damage(files: Any, path: Path) -> list[dict[str, Any]]:
+def read_damage(files: Files, path: Path) -> list[dict[str, Any]]:
     """The lines of a damage file that can be read."""
     if not path.is_file():
         return []

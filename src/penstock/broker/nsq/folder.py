@@ -90,7 +90,7 @@ class QueueFolder:
                 max_bytes_per_file=config.max_bytes_per_file,
                 sync_every=config.sync_every,
                 sync_timeout_ms=config.sync_timeout_ms,
-                payload_bytes_max=config.max_msg_size + _HEADER_BYTES,
+                payload_bytes=(_HEADER_BYTES, config.max_msg_size + _HEADER_BYTES),
             )
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from penstock.disk.readyqueue import FULL
+from penstock.disk.readysegment import FULL
 from penstock.errors import Refused
 from penstock.wire.names import EPHEMERAL as EPHEMERAL
 from penstock.wire.names import NSQ_NAME, NSQ_NAME_BYTES_MAX

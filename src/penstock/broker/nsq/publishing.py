@@ -10,7 +10,7 @@ from penstock.broker.nsq.deferral import Deferral
 from penstock.broker.nsq.flush import GroupFlush, Ticket
 from penstock.broker.nsq.names import refusal
 from penstock.broker.nsq.topics import Topic
-from penstock.disk.readyqueue import BROKEN
+from penstock.disk.readysegment import BROKEN
 from penstock.errors import Refused, StoreError
 
 

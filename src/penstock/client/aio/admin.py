@@ -17,6 +17,7 @@ from penstock.client.routes import Json, MessageQueue, Route, split_address
 from penstock.client.subscriptions import Start, read_offsets, start_ms
 from penstock.errors import BrokerRefused, NotFound, WireError
 from penstock.message import ReceivedMessage
+from penstock.msgid import parse_offset_msg_id
 from penstock.wire.codes import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
@@ -27,7 +28,7 @@ from penstock.wire.codes import (
     ResponseCode,
 )
 from penstock.wire.fastjson import loads
-from penstock.wire.record import decode_record, iter_records, parse_offset_msg_id
+from penstock.wire.record import decode_record, iter_records
 from penstock.wire.remoting import RemotingCommand
 
 QUEUE_COUNT = 8  # of a new topic, on each broker

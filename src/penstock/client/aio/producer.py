@@ -30,8 +30,8 @@ from penstock.client.sending import (
 from penstock.clock import Clock
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, NotConnected, PenstockError, TimedOut
 from penstock.message import Message
+from penstock.msgid import UniqueKeys, pack_host
 from penstock.wire.codes import DEFAULT_TOPIC
-from penstock.wire.record import UniqueKeys, pack_host
 from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.client")

@@ -13,6 +13,7 @@ from functools import partial
 
 import cython
 
+from penstock import msgid
 from penstock.broker.broker import Broker
 from penstock.broker.topics import LogTopic
 from penstock.delivery.waiters import Outcome, Waiter
@@ -20,7 +21,7 @@ from penstock.errors import PenstockError, Refused, StoreError, WireError
 from penstock.fronts.remoting.session import FAILED
 from penstock.fronts.requests import Requests
 from penstock.log.consumequeue import ConsumeQueue
-from penstock.wire import record, remoting
+from penstock.wire import remoting
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.header import NAMES
 from penstock.words import FLUSH_MS_MAX
@@ -183,7 +184,7 @@ class BrokerFront:
 
     def session(self, remote: str, wake: Callable[[], None]) -> BrokerSession:
         """The session of a new connection from `address:port`."""
-        session = BrokerSession(self, remote, wake, record.pack_host(remote))
+        session = BrokerSession(self, remote, wake, msgid.pack_host(remote))
         self.sessions.add(session)
         return session
 

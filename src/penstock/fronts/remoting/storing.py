@@ -5,6 +5,7 @@ Each takes the draft that the send has filled in, and gives what its answer name
 
 from __future__ import annotations
 
+from penstock import msgid
 from penstock.broker.broker import Broker
 from penstock.broker.retry import is_dead
 from penstock.broker.sending import APPEND_REFUSALS, Marks, Placed
@@ -56,7 +57,7 @@ def _put_half(
     )  # fmt: skip
     broker.transactions.begun(placed.queue_offset, placed.physical, born_ms, properties)
     return placed, REGION | {
-        "msgId": record.offset_msg_id(broker.store_host, placed.physical),
+        "msgId": msgid.offset_msg_id(broker.store_host, placed.physical),
         "queueId": str(queue_id),
         "queueOffset": str(placed.queue_offset),
         "transactionId": properties.get(names.UNIQUE_KEY, ""),
@@ -136,5 +137,5 @@ def _append_sequenced(
 def stored_fields(broker: Broker, stored: Stored) -> dict[str, str]:
     """What the answer to an idempotent send names: every place, in order."""
     places = [at for physical, n in stored.parts for at in broker.store.positions(physical, n)]
-    ids = ",".join(record.offset_msg_id(broker.store_host, at) for at in places)
+    ids = ",".join(msgid.offset_msg_id(broker.store_host, at) for at in places)
     return REGION | {"msgId": ids, "queueId": str(stored.queue_id), "queueOffset": str(stored.queue_offset)}

@@ -54,7 +54,7 @@ class Consuming(Calls):
         offset = self.broker.offsets.get(fields["consumerGroup"], fields["topic"], fields["queueId"])
         if offset is None:
             queue = self.queue(fields)
-            # A young queue is read from its start; in an old one the client's own policy decides (rocketmq.md 9.6).
+            # A young queue is read from its start; in an old one the client's own policy decides (rocketmq.md §9.6).
             if queue is None or not self.broker.young(queue):
                 return request.reply(
                     ResponseCode.QUERY_NOT_FOUND,

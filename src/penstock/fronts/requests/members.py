@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from penstock import msgid
 from penstock.broker.clients import Member, Peer
 from penstock.broker.topics import check_group_name
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
-from penstock.wire import fastjson, record
+from penstock.wire import fastjson
 from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand
@@ -121,7 +122,7 @@ class Members(Calls):
     def consume_directly(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
         try:
-            _, physical = record.parse_offset_msg_id(fields["msgId"] or "")
+            _, physical = msgid.parse_offset_msg_id(fields["msgId"] or "")
         except ValueError:
             raise Refused(f"{fields['msgId']} is no message id") from None
         data = self.broker.store.record_at(physical)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from penstock import msgid
 from penstock.broker.clients import Peer
 from penstock.broker.runs import Run
 from penstock.broker.sinks import LAYOUT_TOPICS_MAX, SINK_TOPIC
 from penstock.broker.staging import Token, Wanted
 from penstock.errors import Refused, StoreError
 from penstock.fronts.requests.calls import Answer, Calls
-from penstock.wire import record
 from penstock.wire.codes import Fields, RequestCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
@@ -41,7 +41,7 @@ class StageCalls(Calls):
             return request.reply(ext={"number": "0", "batch": str(last), "coordinator": coordinator}, body=body)
         who = Run(sink, query, run, fields["coordinator"] or "", bool(fields["reset"]), bool(fields["once"]))
         batch = -1 if fields["batch"] is None else fields["batch"]
-        number, known = staging.open_token(Token(who, fields["token"], batch, record.pack_host(session.remote)))
+        number, known = staging.open_token(Token(who, fields["token"], batch, msgid.pack_host(session.remote)))
         ext = {"number": str(number), "batch": str(known.last), "coordinator": known.coordinator}
         return request.reply(ext=ext)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from penstock import msgid
 from penstock.broker.clients import Peer
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.version import __version__
-from penstock.wire import fastjson, record
+from penstock.wire import fastjson
 from penstock.wire.codes import RequestCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
@@ -66,7 +67,7 @@ class Statistics(Calls):
 
     @property
     def broker_address(self) -> str:
-        return record.unpack_host(self.broker.store_host)
+        return msgid.unpack_host(self.broker.store_host)
 
     def stats_data(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)

@@ -1,0 +1,473 @@
+"""One segment of a ready queue: a file of messages and its sums, and what can be told of them when they are opened.
+
+`readyqueue` draws the bytes. Positions are found by going through the sums (rule R11), not from memory; where sums are lost
+the records are found by their lengths, and behind the last one stands a zero.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+from zlib import crc32 as crc32_of
+
+import cython
+
+from penstock.disk.files import Files, take_room
+from penstock.errors import DiskFull, StoreError
+
+if cython.compiled:
+    from cython.cimports.penstock.octets import address, be64, crc32, put32, put64, ube32
+else:
+    from penstock.octets import address, be64, crc32, put32, put64, ube32
+
+log = logging.getLogger("penstock.disk")
+
+MAGIC = 0x50524459
+VERSION = 2
+SUMS_HEAD = 32
+RECORD_HEAD = 19  # 'v', length, id, attempts, delay
+SMALLEST = 20
+STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
+FULL, BROKEN = 1, 2  # what an append may answer besides 0
+CHECKED, UNCHECKED, FOREIGN, OLD_DOUBT = 0, 1, 2, 3  # what opening may find
+NOT_CLEAN = 0xFFFFFFFF
+
+
+class SegmentFile:
+    """The two files of a segment, and one record after the other written into them."""
+
+    def __init__(self, path: Path, size: int, files: Files, tag: int = 0) -> None:
+        self.path = path
+        self.size = size
+        self.files = files
+        self.tag = tag  # whose segment it is: a power cut may leave a new name over old contents
+        self.first = 0
+        self.count = 0
+        self.end = 0  # behind the last record
+        self.allocated = 0
+        self.sums_size = _sums_size(size)
+        self.sums_allocated = 0
+        self.sums_written = 0
+        self.damaged: set[int] = set()
+        self.unverified = False  # trusted as a whole: each record is looked at when it is read
+        self.fd = self.sums_fd = -1
+        self.map: Any = None
+        self.sums_map: Any = None
+        self.base: Any = cython.NULL
+        self.sums: Any = cython.NULL
+        self.named = False  # its name in the folder is durable
+        self.clean = False  # it was closed cleanly: everything in it was flushed
+        self.cut = False  # being looked at after a power cut: a missing sum means that the record may be torn
+
+    @property
+    def sums_path(self) -> Path:
+        return self.path.with_suffix(".sums")
+
+    def create(self, first: int) -> None:
+        """Make both files. StoreError, DiskFull."""
+        try:
+            self._map(create=True)
+            if self.room(0, 0):
+                raise DiskFull(f"no room for {self.path.name}")
+            self.begin(first)
+        except BaseException:
+            self.close()
+            self.files.unlink(self.path)
+            self.files.unlink(self.sums_path)
+            raise
+
+    def _map(self, create: bool) -> None:
+        files = self.files
+        self.fd = files.open(self.path, create=create)
+        self.sums_fd = files.open(self.sums_path, create=True)
+        files.grow(self.fd, self.size)
+        files.grow(self.sums_fd, self.sums_size)
+        files.allocate(self.sums_fd, 0, SUMS_HEAD)  # the two heads are written in any case
+        files.allocate(self.sums_fd, self.sums_size - SUMS_HEAD, SUMS_HEAD)
+        self.map = files.map(self.fd, self.size)
+        self.sums_map = files.map(self.sums_fd, self.sums_size)
+        self.base, self.sums = address(self.map), address(self.sums_map)
+
+    def begin(self, first: int) -> None:
+        """Start as an empty segment whose first record gets this ordinal."""
+        self.first = first
+        self.count = self.end = 0
+        self.damaged = set()
+        self.unverified = False
+        self.base[0] = 0
+        self._put_heads(NOT_CLEAN)
+
+    def _put_heads(self, count: int) -> None:
+        """Both copies of the head. The count and the sum over it are one store each time: kill -9 leaves no half."""
+        for at in (0, self.sums_size - SUMS_HEAD):
+            put32(self.sums, at, MAGIC)
+            put32(self.sums, at + 4, VERSION)
+            put64(self.sums, at + 8, self.first)
+            put32(self.sums, at + 16, self.size)
+            put32(self.sums, at + 20, self.tag)
+            crc = crc32(self.sums, at, 24, 0)
+            crc = crc32_of(count.to_bytes(4), crc)
+            word = count << 32 | crc
+            put64(self.sums, at + 24, word if word < 1 << 63 else word - (1 << 64))
+
+    def room(self, length: int, records: int) -> int:
+        """0 when so much more fits on the disk (the caller looked whether it fits the segment); FULL, BROKEN."""
+        try:
+            need = self.end + length
+            if need > self.allocated or not self.allocated:
+                step = max(STEP_MIN, min(STEP_MAX, self.allocated))
+                target = min(self.size, max(need, self.allocated + step))
+                least = min(target, max(need, self.allocated + 1))
+                self.allocated = take_room(self.files, self.fd, self.allocated, least, target)
+            need = SUMS_HEAD + (self.count + records) * 8
+            if need > self.sums_allocated or not self.sums_allocated:
+                step = max(4096, min(1 << 20, self.sums_allocated))
+                target = min(self.sums_size, max(need, self.sums_allocated + step))
+                least = min(target, max(need, self.sums_allocated + 1))
+                self.sums_allocated = take_room(self.files, self.sums_fd, self.sums_allocated, least, target)
+        except DiskFull:
+            return FULL
+        except StoreError:
+            return BROKEN
+        return 0
+
+    def start(self, n: int) -> int:
+        """Where record n begins."""
+        return ube32(self.sums, 32 + n * 8) & 0x7FFFFFFF
+
+    def message_id(self, n: int) -> int:
+        """The id of record n."""
+        return be64(self.base, self.start(n) + 5)
+
+    def framed(self, at: int, limit: int) -> int:
+        """The length of what stands at `at` if it may be a record by its own lengths, else 0."""
+        if at + 19 > limit or self.base[at] != 118:
+            return 0
+        length = ube32(self.base, at + 1) + 5
+        if length < 19 or at + length > limit:
+            return 0
+        return length
+
+    def holds(self, n: int, at: int, limit: int) -> int:
+        """The length of record n if it stands at `at` and its sum holds, else 0."""
+        length = self.framed(at, limit)
+        if length and crc32(self.base, at, length, self.first + n) != ube32(self.sums, 36 + n * 8):
+            return 0
+        return length
+
+    def seal(self, at: int, length: int, more: int) -> None:
+        """The record written at `at` counts from now on; `more` is bit 31 when its batch goes on."""
+        crc = crc32(self.base, at, length, self.first + self.count)
+        put32(self.sums, 32 + self.count * 8, at | more)
+        put32(self.sums, 36 + self.count * 8, crc)
+        self.count += 1
+        self.end = at + length
+
+    def mark(self, clean: bool) -> None:
+        """Say in the file whether it needs to be gone through on the next start."""
+        self._put_heads(self.count if clean and not self.damaged else NOT_CLEAN)
+
+    def datasync(self) -> None:
+        """Make messages and sums durable; for any thread."""
+        self.files.datasync(self.fd)
+        self.files.datasync(self.sums_fd)
+
+    def move(self, path: Path) -> None:
+        """Give both files another name."""
+        self.files.rename(self.path, path)
+        self.files.rename(self.sums_path, path.with_suffix(".sums"))
+        self.path = path
+        self.named = False
+
+    def close(self) -> None:
+        for fd in (self.fd, self.sums_fd):
+            if fd >= 0:
+                self.files.close(fd)
+        self.fd = self.sums_fd = -1
+
+
+class ReadySegment(SegmentFile):
+    """A segment that looks at what it finds when it is opened: after a clean stop, a kill, a power cut, damage."""
+
+    def open(self, after_cut: bool) -> int:
+        """Map the existing files and find what they hold: CHECKED, or why not. `after_cut`: a power cut came before, and
+        what has no sums may never have been whole. StoreError when the files cannot be read.
+        """
+        size = self.path.stat().st_size
+        heads, old = self._read_heads(size)
+        own = [head for head in heads if head[2] == self.tag]
+        self.named = True
+        if heads and not own:
+            return FOREIGN
+        head = max(own, default=(0, max(size, SMALLEST), 0, NOT_CLEAN))
+        self.size = head[1]
+        self.sums_size = _sums_size(self.size)
+        self.fd = self.files.open(self.path)
+        ranges = self.files.data_ranges(self.fd, 0, size)
+        self.files.close(self.fd)
+        self._map(create=False)
+        # What was written is allocated; what is not reads as zeros and is allocated before it is written.
+        limit = max((end for _, end in ranges), default=0)
+        tail = self.sums_size - SUMS_HEAD
+        told = [end for begin, end in self.files.data_ranges(self.sums_fd, 0, tail) if begin < tail // 4096 * 4096]
+        self.sums_written = max(told, default=min(tail, 4096))
+        self.allocated = self.sums_allocated = 0
+        if not own:
+            return UNCHECKED
+        self.first = head[0]
+        clean = head[3] if all(head == other for other in own) and head[3] <= (self.sums_size - 64) // 8 else -1
+        if old and (clean > 0 or self._aligned(limit)) and not self._begins_good(limit):
+            return OLD_DOUBT
+        self.cut = after_cut and clean < 0 and not old
+        self._look(clean, limit, after_cut or old)
+        self.cut = False
+        if self.room(0, 0):
+            log.warning("no room to go on in %s", self.path.name)
+        if self.end < max(limit, self.allocated) and self.base[self.end]:  # a page that holds something is on the disk
+            self.base[self.end] = 0  # what was torn off is not found by the next start either
+        self._put_heads(NOT_CLEAN if self.damaged or clean < 0 else self.count)
+        return CHECKED
+
+    def _read_heads(self, size: int) -> tuple[list[tuple[int, int, int, int]], bool]:
+        """(first, size, tag, count) of each copy of the head that holds; whether it is one of version 1, without a sum."""
+        if not self.sums_path.is_file():
+            return [], False
+        fd = self.files.open(self.sums_path)
+        try:
+            length = self.files.size(fd)
+            copies = [self.files.read(fd, at, SUMS_HEAD) for at in {0, max(0, length - SUMS_HEAD)}]
+            front = self.files.read(fd, 0, SUMS_HEAD)
+        finally:
+            self.files.close(fd)
+        found = []
+        for data in copies:
+            if data[:8] == b"PRDY" + VERSION.to_bytes(4) and crc32_of(data[:28]) == int.from_bytes(data[28:]):
+                first, segment_size, tag, count = (
+                    int.from_bytes(data[a:b]) for a, b in ((8, 16), (16, 20), (20, 24), (24, 28))
+                )
+                found.append((first, segment_size, tag, count))
+        if not found and front[:8] == b"PRDY\0\0\0\1":
+            first, segment_size = int.from_bytes(front[8:16]), int.from_bytes(front[16:24])
+            if first < 1 << 62 and size <= segment_size < 1 << 31:
+                return [(first, segment_size, self.tag, min(int.from_bytes(front[24:32]), NOT_CLEAN))], True
+        return found, False
+
+    def _look(self, clean: int, limit: int, torn: bool) -> None:
+        """Find the records. Closed cleanly: the last one is looked at, the others when they are read."""
+        if clean == 0:
+            return
+        if clean > 0 and 32 + clean * 8 <= self.sums_written:
+            at = self.start(clean - 1)
+            length = self.holds(clean - 1, at, limit)
+            if length:
+                self.count, self.end, self.unverified = clean, at + length, True
+                self.clean = True
+                return
+        self._scan(limit, clean, torn)
+
+    def _scan(self, limit: int, clean: int, torn: bool) -> None:
+        """Go through the records: the torn tail is left out, a damaged record among good ones is remembered, and where
+        only the sums are bad they are made again. After a power cut pages behind the last flush may be missing while
+        later ones are there: what has no sum is left out, and with it the rest of its batch.
+        """
+        most = (self.sums_size - 64) // 8 if clean < 0 else clean
+        n = at = whole = whole_end = remade = 0
+        torn_batch = False  # what stands here may go on with a batch of which something is missing
+        while n < most:
+            there = 40 + n * 8 <= self.sums_written
+            length = self.holds(n, at, limit) if there and self.start(n) == at else 0
+            if not length:
+                if self.cut:
+                    self._leave_out_before(n)
+                ahead = self._rejoin(n, at, limit, most)
+                if ahead < 0:
+                    ahead = self._next_good(n + 1, at, limit, most)
+                    if ahead < 0:
+                        break
+                    torn_batch = self.cut and not (ahead == n + 1 and self._ends_batch(n, at))
+                    self.damaged.update(range(n, ahead))
+                    n, at = ahead, self.start(ahead)
+                    continue
+                torn_batch = self.cut and not (ahead == n + 1 and self._ends_batch(n, at))
+                while n < ahead:
+                    length = self.framed(at, limit)
+                    remade += self._judge(n, at, length)
+                    at += length
+                    n += 1
+                continue
+            more = ube32(self.sums, 32 + n * 8) >> 31
+            if torn_batch:
+                self._leave_out(n, at, length)
+                torn_batch = more
+            at += length
+            n += 1
+            if not more:
+                whole, whole_end = n, at
+        if clean >= 0 or (whole == n and not torn and self._tail(at, limit) > 1):
+            # The lengths lead on, and no process leaves more than one record without a sum: the sums are what is lost.
+            while n < most and self.framed(at, limit):
+                length = self.framed(at, limit)
+                remade += self._judge(n, at, length)
+                at += length
+                n += 1
+            whole, whole_end = n, at
+        if clean > whole:
+            self.damaged.update(range(whole, clean))
+            whole = clean
+        self.count, self.end = whole, whole_end
+        self.damaged = {bad for bad in self.damaged if bad < whole}
+        if self.damaged and self.cut:
+            log.warning("torn by a power cut in %s: %d messages, left out", self.path.name, len(self.damaged))
+        elif self.damaged:
+            log.error("damaged messages in %s: %d, skipped", self.path.name, len(self.damaged))
+        if remade:
+            log.error("damaged sums in %s: %d messages are served unchecked", self.path.name, remade)
+
+    def _ends_batch(self, n: int, at: int) -> bool:
+        """Whether the sum of record n, at `at`, is there, be it right or not, and says that no other record belongs to it."""
+        if 40 + n * 8 > self.sums_written or ube32(self.sums, 32 + n * 8) != at:
+            return False
+        stored = ube32(self.sums, 36 + n * 8)
+        return stored != 0 and stored != NOT_CLEAN
+
+    def _leave_out(self, n: int, at: int, length: int) -> None:
+        """Record n is not served, now or by a later start: its sum says so."""
+        self.damaged.add(n)
+        self.files.allocate(self.sums_fd, SUMS_HEAD + n * 8, 8)
+        put32(self.sums, 32 + n * 8, at | (ube32(self.sums, 32 + n * 8) >> 31 << 31))
+        put32(self.sums, 36 + n * 8, self._crc(n, at, length) ^ 0x5A5A5A5A)
+
+    def _leave_out_before(self, n: int) -> None:
+        """Record n is torn: the batch that goes on with it is not whole."""
+        n -= 1
+        while n >= 0 and n not in self.damaged and ube32(self.sums, 32 + n * 8) >> 31:
+            at = self.start(n)
+            self._leave_out(n, at, ube32(self.base, at + 1) + 5)
+            n -= 1
+
+    def _crc(self, n: int, at: int, length: int) -> int:
+        return crc32(self.base, at, length, self.first + n)
+
+    def _judge(self, n: int, at: int, length: int) -> int:
+        """Record n stands at `at` and its sum does not hold: 1 when it is the sum that is damaged, and it is made again; 0
+        when it may be the record.
+        """
+        if 40 + n * 8 <= self.sums_written:
+            stored = ube32(self.sums, 36 + n * 8)
+            if (
+                stored
+                and stored != NOT_CLEAN
+                and self.start(n) == at
+                and not _one_bit(stored ^ self._crc(n, at, length))
+            ):
+                self.damaged.add(n)
+                return 0
+        if self.cut:
+            self._leave_out(n, at, length)
+            return 0
+        self._remake(n, at, length)
+        return 1
+
+    def _remake(self, n: int, at: int, length: int) -> None:
+        """The sum of record n anew."""
+        self.files.allocate(self.sums_fd, SUMS_HEAD + n * 8, 8)
+        put32(self.sums, 32 + n * 8, at)
+        put32(self.sums, 36 + n * 8, self._crc(n, at, length))
+
+    def clip(self, ordinal: int) -> None:
+        """What stands here from this ordinal on was left out once, and others have got these ordinals."""
+        self.count = ordinal - self.first
+        self.end = self.start(self.count)
+        self.base[self.end] = 0
+        self.damaged = {bad for bad in self.damaged if bad < self.count}
+
+    def _rejoin(self, n: int, at: int, limit: int, most: int) -> int:
+        """From record n at `at` on by lengths: the next one whose sum holds where it stands; -1 when they lead nowhere."""
+        while n < most:
+            length = self.framed(at, limit)
+            if not length:
+                return -1
+            at += length
+            n += 1
+            there = n < most and 40 + n * 8 <= self.sums_written
+            if there and self.start(n) == at and self.holds(n, at, limit):
+                return n
+        return -1
+
+    def _tail(self, at: int, limit: int) -> int:
+        """How many records stand there by their lengths; none when they do not end with a zero, or the file."""
+        found = 0
+        while True:
+            length = self.framed(at, limit)
+            if not length:
+                return found if at >= limit or self.base[at] == 0 else 0
+            at += length
+            found += 1
+
+    def records(self, limit: int) -> int:
+        """How many records stand one behind another from the start, by their lengths."""
+        found = at = 0
+        while True:
+            length = self.framed(at, limit)
+            if not length:
+                return found
+            at += length
+            found += 1
+
+    def _aligned(self, limit: int) -> bool:
+        """Whether the sums name the places where the first records stand."""
+        second = self.framed(0, limit)
+        return self.start(0) == 0 and second > 0 and self.start(1) == second
+
+    def _begins_good(self, limit: int) -> bool:
+        """Whether a sum of the first ones holds: else it is the first ordinal that is wrong."""
+        return any(self.holds(n, self.start(n), limit) for n in range(64))
+
+    def _next_good(self, n: int, at: int, limit: int, most: int) -> int:
+        """The next record behind a bad one whose sum holds; -1 when there is none."""
+        empty = 0
+        while (
+            n < most and empty < 4096 and 40 + n * 8 <= self.sums_written
+        ):  # a flipped bit, or pages of sums; so many empty entries are the end
+            start = self.start(n)
+            if start >= at and self.holds(n, start, limit):
+                return n
+            empty = empty + 1 if start == 0 else 0
+            n += 1
+        return -1
+
+    def review(self) -> None:
+        """A record of a segment that was trusted does not hold: look at all of it."""
+        self.unverified = False
+        self.sums_written = SUMS_HEAD + self.count * 8
+        self._scan(self.end, self.count, False)
+
+    def adopt_unchecked(self, first: int) -> None:
+        """A file without sums (gmq's own, or they are lost): its records as far as they follow each other, and sums."""
+        self.first = first
+        limit = self.path.stat().st_size
+        n = at = 0
+        while True:
+            length = self.framed(at, limit)
+            if not length:
+                break
+            if self.room(0, n + 1):
+                raise DiskFull(f"no room for the sums of {self.path.name}")
+            self.seal(at, length, 0)
+            at = self.end
+            n += 1
+        if self.room(0, 0) == 0 and self.end < self.allocated:
+            self.base[self.end] = 0
+        self._put_heads(NOT_CLEAN)
+        log.warning("unchecked segment %s: %d messages", self.path.name, n)
+
+
+def _sums_size(size: int) -> int:
+    return 2 * SUMS_HEAD + (size // SMALLEST + 1) * 8
+
+
+def _one_bit(difference: int) -> bool:
+    """Whether two sums are one flipped bit apart: then it is the stored one that is damaged, no record has two such sums."""
+    return difference != 0 and difference & (difference - 1) == 0

@@ -1,0 +1,178 @@
+"""What lies in the folder of a log when it is opened: names put in order, segments loaded, the rest set aside.
+
+Nothing that may hold a record is deleted: it moves to ``lost+found/``.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.disk import tables
+from penstock.disk.aside import set_aside
+from penstock.disk.files import number_names
+from penstock.disk.segments import SegmentedFile, segment_name
+from penstock.errors import StoreError
+from penstock.log import checkpoint as marks
+from penstock.log.checksums import Checksums
+from penstock.log.commitlog import CommitLog
+from penstock.log.keyindex import KeyIndex
+from penstock.log.state import LogState
+
+
+@dataclass
+class Recovery:
+    """What opening found and did. Positions are physical offsets."""
+
+    clean: bool = False
+    power_cut: bool = False
+    epoch: int = 0
+    start: int = 0
+    end: int = 0
+    records: int = 0
+    cut_bytes: int = 0
+    damage: list[dict[str, Any]] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    moved: list[str] = field(default_factory=list)
+    gap_queues: int = 0
+    skipped: int = 0
+    took_ms: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Contents:
+    """The files of one log; `odd_index` when some of its index cannot be read."""
+
+    def __init__(self, store: LogState, report: Recovery) -> None:
+        self.store = store
+        self.report = report
+        self.files = store.files
+        self.folder = store.folder
+        self.odd_index = False
+
+    def mend_names(self) -> None:
+        """Folders where a file should be, and files where a folder should be, go to lost+found."""
+        files, folder = self.files, self.folder
+        for name in ("lock", "abort", "checkpoint", "live0", "live1", "damage.jsonl", "offsets.json", marks.BLAMED):
+            for path in (folder / name, folder / f"{name}.bak", folder / f"{name}.tmp"):
+                if path.is_dir():
+                    self.aside(path, "a folder where a file should be")
+        for name in ("commitlog", "checksums", "index", "consumequeue", "config", "lost+found", "queues", "schedule"):
+            path = folder / name
+            if path.is_file():
+                self.aside(path, "a file where a folder should be")
+            for inside in files.names(path) if name in ("commitlog", "checksums", "index") else ():
+                if (path / inside).is_dir():
+                    self.aside(path / inside, "a folder where a file should be")
+        for topic in files.names(folder / "consumequeue"):
+            if (folder / "consumequeue" / topic).is_file():
+                self.aside(folder / "consumequeue" / topic, "a file where a folder should be")
+                continue
+            for queue_id in files.names(folder / "consumequeue" / topic):
+                path = folder / "consumequeue" / topic / queue_id
+                if path.is_file():
+                    self.aside(path, "a file where a folder should be")
+                for inside in files.names(path):
+                    if (path / inside).is_dir():
+                        self.aside(path / inside, "a folder where a file should be")
+
+    def identity(self) -> marks.StoreFile:
+        options = self.store.options
+        log_size, queue_size = options.mapped_file_size_commit_log, options.mapped_file_size_consume_queue
+        if tables.load(self.files, self.folder / "store.json") is None:
+            # a folder of RocketMQ's, perhaps: its files say how large they are
+            log_size = self._size_on_disk(self.folder / "commitlog", log_size)
+            for topic in self.files.names(self.folder / "consumequeue"):
+                for queue_id in self.files.names(self.folder / "consumequeue" / topic):
+                    queue_size = self._size_on_disk(self.folder / "consumequeue" / topic / queue_id, queue_size)
+                    break
+        path = self.folder / "store.json"
+        return marks.open_store_file(
+            self.files, path, log_size, queue_size, options.max_hash_slot_num, options.max_index_num
+        )
+
+    def _size_on_disk(self, folder: Path, default: int) -> int:
+        names = list(number_names(self.files.names(folder)))
+        if len(names) > 1:
+            return names[1] - names[0]
+        if names:
+            return (folder / segment_name(names[0])).stat().st_size or default
+        return default
+
+    def load(self, identity: marks.StoreFile) -> None:
+        store, options, files = self.store, self.store.options, self.files
+        for name in ("commitlog", "checksums", "consumequeue"):
+            files.make_folder(self.folder / name)
+        file = SegmentedFile(self.folder / "commitlog", identity.log_segment_size, files)
+        sums = Checksums(self.folder / "checksums", identity.log_segment_size, files)
+        store.log = CommitLog(file, sums, options.store_host, options.max_message_size)
+        self._mend_segments(file)
+        for path in file.load():
+            self.aside(path, "not a segment of this log")
+        if options.message_index_enable:
+            store.index = KeyIndex(self.folder / "index", identity.slots, identity.entries, files, store.clock)
+            for path in store.index.load():
+                self.aside(path, "not an index file that can be read")
+                self.odd_index = True
+        self._load_queues(identity.queue_file_size)
+
+    def _mend_segments(self, file: SegmentedFile) -> None:
+        """A segment that is missing or too short, with later ones behind it, is damage inside, not the end of the
+        log.
+        """
+        names = [n for n in number_names(self.files.names(file.folder)) if n % file.size == 0]
+        if not names:
+            return
+        for first in range(names[0], names[-1] + 1, file.size):
+            path = file.folder / segment_name(first)
+            if (names[-1] - names[0]) // file.size > 4 * len(names):
+                break  # names so far apart are no run of segments
+            if path.is_file() and path.stat().st_size >= file.size:
+                continue
+            fd = self.files.open(path, create=True)
+            try:
+                self.files.grow(fd, file.size)
+            finally:
+                self.files.close(fd)
+
+    def _load_queues(self, queue_file_size: int) -> None:
+        store, folder = self.store, self.folder / "consumequeue"
+        store.queue_file_size = queue_file_size
+        for topic in self.files.names(folder):
+            for queue_id in self.files.names(folder / topic):
+                path = folder / topic / queue_id
+                if not (queue_id.isascii() and queue_id.isdigit() and len(queue_id) < 10 and path.is_dir()):
+                    continue
+                try:
+                    queue = store.queue(topic.encode(), int(queue_id))
+                    odd = queue.load()
+                except StoreError:
+                    self.aside(path, "not a consume queue")
+                    continue
+                for odd_path in odd:
+                    self.aside(odd_path, "not a file of this consume queue")
+
+    def aside(self, path: Path, why: str) -> None:
+        """Move a file or folder to lost+found, and say so in its manifest. An empty file holds nothing to keep."""
+        if path.is_file() and path.stat().st_size == 0 and path.name != "lost+found":
+            self.files.unlink(path)
+            return
+        if path.name == "lost+found":
+            self.files.rename(path, path.with_name("lost+found.bad"))
+            return
+        set_aside(self.files, self.folder, path, why, self.store.clock.now_ms())
+        self.report.moved.append(str(path.relative_to(self.folder)))
+
+    def write_abort(self) -> None:
+        path = self.folder / "abort"
+        fd = self.files.open(path, create=True)
+        try:
+            self.files.write(fd, 0, f"pid {os.getpid()} boot {marks.boot_id()}\n".ljust(120).encode())
+            self.files.datasync(fd)
+        finally:
+            self.files.close(fd)
+        self.files.sync_folder(self.folder)

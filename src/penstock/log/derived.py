@@ -1,0 +1,200 @@
+"""What was derived from a log, held against it when it is opened: the key index and the consume queues.
+
+What cannot be right is set aside and derived again; queue offsets that somebody may have seen are not given out twice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.disk import tables
+from penstock.log import checkpoint as marks
+from penstock.log.consumequeue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
+from penstock.log.contents import Contents, Recovery
+from penstock.log.state import LogState
+from penstock.log.tail import Tail
+
+
+class Derived:
+    """The index and the queues of one log. `blamed`: queues that a run before found damaged; `rebuild`: all are suspect."""
+
+    def __init__(self, store: LogState, report: Recovery, contents: Contents, tail: Tail) -> None:
+        self.store = store
+        self.report = report
+        self.contents = contents
+        self.tail = tail
+        self.files = store.files
+        self.folder = store.folder
+        self.rebuild = False
+        self.blamed: set[tuple[bytes, int]] = set()
+        self._offsets: dict[str, Any] | None = None
+
+    def read_blame(self) -> None:
+        """Read which queues are to be derived again, whatever they look like."""
+        self.blamed = set(_flat(tables.load(self.files, self.folder / marks.BLAMED)))
+
+    def index_joins(self, most: int = 1 << 60) -> bool:
+        """Whether no record with a key stands before the first index file or between two of them, looking at no more
+        than so many records in each place.
+        """
+        store = self.store
+        assert store.index is not None
+        position = store.log.file.first
+        for first, last in store.index.ranges():
+            while position < first:
+                position = store.next_indexed(position, first, most)
+                if 0 <= position < first:
+                    return False
+                if position < 0:
+                    following = self.tail.resync(-1 - position)
+                    position = first if following < 0 else following
+            position = max(position, last + max(0, store.log.check(last)))
+        return True
+
+    def ends(self) -> dict[tuple[bytes, int], int]:
+        """Where each queue ended at the last clean stop."""
+        return _flat(self._offsets_table().get("ends"))
+
+    def _offsets_table(self) -> dict[str, Any]:
+        path = self.folder / "offsets.json"
+        if self._offsets is None:
+            without = "queue offsets that were reserved are those of the log and a step more"
+            self._offsets = tables.take(self.files, self.folder, path, lambda table: "reserved" in table, without) or {}
+        return self._offsets
+
+    def _reserved(self) -> dict[tuple[bytes, int], int]:
+        return _flat(self._offsets_table().get("reserved"))
+
+    def bad_queues(self, below: int) -> list[ConsumeQueue]:
+        """Queues whose last entry leads nowhere, or that are shorter than they were."""
+        bad = []
+        ends = self.ends()
+        for (topic, queue_id), end in ends.items():
+            queue = self.store.queue(topic, queue_id)
+            if queue.max_offset < end:
+                bad.append(queue)
+        for by_id in self.store.queues.values():
+            for queue in by_id.values():
+                if queue not in bad and not self._last_holds(queue, below):
+                    bad.append(queue)
+        return bad
+
+    def _last_holds(self, queue: ConsumeQueue, below: int) -> bool:
+        if queue.max_offset * ENTRY_SIZE <= queue.file.first:
+            return True
+        entry = queue.entry(queue.max_offset - 1)
+        if entry is None:
+            return False
+        physical, size, _ = entry
+        if size == FILLER_SIZE or physical < self.store.log.file.first:
+            return True
+        return physical < below and self._matches(queue, physical, size)
+
+    def _matches(self, queue: ConsumeQueue, physical: int, size: int) -> bool:
+        log = self.store.log
+        segment = log.file.at(physical)
+        if segment is None:
+            return False
+        if log.check(physical) <= 0:
+            return True  # the record is damaged: that is not the queue's fault
+        record = log.bytes_at(physical, log.check(physical))
+        numbers = (int.from_bytes(record[12:16]), int.from_bytes(record[20:28]))
+        return len(record) == size and numbers == (queue.queue_id, queue.max_offset - 1) and queue.topic in record
+
+    def prepare_index(self, known: marks.Checkpoint | None, start: int) -> int:
+        store = self.store
+        if store.index is None:
+            return start
+        gone = None
+        if known is not None and not self.contents.odd_index:
+            gone = store.index.cut(known.index_file, known.index_count)
+            if gone is not None and not (store.index.holds() and self.index_joins()):
+                for path in gone:
+                    self.files.unlink(path)
+                gone = None
+        if gone is None:
+            had = (
+                bool(store.index.index_files) or self.contents.odd_index or (known is not None and known.index_file > 0)
+            )
+            for path in store.index.forget():
+                self.contents.aside(path, "an index that does not fit the log")
+            if had:
+                self.report.rebuilt.append("index")
+            return store.log.file.first
+        for path in gone:
+            self.files.unlink(path)
+        return start
+
+    def prepare_queues(self, start: int, known: marks.Checkpoint | None) -> int:
+        """Cut the queues back to the records below start; those that cannot be right are emptied. Returns from where
+        the log is to be dispatched: for the sake of emptied ones from its first segment.
+        """
+        store = self.store
+        first = store.log.file.first
+        queues = [queue for by_id in store.queues.values() for queue in by_id.values()]
+        bad = []
+        for queue in queues:
+            if (queue.topic, queue.queue_id) in self.blamed or not queue.survey(start) or self.headless(queue):
+                bad.append(queue)
+            else:
+                self._cut_queue(queue, start)
+        if start > first:
+            bad += [queue for queue in self.bad_queues(start) if queue not in bad]
+        if known is not None and start == known.derived and not bad:
+            queues = [queue for by_id in store.queues.values() for queue in by_id.values()]
+            self.rebuild = self.rebuild or sum(queue.max_offset for queue in queues) != known.entries
+        for queue in queues if self.rebuild else bad:
+            self.report.rebuilt.append(f"consumequeue/{queue.topic.decode()}/{queue.queue_id}")
+            folder = queue.file.folder
+            queue.close()
+            queue.seek(0)
+            if folder.is_dir():
+                self.contents.aside(folder, "entries that do not fit the log")
+        return first if bad or self.rebuild else start
+
+    def headless(self, queue: ConsumeQueue) -> bool:
+        """Whether the first file of the queue may be missing: those that retention takes end below the log."""
+        if queue.file.first == 0 or not queue.max_offset * ENTRY_SIZE > queue.file.first:
+            return False
+        entry = queue.entry(queue.file.first // ENTRY_SIZE)
+        return entry is not None and entry[1] != FILLER_SIZE and entry[0] > self.store.log.file.first
+
+    def _cut_queue(self, queue: ConsumeQueue, start: int) -> None:
+        for segment in queue.cut(start):
+            self.files.unlink(segment.path)  # their records, if there are any, are dispatched again
+        if queue.is_dirty():
+            self.mark_dirty(queue)
+
+    def mark_dirty(self, queue: ConsumeQueue) -> None:
+        if not queue.in_dirty:
+            queue.in_dirty = True
+            self.store.dirty_queues.append(queue)
+
+    def close_gaps(self) -> None:
+        """After a power cut, queue offsets that somebody may have seen are not given out again."""
+        store = self.store
+        reserved = self._reserved()
+        for topic, queue_id in reserved:
+            store.queue(topic, queue_id)
+        for by_id in store.queues.values():
+            for queue in by_id.values():
+                key = (queue.topic, queue.queue_id)
+                target = max(reserved.get(key, 0), queue.max_offset + store.options.reserve_offsets)
+                queue.fill_to(target)
+                queue.reserve(target + store.options.reserve_offsets)
+                self.mark_dirty(queue)
+                self.report.gap_queues += 1
+
+
+def _flat(table: Any) -> dict[tuple[bytes, int], int]:
+    """{topic: {queue id: offset}} with its keys joined; what is of another shape is left out."""
+    found: dict[tuple[bytes, int], int] = {}
+    if not isinstance(table, dict):
+        return found
+    for topic, by_id in table.items():
+        if not isinstance(by_id, dict):
+            continue
+        for queue_id, offset in by_id.items():
+            if queue_id.isdecimal() and len(queue_id) < 10 and isinstance(offset, int) and 0 <= offset < 1 << 58:
+                found[topic.encode(), int(queue_id)] = offset
+    return found

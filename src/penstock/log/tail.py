@@ -1,0 +1,130 @@
+"""Where a log that was not closed ends: its good records found and dispatched, damage passed over, the torn end cut off."""
+
+from __future__ import annotations
+
+from typing import Any
+from zlib import crc32
+
+from penstock.disk.files import last_byte, number_names, wipe
+from penstock.disk.segments import Segment
+from penstock.errors import StoreError
+from penstock.log.contents import Contents, Recovery
+from penstock.log.state import LogState
+
+_MAGIC = b"\xda\xa3\x20\xa7"
+_CHUNK = 1 << 20
+
+
+class Tail:
+    """The end of one log, as far as it can be told from its bytes."""
+
+    def __init__(self, store: LogState, report: Recovery, contents: Contents) -> None:
+        self.store = store
+        self.report = report
+        self.contents = contents
+        self.files = store.files
+        self.folder = store.folder
+
+    def scan(self, position: int, durable: int) -> int:
+        """Dispatch everything from position on; returns where the log ends."""
+        log = self.store.log
+        while True:
+            position = self.store.replay(position)
+            if position >= log.file.end:
+                return log.file.end
+            following = self.resync(position) if position < durable or durable < 0 else -1
+            if following < 0:
+                if position < durable:
+                    self._damage(position, durable)
+                    position = durable
+                    if log.check(position) < 0:
+                        return position
+                    continue
+                return position
+            if durable >= 0 and following > durable:
+                following = durable if self.store.log.check(durable) >= 0 else following
+                if following > durable:
+                    self._damage(position, durable)
+                    return durable
+            self._damage(position, following)
+            position = following
+
+    def adopt(self, since: int, end: int) -> None:
+        """Sums for what RocketMQ has put behind our records. Its own segments stay without."""
+        log = self.store.log
+        for name in number_names(self.files.names(log.sums.folder)):
+            if name > since:
+                self.files.unlink(log.sums.drop(name))
+        segment, car = log.file.at(since), log.sums.get(since - since % log.file.size)
+        if segment is None or car is None:
+            return
+        car.cut(since - segment.first)
+        position = since
+        while position < min(end, segment.first + segment.size):
+            size = log.check(position)
+            if size <= 0:
+                position = self.resync(position) if size < 0 else end
+                position = end if position < 0 else position
+                continue
+            at = position - segment.first
+            if car.room(1):
+                raise StoreError(f"no room for the sums of {segment.path.name}")
+            car.put(at, crc32(segment.map[at : at + size]))
+            position += size
+        car.covers_to = segment.size
+
+    def _damage(self, position: int, end: int) -> None:
+        self.report.damage.append({"position": position, "end": end, "bytes": end - position})
+
+    def resync(self, position: int) -> int:
+        """The next good record behind position; -1 when there is none."""
+        log = self.store.log
+        at = position + 1
+        while at < log.file.end:
+            segment: Any = log.file.at(at)
+            offset = segment.map.find(_MAGIC, at - segment.first + 4)
+            while offset >= 0:
+                candidate = segment.first + offset - 4
+                if log.check(candidate) > 0:
+                    return int(candidate)
+                offset = segment.map.find(_MAGIC, offset + 1)
+            at = segment.first + segment.size
+            if at < log.file.end and log.check(at) > 0:
+                return int(at)
+        return -1
+
+    def cut_tail(self, end: int) -> None:
+        """Let nothing stand behind end that could be taken for a record later."""
+        log = self.store.log
+        file = log.file
+        last: Any = file.at(end)
+        for segment in reversed(file.drop_from(end + 1 if last is not None else end)):
+            car = log.sums.drop(segment.first)
+            if last_byte(self.files, segment.path, segment.open().map, 0, segment.size) == 0:
+                self.files.unlink(segment.path)
+            else:
+                self.report.cut_bytes += segment.size
+                self.contents.aside(segment.path, "behind the end of the log")
+            self.files.unlink(car)
+            segment.close()
+        if last is None:
+            return
+        at = end - last.first
+        used = last_byte(self.files, last.path, last.map, at, last.size)
+        if used > at:
+            self.report.cut_bytes += used - at
+            self._save_tail(last, at, used)
+            wipe(self.files, last.path, last.map, at, last.size)
+        sidecar = log.sums.get(last.first)
+        if sidecar is not None:
+            sidecar.cut(at)
+
+    def _save_tail(self, segment: Segment, at: int, used: int) -> None:
+        path = self.folder / f"tail-{segment.first + at}"
+        fd = self.files.open(path, create=True)
+        try:
+            for piece in range(at, used, _CHUNK):
+                self.files.write(fd, piece - at, bytes(segment.map[piece : min(used, piece + _CHUNK)]))
+        finally:
+            self.files.close(fd)
+        self.contents.aside(path, "the torn end of the log")
