@@ -158,7 +158,7 @@ def test_every_request_code_is_listed() -> None:
 
 
 def test_every_http_path_is_listed() -> None:
-    from penstock.fronts.http import NsqHttp
+    from penstock.fronts.http.nsqd import NsqHttp
     from penstock.fronts.lookupd import Lookupd, LookupHttp
     from penstock.registry.producers import ProducerTables
 

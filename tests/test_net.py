@@ -418,7 +418,7 @@ def test_sessions_of_closed_connections_are_let_go_of() -> None:
         deadline = time.monotonic() + 60
         while broker.call(lambda server: len(_nsq(server).sessions)):
             assert time.monotonic() < deadline
-        assert broker.call(lambda server: len(_nsq(server)._due)) == 0
+        assert broker.call(lambda server: len(_nsq(server).shared._due)) == 0
 
 
 def test_the_log_says_who_came_and_went(caplog: pytest.LogCaptureFixture) -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
     import ssl
 
     from penstock.fronts.front import Front
-    from penstock.fronts.http import NsqHttp
+    from penstock.fronts.http.nsqd import NsqHttp
     from penstock.fronts.lookupd import Lookupd
     from penstock.fronts.namesrv import NameServer
     from penstock.fronts.remoting.session import RemotingSession
@@ -418,23 +418,23 @@ class Server:
         """Let a protocol have its part of each turn; `net.listen(listener, front.session, front.name)` opens its door."""
         self._process.fronts.append(front)
         if http is not None:
-            http.rejections[front.name] = front.rejected
+            http.count_rejections(front.name, front.rejected)
 
     async def _start_nsq(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, http: NsqHttp | None,
         tls: ssl.SSLContext | None,
     ) -> None:  # fmt: skip
-        from penstock.fronts.nsq import TOO_MANY, NsqFront
+        from penstock.fronts.nsq.front import TOO_MANY, NsqFront
 
-        front = NsqFront(broker)
-        front.tls_context = tls
-        self.add_front(front, http)
+        ask = None
         if config.auth_http_address:
             from penstock.authority import Authority
 
             authority = Authority(config, net.begin)
-            front.ask_authority = authority.ask
+            ask = authority.ask
             stack.push_async_callback(authority.close)
+        front = NsqFront(broker, tls, ask)
+        self.add_front(front, http)
         await net.listen(self._bound["nsq"], front.session, front.name, refusal=TOO_MANY)
 
     async def _start_remoting(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker) -> None:
@@ -467,13 +467,10 @@ class Server:
     async def _start_http(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Any
     ) -> NsqHttp:
-        from penstock.fronts.http import NsqHttp, tls_required
+        from penstock.fronts.http.nsqd import NsqHttp, tls_required
 
         http = NsqHttp(broker, begin=net.begin)
-        http.net = net
-        http.tcp_port, http.http_port, http.https_port = (
-            _port(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")
-        )
+        http.found_at(net, *(_port(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")))
         if "https" in self._bound:
             await self._listen_http(net, stack, "https", http, tls=tls)
         if "http" in self._bound:
@@ -538,7 +535,7 @@ class Server:
             announcer.neighbour.tick(self._process.mono_ms)
         announcer.set_peers(parts(config.lookupd_tcp_address))
         if http is not None:
-            http.lookups_changed = lambda: announcer.set_peers(http.lookups)
+            http.settings.tell_lookups(announcer.set_peers)
         stack.push_async_callback(announcer.close)
 
     async def _listen_vip(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, front: Front) -> None:

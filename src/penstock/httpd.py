@@ -1,6 +1,6 @@
 """HTTP listeners: uvicorn's httptools protocol on sockets of ours, in the broker's own loop, within limits.
 
-    bytes ─▶ httptools ─▶ /pub, /mpub ─▶ NsqHttp.publish                ┐ answers wait in `Wire`
+    bytes ─▶ httptools ─▶ /pub, /mpub ─▶ Publishing.publish              ┐ answers wait in `Wire`
                       └─▶ anything else ─▶ uvicorn's cycle ─▶ ASGI app   ┘ until the turn ends: one write per connection
 
 uvicorn parses and frames; it has no server of its own here, no signals, no log. What it does not do is done here: a
@@ -19,7 +19,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
-from penstock.fronts.http import EXITING, PUBLISH_PATHS, NsqHttp
+from penstock.fronts.http.nsqd import NsqHttp
+from penstock.fronts.http.publishing import EXITING, PUBLISH_PATHS
 from penstock.fronts.site import OK, Answer, Site
 from penstock.net import Net
 
@@ -45,7 +46,7 @@ class Httpd:
     def __init__(self, net: Net, site: Site, refusal: Answer | None = None) -> None:
         self.net = net
         self.site = site
-        self.publisher = site if isinstance(site, NsqHttp) else None
+        self.publisher = site.publishing if isinstance(site, NsqHttp) else None
         self.refusal = refusal  # the answer to every request, if there is one
         self.config = uvicorn.Config(
             site, interface="asgi3", http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None,

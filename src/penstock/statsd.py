@@ -6,7 +6,7 @@ import asyncio
 import logging
 
 from penstock.fronts import figures
-from penstock.fronts.http import NsqHttp
+from penstock.fronts.http.nsqd import NsqHttp
 
 log = logging.getLogger("penstock.statsd")
 
@@ -29,7 +29,9 @@ class Statsd:
             runs = mem.pop("gc_total_runs")
             lines += [(f"mem.{name}", value, False) for name, value in mem.items()]
             lines.append(("mem.gc_runs", runs, True))
-        return figures.statsd_packets(self.http.statsd_prefix(), lines, self._before, config.statsd_udp_packet_size)
+        return figures.statsd_packets(
+            self.http.settings.statsd_prefix(), lines, self._before, config.statsd_udp_packet_size
+        )
 
     async def run(self) -> None:
         """Until cancelled: a push at the end of every interval, its packets spread over the next one less a second."""

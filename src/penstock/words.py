@@ -169,3 +169,13 @@ OUT_BYTES_MAX = 8_388_608  # a consumer has not read yet: then it gets no more
 PERCENT = 100
 REFILL_MAX = 256  # messages that a memory queue takes back from its files at once
 SLOTS_MIN = 16
+MS_A_SECOND = 1_000
+
+# A message's data as NSQ stores it: timestamp, attempts, id, body
+DATA_ATTEMPTS_AT = 8
+DATA_ID_AT = 10
+DATA_ID_END_AT = 18  # the last eight bytes of the id
+DATA_BODY_AT = 26
+HEX = 16
+INT63_MAX = 0x7FFF_FFFF_FFFF_FFFF
+UINT16_MAX = 0xFFFF

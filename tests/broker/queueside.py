@@ -10,8 +10,10 @@ from penstock.broker.broker import Broker
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.delivery.channel import Consumer
+from penstock.delivery.source import Source
 from penstock.disk.files import Files
 from penstock.log.durability import run_now
+from penstock.wire.nsq import MESSAGE, frame, message_data
 
 
 class Delivery(NamedTuple):
@@ -25,6 +27,10 @@ class Delivery(NamedTuple):
 
 class Reader(Consumer):
     """A consumer whose frames are looked at."""
+
+    def deliver(self, source: Source, attempts: int) -> int:
+        self.out.put(frame(MESSAGE, message_data(source.stamp_ns, attempts, source.message_id, source.body())))
+        return 0
 
     def deliveries(self) -> Iterator[Delivery]:
         data = self.out.take()

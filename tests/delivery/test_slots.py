@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.delivery.slots import DEFERRED, IN_FLIGHT, Slots
+from penstock.delivery.slots import Slots
+from penstock.words import DEFERRED, IN_FLIGHT
 
 STEPS = st.lists(
     st.tuples(st.sampled_from(["add", "drop", "time", "untime"]), st.integers(0, 200), st.integers(0, 50)), max_size=200

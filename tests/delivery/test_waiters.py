@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.delivery.waiters import Waiter, Waiters
+from penstock.delivery.waiters import Outcome, Positions, Waiter, Waiters
 
 
 def test_news_wakes_everyone_of_that_key() -> None:
@@ -45,3 +45,56 @@ def test_a_waiter_parks_again() -> None:
         waiters.park(waiter)
         assert waiters.wake("k") == [waiter]
     assert len(waiters._by_deadline) < 200
+
+
+def test_positions_are_told_in_order_and_once() -> None:
+    room, told = Positions(), []
+    for position in (30, 10, 20, 10):
+        room.wait(position, "me", lambda outcome, at=position: told.append((at, outcome)))  # type: ignore[misc]
+    assert not told
+    room.settle(9)
+    assert (told, len(room)) == ([], 4)
+    room.settle(20)
+    assert told == [(10, Outcome.REACHED), (10, Outcome.REACHED), (20, Outcome.REACHED)]
+    room.settle(29)
+    assert len(told) == 3
+    room.fail()
+    assert told[3:] == [(30, Outcome.FAILED)]
+    assert not room
+
+
+def test_a_position_that_is_reached_already_is_told_by_the_next_settling() -> None:
+    room, told = Positions(), []
+    room.settle(100)
+    room.wait(50, "me", told.append)
+    assert not told
+    room.settle(100)
+    assert told == [Outcome.REACHED]
+
+
+def test_a_wait_for_a_position_ends_at_its_deadline_or_with_its_owner() -> None:
+    room, told = Positions(), []
+    room.wait(1, "late", lambda outcome: told.append(("late", outcome)), deadline_ms=100)
+    room.wait(2, "patient", lambda outcome: told.append(("patient", outcome)))
+    room.wait(3, "gone", lambda outcome: told.append(("gone", outcome)), deadline_ms=100)
+    room.drop("gone")
+    room.expire(99)
+    assert not told
+    room.expire(100)
+    room.expire(200)
+    assert told == [("late", Outcome.EXPIRED)]
+    room.settle(5)
+    assert told[1:] == [("patient", Outcome.REACHED)]
+
+
+def test_who_is_told_may_wait_again() -> None:
+    room, told = Positions(), []
+
+    def again(outcome: Outcome) -> None:
+        told.append(outcome)
+        if len(told) < 3:
+            room.wait(len(told) * 10, "me", again)
+
+    room.wait(0, "me", again)
+    room.settle(10)
+    assert (len(told), len(room)) == (2, 1)

@@ -14,7 +14,7 @@ from asking import ask as asgi
 from http_rows import ROWS, Row, ask, packed
 
 import penstock
-from penstock.fronts.http import NsqHttp
+from penstock.fronts.http.nsqd import NsqHttp
 from penstock.testing import Broker
 
 LIMITS = {"max_msg_size": 1000, "max_body_size": 2000}

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from fronts.nsq_peer import NsqPeer, mpub, sized
-from penstock.fronts import nsq
+from penstock.fronts.nsq import session as nsq
 from penstock.testing import Broker
 
 
@@ -170,7 +170,7 @@ async def test_silence_before_the_magic_ends(tmp_path: Path) -> None:
     from penstock.broker.broker import Broker as Inner
     from penstock.clock import FakeClock
     from penstock.config import BrokerConfig
-    from penstock.fronts.nsq import NsqFront
+    from penstock.fronts.nsq.front import NsqFront
 
     clock = FakeClock()
     broker = Inner(BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20), clock=clock)

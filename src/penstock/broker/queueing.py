@@ -37,6 +37,7 @@ from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource
 from penstock.delivery.latency import Latency
 from penstock.delivery.source import MemorySource, Source
+from penstock.delivery.waiters import Outcome, Positions
 from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.nsqdata import ChannelEntry, TopicEntry, read_nsqd_dat, row, write_rows
@@ -133,7 +134,7 @@ class Queueing:
         self._flush_started = 0  # number of the last flush that was begun
         self.flush_done = 0  # every flush up to this number succeeded
         self._flush_log: tuple[int, int] | None = None  # a flush that still waits for the log: (number, position)
-        self._waiting: list[tuple[int, Callable[[bool], None]]] = []
+        self.flushes = Positions()  # answers, by the number of the flush they wait for
         self._quantiles = [
             float(part) for part in re.split("[;,]", config.e2e_processing_latency_percentile) if part.strip()
         ]
@@ -422,7 +423,6 @@ class Queueing:
             name,
             topic,
             source,
-            ephemeral=name.endswith(EPHEMERAL),
             msg_timeout_max_ms=config.max_msg_timeout_ms,
             attempts_max=self.broker.topics.rule(topic).get("max_attempts", config.max_attempts),
             latency=Latency(self._latency_ms) if self._quantiles else None,
@@ -807,6 +807,8 @@ class Queueing:
                     self._note_dirty(topic)
         if self._flush_log is not None:
             self._flush_finished()
+        if not self.healthy:
+            self.flushes.fail()  # who began to wait after the failure
         self.moving.settle()
         if self._dat_dirty:
             self.save_table()
@@ -882,7 +884,7 @@ class Queueing:
         elif number <= self.flush_done:
             call(True)
         else:
-            self._waiting.append((number, call))
+            self.flushes.wait(number, self, lambda outcome: call(outcome == Outcome.REACHED))
 
     def flush_due_ms(self) -> int | None:
         """When the next flush must begin, or None."""
@@ -968,16 +970,13 @@ class Queueing:
         if not store.healthy:
             self.fail(StoreError("the flush of the log failed"))
             return
-        if store.flushed_position < position:  # sessions wait for the number alone: nobody need be in `_waiting`
+        if store.flushed_position < position:  # sessions wait for the number alone: nobody need be in `flushes`
             store.want_flush()
             return
         self._flush_log = None
         self.flush_done = number
         self.moving.settle()
-        ready = [call for wanted, call in self._waiting if wanted <= number]
-        self._waiting = [(wanted, call) for wanted, call in self._waiting if wanted > number]
-        for call in ready:
-            call(True)
+        self.flushes.settle(number)
 
     def fail(self, error: BaseException) -> None:
         """A flush failed: nothing is acknowledged any more (rule W5)."""
@@ -985,9 +984,7 @@ class Queueing:
         self.error = str(error)
         self._flush_log = None
         log.error("flush failed, no publish is accepted until a restart error=%s", error)
-        waiting, self._waiting = self._waiting, []
-        for _, call in waiting:
-            call(False)
+        self.flushes.fail()
 
     # -- taking over an nsqd folder ------------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ cdef class Consumer:
     cdef public long long number, ready_count, in_flight, msg_timeout_ms, sample_rate
     cdef public long long message_count, finish_count, requeue_count, behind
 
+    cpdef int deliver(self, Source source, long long attempts) except -1
+
 
 cdef class Channel:
     cdef public bytes name, topic_name
@@ -27,7 +29,7 @@ cdef class Channel:
     cpdef long long depth(self) except -1
     @cython.locals(consumer=Consumer, count=cython.longlong, given=cython.longlong, idle=cython.longlong, share=cython.longlong, room=cython.longlong, got=cython.longlong)
     cpdef long long pump(self, long long mono_ms) except -1
-    @cython.locals(slots=Slots, source=Source, out=Outbox, got=cython.longlong, slot=cython.longlong, attempts=cython.longlong, before=cython.longlong, dry=cython.bint)
+    @cython.locals(slots=Slots, source=Source, out=Outbox, got=cython.longlong, slot=cython.longlong, attempts=cython.longlong, dry=cython.bint)
     cdef long long _give(self, Consumer consumer, long long room, long long mono_ms) except -2
     @cython.locals(slot=cython.longlong, after=cython.longlong)
     cdef long long _again(self) except -2

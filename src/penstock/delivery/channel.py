@@ -5,7 +5,7 @@
       REQ, timeout    ▼   │ pump
                      waiting ◀── deferred             deferred here: sources in memory; others go to the schedule
 
-A message that comes again goes behind those that wait, but at most `BEHIND_MAX` of them: so a message that is always
+A message that comes again goes behind those that wait, but at most `words.BEHIND_MAX` of them: so a message that is always
 given back does not keep the others from being read, and a long queue does not keep it from coming again.
 Consumers take turns; each gets a few messages before the next one, so that a turn of the loop ends in few writes.
 """
@@ -15,29 +15,39 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import cython
 
 from penstock.delivery.latency import Latency
+from penstock.wire.names import EPHEMERAL
 from penstock.wire.outbox import Outbox
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.delivery.slots import Slots
     from cython.cimports.penstock.delivery.source import Source
-    from cython.cimports.penstock.wire.nsq import put_message
 else:
+    from penstock import words
     from penstock.delivery.slots import Slots
     from penstock.delivery.source import Source
-    from penstock.wire.nsq import put_message
 
 IN_HAND_MAX = 100_000
-BEHIND_MAX = 1_024
-SHARE_MIN, SHARE_MAX = 4, 256
-OUT_MAX = 8 << 20  # bytes a consumer has not read yet: then it gets no more
+MSG_TIMEOUT_MS = 60_000
+MSG_TIMEOUT_MAX_MS = 900_000
 
-DONE, NOT_IN_FLIGHT, NOT_OWNER = 0, 1, 2
-_IN_FLIGHT, _WAITING, _DEFERRED = 1, 2, 3
+
+class Owner(Protocol):
+    """Who has the channels: it keeps their timers, their dead letters and what they defer."""
+
+    def due(self, channel: Channel) -> None:
+        """The channel's next moment may be earlier than known."""
+
+    def bury(self, channel: Channel, slot: int, why: str) -> bool:
+        """Store a message in hand with the dead letters; False when that cannot be done now."""
+
+    def defer(self, channel: Channel, slot: int, delay_ms: int) -> bool:
+        """Let the schedule have a message in hand; False when the channel is to keep it."""
 
 
 class Consumer:
@@ -48,15 +58,37 @@ class Consumer:
         self.number = -1
         self.ready_count = 0
         self.in_flight = 0
-        self.msg_timeout_ms = 60_000
+        self.msg_timeout_ms = MSG_TIMEOUT_MS
         self.sample_rate = 0
         self.message_count = 0
         self.finish_count = 0
         self.requeue_count = 0
         self.behind = 0  # bytes written that the peer has not taken
 
+    def deliver(self, source: Source, attempts: int) -> int:
+        """Write the message that the source shows into `out`, in the consumer's own protocol. Returns 0."""
+        raise NotImplementedError
+
     def wake(self) -> None:
         """There is something in `out`."""
+
+    def describe(self, now_s: int) -> dict[str, object]:
+        """What statistics tell of it, under nsqd's names."""
+        return {
+            "client_id": "",
+            "hostname": "",
+            "user_agent": "",
+            "version": "",
+            "remote_address": "",
+            "state": words.SUBSCRIBED,
+            "ready_count": self.ready_count,
+            "in_flight_count": self.in_flight,
+            "message_count": self.message_count,
+            "finish_count": self.finish_count,
+            "requeue_count": self.requeue_count,
+            "connect_ts": now_s,
+            "sample_rate": self.sample_rate,
+        }
 
     def close(self) -> None:
         """The channel is deleted: end the connection."""
@@ -71,22 +103,21 @@ class Channel:
         topic_name: bytes,
         source: Source,
         *,
-        ephemeral: bool = False,
         in_hand_max: int = IN_HAND_MAX,
-        msg_timeout_max_ms: int = 900_000,
+        msg_timeout_max_ms: int = MSG_TIMEOUT_MAX_MS,
         attempts_max: int = 0,
         latency: Latency | None = None,
-        owner: Any = None,
+        owner: Owner | None = None,
     ) -> None:
         self.name = name
         self.topic_name = topic_name
         self.source = source
-        self.ephemeral = ephemeral
+        self.ephemeral = name.endswith(EPHEMERAL)
         self.in_hand_max = in_hand_max
         self.msg_timeout_max_ms = msg_timeout_max_ms
         self.attempts_max = attempts_max
         self.latency = latency
-        self.owner = owner  # who is told: `due(channel)`, `bury(channel, slot)`
+        self.owner: Any = owner  # who is told: `due(channel)`, `bury(channel, slot)`
         self.leaving: dict[tuple[int, int], int] = {}  # (lane, place) → number: copied elsewhere, not durable there yet
         self.slots = Slots()
         self.waiting: deque[tuple[int, int]] = deque()  # (slot, may be given when so many were taken)
@@ -157,14 +188,12 @@ class Channel:
             consumer = self.consumers[self._turn]
             self._turn += 1
             room = consumer.ready_count - consumer.in_flight
-            if (
-                room <= 0 or consumer.behind + consumer.out.size > 8388608
-            ):  # OUT_MAX; a module's name is a look-up when compiled
+            if room <= 0 or consumer.behind + consumer.out.size > words.OUT_BYTES_MAX:
                 idle += 1
                 continue
             if share == 0:
                 share = (self.source.depth() + self.waiting_count) // count + 1
-                share = max(SHARE_MIN, min(SHARE_MAX, share))
+                share = max(words.SHARE_MIN, min(words.SHARE_MAX, share))
             if room > share:
                 room = share
             got = self._give(consumer, room, mono_ms)
@@ -182,7 +211,6 @@ class Channel:
         slots, source, out = self.slots, self.source, consumer.out
         got = 0
         dry = False
-        before = out.size
         while got < room:
             slot = -1
             if self.waiting_count > 0:
@@ -192,31 +220,31 @@ class Channel:
                     dry = True
                     break
                 self.taken += 1
-                slot = slots.add(source.message_id, source.place, source.lane, source.attempts, 1)
+                slot = slots.add(source.message_id, source.place, source.lane, source.attempts, words.IN_FLIGHT)
                 if slot < 0:  # an id that is in hand already: a copy of the same message, as a crash may leave
                     source.done(source.lane, source.place)
                     continue
-            if consumer.sample_rate > 0 and random.randrange(100) >= consumer.sample_rate:
+            if consumer.sample_rate > 0 and random.randrange(words.PERCENT) >= consumer.sample_rate:
                 self._finished(slot)
                 continue
             attempts = slots.attempts[slot] + 1
             if self.attempts_max > 0 and attempts > self.attempts_max and self._bury(slot):
                 continue
-            if attempts > 65535:
+            if attempts > words.ATTEMPTS_MAX:
                 attempts = 0
             slots.attempts[slot] = attempts
-            slots.state[slot] = 1
+            slots.state[slot] = words.IN_FLIGHT
             slots.owner[slot] = consumer.number
             slots.since[slot] = mono_ms
             slots.time(slot, mono_ms + consumer.msg_timeout_ms)
-            put_message(out, source.stamp_ns, attempts, source.message_id, source.base, source.at, source.length)
+            consumer.deliver(source, attempts)
             self.in_flight_count += 1
             consumer.in_flight += 1
             consumer.message_count += 1
             got += 1
-            if out.size > 8388608:  # OUT_MAX
+            if out.size > words.OUT_BYTES_MAX:
                 break
-        if out.size != before:
+        if got:
             consumer.wake()
             if self.timer_ms == 0 or slots.due[slots.first()] < self.timer_ms:
                 self.owner.due(self)
@@ -272,7 +300,7 @@ class Channel:
     def _owned(self, consumer: Consumer, message_id: int) -> int:
         """The slot of a message in flight to this consumer; -1: not in flight, -2: to another."""
         slot = self.slots.find(message_id)
-        if slot < 0 or self.slots.state[slot] != 1:
+        if slot < 0 or self.slots.state[slot] != words.IN_FLIGHT:
             return -1
         if self.slots.owner[slot] != consumer.number:
             return -2
@@ -329,12 +357,12 @@ class Channel:
         if slot < 0:
             return -slot
         if not self.owner.bury(self, slot, "rejected"):
-            return NOT_IN_FLIGHT
+            return words.NOT_IN_FLIGHT
         self.buried_count += 1
         self.in_flight_count -= 1
         consumer.in_flight -= 1
         self._moved(slot)
-        return DONE
+        return words.DONE
 
     def _land(self, slot: int) -> None:
         """No longer in flight."""
@@ -344,20 +372,20 @@ class Channel:
 
     def _wait(self, slot: int) -> None:
         """Will be given again, behind at most BEHIND_MAX others."""
-        self.slots.state[slot] = _WAITING
-        self.waiting.append((slot, self.taken + min(BEHIND_MAX, self.source.depth())))
+        self.slots.state[slot] = words.WAITING
+        self.waiting.append((slot, self.taken + min(words.BEHIND_MAX, self.source.depth())))
         self.waiting_count += 1
 
     def _hold(self, slot: int, due_ms: int) -> None:
         """Deferred in memory."""
-        self.slots.state[slot] = _DEFERRED
+        self.slots.state[slot] = words.DEFERRED
         self.slots.time(slot, due_ms)
         self.deferred_in_memory += 1
         self.owner.due(self)
 
     def hold(self, place: int, message_id: int, due_ms: int) -> None:
         """A deferred message of a memory source, held there already."""
-        slot = self.slots.add(message_id, place, 0, 0, _DEFERRED)
+        slot = self.slots.add(message_id, place, 0, 0, words.DEFERRED)
         if slot >= 0:
             self._hold(slot, due_ms)
 
@@ -371,7 +399,7 @@ class Channel:
             slot = slots.first()
             if slots.due[slot] > mono_ms:
                 break
-            if slots.state[slot] == 1:
+            if slots.state[slot] == words.IN_FLIGHT:
                 self.timeout_count += 1
                 consumer = self.by_number.get(slots.owner[slot])
                 if consumer is not None:
@@ -398,15 +426,15 @@ class Channel:
         for slot in range(self.slots.capacity):
             if self.slots.state[slot] and (lane < 0 or self.slots.lane[slot] == lane):
                 state = self.slots.state[slot]
-                if state == _IN_FLIGHT:
+                if state == words.IN_FLIGHT:
                     self.in_flight_count -= 1
                     consumer = self.by_number.get(self.slots.owner[slot])
                     if consumer is not None:
                         consumer.in_flight -= 1
-                elif state == _DEFERRED:
+                elif state == words.DEFERRED:
                     self.deferred_in_memory -= 1
                 self.slots.drop(slot)
-        kept = [pair for pair in self.waiting if self.slots.state[pair[0]] == _WAITING]
+        kept = [pair for pair in self.waiting if self.slots.state[pair[0]] == words.WAITING]
         self.waiting = deque(kept)
         self.waiting_count = len(kept)
 
@@ -428,7 +456,7 @@ class Channel:
         """Assert that the counts agree: for tests."""
         self.slots.check()
         states = [self.slots.state[slot] for slot in range(self.slots.capacity)]
-        assert states.count(_IN_FLIGHT) == self.in_flight_count
-        assert states.count(_WAITING) == self.waiting_count == len(self.waiting)
-        assert states.count(_DEFERRED) == self.deferred_in_memory
+        assert states.count(words.IN_FLIGHT) == self.in_flight_count
+        assert states.count(words.WAITING) == self.waiting_count == len(self.waiting)
+        assert states.count(words.DEFERRED) == self.deferred_in_memory
         assert all(consumer.in_flight >= 0 for consumer in self.consumers)

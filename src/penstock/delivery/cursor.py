@@ -8,7 +8,7 @@ hand stands between the two, so a killed process finds it again; a finished one 
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 import cython
 
@@ -41,7 +41,7 @@ class Lane:
 class CursorSource(Source):  # type: ignore[misc]
     """See the module. A lane runs at most `window` records past its oldest unfinished one."""
 
-    def __init__(self, window: int, on_commit: Any = None) -> None:
+    def __init__(self, window: int, on_commit: Callable[[Lane], None] | None = None) -> None:
         Source.__init__(self)
         self.attempts: int
         self.window = window

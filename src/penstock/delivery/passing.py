@@ -7,18 +7,18 @@ dropped, the newest first, as nsqd does it. So the stream's segments are never k
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from typing import Any
-
+from penstock.delivery.cursor import Lane
 from penstock.delivery.source import MemorySource
+from penstock.disk.stream import Stream
 from penstock.wire.nsq import message_data
 
 
 class PassingSource(MemorySource):
     """See the module. `lanes` is empty: there is no cursor file."""
 
-    lanes: tuple[Any, ...] = ()
+    lanes: tuple[Lane, ...] = ()
 
-    def __init__(self, stream: Any, limit: int) -> None:
+    def __init__(self, stream: Stream, limit: int) -> None:
         MemorySource.__init__(self, limit, None)
         self.stream = stream
         self.head: int = stream.end()

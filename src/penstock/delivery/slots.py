@@ -10,8 +10,12 @@ from __future__ import annotations
 
 from array import array
 
-FREE, IN_FLIGHT, WAITING, DEFERRED = 0, 1, 2, 3
-_SLOTS_MIN = 16
+import cython
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+else:
+    from penstock import words
 
 
 def numbers(count: int, value: int = 0) -> array[int]:
@@ -30,7 +34,7 @@ class Slots:
         self._free = -1
         self.id = self.place = self.lane = self.attempts = self.owner = self.since = self.state = numbers(0)
         self.due = self._heap = self._at = self._next = self._table = numbers(0)
-        self._grow(_SLOTS_MIN)
+        self._grow(words.SLOTS_MIN)
 
     def _grow(self, capacity: int) -> None:
         old = self.capacity
@@ -115,7 +119,7 @@ class Slots:
         self._table[hole] = -1
         if self._at[slot] >= 0:
             self.untime(slot)
-        self.state[slot] = FREE
+        self.state[slot] = words.FREE
         self._next[slot] = self._free
         self._free = slot
         self.count -= 1

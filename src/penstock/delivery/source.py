@@ -12,12 +12,12 @@ from typing import Protocol
 
 import cython
 
-from penstock.wire.nsq import HEAD_BYTES
-
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.disk.stream import Shown
     from cython.cimports.penstock.octets import address
 else:
+    from penstock import words
     from penstock.disk.stream import Shown
     from penstock.octets import address
 
@@ -124,22 +124,22 @@ class MemorySource(Source):
         if self.backend is None or not self.backend.depth:
             return False
         first = self.backend.taken
-        taken = self.backend.take(max(1, min(self.limit, 256)))
+        taken = self.backend.take(max(1, min(self.limit, words.REFILL_MAX)))
         self.queue.extend([(payload, first + n) for n, payload in enumerate(taken)])
         return bool(taken)
 
     def _view(self, payload: bytes) -> None:
         self._last = payload
         self.base = address(payload)
-        self.at = HEAD_BYTES
-        self.length = len(payload) - HEAD_BYTES
-        self.stamp_ns = int.from_bytes(payload[:8], signed=True)
-        self.attempts = int.from_bytes(payload[8:10])
+        self.at = words.DATA_BODY_AT
+        self.length = len(payload) - words.DATA_BODY_AT
+        self.stamp_ns = int.from_bytes(payload[: words.DATA_ATTEMPTS_AT], signed=True)
+        self.attempts = int.from_bytes(payload[words.DATA_ATTEMPTS_AT : words.DATA_ID_AT])
         try:
-            self.message_id = int(payload[10:26], 16)
+            self.message_id = int(payload[words.DATA_ID_AT : words.DATA_BODY_AT], words.HEX)
         except ValueError:  # another library's id
-            self.message_id = int.from_bytes(payload[18:26])
-        self.message_id &= (1 << 63) - 1
+            self.message_id = int.from_bytes(payload[words.DATA_ID_END_AT : words.DATA_BODY_AT])
+        self.message_id &= words.INT63_MAX
 
     def show(self, lane: int, place: int) -> int:
         payload = self.held.get(place)
@@ -192,7 +192,8 @@ class MemorySource(Source):
             taken = self.held.get(place)
             number = self._stored.get(place, -1)
             if taken is not None and (number < 0 or all_over):
-                payloads.append(taken[:8] + (attempts & 0xFFFF).to_bytes(2) + taken[10:])
+                tries = (attempts & words.UINT16_MAX).to_bytes(2)
+                payloads.append(taken[: words.DATA_ATTEMPTS_AT] + tries + taken[words.DATA_ID_AT :])
                 moved.append(number)
         self.queue.clear()
         self.held.clear()

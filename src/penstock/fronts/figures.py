@@ -10,11 +10,15 @@ import gc
 import resource
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sized
+from typing import Protocol
 
+from penstock.broker.broker import Broker
+from penstock.broker.queuetopics import Topic
 from penstock.config import parts
+from penstock.delivery.channel import Channel
 from penstock.version import __version__
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import EPHEMERAL, NSQD_VERSION
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -51,7 +55,37 @@ def memory() -> dict[str, int]:
     }
 
 
-def latency(of: Iterable[Any], quantiles: list[float]) -> dict[str, Any]:
+Rejections = Mapping[str, Mapping[str, int] | Mapping[bytes, int]]  # protocol → reason → how often
+
+
+class Faults(Protocol):
+    """What failed in a process."""
+
+    count: int
+
+    @property
+    def failing(self) -> Mapping[str, str]: ...
+
+
+class Role(Protocol):
+    @property
+    def faults(self) -> Faults: ...
+
+
+class Net(Protocol):
+    """The sockets of a process, as far as this floor knows them."""
+
+    waiting_bytes: int
+
+    @property
+    def connections(self) -> Sized: ...
+    @property
+    def refused(self) -> Mapping[str, int]: ...
+    @property
+    def role(self) -> Role: ...
+
+
+def latency(of: Iterable[Channel], quantiles: list[float]) -> JsonObject:
     """End-to-end times of a channel, or of all the channels of a topic."""
     held = [channel.latency for channel in of if channel.latency is not None]
     if not held or not quantiles:
@@ -63,7 +97,7 @@ def latency(of: Iterable[Any], quantiles: list[float]) -> dict[str, Any]:
     }
 
 
-def channel_stats(channel: Any, quantiles: list[float], clients: bool, now_s: int) -> dict[str, Any]:
+def channel_stats(channel: Channel, quantiles: list[float], clients: bool, now_s: int) -> JsonObject:
     """One channel."""
     return {
         "channel_name": channel.name.decode(),
@@ -83,8 +117,8 @@ def channel_stats(channel: Any, quantiles: list[float], clients: bool, now_s: in
 
 
 def topic_stats(
-    topics: Iterable[Any], channel: bytes, quantiles: list[float], clients: bool, now_s: int
-) -> Iterator[dict[str, Any]]:
+    topics: Iterable[Topic], channel: bytes, quantiles: list[float], clients: bool, now_s: int
+) -> Iterator[JsonObject]:
     """Topics with their channels, or with one of them; topics that do not have that one are left out."""
     for topic in topics:
         channels = sorted(topic.channels.values(), key=lambda one: one.name)
@@ -121,11 +155,11 @@ def _nanoseconds(value: float) -> str:
     return f"{value:.1f}ns"
 
 
-def _latencies(found: Mapping[str, Any]) -> str:
+def _latencies(found: JsonObject) -> str:
     return ", ".join(_nanoseconds(one["value"]) for one in found["percentiles"] or ())
 
 
-def _client(client: Mapping[str, Any], now_s: int) -> str:
+def _client(client: JsonObject, now_s: int) -> str:
     port = client["remote_address"].rpartition(":")[2]
     name = f"{client['hostname']}:{port} {client['user_agent']}"
     connected = duration(max(0, now_s - client["connect_ts"]))
@@ -142,8 +176,8 @@ def _client(client: Mapping[str, Any], now_s: int) -> str:
 
 
 def stats_lines(
-    topics: list[dict[str, Any]],
-    producers: list[dict[str, Any]] | None,
+    topics: list[JsonObject],
+    producers: list[JsonObject] | None,
     mem: Mapping[str, int] | None,
     health: str,
     started_ms: int,
@@ -190,7 +224,7 @@ def statsd_prefix(prefix: str, broadcast_address: str, http_port: int) -> str:
     return found if not found or found.endswith(".") else found + "."
 
 
-def statsd_lines(topics: Iterable[dict[str, Any]], exclude_ephemeral: bool) -> Iterator[tuple[str, int, bool]]:
+def statsd_lines(topics: Iterable[JsonObject], exclude_ephemeral: bool) -> Iterator[tuple[str, int, bool]]:
     """(name, value, whether it is a counter)."""
 
     def left_out(name: str) -> bool:
@@ -213,7 +247,7 @@ def statsd_lines(topics: Iterable[dict[str, Any]], exclude_ephemeral: bool) -> I
 
 
 def _statsd(
-    prefix: str, found: Mapping[str, Any], counters: tuple[str, ...], gauges: tuple[str, ...]
+    prefix: str, found: JsonObject, counters: tuple[str, ...], gauges: tuple[str, ...]
 ) -> Iterator[tuple[str, int, bool]]:
     for name in counters:
         yield f"{prefix}.{name}", found[name], True
@@ -288,7 +322,7 @@ def sample(family: str, value: float | int, **labels: str) -> tuple[str, str]:
     ), f"penstock_{family}{{{inside}}} {value}" if inside else f"penstock_{family} {value}"
 
 
-def topic_samples(topics: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+def topic_samples(topics: Iterable[JsonObject]) -> Iterator[tuple[str, str]]:
     """The samples of topics and channels."""
     for topic in topics:
         name = topic["topic_name"]
@@ -315,7 +349,7 @@ def topic_samples(topics: Iterable[dict[str, Any]]) -> Iterator[tuple[str, str]]
                 yield sample("processing_latency_seconds_count", found["count"], **labels)
 
 
-def broker_samples(broker: Any, rejected: Mapping[str, Mapping[Any, int]]) -> Iterator[tuple[str, str]]:
+def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, str]]:
     """The samples of the broker as a whole, and of its log topics."""
     queueing, store = broker.queueing, broker.store
     yield sample("info", 1, version=__version__, nsq_version=NSQD_VERSION, python=PYTHON)
@@ -333,14 +367,14 @@ def broker_samples(broker: Any, rejected: Mapping[str, Mapping[Any, int]]) -> It
         for topic, (count, size) in group.get_counts.items():
             yield sample("messages_out_total", count, topic=topic.decode(), group=group.name)
             yield sample("throughput_out_bytes_total", size, topic=topic.decode(), group=group.name)
-    for name, topic in broker.topics.by_name.items():
+    for name, stored in broker.topics.by_name.items():
         if name not in queueing.topics and not broker.is_system_topic(name.decode()):
-            yield sample("messages_in_total", topic.message_count, topic=name.decode())
-            yield sample("throughput_in_bytes_total", topic.put_bytes, topic=name.decode())
+            yield sample("messages_in_total", stored.message_count, topic=name.decode())
+            yield sample("throughput_in_bytes_total", stored.put_bytes, topic=name.decode())
     yield from group_samples(broker)
 
 
-def net_samples(net: Any) -> Iterator[tuple[str, str]]:
+def net_samples(net: Net) -> Iterator[tuple[str, str]]:
     """The samples of the sockets of this process."""
     yield sample("connections", len(net.connections))
     yield sample("connection_memory_bytes", net.waiting_bytes)
@@ -349,7 +383,7 @@ def net_samples(net: Any) -> Iterator[tuple[str, str]]:
         yield sample("connections_refused_total", count, limit=limit)
 
 
-def group_samples(broker: Any) -> Iterator[tuple[str, str]]:
+def group_samples(broker: Broker) -> Iterator[tuple[str, str]]:
     """How far behind the groups of log topics are, by what they have committed."""
     for (name, group), offsets in broker.offsets.table.items():
         topic = broker.topics.get(name.encode())

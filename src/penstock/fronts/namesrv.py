@@ -12,7 +12,7 @@ import logging
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.clock import Clock
 from penstock.disk.files import Files
@@ -21,8 +21,8 @@ from penstock.errors import Refused, StoreError
 from penstock.registry.registration import check_address, is_local_host, read_registration, read_version
 from penstock.registry.routes import SYS_UNIT, SYS_UNIT_SUB, RouteTables
 from penstock.version import __version__
-from penstock.wire.codes import ORDER_NAMESPACE, RequestCode, ResponseCode, read_fields
-from penstock.wire.fastjson import dumps
+from penstock.wire.codes import ORDER_NAMESPACE, Fields, RequestCode, ResponseCode, read_fields
+from penstock.wire.fastjson import JsonObject, dumps
 from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.registry")
@@ -51,7 +51,7 @@ class Asked(NamedTuple):
 
     peer: Peer
     command: RemotingCommand
-    fields: dict[str, Any]
+    fields: Fields
     now_ms: int
 
 
@@ -270,7 +270,7 @@ class NameServer:
 
 
 def _topic_list(command: RemotingCommand, topics: list[str], address: str = "") -> RemotingCommand:
-    answer: dict[str, Any] = {"topicList": sorted(set(topics))}
+    answer: JsonObject = {"topicList": sorted(set(topics))}
     if address:
         answer["brokerAddr"] = address
     return command.reply(body=dumps(answer))
@@ -280,7 +280,7 @@ def _loopback(host: str) -> bool:
     return host.startswith("127.") or host == "[::1]"
 
 
-def _read_kv(table: dict[str, Any] | None) -> dict[str, dict[str, str]]:
+def _read_kv(table: JsonObject | None) -> dict[str, dict[str, str]]:
     """The kept configuration; what does not look like it is left out."""
     spaces = (table or {}).get("configTable") or {}
     return {

@@ -14,7 +14,7 @@ import ipaddress
 import logging
 import re
 import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any, NamedTuple
 from urllib.parse import unquote_plus
 
@@ -34,6 +34,12 @@ dumps = msgspec.json.Encoder().encode
 
 _NAME = re.compile(NSQ_NAME)
 _BAD_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
+
+
+# What ASGI gives an application.
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Scope]]
+Send = Callable[[Scope], Awaitable[None]]
 
 
 class Answer(NamedTuple):
@@ -66,7 +72,7 @@ OK = Answer(200, b"OK")
 DONE = Answer(200, b"", (V1,))
 
 
-def json_answer(value: Any) -> Answer:
+def json_answer(value: object) -> Answer:
     """Data."""
     return Answer(200, dumps(value), (JSON, V1))
 
@@ -184,7 +190,7 @@ class Site:
 
     # -- ASGI
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
         self.begin()
         answer = await self._answer(scope, receive)
@@ -193,7 +199,7 @@ class Site:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Any, receive: Any) -> Answer:
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         refusal = self.guard(scope["headers"], scope.get("client") is None)
         if refusal is not None:
             return refusal
@@ -227,7 +233,7 @@ class Site:
         return answer
 
 
-def _body_reader(receive: Any) -> Callable[[int], Awaitable[bytes | None]]:
+def _body_reader(receive: Receive) -> Callable[[int], Awaitable[bytes | None]]:
     async def body(limit: int) -> bytes | None:
         """The body; None when it is longer than `limit`."""
         pieces, size, more = [], 0, True

@@ -14,6 +14,8 @@ from penstock import words
 from penstock.errors import Refused
 from penstock.wire import names
 
+Fields = dict[str, Any]  # by name, each of the type that its header's table says
+
 
 class LanguageCode(IntEnum):
     """Who wrote the peer; the names are the JSON header's."""
@@ -388,12 +390,12 @@ def read_int(name: str, text: str, bits: int = 63) -> int:
     return value
 
 
-def read_fields(code: int, ext: Mapping[str, str]) -> dict[str, Any]:
+def read_fields(code: int, ext: Mapping[str, str]) -> Fields:
     """The header of a request with this code: text, int or bool by name, None where an optional field is absent.
 
     Refused (code 1) when a required field is missing or a number is not one. Fields not in the table are left out.
     """
-    values: dict[str, Any] = {}
+    values: Fields = {}
     for name, kind, required in HEADERS[code]:
         text = ext.get(name)
         if text is None:

@@ -14,6 +14,8 @@ import msgspec
 
 from penstock.errors import WireError
 
+JsonObject = dict[str, Any]  # what a peer wrote, or what is written for one
+
 DEPTH_MAX = 32  # nested objects and arrays
 BAD_JSON = (msgspec.DecodeError, RecursionError, ValueError)  # everything that msgspec raises for bytes it cannot read
 
@@ -27,7 +29,7 @@ _any = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
 
 
-class Pairs(list[tuple[dict[str, Any], Any]]):
+class Pairs(list[tuple[JsonObject, Any]]):
     """A map whose keys are objects, as (key, value) in the order it was written."""
 
 
@@ -117,7 +119,7 @@ class _Reader:
                 return found
             self.expect(b",")
 
-    def members(self) -> dict[str, Any] | Pairs:
+    def members(self) -> JsonObject | Pairs:
         found: list[tuple[Any, Any]] = []
         if self.take(b"}"):
             return {}

@@ -23,10 +23,6 @@ cdef class HeaderScan:
     cpdef bytes text(self, int slot)
     @cython.locals(p=cython.longlong, end=cython.longlong, start=cython.longlong, q=cython.longlong, c=cython.longlong, unit=cython.longlong)
     cdef long long unescape(self, int slot, unsigned char *to, long long tp) noexcept
-    @cython.locals(more=cython.longlong, lead=cython.longlong)
-    cdef long long _utf8(self, long long unit, unsigned char *to, long long tp) noexcept
-    @cython.locals(value=cython.longlong, i=cython.int, c=cython.longlong)
-    cdef long long _hex4(self, long long p) noexcept
     @cython.locals(slot=cython.int)
     cdef void clear(self, unsigned char *base) noexcept
     @cython.locals(slot=cython.int)
@@ -41,11 +37,17 @@ cdef class HeaderScan:
     cdef long long _key(self, long long p, long long end) noexcept
     @cython.locals(i=cython.int)
     cdef int _member(self) noexcept
-    @cython.locals(c=cython.int, unit=cython.longlong)
-    cdef long long _string_end(self, long long p, long long end) noexcept
-    cdef long long _unit(self, long long p, long long end) noexcept
     @cython.locals(left=cython.longlong)
     cdef long long _word(self, long long p, long long end) noexcept
     @cython.locals(base="unsigned char *", negative=cython.bint, start=cython.longlong, value=cython.longlong)
     cdef long long _whole(self, long long p, long long end) noexcept
-    cdef long long _blank(self, long long p, long long end) noexcept
+
+
+@cython.locals(more=cython.longlong, lead=cython.longlong)
+cdef long long _utf8(long long unit, unsigned char *to, long long tp) noexcept
+@cython.locals(value=cython.longlong, i=cython.int, c=cython.longlong)
+cdef long long _hex4(const unsigned char *base, long long p) noexcept
+@cython.locals(c=cython.int, unit=cython.longlong)
+cdef long long _string_end(const unsigned char *base, long long p, long long end) noexcept
+cdef long long _unit(const unsigned char *base, long long p, long long end) noexcept
+cdef long long _blank(const unsigned char *base, long long p, long long end) noexcept

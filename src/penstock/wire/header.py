@@ -139,13 +139,13 @@ class HeaderScan:
                 break
             c = self.base[p + 1]
             if c == 117:  # \uXXXX
-                unit = self._hex4(p + 2)
+                unit = _hex4(self.base, p + 2)
                 p += words.UNICODE_ESCAPE_BYTES
                 if words.HIGH_SURROGATE <= unit < words.SURROGATE_END:
                     unit = (unit - words.HIGH_SURROGATE) << words.SURROGATE_BITS
-                    unit += words.BEYOND_16_BITS + self._hex4(p + 2) - words.LOW_SURROGATE
+                    unit += words.BEYOND_16_BITS + _hex4(self.base, p + 2) - words.LOW_SURROGATE
                     p += words.UNICODE_ESCAPE_BYTES
-                tp = self._utf8(unit, to, tp)
+                tp = _utf8(unit, to, tp)
             else:
                 if c == 110:
                     c = words.LINE_FEED
@@ -161,40 +161,6 @@ class HeaderScan:
                 tp += 1
                 p += 2
         return tp - start
-
-    def _utf8(self, unit: int, to: bytearray, tp: int) -> int:
-        """Write one code point as UTF-8; the position behind it."""
-        if unit < words.UTF8_ONE_BYTE_END:
-            to[tp] = unit
-            return tp + 1
-        more = 1
-        lead = words.UTF8_TWO_BYTES
-        if unit >= words.BEYOND_16_BITS:
-            more = words.UTF8_FOUR_BYTES_MORE
-            lead = words.UTF8_FOUR_BYTES
-        elif unit >= words.UTF8_TWO_BYTES_END:
-            more = 2
-            lead = words.UTF8_THREE_BYTES
-        to[tp] = lead | unit >> more * words.UTF8_NEXT_BITS
-        while more > 0:
-            more -= 1
-            tp += 1
-            to[tp] = words.UTF8_NEXT_BYTE | unit >> more * words.UTF8_NEXT_BITS & words.UTF8_NEXT_MASK
-        return tp + 1
-
-    def _hex4(self, p: int) -> int:
-        """The number that four hexadecimal digits spell, or -1."""
-        value = 0
-        for i in range(words.HEX4):
-            c = self.base[p + i]
-            if words.DIGIT_0 <= c <= words.DIGIT_9:
-                c -= words.DIGIT_0
-            else:
-                c = (c | words.LOWER_CASE) - words.HEX_LETTERS
-                if c < words.TEN or c > words.HEX_DIGIT_MAX:
-                    return -1
-            value = value << words.HEX_BITS | c
-        return value
 
     # -- scanning ----------------------------------------------------------------------------------------------
 
@@ -280,7 +246,7 @@ class HeaderScan:
             end -= 1  # the C++ client ends its header with a newline
         if not utf8(base, p, end - p, words.PRINTABLE):
             return False
-        p = self._blank(p, end)
+        p = _blank(self.base, p, end)
         if p >= end or base[p] != words.BRACE:
             return False
         p += 1
@@ -311,14 +277,14 @@ class HeaderScan:
                 else:
                     self.version = self.value
             elif c == words.QUOTE:
-                p = self._string_end(p + 1, end) + 1
+                p = _string_end(self.base, p + 1, end) + 1
                 if p == 0:
                     return False
             else:
                 p = self._whole(p, end)
             if p < 0:
                 return False
-            p = self._blank(p, end)
+            p = _blank(self.base, p, end)
             if p >= end:
                 return False
             if base[p] == words.BRACE_END:
@@ -326,12 +292,12 @@ class HeaderScan:
             if base[p] != words.COMMA:
                 return False
             p += 1
-        return self.code >= 0 and self._blank(p + 1, end) == end
+        return self.code >= 0 and _blank(self.base, p + 1, end) == end
 
     def _fields(self, p: int, end: int) -> int:
         """The members of extFields; the position behind its brace, or -1."""
         base = self.base
-        p = self._blank(p, end)
+        p = _blank(self.base, p, end)
         if p < end and base[p] == words.BRACE_END:
             return p + 1
         keys = 0
@@ -352,7 +318,7 @@ class HeaderScan:
                     return -1
                 if base[q] == words.BACKSLASH:
                     kind = words.ESCAPED
-                    q = self._string_end(q, end)
+                    q = _string_end(self.base, q, end)
                     if q < 0:
                         return -1
                 p = q + 1
@@ -365,7 +331,7 @@ class HeaderScan:
                 self.kind[slot] = kind
                 self.at[slot] = start
                 self.length[slot] = q - start
-            p = self._blank(p, end)
+            p = _blank(self.base, p, end)
             if p >= end:
                 return -1
             if base[p] == words.BRACE_END:
@@ -376,7 +342,7 @@ class HeaderScan:
 
     def _key(self, p: int, end: int) -> int:
         """Take a member's name, without escapes, and its colon; where the value begins, or -1."""
-        p = self._blank(p, end)
+        p = _blank(self.base, p, end)
         if p >= end or self.base[p] != words.QUOTE:
             return -1
         q = find2(self.base, p + 1, end, words.QUOTE, words.BACKSLASH)
@@ -384,10 +350,10 @@ class HeaderScan:
             return -1
         self.key = p + 1
         self.key_length = q - p - 1
-        p = self._blank(q + 1, end)
+        p = _blank(self.base, q + 1, end)
         if p >= end or self.base[p] != words.COLON:
             return -1
-        p = self._blank(p + 1, end)
+        p = _blank(self.base, p + 1, end)
         return p if p < end else -1
 
     def _member(self) -> int:
@@ -398,45 +364,6 @@ class HeaderScan:
             ):
                 return 1 << i
         return 0
-
-    def _string_end(self, p: int, end: int) -> int:
-        """The closing quote of a string, looked for from p on, or -1 when it has none or an escape is not sound."""
-        while True:
-            p = find2(self.base, p, end, words.QUOTE, words.BACKSLASH)
-            if p < 0 or self.base[p] == words.QUOTE:
-                return p
-            if p + 1 >= end:
-                return -1
-            c = self.base[p + 1]
-            if c == 117:
-                unit = self._unit(p, end)
-                p += words.UNICODE_ESCAPE_BYTES
-                if unit < 0 or words.LOW_SURROGATE <= unit < words.SURROGATE_END:
-                    return -1
-                if words.HIGH_SURROGATE <= unit < words.LOW_SURROGATE:
-                    unit = self._unit(p, end)
-                    p += words.UNICODE_ESCAPE_BYTES
-                    if unit < words.LOW_SURROGATE or unit >= words.SURROGATE_END:
-                        return -1
-            elif (
-                c == words.QUOTE
-                or c == words.SLASH
-                or c == words.BACKSLASH
-                or c == 98
-                or c == 102
-                or c == 110
-                or c == 114
-                or c == 116
-            ):
-                p += 2
-            else:
-                return -1
-
-    def _unit(self, p: int, end: int) -> int:
-        """The UTF-16 unit that the escape at p spells, or -1 when there is none."""
-        if p + words.UNICODE_ESCAPE_BYTES > end or self.base[p] != words.BACKSLASH or self.base[p + 1] != 117:
-            return -1
-        return self._hex4(p + 2)
 
     def _word(self, p: int, end: int) -> int:
         """Behind a whole number, true or false, or -1. Java reads a null as no field: rare, and not ours."""
@@ -467,7 +394,88 @@ class HeaderScan:
         self.value = -value if negative else value
         return p
 
-    def _blank(self, p: int, end: int) -> int:
-        while p < end and self.base[p] == words.SPACE:
-            p += 1
-        return p
+
+# -- the characters of a JSON text ------------------------------------------------------------------------------------
+
+
+def _utf8(unit: int, to: bytearray, tp: int) -> int:
+    """Write one code point as UTF-8; the position behind it."""
+    if unit < words.UTF8_ONE_BYTE_END:
+        to[tp] = unit
+        return tp + 1
+    more = 1
+    lead = words.UTF8_TWO_BYTES
+    if unit >= words.BEYOND_16_BITS:
+        more = words.UTF8_FOUR_BYTES_MORE
+        lead = words.UTF8_FOUR_BYTES
+    elif unit >= words.UTF8_TWO_BYTES_END:
+        more = 2
+        lead = words.UTF8_THREE_BYTES
+    to[tp] = lead | unit >> more * words.UTF8_NEXT_BITS
+    while more > 0:
+        more -= 1
+        tp += 1
+        to[tp] = words.UTF8_NEXT_BYTE | unit >> more * words.UTF8_NEXT_BITS & words.UTF8_NEXT_MASK
+    return tp + 1
+
+
+def _hex4(base: bytes, p: int) -> int:
+    """The number that four hexadecimal digits spell, or -1."""
+    value = 0
+    for i in range(words.HEX4):
+        c = base[p + i]
+        if words.DIGIT_0 <= c <= words.DIGIT_9:
+            c -= words.DIGIT_0
+        else:
+            c = (c | words.LOWER_CASE) - words.HEX_LETTERS
+            if c < words.TEN or c > words.HEX_DIGIT_MAX:
+                return -1
+        value = value << words.HEX_BITS | c
+    return value
+
+
+def _string_end(base: bytes, p: int, end: int) -> int:
+    """The closing quote of a string, looked for from p on, or -1 when it has none or an escape is not sound."""
+    while True:
+        p = find2(base, p, end, words.QUOTE, words.BACKSLASH)
+        if p < 0 or base[p] == words.QUOTE:
+            return p
+        if p + 1 >= end:
+            return -1
+        c = base[p + 1]
+        if c == 117:
+            unit = _unit(base, p, end)
+            p += words.UNICODE_ESCAPE_BYTES
+            if unit < 0 or words.LOW_SURROGATE <= unit < words.SURROGATE_END:
+                return -1
+            if words.HIGH_SURROGATE <= unit < words.LOW_SURROGATE:
+                unit = _unit(base, p, end)
+                p += words.UNICODE_ESCAPE_BYTES
+                if unit < words.LOW_SURROGATE or unit >= words.SURROGATE_END:
+                    return -1
+        elif (
+            c == words.QUOTE
+            or c == words.SLASH
+            or c == words.BACKSLASH
+            or c == 98
+            or c == 102
+            or c == 110
+            or c == 114
+            or c == 116
+        ):
+            p += 2
+        else:
+            return -1
+
+
+def _unit(base: bytes, p: int, end: int) -> int:
+    """The UTF-16 unit that the escape at p spells, or -1 when there is none."""
+    if p + words.UNICODE_ESCAPE_BYTES > end or base[p] != words.BACKSLASH or base[p + 1] != 117:
+        return -1
+    return _hex4(base, p + 2)
+
+
+def _blank(base: bytes, p: int, end: int) -> int:
+    while p < end and base[p] == words.SPACE:
+        p += 1
+    return p

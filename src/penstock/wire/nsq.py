@@ -22,7 +22,7 @@ else:
 
 MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = words.RESPONSE, words.ERROR, words.MESSAGE
-HEAD_BYTES = 26  # of a message's data, before the body
+HEAD_BYTES = words.DATA_BODY_AT  # of a message's data, before the body
 
 
 def frame(kind: int, data: bytes) -> bytes:

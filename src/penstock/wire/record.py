@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 from struct import Struct
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypedDict, Unpack, cast
 
 from isal import isal_zlib
 
@@ -141,34 +141,46 @@ def body_crc(body: bytes) -> int:
 # records
 
 
-def encode_record(
-    topic: bytes,
-    body: bytes,
-    properties: bytes = b"",
-    *,
-    queue_id: int = 0,
-    queue_offset: int = 0,
-    physical_offset: int = 0,
-    flag: int = 0,
-    sys_flag: int = 0,
-    born_ms: int = 0,
-    born_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x00\x00",
-    store_ms: int = 0,
-    store_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f",
-    reconsume_times: int = 0,
-    prepared_offset: int = 0,
-) -> bytes:
+class RecordHead(TypedDict, total=False):
+    """What a record says besides topic, body and properties; 0 and the loopback address where it is not given."""
+
+    queue_id: int
+    queue_offset: int
+    physical_offset: int
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    store_ms: int
+    store_host: bytes
+    reconsume_times: int
+    prepared_offset: int
+
+
+_LOOPBACK_BORN = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
+_LOOPBACK_STORE = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
+
+
+def encode_record(topic: bytes, body: bytes, properties: bytes = b"", **head: Unpack[RecordHead]) -> bytes:
     """One record; body and properties as they are stored, hosts packed (8 or 20 bytes, which sets the sys flag)."""
-    sys_flag = sys_flag & ~(SYS_BORN_IPV6 | SYS_STORE_IPV6)
-    sys_flag |= (SYS_BORN_IPV6 if len(born_host) == 20 else 0) | (SYS_STORE_IPV6 if len(store_host) == 20 else 0)
-    size = FIXED_BYTES - 16 + len(born_host) + len(store_host) + len(body) + len(topic) + len(properties)
+    born_host, store_host = head.get("born_host", _LOOPBACK_BORN), head.get("store_host", _LOOPBACK_STORE)
+    sys_flag = head.get("sys_flag", 0) & ~(SYS_BORN_IPV6 | SYS_STORE_IPV6)
+    sys_flag |= SYS_BORN_IPV6 if len(born_host) == layout.HOST_V6_BYTES else 0
+    sys_flag |= SYS_STORE_IPV6 if len(store_host) == layout.HOST_V6_BYTES else 0
+    size = FIXED_BYTES + len(body) + len(topic) + len(properties)
+    size += len(born_host) + len(store_host) - 2 * layout.HOST_BYTES
+    first = _HEAD.pack(
+        size, MAGIC, body_crc(body), head.get("queue_id", 0), head.get("flag", 0), head.get("queue_offset", 0),
+        head.get("physical_offset", 0), sys_flag, head.get("born_ms", 0),
+    )  # fmt: skip
+    retried = _AFTER_STORE.pack(head.get("reconsume_times", 0), head.get("prepared_offset", 0), len(body))
     return b"".join(
         (
-            _HEAD.pack(size, MAGIC, body_crc(body), queue_id, flag, queue_offset, physical_offset, sys_flag, born_ms),
+            first,
             born_host,
-            _I64.pack(store_ms),
+            _I64.pack(head.get("store_ms", 0)),
             store_host,
-            _AFTER_STORE.pack(reconsume_times, prepared_offset, len(body)),
+            retried,
             body,
             bytes((len(topic),)),
             topic,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as StructError
-from typing import Annotated, Any
+from typing import Annotated, Any, TypedDict, Unpack
 
 import msgspec
 
@@ -35,6 +35,13 @@ _LANGUAGES = {code.name: int(code) for code in LanguageCode}
 _Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**31 - 1)]
 
 
+class Writer(TypedDict, total=False):
+    """Who wrote a command: Penstock in Python, where it is not given."""
+
+    language: int
+    version: int
+
+
 class RemotingCommand:
     """A request or a response; `ext` is the code's own header, all text."""
 
@@ -49,9 +56,8 @@ class RemotingCommand:
         opaque: int = 0,
         flag: int = 0,
         remark: str | None = None,
-        language: int = LanguageCode.PYTHON,
-        version: int = VERSION,
         serialize: int = JSON,
+        **writer: Unpack[Writer],
     ) -> None:
         self.code = code
         self.ext = {} if ext is None else ext
@@ -59,8 +65,8 @@ class RemotingCommand:
         self.opaque = opaque
         self.flag = flag
         self.remark = remark
-        self.language = language
-        self.version = version
+        self.language = writer.get("language", LanguageCode.PYTHON)
+        self.version = writer.get("version", VERSION)
         self.serialize = serialize
 
     @property

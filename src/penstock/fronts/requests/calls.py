@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from penstock.broker.broker import Broker
 from penstock.broker.clients import ConsumerGroup, Peer
@@ -11,7 +11,8 @@ from penstock.broker.topics import LogTopic
 from penstock.errors import Refused, StoreError, WireError
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire import fastjson
-from penstock.wire.codes import RequestCode
+from penstock.wire.codes import Fields, RequestCode
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
 
 Answer = RemotingCommand | None
@@ -35,7 +36,7 @@ class Calls:
             raise Refused(f"topic[{name}] not exist", remoting=17, http=404)
         return topic
 
-    def queue(self, fields: dict[str, Any]) -> ConsumeQueue | None:
+    def queue(self, fields: Fields) -> ConsumeQueue | None:
         """The consume queue a request names, or None when there is none such."""
         topic = self.broker.topics.get(fields["topic"].encode())
         queue_id = fields["queueId"]
@@ -44,7 +45,7 @@ class Calls:
         found: ConsumeQueue = topic.queues[queue_id]
         return found
 
-    def json(self, request: RemotingCommand) -> dict[str, Any]:
+    def json(self, request: RemotingCommand) -> JsonObject:
         try:
             value = fastjson.loads(request.body)
         except WireError as error:
@@ -53,7 +54,7 @@ class Calls:
             raise Refused("the body is no JSON object")
         return value
 
-    def queue_key(self, topic: str, queue_id: int) -> dict[str, Any]:
+    def queue_key(self, topic: str, queue_id: int) -> JsonObject:
         return {"brokerName": self.broker.config.broker_name, "queueId": queue_id, "topic": topic}
 
     def online(self, name: str) -> ConsumerGroup:

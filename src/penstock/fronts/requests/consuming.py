@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 from penstock.broker.broker import Broker
 from penstock.broker.clients import ConsumerGroup, Member, Peer, Subscription
@@ -12,6 +11,7 @@ from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson, record
 from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode, read_fields
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand
 
 GROUPS_PER_HEARTBEAT_MAX = 64
@@ -86,7 +86,7 @@ class Consuming(Calls):
         if len(producers) + len(consumers) > GROUPS_PER_HEARTBEAT_MAX:
             raise Refused(f"a heartbeat names at most {GROUPS_PER_HEARTBEAT_MAX} groups")
         broker = self.broker
-        taken: list[tuple[str, dict[str, Any], dict[str, Subscription]]] = []
+        taken: list[tuple[str, JsonObject, dict[str, Subscription]]] = []
         for about in consumers:
             name = str(about.get("groupName") or "")
             check_group_name(name)
@@ -203,7 +203,7 @@ def _language(code: int) -> str:
         return "OTHER"
 
 
-def _subscription(data: dict[str, Any]) -> tuple[str, Subscription]:
+def _subscription(data: JsonObject) -> tuple[str, Subscription]:
     topic = data.get("topic")
     if not isinstance(topic, str):
         raise Refused("a subscription names no topic")

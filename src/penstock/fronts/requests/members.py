@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock import msgid
 from penstock.broker.clients import Member, Peer
 from penstock.broker.topics import check_group_name
@@ -11,6 +9,7 @@ from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
 from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode, read_fields
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand
 
 FORWARD_MS = 10_000
@@ -133,7 +132,7 @@ class Members(Calls):
         return self._forward(session, request, fields["consumerGroup"], client, data)
 
 
-def _connection(member: Member) -> dict[str, Any]:
+def _connection(member: Member) -> JsonObject:
     return {
         "clientAddr": member.peer.remote,
         "clientId": member.client_id,

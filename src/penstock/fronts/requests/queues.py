@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.broker.clients import Peer
 from penstock.broker.delayed import Delayed, Key, Wanted
 from penstock.broker.queuetopics import LEVEL_NAMES, Topic
@@ -11,7 +9,8 @@ from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
-from penstock.wire.codes import RequestCode, read_fields
+from penstock.wire.codes import Fields, RequestCode, read_fields
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
 
 PAGE_MAX = 1_000
@@ -72,7 +71,7 @@ class QueueCalls(Calls):
             names = [name for name in [fields["topic"].encode()] if name in known]
         else:
             names = sorted(name for name in known if name > (fields["after"] or "").encode())
-        rows: list[dict[str, Any]] = []
+        rows: list[JsonObject] = []
         count = 0
         for name in names:
             if count >= ROWS_MAX:
@@ -127,7 +126,7 @@ def _change_channel(topic: Topic, name: bytes, action: str) -> None:
         raise Refused(f"action {action} is none of add, rm, pause, unpause and empty")
 
 
-def _topic_row(topic: Topic) -> dict[str, Any]:
+def _topic_row(topic: Topic) -> JsonObject:
     return {
         "topic": topic.name.decode(),
         "kind": topic.kind,
@@ -141,7 +140,7 @@ def _topic_row(topic: Topic) -> dict[str, Any]:
     }
 
 
-def _channel_row(channel: Channel) -> dict[str, Any]:
+def _channel_row(channel: Channel) -> JsonObject:
     return {
         "channel": channel.name.decode(),
         "paused": bool(channel.paused),
@@ -157,7 +156,7 @@ def _channel_row(channel: Channel) -> dict[str, Any]:
     }
 
 
-def _wanted(fields: dict[str, Any]) -> Wanted:
+def _wanted(fields: Fields) -> Wanted:
     return Wanted(fields["topic"] or "", fields["channel"] or "", fields.get("text") or "", fields.get("key") or "")
 
 

@@ -11,7 +11,8 @@ from penstock.broker.sinks import LAYOUT_TOPICS_MAX, SINK_TOPIC
 from penstock.broker.staging import Wanted
 from penstock.errors import Refused, StoreError
 from penstock.fronts.requests.calls import Answer, Calls
-from penstock.wire.codes import RequestCode, read_fields
+from penstock.wire.codes import Fields, RequestCode, read_fields
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
 
 
@@ -94,7 +95,7 @@ def _failed(request: RemotingCommand, error: BaseException) -> RemotingCommand:
     return request.reply(code, remark=str(error))
 
 
-def _wanted(fields: dict[str, Any], body: bytes) -> Wanted:
+def _wanted(fields: Fields, body: bytes) -> Wanted:
     value = _object(body)
     brokers = value.get("brokers") or {}
     layout = value.get("layout") or {}
@@ -110,7 +111,7 @@ def _wanted(fields: dict[str, Any], body: bytes) -> Wanted:
     )  # fmt: skip
 
 
-def _object(body: bytes) -> dict[str, Any]:
+def _object(body: bytes) -> JsonObject:
     try:
         value = json.loads(body or b"{}")
     except ValueError:

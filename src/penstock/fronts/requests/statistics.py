@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock import msgid
 from penstock.broker.clients import Peer
 from penstock.errors import Refused
@@ -11,6 +9,7 @@ from penstock.fronts.requests.calls import Answer, Calls
 from penstock.version import __version__
 from penstock.wire import fastjson
 from penstock.wire.codes import RequestCode, read_fields
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
 
 
@@ -41,7 +40,7 @@ class Statistics(Calls):
         fields = read_fields(request.code, request.ext)
         return request.reply(body=fastjson.dumps(self._consume_stats(fields["consumerGroup"], fields["topic"] or "")))
 
-    def _consume_stats(self, group: str, only: str) -> dict[str, Any]:
+    def _consume_stats(self, group: str, only: str) -> JsonObject:
         broker, table, rate = self.broker, fastjson.Pairs(), 0.0
         online = broker.clients.consumers.get(group)
         for name in [only] if only else broker.offsets.topics_of(group):
@@ -124,7 +123,7 @@ class Statistics(Calls):
         get_text = " ".join([f"{get_rate[0].per_second if get_rate else 0.0}"] * 3)
         up_s = (broker.clock.now_ms() - broker.started_ms) // 1000
         ratio = str(round(used / max(1, total), 4))
-        table: dict[str, Any] = {
+        table: JsonObject = {
             "brokerVersionDesc": "V4_9_8", "brokerVersion": 409, "penstockVersion": __version__,
             "bootTimestamp": broker.started_ms, "startAcceptSendRequestTimeStamp": broker.started_ms,
             "runtime": f"[ {up_s // 86400} days, {up_s // 3600 % 24} hours, {up_s // 60 % 60} minutes, {up_s % 60} seconds ]",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ssl
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from penstock.errors import WireError
 
@@ -18,12 +18,27 @@ SNAPPY_IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
 _CHUNK_MAX = 65536 + 4 + 16 + 65536 // 6
 
 
+class Layered(Protocol):
+    """A connection, as its layers see it."""
+
+    closing: bool
+    layers: list[Layer]
+
+    def raw(self, data: bytes) -> None:
+        """Bytes of a layer itself."""
+
+    def wake(self) -> None:
+        """There is something to be written."""
+
+
 class Layer:
     """The shape of one: `session.layers` are asked in order."""
 
     name = ""
+    shaking = False  # it cannot carry anything yet
+    cipher = version = ""  # of TLS
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Layered) -> None:
         self.session = session
 
     def opened(self, data: bytes) -> Iterator[bytes]:
@@ -53,7 +68,7 @@ class Tls(Layer):
 
     name = "tls"
 
-    def __init__(self, session: Any, context: ssl.SSLContext, then: Callable[[], None]) -> None:
+    def __init__(self, session: Layered, context: ssl.SSLContext, then: Callable[[], None]) -> None:
         super().__init__(session)
         self._in, self._out = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._in, self._out, server_side=True)
@@ -98,7 +113,7 @@ class Deflate(Layer):
 
     name = "deflate"
 
-    def __init__(self, session: Any, level: int) -> None:
+    def __init__(self, session: Layered, level: int) -> None:
         super().__init__(session)
         self._open = zlib.decompressobj(-15)
         self._close = zlib.compressobj(level, zlib.DEFLATED, -15)
@@ -124,7 +139,7 @@ class Snappy(Layer):
 
     name = "snappy"
 
-    def __init__(self, session: Any) -> None:
+    def __init__(self, session: Layered) -> None:
         super().__init__(session)
         import cramjam
 

@@ -1,0 +1,177 @@
+"""nsqd's HTTP API, metrics and administration: an ASGI application over a broker, no socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
+from typing import TypeVar
+
+from penstock.broker.broker import Broker
+from penstock.config import parts
+from penstock.fronts import figures
+from penstock.fronts.flags import broadcast_address
+from penstock.fronts.http.publishing import TRUTHS, Publishing
+from penstock.fronts.http.settings import Place, Settings
+from penstock.fronts.http.topics import Topics
+from penstock.fronts.site import JSON, TEXT, V1, Answer, Handler, Request, dumps, json_answer
+from penstock.wire.fastjson import JsonObject
+from penstock.wire.names import NSQD_VERSION
+
+T = TypeVar("T")
+
+TOPICS_A_PIECE = 20  # of statistics, before others have the loop
+LINES_A_PIECE = 200
+PROMETHEUS = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+
+
+def tls_required(https_port: int) -> Answer:
+    """What plain HTTP is told when everybody is to use HTTPS; NSQ's own tools then do."""
+    return Answer(403, b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port, (JSON, V1))
+
+
+class NsqHttp(Place):
+    """nsqd's API over one broker."""
+
+    def __init__(self, broker: Broker, *, begin: Callable[[], None] = lambda: None) -> None:
+        config = broker.config
+        self.hostname = socket.gethostname()
+        self.broadcast_address = broadcast_address(config)
+        advertised = config.advertise.partition(":")[0]
+        super().__init__((*parts(config.allowed_hosts), self.broadcast_address, advertised), begin)
+        self.broker = broker
+        self.config = config
+        self.tcp_port = self.http_port = self.https_port = -1
+        self.rejections: dict[str, Mapping[str, int] | Mapping[bytes, int]] = {
+            "http": self.rejected
+        }  # protocol → reason → how often
+        self.net: figures.Net | None = None
+        self.quantiles = figures.percentiles(config.e2e_processing_latency_percentile)
+        self.publishing = Publishing(broker, self)
+        self.settings = Settings(broker, self)
+        self.routes = {
+            "/ping": {"GET": self._ping},
+            "/info": {"GET": self._info},
+            "/pub": {"POST": self.publishing.handle},
+            "/mpub": {"POST": self.publishing.handle},
+            "/stats": {"GET": self._stats},
+            "/metrics": {"GET": self._metrics},
+            **Topics(broker, self.publishing).routes,
+            **self.settings.routes,
+        }
+
+    def found_at(self, net: figures.Net, tcp_port: int, http_port: int, https_port: int) -> None:
+        """The sockets of this process, for its metrics and health, and its real ports; -1 for none."""
+        self.net = net
+        self.tcp_port, self.http_port, self.https_port = tcp_port, http_port, https_port
+
+    def count_rejections(self, protocol: str, rejected: Mapping[str, int] | Mapping[bytes, int]) -> None:
+        """Show in the metrics what another protocol rejects: reason → how often."""
+        self.rejections[protocol] = rejected
+
+    def find(self, method: str, path: str) -> tuple[Handler | None, Answer]:
+        """As in `Site`; what nsqd has under /debug and we have not is kept from strangers too."""
+        handler, answer = super().find(method, path)
+        if handler is None and path.startswith("/debug/"):
+            return self.settings.no_debug, answer
+        return handler, answer
+
+    def _health(self) -> tuple[bool, str]:
+        queueing = self.broker.queueing
+        if not queueing.healthy:
+            return False, f"NOK - {queueing.error}"
+        if self.net is not None and (failing := self.net.role.faults.failing):
+            return False, f"NOK - {'; '.join(failing.values())}"
+        return True, "OK"
+
+    def _ping(self, request: Request) -> Answer:
+        healthy, text = self._health()
+        return Answer(200 if healthy else 500, text.encode(), (TEXT,))
+
+    def _info(self, request: Request) -> Answer:
+        config = self.config
+        return json_answer(
+            {
+                "version": NSQD_VERSION,
+                "broadcast_address": self.broadcast_address,
+                "hostname": self.hostname,
+                "http_port": self.http_port,
+                "tcp_port": self.tcp_port,
+                "start_time": self.broker.started_ms // 1000,
+                "max_heartbeat_interval": config.max_heartbeat_interval_ms * 1_000_000,
+                "max_output_buffer_size": config.max_output_buffer_size,
+                "max_output_buffer_timeout": config.max_output_buffer_timeout_ms * 1_000_000,
+                "max_deflate_level": config.max_deflate_level,
+                "topology_zone": config.topology_zone,
+                "topology_region": config.topology_region,
+            }
+        )
+
+    async def _stats(self, request: Request) -> Answer:
+        query, queueing = request.query, self.broker.queueing
+        clients = TRUTHS.get(query.get("include_clients", ""), True)
+        mem = figures.memory() if TRUTHS.get(query.get("include_mem", ""), True) else None
+        wanted = query.get("topic", "").encode()
+        now_ms = self.broker.now_ms
+        if not wanted:
+            topics = queueing.all()
+        else:
+            found = queueing.find(wanted)
+            topics = [found] if found is not None else []
+            for topic in topics:
+                topic.refresh()
+        stats = await self._collect(
+            figures.topic_stats(topics, query.get("channel", "").encode(), self.quantiles, clients, now_ms // 1000)
+        )
+        producers = [one.describe(now_ms // 1000) for one in list(queueing.producers)] if clients else None
+        _, health = self._health()
+        if query.get("format") != "json":
+            lines = figures.stats_lines(stats, producers, mem, health, self.broker.started_ms, now_ms)
+            return Answer(200, "\n".join(await self._collect(lines, LINES_A_PIECE)).encode("utf-8", "replace"))
+        head: JsonObject = {
+            "version": NSQD_VERSION,
+            "health": health,
+            "start_time": self.broker.started_ms // 1000,
+            "topics": stats if not wanted or topics else None,
+        }
+        if mem is not None:
+            head["memory"] = mem
+        head["producers"] = producers or None
+        return Answer(200, b"".join(await self._collect(_json_pieces(head))), (JSON, V1))
+
+    async def _metrics(self, request: Request) -> Answer:
+        topics = figures.topic_stats(self.broker.queueing.all(), b"", self.quantiles, False, 0)
+        of_topics = figures.topic_samples(await self._collect(topics))
+        of_broker = figures.broker_samples(self.broker, self.rejections)
+        if self.net is not None:
+            of_broker = chain(of_broker, figures.net_samples(self.net))
+        families: dict[str, list[str]] = {}
+        for family, line in await self._collect(chain(of_broker, of_topics), LINES_A_PIECE):
+            families.setdefault(family, []).append(line)
+        return Answer(200, b"".join(await self._collect(figures.metrics_pieces(families), 1)), (PROMETHEUS,))
+
+    @staticmethod
+    async def _collect(pieces: Iterator[T], at_once: int = TOPICS_A_PIECE) -> list[T]:
+        """All the pieces; after every few others have the loop."""
+        found = []
+        for number, piece in enumerate(pieces):
+            found.append(piece)
+            if number % at_once == at_once - 1:
+                await asyncio.sleep(0)
+        return found
+
+
+def _json_pieces(head: JsonObject) -> Iterator[bytes]:
+    """A JSON object, its list of topics in pieces."""
+    yield b"{"
+    for number, (name, value) in enumerate(head.items()):
+        yield (b"," if number else b"") + dumps(name) + b":"
+        if name == "topics" and value is not None:
+            yield b"["
+            for place, topic in enumerate(value):
+                yield (b"," if place else b"") + dumps(topic)
+            yield b"]"
+        else:
+            yield dumps(value)
+    yield b"}"

@@ -1,0 +1,128 @@
+"""/pub and /mpub: a query and a body in, an `Answer` out, or the Ticket of a flush that must come first.
+
+Whoever has the sockets may call `publish` without ASGI; `handle` does the same for any other server.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+
+from penstock.broker.broker import Broker
+from penstock.broker.queueing import Ticket
+from penstock.broker.queuetopics import Topic
+from penstock.errors import Refused
+from penstock.fronts.site import OK, Answer, Request, Site, error, parse_query, refuse, valid_name
+
+log = logging.getLogger("penstock.http")
+
+PUBLISH_PATHS = ("/pub", "/mpub")
+EXITING = error(503, "EXITING")
+TRUTHS = {"true": True, "1": True, "false": False, "0": False}
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+class Publishing:
+    """What is published over HTTP. What is refused counts at the site."""
+
+    def __init__(self, broker: Broker, site: Site) -> None:
+        self.broker = broker
+        self.config = broker.config
+        self.site = site
+
+    def body_max(self, path: str) -> int:
+        """The longest body of /pub or /mpub."""
+        return int(self.config.max_msg_size if path == "/pub" else self.config.max_body_size)
+
+    def too_big(self, path: str) -> Answer:
+        """The answer to a longer one."""
+        return self.site.reject(413, "MSG_TOO_BIG" if path == "/pub" else "BODY_TOO_BIG")
+
+    def publish(self, path: str, query: bytes, body: bytes) -> Answer | Ticket:
+        """An Answer, or the Ticket of the flush that must come before OK."""
+        try:
+            if path == "/pub":
+                if not body:
+                    return error(400, "MSG_EMPTY")
+                arguments = parse_query(query)
+                topic = self.topic_to_write(arguments)
+                defer_ms = self._defer_ms(arguments)
+                bodies = [body]
+            else:
+                arguments = parse_query(query)
+                topic = self.topic_to_write(arguments)
+                defer_ms = self._defer_ms(arguments)
+                binary = arguments.get("binary")
+                bodies = self._binary(body) if binary is not None and TRUTHS.get(binary, True) else self._lines(body)
+                if not bodies:
+                    return OK
+        except Refused as refused:
+            return error(refused.http, str(refused))
+        try:
+            ticket = self.broker.queueing.publish(topic, bodies, defer_ms)
+        except Refused as refused:
+            log.warning("not published topic=%s reason=%s", ascii(topic.name), refused)
+            return EXITING
+        return OK if ticket is None else ticket
+
+    def topic_to_write(self, arguments: dict[str, str]) -> Topic:
+        """The topic that the arguments name, made if need be. Refused."""
+        if "topic" not in arguments:
+            raise refuse(400, "MISSING_ARG_TOPIC")
+        name = arguments["topic"]
+        if not valid_name(name):
+            raise refuse(400, "INVALID_TOPIC")
+        try:
+            return self.broker.queueing.topic(name.encode())
+        except Refused as refused:
+            log.warning("no such topic to write topic=%s reason=%s", name, refused)
+            raise refuse(*((503, "EXITING") if refused.http >= 500 else (400, "INVALID_TOPIC"))) from None
+
+    def _defer_ms(self, arguments: dict[str, str]) -> int:
+        text = arguments.get("defer")
+        if text is None:
+            return 0
+        if not (_INTEGER.fullmatch(text) and 0 <= int(text) <= self.config.max_req_timeout_ms):
+            raise refuse(400, "INVALID_DEFER")
+        return int(text)
+
+    def _lines(self, body: bytes) -> list[bytes]:
+        found = [line for line in body.split(b"\n") if line]
+        if any(len(line) > self.config.max_msg_size for line in found):
+            raise refuse(413, "MSG_TOO_BIG")
+        return found
+
+    def _binary(self, body: bytes) -> list[bytes]:
+        """`count:int32`, then `size:int32 body` each, and nothing behind."""
+        count = int.from_bytes(body[:4], "big", signed=True)
+        if len(body) < 4 or not 0 < count <= (self.config.max_body_size - 4) // 5:
+            raise refuse(413, "BAD_BODY")
+        at, found = 4, []
+        for _ in range(count):
+            size = int.from_bytes(body[at : at + 4], "big", signed=True)
+            end = at + 4 + size
+            if len(body) < at + 4 or not 0 < size <= self.config.max_msg_size or end > len(body):
+                raise refuse(413, "BAD_MESSAGE")
+            found.append(body[at + 4 : end])
+            at = end
+        if at != len(body):
+            raise refuse(413, "BAD_BODY")
+        return found
+
+    async def handle(self, request: Request) -> Answer:
+        """The same for a request whose body is still to come."""
+        body = await request.body(self.body_max(request.path))
+        if body is None:
+            return self.too_big(request.path)
+        outcome = self.publish(request.path, request.raw_query, body)
+        if isinstance(outcome, Answer):
+            return outcome
+        flushed: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+        def told(good: bool) -> None:
+            if not flushed.done():
+                flushed.set_result(good)
+
+        outcome.then(told)
+        return OK if await flushed else EXITING

@@ -1,0 +1,1 @@
+"""The NSQ front: connections, sessions, publishing, commands. `front.NsqFront` is the door."""

@@ -1,0 +1,23 @@
+cimport cython
+
+from penstock.delivery.channel cimport Channel, Consumer
+from penstock.delivery.source cimport Source
+from penstock.fronts.nsq.shared cimport Shared
+
+
+cdef class NsqConnection(Consumer):
+    cdef public Shared shared
+    cdef public Channel channel
+    cdef public object keeper, wake_connection, rights
+    cdef public str remote
+    cdef public long long need, msg_size_max, body_size_max
+    cdef public bint closing, tls_needed
+    cdef public list layers, _wire, _held
+    cdef long long _hold_number
+    cdef unsigned char *base
+
+    cpdef bytes cut(self, long long begin, long long end)
+    @cython.locals(value=cython.longlong, digit=cython.longlong)
+    cpdef long long decimal(self, long long pos, long long end) noexcept
+    cpdef int deliver(self, Source source, long long attempts) except -1
+    cpdef bytes take(self)

@@ -1,0 +1,195 @@
+"""One NSQ connection below its commands: what is answered, and the way of the bytes out.
+
+An answer that must wait for a flush holds back everything behind it on its connection (`hold`, `take`). TLS, deflate and
+snappy are layers between the bytes of the socket and those of the session.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import cython
+
+from penstock.broker.queueing import Queueing
+from penstock.delivery.channel import Consumer
+from penstock.delivery.waiters import Outcome
+from penstock.fronts.nsq.layers import Layer
+from penstock.fronts.nsq.shared import Rights
+from penstock.wire.nsq import ERROR, MAGIC, frame
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.delivery.channel import Channel
+    from cython.cimports.penstock.delivery.source import Source
+    from cython.cimports.penstock.fronts.nsq.shared import Shared
+    from cython.cimports.penstock.octets import address
+    from cython.cimports.penstock.wire.nsq import put_message
+else:
+    from penstock import words
+    from penstock.delivery.channel import Channel
+    from penstock.delivery.source import Source
+    from penstock.fronts.nsq.shared import Shared
+    from penstock.octets import address
+    from penstock.wire.nsq import put_message
+
+
+class Failed(Exception):
+    """A fatal error and its text."""
+
+    def __init__(self, text: bytes) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+class NsqConnection(Consumer):
+    """One client."""
+
+    def __init__(self, shared: Shared, remote: str, wake: Callable[[], None]) -> None:
+        Consumer.__init__(self)
+        self.shared = shared
+        self.keeper: Queueing = shared.keeper
+        self.remote = remote
+        self.wake_connection = wake
+        self.need = 0
+        self.closing = False  # an error was sent: write it, then close
+        self.layers: list[Layer] = []  # from the socket inwards
+        self.channel: Channel | None = None  # once subscribed
+        self.rights: Rights | None = None  # what AUTH granted
+        config = shared.config
+        self.msg_timeout_ms = config.msg_timeout_ms
+        self.msg_size_max = config.max_msg_size
+        self.body_size_max = config.max_body_size
+        self.tls_needed = config.tls_required in ("true", "tcp-https")
+        self.base: Any = address(MAGIC)  # of the bytes that are being read
+        self._wire: list[bytes] = []
+        self._hold_number = 0  # the flush that the last answers wait for
+        self._held: list[tuple[int, bytes]] = []
+
+    # -- what was read -------------------------------------------------------------------------------------------
+
+    def cut(self, begin: int, end: int) -> bytes:
+        """These bytes as an object."""
+        if cython.compiled:
+            data: bytes = self.base[begin:end]
+        else:
+            data = bytes(self.base[begin:end])
+        return data
+
+    def decimal(self, pos: int, end: int) -> int:
+        """The decimal number in [pos, end), or -1."""
+        if end <= pos or end - pos > words.DIGITS_MAX:
+            return -1
+        value: int = 0
+        while pos < end:
+            digit = self.base[pos] - words.DIGIT_0
+            if digit < 0 or digit >= words.TEN:
+                return -1
+            value = value * words.TEN + digit
+            pos += 1
+        return value
+
+    # -- answers -------------------------------------------------------------------------------------------------
+
+    def deliver(self, source: Source, attempts: int) -> int:
+        """A message, as a frame."""
+        put_message(self.out, source.stamp_ns, attempts, source.message_id, source.base, source.at, source.length)
+        return 0
+
+    def fail(self, text: bytes) -> None:
+        """A fatal error: say it, then close."""
+        self.error(text)
+        self.closing = True
+
+    def error(self, text: bytes) -> None:
+        """An error frame."""
+        self.out.put(frame(ERROR, text))
+        rejected, code = self.shared.rejected, text.partition(b" ")[0]
+        rejected[code] = rejected.get(code, 0) + 1
+
+    def respond(self, data: bytes) -> None:
+        """A whole frame."""
+        self.out.put(data)
+
+    def wrong_state(self, verb: bytes) -> None:
+        """A command that cannot come now."""
+        why = b" (TLS required)" if self.tls_needed else b""
+        self.fail(b"E_INVALID cannot %s in current state%s" % (verb, why))
+
+    def check_right(self, permission: bytes, topic: bytes, channel: bytes, verb: bytes) -> None:
+        """Failed where AUTH did not grant this."""
+        if not self.shared.strict:
+            return
+        if self.rights is None:
+            raise Failed(b"E_AUTH_FIRST AUTH required before " + verb)
+        if not self.rights.grants(permission, topic, channel, self.shared.mono_ms):
+            raise Failed(b'E_UNAUTHORIZED AUTH failed for %s on "%s" "%s"' % (verb, topic, channel))
+
+    # -- waiting for a flush -------------------------------------------------------------------------------------
+
+    def hold(self, number: int) -> None:
+        """What is answered from here on waits for flush `number`."""
+        if self._hold_number == number:
+            return
+        self._put_aside()
+        self._hold_number = number
+        self._held.append((number, b""))
+        self.keeper.flushes.wait(number, self, partial(self.settled, number))
+
+    def _put_aside(self) -> None:
+        """What was answered so far goes where it belongs: behind the last flush waited for, or out."""
+        data = self.out.take()
+        if not data:
+            return
+        if self._held:
+            last = len(self._held) - 1
+            self._held[last] = (self._held[last][0], self._held[last][1] + data)
+        else:
+            self._wire.append(self._encoded(data))
+
+    def settled(self, number: int, outcome: Outcome) -> None:
+        """Flushes up to `number` succeeded, or one has failed: let go what waited."""
+        if not self._held:
+            return
+        self._put_aside()
+        if outcome != Outcome.REACHED:
+            self._held = []
+            self.fail(b"E_PUB_FAILED PUB failed the disk failed: restart the broker")
+        while self._held and self._held[0][0] <= number:
+            self._wire.append(self._encoded(self._held.pop(0)[1]))
+        if not self._held:
+            self._hold_number = 0
+        self.wake()
+
+    def stop_waiting(self) -> None:
+        """The connection is gone: nothing is held any more."""
+        if self._held:
+            self.keeper.flushes.drop(self)
+
+    # -- bytes out -----------------------------------------------------------------------------------------------
+
+    def _encoded(self, data: bytes) -> bytes:
+        for layer in reversed(self.layers):
+            data = layer.closed(data)
+        return data
+
+    def seal(self) -> None:
+        """What was answered so far goes through the layers there are now: others follow."""
+        self._put_aside()
+
+    def raw(self, data: bytes) -> None:
+        """Bytes of a layer itself."""
+        self._wire.append(data)
+
+    def take(self) -> bytes:
+        """What is to be written now: each flush of a layer whole."""
+        if not self._held and not self.layers and not self._wire:
+            return self.out.take()
+        self._put_aside()
+        wire, self._wire = self._wire, []
+        return b"".join(wire)
+
+    def wake(self) -> None:
+        self.wake_connection()

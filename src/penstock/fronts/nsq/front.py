@@ -1,0 +1,54 @@
+"""The door of the NSQ front: a session for each connection, and what is done in each turn."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Mapping
+
+from penstock.broker.broker import Broker
+from penstock.fronts.nsq.commands import COMMANDS
+from penstock.fronts.nsq.session import MAGIC_MS, NsqSession
+from penstock.fronts.nsq.shared import Ask, Shared
+from penstock.log.consumequeue import ConsumeQueue
+from penstock.wire.nsq import ERROR, frame
+
+TOO_MANY = frame(ERROR, b"E_INVALID too many connections")
+
+
+class NsqFront:
+    """All NSQ sessions of a broker. `ask_authority(session, secret, done)` asks for rights, where there are some."""
+
+    name = "nsq"
+
+    def __init__(self, broker: Broker, tls: ssl.SSLContext | None = None, ask_authority: Ask | None = None) -> None:
+        self.shared = Shared(broker, tls, ask_authority)
+        self.sessions: set[NsqSession] = set()
+
+    @property
+    def rejected(self) -> Mapping[bytes, int]:
+        """Error code → how often it was answered."""
+        found: dict[bytes, int] = self.shared.rejected
+        return found
+
+    def session(self, remote: str, wake: Callable[[], None]) -> NsqSession:
+        """A session for a new connection."""
+        session = NsqSession(self.shared, COMMANDS, remote, wake, self._forget)
+        self.sessions.add(session)
+        self.shared.look_at(session, self.shared.mono_ms + MAGIC_MS)
+        return session
+
+    def _forget(self, session: NsqSession) -> None:
+        self.sessions.discard(session)
+        self.shared.forget(session)
+
+    def begin_turn(self) -> None:
+        """The first thing in each turn."""
+        self.shared.update()
+
+    def end_turn(self, news: list[ConsumeQueue]) -> None:
+        """Channels have handed out their messages, and flushes have let go of their answers."""
+
+    def tick(self) -> int | None:
+        """Heartbeats that are due; when the next one is."""
+        due_ms: int | None = self.shared.tick()
+        return due_ms

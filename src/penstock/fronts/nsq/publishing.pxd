@@ -1,0 +1,28 @@
+cimport cython
+
+from penstock.broker.queuetopics cimport Topic
+from penstock.fronts.nsq.connection cimport NsqConnection
+from penstock.fronts.nsq.shared cimport Shared
+
+
+cdef class Publisher:
+    cdef Shared shared
+    cdef public object keeper
+    cdef public Topic topic
+    cdef public bytes topic_name
+    cdef unsigned char *topic_at
+    cdef public long long count
+    cdef public dict counts
+
+    @cython.locals(stop=cython.longlong, topic=Topic)
+    cdef long long _topic_of(self, NsqConnection asker, long long pos, long long last, bytes verb) except -2
+    @cython.locals(base=cython.p_uchar, size=cython.longlong, at=cython.longlong, begin=cython.longlong, answer=cython.int, topic=Topic)
+    cdef long long pub(self, NsqConnection asker, long long pos, long long last, long long body, long long total) except -2
+    @cython.locals(size=cython.longlong, count=cython.longlong, begin=cython.longlong, head=cython.longlong, end=cython.longlong)
+    cdef long long mpub(self, NsqConnection asker, long long pos, long long last, long long body, long long total) except -2
+    @cython.locals(base=cython.p_uchar, size=cython.longlong, count=cython.longlong, at=cython.longlong, stop=cython.longlong, n=cython.longlong, length=cython.longlong)
+    cdef long long _count_of(self, NsqConnection asker, long long body, long long end, long long total) except? -1
+    @cython.locals(base=cython.p_uchar, topic=Topic, answer=cython.int, now_ns=cython.longlong, n=cython.longlong, length=cython.longlong)
+    cdef long long _store(self, NsqConnection asker, long long at, long long end, long long count) except -2
+    @cython.locals(blocked=cython.bint)
+    cdef int _ok(self, NsqConnection asker, Topic topic) except -1

@@ -1,0 +1,240 @@
+"""PUB and MPUB: from the bytes of a command to a record in a ready queue, without an object for a message.
+
+The topic of the last publish is kept: the next is nearly always of the same.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+import cython
+
+from penstock.broker.queueing import Queueing
+from penstock.broker.queuetopics import shown, valid_nsq_name
+from penstock.errors import Refused, StoreError
+from penstock.fronts.nsq.connection import Failed
+from penstock.wire.nsq import MAGIC
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.broker.queuetopics import Topic
+    from cython.cimports.penstock.fronts.nsq.connection import NsqConnection
+    from cython.cimports.penstock.fronts.nsq.shared import Shared
+    from cython.cimports.penstock.octets import address, be32, find, same, ube32
+else:
+    from penstock import words
+    from penstock.broker.queuetopics import Topic
+    from penstock.fronts.nsq.connection import NsqConnection
+    from penstock.fronts.nsq.shared import Shared
+    from penstock.octets import address, be32, find, same, ube32
+
+
+class Publisher:
+    """What one connection publishes. `pub` and `mpub` give where the next command begins, or -1 when the body is not
+    there yet.
+    """
+
+    def __init__(self, shared: Shared) -> None:
+        self.shared = shared
+        self.keeper: Queueing = shared.keeper
+        self.topic: Topic | None = None  # the one last published to
+        self.topic_name = b""
+        self.topic_at: memoryview = address(MAGIC)
+        self.count = 0  # to that topic, not yet in `counts`
+        self.counts: dict[bytes, int] = {}
+
+    def _topic_of(self, asker: NsqConnection, pos: int, last: int, verb: bytes) -> int:
+        """Let `topic` be the one named in [pos, last); 0, or -1 after an error was sent."""
+        stop = find(asker.base, pos, last, words.SPACE)
+        if stop < 0:
+            stop = last
+        topic = self.topic
+        if (
+            topic is not None
+            and topic.open
+            and stop - pos == len(self.topic_name)
+            and same(asker.base, pos, self.topic_at, 0, stop - pos)
+        ):
+            return 0
+        return self._new_topic(asker, asker.cut(pos, stop), verb)
+
+    def _new_topic(self, asker: NsqConnection, name: bytes, verb: bytes) -> int:
+        if asker.tls_needed:
+            asker.wrong_state(verb)
+            return -1
+        if not valid_nsq_name(name):
+            doubled = b"E_BAD_TOPIC " if verb == b"MPUB" else b""
+            asker.fail(b'E_BAD_TOPIC %s%s topic name "%s" is not valid' % (doubled, verb, shown(name).encode()))
+            return -1
+        self.settle_counts()
+        self.topic = None
+        try:
+            asker.check_right(b"publish", name, b"", verb)
+            self.topic = self.keeper.topic(name)
+        except Failed as failed:
+            asker.fail(failed.text)
+            return -1
+        except Refused as refused:
+            asker.fail(b"%s %s %s" % (refused.nsq.encode(), verb, str(refused).encode()))
+            return -1
+        except StoreError as error:
+            asker.fail(b"E_PUB_FAILED %s failed %s" % (verb, str(error).encode()))
+            return -1
+        self.topic_name = name
+        self.topic_at = address(name)
+        self.keeper.producers.add(asker)
+        return 0
+
+    def settle_counts(self) -> None:
+        """Bring `counts` up to date."""
+        if self.count and self.topic_name:
+            self.counts[self.topic_name] = self.counts.get(self.topic_name, 0) + self.count
+        self.count = 0
+
+    def count_one(self, name: bytes) -> None:
+        """A message was published in another way."""
+        self.settle_counts()
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+    def _may(self, asker: NsqConnection, verb: bytes) -> bool:
+        """Where rights are asked for: they may have run out since the topic was named."""
+        try:
+            asker.check_right(b"publish", self.topic_name, b"", verb)
+        except Failed as failed:
+            asker.fail(failed.text)
+            return False
+        return True
+
+    def pub(self, asker: NsqConnection, pos: int, last: int, body: int, total: int) -> int:
+        """PUB: the topic's name is in [pos, last), size and message begin at `body`."""
+        if self._topic_of(asker, pos, last, b"PUB") < 0:
+            return body
+        at = body + words.SIZE_BYTES
+        begin = pos - words.VERB_BYTES - 1
+        if total < at:
+            asker.need = at - begin
+            return -1
+        base = asker.base
+        size = be32(base, body)
+        if size <= 0 or size > asker.msg_size_max:
+            self._bad_size(asker, size, b"PUB")
+            return body
+        if total - at < size:
+            asker.need = at + size - begin
+            return -1
+        if self.shared.strict and not self._may(asker, b"PUB"):
+            return body
+        topic: Topic = self.topic
+        answer = topic.ready(size, 1)
+        if answer != 0 or not self.shared.healthy:
+            self._not_stored(asker, answer, b"E_PUB_FAILED PUB failed ")
+            return at + size
+        try:
+            topic.put(self.shared.now_ns, base, at, size, 0)
+            topic.placed()
+        except (StoreError, Refused) as error:
+            asker.fail(b"E_PUB_FAILED PUB failed " + str(error).encode())
+            return at + size
+        self.count += 1
+        self._ok(asker, topic)
+        return at + size
+
+    def mpub(self, asker: NsqConnection, pos: int, last: int, body: int, total: int) -> int:
+        """MPUB: size, number of messages, then each with its size."""
+        if self._topic_of(asker, pos, last, b"MPUB") < 0:
+            return body
+        if self.shared.strict and not self._may(asker, b"MPUB"):
+            return body
+        begin = pos - words.MPUB_BYTES - 1
+        head = body + words.SIZE_BYTES
+        if total < head:
+            asker.need = head - begin
+            return -1
+        size = be32(asker.base, body)
+        end = head + size
+        count = self._count_of(asker, body, end, total)
+        if count < 0:
+            if count == -1:
+                asker.need = end - begin
+                return -1
+            return body
+        return self._store(asker, head + words.SIZE_BYTES, end, count)
+
+    def _count_of(self, asker: NsqConnection, body: int, end: int, total: int) -> int:
+        """How many sound messages the body of an MPUB holds; -1 when it is not whole, -2 after an error."""
+        base = asker.base
+        size = be32(base, body)
+        if size > asker.body_size_max:
+            asker.fail(b"E_BAD_BODY MPUB body too big %d > %d" % (size, asker.body_size_max))
+            return -2
+        if size <= 0:
+            asker.fail(b"E_BAD_BODY MPUB invalid body size %d" % size)
+            return -2
+        at = body + 2 * words.SIZE_BYTES
+        count = 0
+        if total >= at:  # said as soon as it can be seen, whatever was promised of the rest
+            count = be32(base, body + words.SIZE_BYTES)
+            if count <= 0 or count > (asker.body_size_max - words.SIZE_BYTES) // words.MESSAGE_BYTES_MIN:
+                asker.fail(b"E_BAD_BODY MPUB invalid message count %d" % count)
+                return -2
+        stop = end if end < total else total
+        n = 0
+        while n < count and at + words.SIZE_BYTES <= stop:
+            length = be32(base, at)
+            if length <= 0:
+                asker.fail(b"E_BAD_MESSAGE MPUB invalid message(%d) body size %d" % (n, length))
+                return -2
+            if length > asker.msg_size_max:
+                asker.fail(b"E_BAD_MESSAGE MPUB message too big %d > %d" % (length, asker.msg_size_max))
+                return -2
+            at += words.SIZE_BYTES + length
+            n += 1
+        if end > total and at <= end:
+            return -1
+        if n != count or at != end:
+            asker.fail(b"E_BAD_BODY MPUB invalid body size %d" % size)
+            return -2
+        return count
+
+    def _store(self, asker: NsqConnection, at: int, end: int, count: int) -> int:
+        """Store the messages that begin at `at`, all or none; where they end."""
+        base = asker.base
+        topic: Topic = self.topic
+        answer = topic.ready(end - at - words.SIZE_BYTES * count, count)
+        if answer != 0 or not self.shared.healthy:
+            self._not_stored(asker, answer, b"E_MPUB_FAILED MPUB failed ")
+            return end
+        now_ns = self.shared.now_ns
+        n = count
+        try:
+            while n > 0:
+                n -= 1
+                length = ube32(base, at)
+                at += words.SIZE_BYTES
+                topic.put(now_ns, base, at, length, 1 if n else 0)
+                at += length
+            topic.placed()
+        except (StoreError, Refused) as error:
+            asker.fail(b"E_MPUB_FAILED MPUB failed " + str(error).encode())
+            return end
+        self.count += count
+        self._ok(asker, topic)
+        return end
+
+    def _ok(self, asker: NsqConnection, topic: Topic) -> int:
+        """Answer a publish, behind the flush where the topic's level says so."""
+        blocked = self.shared.blocked
+        if topic.level == words.LEVEL_DISK or (blocked and topic.level == words.LEVEL_OS):
+            asker.hold(self.keeper.want_flush(topic))
+        elif blocked and asker.channel is not None:  # the answer says, too, that its FINs are done
+            asker.hold(self.keeper.want_flush(self.keeper.topics[asker.channel.topic_name]))
+        asker.out.put_from(self.shared.ok_at, 0, words.OK_BYTES)
+        return 0
+
+    def _bad_size(self, asker: NsqConnection, size: int, verb: bytes) -> None:
+        if size > asker.msg_size_max:
+            asker.fail(b"E_BAD_MESSAGE %s message too big %d > %d" % (verb, size, asker.msg_size_max))
+        else:
+            asker.fail(b"E_BAD_MESSAGE %s invalid message body size %d" % (verb, size))
+
+    def _not_stored(self, asker: NsqConnection, answer: int, text: bytes) -> None:
+        asker.fail(text + str(self.keeper.refusal(answer or 2)).encode())

@@ -1,0 +1,16 @@
+cimport cython
+
+from penstock.delivery.channel cimport Channel
+
+
+@cython.final
+cdef class Shared:
+    cdef public object broker, config, keeper, ask_authority, tls_context
+    cdef public dict rejected
+    cdef public bint strict, blocked, healthy
+    cdef public long long mono_ms, now_ns
+    cdef public bytes ok
+    cdef unsigned char *ok_at
+    cdef public list _beats
+    cdef public dict _due
+    cdef long long _number
