@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from fronts.raw_peer import RawPeer
 from penstock.wire.record import iter_records
+from ports import free_port
 
 SRC = Path(__file__).parents[2] / "src"
 TOPIC = "Chaos"
@@ -29,12 +29,6 @@ SETTINGS = {
     "max_index_num": 4_000,
     "default_topic_queue_nums": QUEUES,
 }
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Victim:

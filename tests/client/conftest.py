@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-START_S = 20.0
+from ports import free_port
+
+START_S = 60.0
 SRC = Path(__file__).parents[2] / "src"
 SMALL = {
     "mapped_file_size_commit_log": 16 << 20,
@@ -26,13 +28,13 @@ SMALL = {
 
 
 class Cluster:
-    """`penstock up` on free ports, to be stopped, killed and started again on the same ones."""
+    """`penstock up` on ports of its own, to be stopped, killed and started again on the same ones."""
 
     def __init__(self, data: Path, settings: dict[str, object], registry: str = "") -> None:
         self.data = data
         self.settings = settings
         self.other_registry = registry  # then it is a broker alone
-        self.ports = {"remoting": 0, "nsq": 0} | ({} if registry else {"registry": 0})
+        self.ports = {role: free_port() for role in ("remoting", "nsq", *(() if registry else ("registry",)))}
         self.process: subprocess.Popen[str] | None = None
 
     def start(self) -> Cluster:
@@ -66,7 +68,7 @@ class Cluster:
     def stop(self, how: int = signal.SIGTERM) -> None:
         if self.process is not None:
             self.process.send_signal(how)
-            self.process.wait(20)
+            self.process.wait(60)
             assert self.process.stdout is not None
             self.process.stdout.close()
             self.process = None

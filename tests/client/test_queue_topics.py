@@ -17,6 +17,7 @@ from penstock.client.results import Reject, Retry, SendStatus
 from penstock.errors import BrokerRefused, ClientError, NoRoute
 from penstock.message import Message, ReceivedMessage
 from penstock.testing import Broker
+from ports import free_port
 
 Fresh = Callable[[str], str]
 RULES = (
@@ -337,8 +338,8 @@ async def test_unchanged_clients_see_no_queue_topics(broker: Broker, fresh: Fres
 async def test_a_broker_that_comes_back(fresh: Fresh, tmp_path: Any) -> None:
     topic = "work"
     got: list[bytes] = []
-    with Broker(tmp_path, nsq_port=0) as first:
-        ports = {name: int(first.addresses[name].rpartition(":")[2]) for name in ("registry", "remoting", "nsq")}
+    ports = {f"{name}_port": free_port() for name in ("registry", "remoting", "nsq")}
+    with Broker(tmp_path, **ports) as first:
         producer = await Producer(first.registry, kind="queue", retries=30).start()
         consumer = PushConsumer("g", first.registry, listener=lambda m: got.append(m.body), kind="queue")
         await consumer.start()
@@ -348,7 +349,7 @@ async def test_a_broker_that_comes_back(fresh: Fresh, tmp_path: Any) -> None:
         await until(lambda: channel(first, topic, "g").finish_count == 1)
     await until(lambda: not consumer._channels.readers[topic].connected)
     sending = producer.send_nowait(Message(topic, b"meanwhile"))
-    with Broker(tmp_path, registry_port=ports["registry"], remoting_port=ports["remoting"], nsq_port=ports["nsq"]):
+    with Broker(tmp_path, **ports):
         await sending
         await until(lambda: b"meanwhile" in got)
         await consumer.close()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import struct
 import time
 import uuid
@@ -21,17 +20,12 @@ from penstock.errors import BrokerRefused, ClientError
 from penstock.testing import Broker
 from penstock.wire.record import BatchItem, encode_batch, iter_records
 from penstock.wire.remoting import RemotingCommand
+from ports import free_port
 
 if TYPE_CHECKING:
     from client.conftest import Cluster
 else:
     Cluster = object
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def piece(topic: str, queue_id: int, bodies: list[bytes], *, properties: bytes = b"", delayed: bool = False) -> bytes:

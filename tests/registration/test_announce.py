@@ -18,6 +18,7 @@ from penstock.config import RegistryConfig
 from penstock.embedded import ThreadedBroker
 from penstock.registration.announce import commands
 from penstock.testing import Broker
+from ports import free_port
 
 
 def test_the_difference_is_what_is_told() -> None:
@@ -46,7 +47,7 @@ class Registry(ThreadedBroker):
 
 @pytest.fixture
 def registries() -> Iterator[tuple[Registry, Registry]]:
-    with Registry() as one, Registry() as two:
+    with Registry(lookup_port=free_port()) as one, Registry() as two:
         yield one, two
 
 
