@@ -150,7 +150,7 @@ def test_a_run_that_is_over_learns_it(broker: Broker, client: StageClient) -> No
 @pytest.fixture
 def pair(own_cluster: Cluster, second_broker: Cluster) -> Iterator[StageClient]:
     with StageClient(own_cluster.registry, patience_s=20) as made:
-        wait_for_two(made)
+        wait_for(made, 2)
         yield made
 
 
@@ -196,7 +196,7 @@ def test_a_batch_over_two_brokers_is_decided_once(
         cluster.stop(signal.SIGKILL)
         cluster.start()
     with StageClient(own_cluster.registry, patience_s=20) as client:
-        wait_for_two(client)
+        wait_for(client, 2)
         second = SinkRun("over-two", "query", "run-2")
         again = [stage_pair(client, second, 0, "second", 7), stage_pair(client, second, 0, "rest", 0)]
         published = client.publish(second, 0, again)
@@ -207,13 +207,14 @@ def test_a_batch_over_two_brokers_is_decided_once(
         assert len(contents(own_cluster.registry)) == 30
 
 
-def wait_for_two(client: StageClient) -> None:
+def wait_for(client: StageClient, count: int) -> None:
+    """Until the registry knows so many brokers: it hears of an end when the connection closes."""
     deadline = time.monotonic() + 60
     while True:
         with contextlib.suppress(ClientError):
-            if len(client.masters(fresh=True)) == 2:
+            if len(client.masters(fresh=True)) == count:
                 return
-        assert time.monotonic() < deadline, "the brokers did not register again"
+        assert time.monotonic() < deadline, f"the registry does not know {count} brokers"
         time.sleep(0.05)
 
 
@@ -232,11 +233,12 @@ def test_where_keys_go_outlives_a_broker_that_is_away(
     own_cluster.start()
     second_broker.start()
     with StageClient(own_cluster.registry, patience_s=30) as client:
-        wait_for_two(client)
+        wait_for(client, 2)
         assert client.known(run, coordinator).layout == {"T": both}
         every = client.queues_to_write("T", both)
         assert {queue.broker for queue in every} == set(both)
         second_broker.stop(signal.SIGKILL)
+        wait_for(client, 1)
         client._directory.routes.clear()
         paused = []
 
@@ -251,5 +253,6 @@ def test_where_keys_go_outlives_a_broker_that_is_away(
         monkeypatch.undo()
     second_broker.stop(signal.SIGKILL)
     with StageClient(own_cluster.registry, patience_s=0.5) as client:  # it does not come back
+        wait_for(client, 1)
         assert {queue.broker for queue in client.queues_to_write("T", both)} == {"broker-a"}
     second_broker.start()
