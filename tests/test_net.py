@@ -122,7 +122,7 @@ def test_no_write_that_fails_leaves_a_client_without_its_answer(tmp_path: Path, 
 
 
 class NthWrite(Files):
-    """The n-th call that writes fails; those around it do not."""
+    """The n-th call that writes fails, a write with half of its bytes written; those around it do not."""
 
     def __init__(self, n: int, error: type[StoreError]) -> None:
         self.left = n
@@ -138,7 +138,10 @@ class NthWrite(Files):
                 self.failed = name
                 raise_this = self.error(f"{name} (by order of the test)")
 
-                def fail(*args: object, **more: object) -> None:
+                def fail(*args: Any, **more: object) -> None:
+                    if name == "write":
+                        fd, at, data = args
+                        found(fd, at, memoryview(data)[: len(data) // 2])
                     raise raise_this
 
                 return fail
@@ -151,7 +154,7 @@ def script(broker: Broker, tag: str) -> tuple[list[bytes], list[bytes], int]:
     queued: list[bytes] = []
     answers = 0
     with RawPeer(broker.remoting) as peer:
-        peer.socket.settimeout(8)
+        peer.socket.settimeout(30)
         for n in range(3):
             body = f"{tag} log {n}".encode()
             answers += 1
@@ -164,17 +167,17 @@ def script(broker: Broker, tag: str) -> tuple[list[bytes], list[bytes], int]:
     for n in range(3):
         body = f"{tag} queue {n}".encode()
         nsq = NsqPeer(broker.nsq)
-        nsq.socket.settimeout(8)
+        nsq.socket.settimeout(30)
         if nsq.ask(b"PUB queue-%s\n" % tag.encode() + sized(body)) == b"OK":
             queued.append(body)
         answers += 1
         nsq.close()
     nsq = NsqPeer(broker.nsq)
-    nsq.socket.settimeout(8)
+    nsq.socket.settimeout(30)
     nsq.ask(b"DPUB queue-%s 60000\n" % tag.encode() + sized(b"deferred"))
     nsq.close()
     nsq = NsqPeer(broker.nsq)
-    nsq.socket.settimeout(8)
+    nsq.socket.settimeout(30)
     nsq.ask(b"SUB queue-%s c\n" % tag.encode())
     nsq.close()
     http(broker, f"/topic/create?topic=http-{tag}", b"")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,18 @@ from penstock.disk import tables
 from penstock.disk.files import Files, number_names, wipe
 from penstock.disk.segments import SegmentedFile, segment_name
 from penstock.errors import Corrupt, DiskFull, StoreError
+
+
+def test_a_short_write_goes_on_and_one_of_nothing_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, write = Files(), os.pwrite
+    fd = files.open(tmp_path / "f", create=True)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: write(fd, data[:3], at))
+    files.write(fd, 2, b"0123456789")
+    assert (tmp_path / "f").read_bytes() == b"\0\x000123456789"
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: 0)
+    with pytest.raises(StoreError, match="wrote nothing"):
+        files.write(fd, 0, b"x")
+    files.close(fd)
 
 
 def test_a_file_is_written_at_its_places(tmp_path: Path) -> None:

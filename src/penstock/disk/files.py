@@ -110,6 +110,8 @@ class Files:
         try:
             while view:
                 done = os.pwrite(fd, view, at)
+                if not done:
+                    raise OSError(errno.EIO, "it wrote nothing")
                 view = view[done:]
                 at += done
         except OSError as error:
