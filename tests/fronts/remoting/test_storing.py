@@ -1,0 +1,56 @@
+"""Level disk and delays: what is stored before and after the answer."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fronts.raw_peer import RawPeer, wait_for
+from penstock.testing import Broker
+from penstock.wire import record
+from penstock.wire.record import iter_records
+
+
+def test_delays_survive_a_kill_and_a_restart(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        peer = RawPeer(broker.remoting)
+        due = int(time.time() * 1000) + 1500
+        for i in range(20):
+            peer.send("Survive", b"%d" % i, {"TIMER_DELIVER_MS": str(due)})
+        peer.close()
+    with Broker(tmp_path) as broker:
+        peer = RawPeer(broker.remoting)
+        found: list[record.ReceivedMessage] = []
+        while len(found) < 20:
+            found += wait_for(peer, "Survive", 0, len(found))
+        assert sorted(int(m.body) for m in found) == list(range(20))
+        assert min(m.store_ms for m in found) >= due
+        peer.close()
+
+
+def test_level_disk_answers_after_the_flush() -> None:
+    with Broker(level="disk") as broker:
+        peer = RawPeer(broker.remoting)
+        for i in range(5):
+            assert peer.send("Sure", b"%d" % i).ext["queueOffset"] == str(i)
+            assert broker.call(lambda server: server.broker.store.flushed_position) > 0
+            assert int(peer.ask(30, {"topic": "Sure", "queueId": 0, "durable": "true"}).ext["offset"]) == i + 1
+        peer.close()
+
+
+@pytest.mark.parametrize("more", [{"DELAY": "1"}, {"TIMER_DELAY_MS": "5"}])
+def test_a_delayed_message_keeps_what_rocketmq_leaves_it(peer: RawPeer, more: dict[str, str]) -> None:
+    topic = f"Kept{len(more)}{next(iter(more))}"
+    properties = {"KEYS": "k", "x": "y"} | more
+    assert peer.send(topic, b"later", properties, e=2).code == 0
+    deadline = time.monotonic() + 60
+    while (pulled := peer.pull(topic, 2, 0)).code != 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    time.sleep(1.2)  # it is delivered once: what it keeps delays nothing
+    (message,) = iter_records(peer.pull(topic, 2, 0).body, check=True)
+    assert pulled.code == 0
+    kept = {"KEYS": "k", "x": "y", "REAL_TOPIC": topic, "REAL_QID": "2", "CLUSTER": "DefaultCluster"}
+    assert dict(message.properties) == kept | ({"DELAY": "1"} if "DELAY" in more else {})
