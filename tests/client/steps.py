@@ -34,9 +34,11 @@ def numbered(count: int, start: int = 0) -> list[bytes]:
 async def peer(answer: Answer) -> AsyncIterator[str]:
     """A server that hands every command it gets to `answer`."""
     writers: list[asyncio.StreamWriter] = []
+    conversations: list[asyncio.Task[None] | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
+        conversations.append(asyncio.current_task())
         parser = CommandParser()
         while data := await reader.read(65_536):
             for command in parser.feed(data):
@@ -51,6 +53,8 @@ async def peer(answer: Answer) -> AsyncIterator[str]:
         for writer in writers:
             writer.close()
         await server.wait_closed()
+        for task in filter(None, conversations):
+            await asyncio.wait([task], timeout=20)
 
 
 async def echo(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:

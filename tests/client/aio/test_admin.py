@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from client.conftest import Cluster
-from penstock.aio import Admin, Producer, PullConsumer
+from penstock.aio import Producer, PullConsumer
+from penstock.client.aio.admin import Admin
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, NoRoute
 from penstock.message import Message

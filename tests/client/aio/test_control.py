@@ -6,6 +6,7 @@ from collections.abc import Callable
 from client.steps import numbered, send, until
 from penstock.aio import PushConsumer
 from penstock.client.aio.cluster import Cluster
+from penstock.client.aio.control import Control
 from penstock.message import ReceivedMessage
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
@@ -33,7 +34,9 @@ async def test_positions_and_a_look_inside(cluster, fresh: Fresh) -> None:  # ty
         assert {s["topic"] for s in info["subscriptionSet"]} == {topic, f"%RETRY%{group}"}
         table = [(queue, state["commitOffset"]) for queue, state in info["mqTable"] if queue["topic"] == topic]
         assert sum(offset for _, offset in table) == 8
-        status = loads((await consumer._control.status(RemotingCommand(221, {"topic": topic}))).body)
+        control = consumer._control
+        assert isinstance(control, Control)
+        status = loads((await control.status(RemotingCommand(221, {"topic": topic}))).body)
         assert sum(offset for _, offset in status["messageQueueTable"]) == 8
 
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from penstock.aio import Admin, Producer, PullConsumer
+from penstock.aio import Admin, PullConsumer
+from penstock.client.aio.producer import Producer
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, PenstockError, TimedOut

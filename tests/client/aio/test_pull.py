@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from penstock.aio import Producer, PullConsumer
+from penstock.aio import Producer
+from penstock.client.aio.pull import PullConsumer
 from penstock.client.routes import MessageQueue
 from penstock.errors import NoRoute
 from penstock.message import Message, ReceivedMessage

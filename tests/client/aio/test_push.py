@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from client.steps import numbered, send, until
-from penstock.aio import Admin, Producer, PushConsumer
+from penstock.aio import Admin, Producer
+from penstock.client.aio.push import PushConsumer
 from penstock.client.results import Reject, Retry
 from penstock.client.sending import send_request
 from penstock.message import Message, ReceivedMessage
