@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Side
+from penstock.broker.tables import OFFSETS_EVERY_MS, Tables
 from penstock.log.sequences import Stored
 
 TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "sequences.json")
@@ -85,4 +86,17 @@ def test_a_damaged_table(
     side.reopen(clean=True)
     assert side.broker.offsets.get("G", "T", 0) == 2
     assert json.loads(path.read_bytes()) or name == "delayOffset.json"
+    side.close()
+
+
+def test_offsets_are_written_behind_the_flush_every_few_seconds(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    tables: Tables = side.broker.tables
+    path = tmp_path / "config" / "consumerOffset.json"
+    side.broker.offsets.commit("G", "T", 0, 1)
+    side.turn(OFFSETS_EVERY_MS - 1)
+    assert not path.exists()
+    side.turn(1)
+    assert json.loads(path.read_text())["offsetTable"]["T@G"] == {"0": 1}
+    assert tables.take_offset_jobs() == []
     side.close()

@@ -6,6 +6,7 @@ import json
 import time
 
 from fronts.raw_peer import RawPeer, wait_for
+from penstock.broker.transactions import COMMIT, ROLLBACK
 from penstock.testing import Broker
 from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand
@@ -32,9 +33,9 @@ def test_transactions() -> None:
 
         committed, rolled, asked = half(b"yes"), half(b"no"), half(b"asked")
         assert peer.pull("Tx", 0, 0).code in (17, 19)
-        assert end(committed, 8, "Other") == 1
-        assert end(committed, 8) == 0
-        assert end(rolled, 12) == 0
+        assert end(committed, COMMIT, "Other") == 1
+        assert end(committed, COMMIT) == 0
+        assert end(rolled, ROLLBACK) == 0
         (message,) = wait_for(peer, "Tx")
         assert message.body == b"yes"
         assert message.sys_flag & 0xC == 8
@@ -43,6 +44,6 @@ def test_transactions() -> None:
         assert (check.code, check.ext["transactionId"]) == (39, "U1")
         half_message = next(iter_records(check.body))
         assert (half_message.body, half_message.properties["TRANSACTION_CHECK_TIMES"]) == (b"asked", "1")
-        assert end(asked, 8) == 0
+        assert end(asked, COMMIT) == 0
         assert [m.body for m in wait_for(peer, "Tx", 0, 1)] == [b"asked"]
         peer.close()

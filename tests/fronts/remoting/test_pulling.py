@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from fronts.frontside import RemotingSide
 from fronts.raw_peer import RawPeer
+from penstock.fronts.remoting.pulling import Puller
 from penstock.wire import remoting
 from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand
@@ -90,3 +93,19 @@ def test_pull_answers(peer: RawPeer) -> None:
     assert peer.pull("Pulls", 0, 0, consumerGroup="g" * 300).code == 1
     no_heartbeat = peer.pull("Pulls", 0, 0, sysFlag=0)
     assert no_heartbeat.code == 24
+
+
+def test_a_held_pull_remembers_what_it_wants(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    producer, consumer = side.session(1), side.session(2)
+    side.send(producer, "T", b"0")
+    assert isinstance(consumer.puller, Puller)
+    pull = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32", "sysFlag": "6",
+            "commitOffset": "0", "suspendTimeoutMillis": "5000", "subscription": "B", "subVersion": "0"}  # fmt: skip
+    assert side.say(consumer, RemotingCommand(11, pull, opaque=7)) == []
+    side.send(producer, "T", b"other tag", "TAGS\x01A")
+    assert side.answers(consumer) == []
+    side.send(producer, "T", b"mine", "TAGS\x01B")
+    (answer,) = side.answers(consumer)
+    assert [m.body for m in iter_records(answer.body)] == [b"mine"]
+    side.close()

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import time
 import zlib
+from pathlib import Path
 
 import pytest
 
+from fronts.frontside import RemotingSide
 from fronts.raw_peer import RawPeer, raw_frame
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, StoreError
+from penstock.fronts.remoting.sending import Sender
 from penstock.testing import Broker
 from penstock.wire import record
 from penstock.wire.record import iter_records
+from penstock.wire.remoting import RemotingCommand
 
 ILLEGAL = "The specified topic contains illegal characters, allowing only ^[%|a-zA-Z0-9_-]+$"
 TOO_LARGE = (
@@ -237,3 +241,16 @@ def test_no_error_text_shows_an_object_of_ours(broker: Broker) -> None:
         assert answer.code == 1
         assert "TopicConfig [topicName=T, readQueueNums=4, writeQueueNums=4, perm=RW-" in (answer.remark or "")
         assert "{" not in (answer.remark or "")
+
+
+def test_a_oneway_send_is_stored_and_not_answered(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    session = side.session()
+    assert isinstance(session.sender, Sender)
+    fields = {"a": "P", "b": "T", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "5", "h": "0"}
+    for flag, answers in ((2, 0), (0, 1)):
+        assert len(side.say(session, RemotingCommand(310, dict(fields), b"x", opaque=1, flag=flag))) == answers
+    topic = side.broker.topics.get(b"T")
+    assert topic is not None
+    assert topic.queues[0].max_offset == 2
+    side.close()

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from fronts.raw_peer import RawPeer, json_frame, raw_frame
+from penstock.fronts.remoting.session import FAILED, RemotingSession
 from penstock.testing import Broker
 from penstock.wire import remoting
 from penstock.wire.record import iter_records
@@ -85,3 +86,30 @@ def test_unknown_code(peer: RawPeer) -> None:
     peer.write(remoting.encode(RemotingCommand(9999, opaque=5, flag=2)))
     peer.write(remoting.encode(RemotingCommand(0, opaque=12345, flag=1)))  # an answer nobody asked for
     assert peer.ask(9999).code == 3
+
+
+def test_a_mistake_of_ours_is_told_in_one_sentence_and_the_connection_lives() -> None:
+    class Broken:
+        def handle(self, session: RemotingSession, request: RemotingCommand) -> RemotingCommand | None:
+            if request.code == 1:
+                raise ZeroDivisionError
+            return request.reply()
+
+        def lost(self, session: RemotingSession) -> None:
+            pass
+
+    session = RemotingSession(Broken(), "127.0.0.1:1", lambda: None)
+    data = bytearray(b"".join(remoting.encode(RemotingCommand(code, opaque=code)) for code in (1, 2)))
+    assert session.feed(data, len(data)) == len(data)
+    first, second = remoting.CommandParser().feed(session.take())
+    assert (first.code, first.remark, second.code, second.opaque) == (1, FAILED, 0, 2)
+
+
+def test_a_question_to_a_peer_ends_with_its_deadline() -> None:
+    told: list[RemotingCommand | None] = []
+    session = RemotingSession(object(), "127.0.0.1:1", lambda: None)  # type: ignore[arg-type]
+    session.call(RemotingCommand(40), told.append, 100)
+    session.tick(99)
+    assert told == []
+    session.tick(100)
+    assert told == [None]

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fronts.frontside import RemotingSide
 from fronts.raw_peer import RawPeer, wait_for
+from penstock.fronts.remoting.storing import REGION
 from penstock.testing import Broker
 from penstock.wire import record
 from penstock.wire.record import iter_records
@@ -54,3 +56,17 @@ def test_a_delayed_message_keeps_what_rocketmq_leaves_it(peer: RawPeer, more: di
     assert pulled.code == 0
     kept = {"KEYS": "k", "x": "y", "REAL_TOPIC": topic, "REAL_QID": "2", "CLUSTER": "DefaultCluster"}
     assert dict(message.properties) == kept | ({"DELAY": "1"} if "DELAY" in more else {})
+
+
+def test_a_repeated_sequence_gets_the_first_answer(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    session = side.session()
+    sequence = "PSEQ\x01" + "a" * 16 + ".1.1"
+    first, again = (side.send(session, "T", b"x", sequence) for _ in range(2))
+    assert (first.code, again.code) == (0, 0)
+    assert REGION.items() <= again.ext.items()
+    assert (first.ext["msgId"], first.ext["queueOffset"]) == (again.ext["msgId"], again.ext["queueOffset"])
+    topic = side.broker.topics.get(b"T")
+    assert topic is not None
+    assert topic.queues[0].max_offset == 1
+    side.close()

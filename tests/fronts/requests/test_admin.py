@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fronts.raw_peer import RawPeer
+from penstock.fronts.requests.admin import Administration
 from penstock.testing import Broker
 from penstock.wire.record import iter_records
 
@@ -38,3 +39,9 @@ def test_a_topic_made_anew_goes_on_behind_the_old_offsets(tmp_path: Path) -> Non
         assert [m.body for m in iter_records(peer.pull("Anew", 0, 3).body)] == [b"new"]
         assert peer.ask(329).code == 0
         peer.close()
+
+
+def test_each_request_of_the_table_has_its_method() -> None:
+    assert Administration.TABLE
+    for code, name in Administration.TABLE.items():
+        assert callable(getattr(Administration, name, None)), code

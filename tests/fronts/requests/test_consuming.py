@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from fronts.raw_peer import RawPeer, heartbeat, wait_for
+from penstock.fronts.requests.consuming import Consuming
 from penstock.testing import Broker
 
 
@@ -54,3 +55,9 @@ def test_delays_send_back_and_dead_letters() -> None:
         assert dead.body == b"level"
         assert peer.ask(36, back | {"offset": 7}).code == 1
         peer.close()
+
+
+def test_each_request_of_the_table_has_its_method() -> None:
+    assert Consuming.TABLE
+    for code, name in Consuming.TABLE.items():
+        assert callable(getattr(Consuming, name, None)), code

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fronts.raw_peer import RawPeer
+from penstock.fronts.requests.lookup import Lookup
 from penstock.wire.record import iter_records
 
 
@@ -25,3 +26,9 @@ def test_query_by_key(peer: RawPeer) -> None:
     unique = peer.ask(12, span | {"key": "U2", "_UNIQUE_KEY_QUERY": "true"})
     assert [m.body for m in iter_records(unique.body)] == [b"two"]
     assert peer.ask(12, span | {"key": "nothing"}).code == 22
+
+
+def test_each_request_of_the_table_has_its_method() -> None:
+    assert Lookup.TABLE
+    for code, name in Lookup.TABLE.items():
+        assert callable(getattr(Lookup, name, None)), code

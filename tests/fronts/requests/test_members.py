@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 
 from fronts.raw_peer import RawPeer, heartbeat
+from penstock.fronts.requests.members import Members
 from penstock.wire.record import iter_records
 
 
@@ -60,3 +61,9 @@ def test_queue_locks(peer: RawPeer) -> None:
     assert ask(41, "two") == []
     ask(42, "one")
     assert len(ask(41, "two")) == 1
+
+
+def test_each_request_of_the_table_has_its_method() -> None:
+    assert Members.TABLE
+    for code, name in Members.TABLE.items():
+        assert callable(getattr(Members, name, None)), code
