@@ -145,3 +145,32 @@ def test_no_test_is_lost_to_a_busy_machine() -> None:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         for found in timed.finditer(path.read_text()):
             assert float(found[3]) >= 60, f"{path.name}: {found[0]}"
+
+
+# What has no promises of its own: names, numbers and types, which other tests compare or read.
+WITHOUT_A_TEST = {
+    "aio": "public names", "testing": "public names", "version": "a name",
+    "broker/levels": "numbers", "log/status": "numbers", "wire/fields": "numbers", "wire/layout": "numbers",
+    "spark/kernel/arenas": "types of C's memory", "spark/kernel/buffers": "types",
+    "spark/template/transformations/orders": "text that `penstock spark template` fills in",
+}  # fmt: skip
+
+
+def test_each_module_has_a_test_of_its_own() -> None:
+    """`src/penstock/x/y.py` is tested by `tests/x/test_y.py`, which imports it."""
+    missing, listed = [], set(WITHOUT_A_TEST)
+    for path in sorted(SRC.rglob("*.py")):
+        if path.stem in ("__init__", "__main__"):
+            continue
+        name = path.relative_to(SRC).with_suffix("").as_posix()
+        test = ROOT / "tests" / Path(name).parent / f"test_{path.stem}.py"
+        package, _, module = f"penstock.{name.replace('/', '.')}".rpartition(".")
+        imported = (
+            rf"^\s*(from {package}\.{module} import|from {package} import .*\b{module}\b|import {package}\.{module}\b)"
+        )
+        if test.is_file() and re.search(imported, test.read_text(), re.MULTILINE):
+            assert name not in listed, f"{name} has a test: take it out of the table"
+        elif name not in listed:
+            missing.append(name)
+        listed.discard(name)
+    assert (missing, listed) == ([], set())
