@@ -123,7 +123,7 @@ def fill(registry: str) -> None:
     with LogReader(registry) as reader:  # Spark reads what is flushed
         queues = [queue for topic in ("orders", "%DLQ%shop-consumers") for queue in reader.queues(topic)]
         while any(reader.offsets(queue)[1] < reader.offsets(queue, durable=False)[1] for queue in queues):
-            time.sleep(0.05)
+            time.sleep(0.02)
 
 
 def command(line: str, registry: str) -> None:

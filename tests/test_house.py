@@ -174,3 +174,22 @@ def test_each_module_has_a_test_of_its_own() -> None:
             missing.append(name)
         listed.discard(name)
     assert (missing, listed) == ([], set())
+
+
+# Where real time is the experiment: a disk that is slow, a process that is killed at some moment, a timeout of a second.
+# chaos/, peers/ and fuzz/ are such experiments as a whole. This table only ever shrinks.
+SLEEPERS = {"client/aio/test_channels.py": 2, "client/aio/test_outages.py": 2, "spark/test_live.py": 2}
+
+
+def test_nobody_sleeps_where_a_condition_can_be_waited_for() -> None:
+    """`sleep` with a constant of 0.05 s or more stands only in experiments; others use tests/polling.py or a fake clock."""
+    found: dict[str, int] = {}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        name = path.relative_to(ROOT / "tests").as_posix()
+        if name.split("/")[0] in ("chaos", "peers", "fuzz"):
+            continue
+        waits = re.findall(r"\bsleep\((\d+(?:\.\d+)?)\)", path.read_text())
+        count = sum(float(seconds) >= 0.05 for seconds in waits)
+        if count:
+            found[name] = count
+    assert found == SLEEPERS

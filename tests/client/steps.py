@@ -1,7 +1,6 @@
 """Steps that several tests of the client take."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,13 +10,6 @@ from penstock.message import Message
 from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 
 Answer = Callable[[RemotingCommand, asyncio.StreamWriter], Awaitable[None]]
-
-
-async def until(condition: Callable[[], Any], timeout_s: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
 
 
 async def send(registry: str, topic: str, *bodies: bytes, **more: Any) -> None:

@@ -13,7 +13,7 @@ from penstock.wire.record import iter_records
 def test_neighbours_are_one_run(tmp_path: Path) -> None:
     store = make(tmp_path)
     store.open()
-    drafts = [put(store, b"m%d" % n, queue_id=n == 2) for n in range(4)]
+    drafts = [put(store, b"m%d" % n, queue_id=int(n == 2)) for n in range(4)]
     result = ReadResult()
     assert store.read(store.queue(b"T", 0), 0, 10, 1 << 20, -1, None, result) == 0
     assert result.runs == [

@@ -14,6 +14,7 @@ from penstock.client.aio.admin import Admin
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, NoRoute
 from penstock.message import Message
+from polling import later_ms
 
 Fresh = Callable[[str], str]
 
@@ -105,9 +106,8 @@ async def test_reset_of_a_group_that_is_offline(registry: str, fresh: Fresh) -> 
         queues = await make(admin, topic, 1)
         for _ in range(3):
             await producer.send(Message(topic, b"x"))
-        await asyncio.sleep(0.05)
-        moment = int(time.time() * 1000)
-        await asyncio.sleep(0.05)
+        moment = later_ms()
+        later_ms()
         await producer.send(Message(topic, b"x"))
         async with PullConsumer(registry, group=group) as consumer:
             await consumer.commit({queues[0]: 2})

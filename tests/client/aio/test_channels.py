@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 import penstock
-from client.steps import numbered, until
+from client.steps import numbered
 from penstock.aio import Admin, Producer, PullConsumer, PushConsumer
 from penstock.client.aio import channels
 from penstock.client.results import Reject, Retry, SendStatus
 from penstock.errors import BrokerRefused, ClientError, NoRoute
 from penstock.message import Message, ReceivedMessage
 from penstock.testing import Broker
+from polling import until
 from ports import free_port
 
 Fresh = Callable[[str], str]

@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import Callable
 
-from client.steps import numbered, send, until
+from client.steps import numbered, send
 from penstock.aio import PushConsumer
 from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.control import Control
 from penstock.message import ReceivedMessage
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
+from polling import until
 
 Fresh = Callable[[str], str]
 

@@ -164,7 +164,7 @@ async def test_a_restarted_broker_gets_the_message(own_cluster) -> None:  # type
         await producer.send(Message("T", b"before"))
         own_cluster.stop(signal.SIGKILL)
         under_way = asyncio.create_task(producer.send(Message("T", b"during")))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         await asyncio.to_thread(own_cluster.start)
         assert (await under_way).status is SendStatus.SEND_OK
         await producer.send(Message("T", b"after"))

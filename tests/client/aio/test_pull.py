@@ -12,6 +12,7 @@ from penstock.client.aio.pull import PullConsumer
 from penstock.client.routes import MessageQueue
 from penstock.errors import NoRoute
 from penstock.message import Message, ReceivedMessage
+from polling import later_ms
 
 Fresh = Callable[[str], str]
 
@@ -71,9 +72,8 @@ async def test_pause(registry: str, fresh: Fresh) -> None:
 async def test_seek_to_time(registry: str, fresh: Fresh) -> None:
     topic = fresh("time")
     queue = await fill(registry, topic, 5)
-    await asyncio.sleep(0.05)
-    moment = datetime.now(UTC)
-    await asyncio.sleep(0.05)
+    moment = datetime.fromtimestamp(later_ms() / 1000, UTC)
+    later_ms()
     await fill(registry, topic, 5)
     async with PullConsumer(registry) as consumer:
         await consumer.assign(topic, [queue], start=moment)
@@ -106,7 +106,8 @@ async def test_hold_ends_with_arrival(registry: str, fresh: Fresh) -> None:
     async with PullConsumer(registry) as consumer:
         await consumer.assign(topic, [queue], start="last")
         waiting = asyncio.create_task(consumer.getmany(timeout_s=300.0))
-        await asyncio.sleep(0.2)
+        for _ in range(2):  # round trips behind the pull: it is held by now
+            await consumer.committed(queue)
         await fill(registry, topic, 1)
         assert [m.body for m in (await asyncio.wait_for(waiting, 60))[queue]] == [b"0"]
 

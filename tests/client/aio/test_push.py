@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from client.steps import numbered, send, until
+from client.steps import numbered, send
 from penstock.aio import Admin, Producer
 from penstock.client.aio.push import PushConsumer
 from penstock.client.results import Reject, Retry
 from penstock.client.sending import send_request
 from penstock.message import Message, ReceivedMessage
+from polling import until
 
 Fresh = Callable[[str], str]
 
@@ -64,8 +65,9 @@ async def test_tags(registry: str, fresh: Fresh) -> None:
     async with PushConsumer(group, registry, listener=lambda m: got.append(m.tags), start="first") as consumer:
         await consumer.subscribe(topic, "a || c")
         await until(lambda: len(got) >= 8)
-        await asyncio.sleep(0.2)
-    assert Counter(got) == {"a": 4, "c": 4}
+        await send(registry, topic, *numbered(8), tags="a")  # behind all the others, in every queue
+        await until(lambda: len(got) >= 16)
+    assert Counter(got) == {"a": 12, "c": 4}
 
 
 async def test_two_members_share_and_take_over(registry: str, fresh: Fresh) -> None:
@@ -113,14 +115,13 @@ async def test_failures_come_again_and_end_in_the_dead_letter_topic(registry: st
     await send(registry, topic, b"once", b"never", b"dead", b"fine")
     async with PushConsumer(group, registry, listener=listener, start="first", attempts_max=3) as consumer:
         await consumer.subscribe(topic)
-        await until(lambda: len(tries) >= 8 and (b"never", 3, topic) in tries, 30)
-        await asyncio.sleep(0.5)
+        await until(lambda: len(tries) >= 8 and (b"never", 3, topic) in tries)
+        dead: list[ReceivedMessage] = []
+        async with PushConsumer(fresh("g"), registry, listener=dead.append, start="first") as other:
+            await other.subscribe(f"%DLQ%{group}")
+            await until(lambda: len(dead) >= 2)
     assert Counter(body for body, _, _ in tries) == {b"once": 2, b"never": 4, b"dead": 1, b"fine": 1}
     assert {t for _, _, t in tries} == {topic}
-    dead: list[ReceivedMessage] = []
-    async with PushConsumer(fresh("g"), registry, listener=dead.append, start="first") as consumer:
-        await consumer.subscribe(f"%DLQ%{group}")
-        await until(lambda: len(dead) >= 2)
     assert sorted(m.body for m in dead) == [b"dead", b"never"]
     assert {m.properties["RETRY_TOPIC"] for m in dead} == {topic}
 
@@ -196,7 +197,7 @@ async def test_broadcast(registry: str, fresh: Fresh, tmp_path: Path) -> None:
 
 
 async def test_unsubscribe(registry: str, fresh: Fresh) -> None:
-    topic, group = fresh("unsub"), fresh("g")
+    topic, other, group = fresh("unsub"), fresh("unsub"), fresh("g")
     got: list[bytes] = []
     await send(registry, topic, b"1")
     async with PushConsumer(group, registry, listener=lambda m: got.append(m.body), start="first") as consumer:
@@ -204,8 +205,10 @@ async def test_unsubscribe(registry: str, fresh: Fresh) -> None:
         await until(lambda: got == [b"1"])
         await consumer.unsubscribe(topic)
         await send(registry, topic, b"2")
-        await asyncio.sleep(0.2)
-    assert got == [b"1"]
+        await send(registry, other, b"marker")
+        await consumer.subscribe(other)
+        await until(lambda: b"marker" in got)
+    assert got == [b"1", b"marker"]
 
 
 async def test_reset_moves_a_running_group(registry: str, fresh: Fresh) -> None:
@@ -238,23 +241,25 @@ async def test_the_group_outlives_its_broker(own_cluster) -> None:  # type: igno
 
 async def test_close_lets_listeners_finish(registry: str, fresh: Fresh) -> None:
     topic, group = fresh("finish"), fresh("g")
-    started, finished = [], []
+    started, finished, go_on = [], [], asyncio.Event()
 
     async def listener(message: ReceivedMessage) -> None:
         started.append(message.body)
-        await asyncio.sleep(0.3)
+        await go_on.wait()
         finished.append(message.body)
 
     await send(registry, topic, *numbered(4))
     async with PushConsumer(group, registry, listener=listener, start="first") as consumer:
         await consumer.subscribe(topic)
         await until(lambda: len(started) == 4)
+        assert finished == []
+        asyncio.get_running_loop().call_later(0.01, go_on.set)  # while it is being closed
     assert len(finished) == 4
     async with PushConsumer(group, registry, listener=listener, start="first") as consumer:
         await consumer.subscribe(topic)
-        await until(lambda: len(consumer.assigned) >= 5)
-        await asyncio.sleep(0.2)
-    assert len(started) == 4
+        await send(registry, topic, *numbered(8, 4))  # behind the others, in every queue
+        await until(lambda: len(finished) >= 12)
+    assert sorted(map(int, started)) == list(range(12))
 
 
 async def test_another_expression(registry: str, fresh: Fresh) -> None:

@@ -192,13 +192,16 @@ def test_a_store_that_is_written_to_has_no_fault(tmp_path: Path, kept_ms: int) -
         assert writer.stdin
         assert writer.stdout
         assert writer.stdout.readline() == "ready\n"
-        seen, until = [], time.monotonic() + LOAD_S
-        while time.monotonic() < until or not seen:
+        seen: list[audit.AuditResult] = []
+        until, deadline = time.monotonic() + LOAD_S, time.monotonic() + 120
+        while time.monotonic() < until or not any(
+            one.records for one in seen
+        ):  # retention may be faster than one of them
+            assert time.monotonic() < deadline
             if any((folder / "commitlog").glob("[0-9]*")):
                 seen.append(audit.run(None, folder, split_bytes=300_000))
                 assert [one for one in seen[-1].findings if one.level != "note"] == []
         written = int(writer.communicate("stop")[0])
-    assert seen[-1].records > 0
     last = audit.run(None, folder)
     assert last.findings == []
     assert last.records <= written if kept_ms else last.records == written

@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     store = make(tmp_path)
     store.open()
     for n in range(300):
-        put(store, b"m%d" % n, queue_id=n % 3 == 0)
+        put(store, b"m%d" % n, queue_id=int(n % 3 == 0))
     store.close()
     return tmp_path
 
