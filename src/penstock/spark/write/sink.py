@@ -177,7 +177,7 @@ class BatchWriter(DataSourceArrowWriter):
         commit(self.options, messages, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job is over, and with it whatever its tasks have staged; those that were killed tell nobody of theirs."""
+        """The job has failed: the brokers drop all rows of its run, for a task that was killed could not name its own."""
         if self.options.commit_mode == "batch":
             client_of(self.options).drop_all(self.run)
 
