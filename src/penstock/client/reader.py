@@ -146,7 +146,7 @@ class LogReader:
             request = pull.command()
             try:
                 line.ask(request, self._timeout_s)
-            except (ConnectionLost, TimedOut):  # whoever asks again learns it
+            except (ConnectionLost, TimedOut):  # the next request meets the same error and reports it
                 return
             self._ahead = pull, line, request
 

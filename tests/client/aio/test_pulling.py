@@ -73,7 +73,8 @@ async def test_nothing_is_pulled_while_the_window_is_full() -> None:
         assert script.asked == []
         script.replies[PULL] = lambda command: command.reply(ResponseCode.PULL_NOT_FOUND, {"nextBeginOffset": "10"})
         assigned.settle(0)
-        while not script.asked:
-            await script.cluster.route("T", fresh=True)
+        async with asyncio.timeout(20):
+            while not script.asked:
+                await script.cluster.route("T", fresh=True)
         assert script.asked[0].ext["queueOffset"] == "10"
         task.cancel()

@@ -218,7 +218,7 @@ class ChannelReader:
     # -- leaving
 
     async def quiet(self) -> None:
-        """Get nothing more; what nobody works on goes back at once."""
+        """Get nothing more; messages that no listener has begun go back at once."""
         self._closing = True
         await asyncio.gather(*(self._say_goodbye(connection) for connection in self._connections.values()))
         self._give_back(lambda hand: hand.keep_until_s == float("inf"))

@@ -195,7 +195,7 @@ class Cluster:
         return self._directory.routes
 
     async def route(self, topic: str, *, fresh: bool = False, kind: Literal["log", "any", "queue"] = "log") -> Route:
-        """Where a topic lives, known or asked for. NoRoute when nobody serves it.
+        """Where a topic lives, known or asked for. NoRoute when no broker serves it.
 
         ClientError for a queue topic where `kind` is "log"; "queue" is also answered for a topic yet to be made.
         """
