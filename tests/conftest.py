@@ -6,7 +6,9 @@ What a search finds becomes a test by name beside it, so that it is tried from t
 from __future__ import annotations
 
 import os
+import re
 import shutil
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,11 +22,79 @@ settings.register_profile("fuzz", derandomize=False, database=None, print_blob=T
 settings.load_profile("fuzz" if FUZZ else "fixed")
 
 
-def pytest_report_header() -> str:
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+# Where `.ci/run` (or CI=true) runs the tests, only what this machine cannot give may be skipped. Packages are in
+# requirements.lock, so a test that misses one of those is a mistake; duckdb and polars are not in it.
+IN_CI = os.environ.get("CI", "").lower() in ("1", "true") or os.environ.get("PENSTOCK_CI") == "1"
+MAY_BE_SKIPPED = (
+    r"runs with --peers",  # needs the network, `./run peers` is for it
+    r"cannot be installed here", r"is not on this machine", r"are not installed$",  # foreign clients and brokers
+    r"no network of one's own",
+    r"only root may mount", r"can be mounted here", r"cannot be mounted here",
+    r"cannot be made here: (not root|no |this kernel|\S+ (is )?missing|.*(mount|loop|fuse|losetup))",
+    r"rows of .* are not here$", r"needs the shared sample data",
+    r"an uncompiled build has no sheets",
+    r"no openssl program", r"[Jj]ava",  # programs of the system
+    r"(duckdb|polars) is not installed here",
+    r"not a git checkout",
+)  # fmt: skip
+
+
+def _java() -> str:
+    """The version of the Java that Spark would start."""
+    from penstock.errors import ConfigError
+    from penstock.spark.tools import java
+
+    try:
+        return str(java.find().version)
+    except ConfigError:
+        return "missing"
+
+
+def pytest_report_header() -> list[str]:
     """Which build is tested, and what is there that tests are skipped without."""
     build = "uncompiled" if os.environ.get("PENSTOCK_PURE") == "1" else "compiled"
-    there = {name: shutil.which(name) for name in ("java", "openssl", "mkfs.ext4", "strace", "perf")}
-    return f"penstock: {build} build; " + ", ".join(f"{name}: {path or 'missing'}" for name, path in there.items())
+    there = {name: shutil.which(name) for name in ("openssl", "mkfs.ext4", "strace", "perf")}
+    missing = [name for name, path in there.items() if path is None]
+    root = "root" if os.geteuid() == 0 else "not root"
+    return [
+        f"penstock: {build} build; Java: {_java()}; sample data: {'there' if DATA.exists() else 'missing'}; {root}; "
+        f"programs missing: {', '.join(missing) or 'none'}",
+        f"penstock: {'a skip that is not allowed fails this run' if IN_CI else 'skips are allowed'}",
+    ]
+
+
+class Skips:
+    """What was skipped, and why. In CI a reason that `MAY_BE_SKIPPED` does not know fails the run."""
+
+    def __init__(self) -> None:
+        self.odd: list[str] = []
+
+    def note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        if not report.skipped or hasattr(report, "wasxfail"):
+            return
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+        if not any(re.search(known, reason) for known in MAY_BE_SKIPPED):
+            self.odd.append(f"{report.nodeid}: {reason}")
+
+    pytest_runtest_logreport = note
+    pytest_collectreport = note
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if self.odd and IN_CI and session.exitstatus == 0:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.odd and IN_CI:
+            terminalreporter.section("skipped, though this machine could run it")
+            for line in self.odd:
+                terminalreporter.write_line(line, red=True)
+            terminalreporter.write_line("See MAY_BE_SKIPPED in tests/conftest.py.")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Skips(), "penstock-skips")
 
 
 def pytest_itemcollected(item: Any) -> None:

@@ -134,3 +134,51 @@ def test_the_architecture_page_is_true() -> None:
     named = {name for names in told.values() for name in names}
     assert not there - named - {n for n in there if n.startswith("penstock.spark.template.")}, "modules without a word"
     assert not named - there, "words without a module"
+
+
+# What has no promises of its own: names, numbers and types, which other tests compare or read.
+WITHOUT_A_TEST = {
+    "aio": "public names", "testing": "public names", "version": "a name",
+    "broker/levels": "numbers", "log/status": "numbers", "wire/fields": "numbers", "wire/layout": "numbers",
+    "spark/kernel/arenas": "types of C's memory", "spark/kernel/buffers": "types",
+    "spark/template/transformations/orders": "text that `penstock spark template` fills in",
+}  # fmt: skip
+
+
+def test_each_module_has_a_test_of_its_own() -> None:
+    """`src/penstock/x/y.py` is tested by `tests/x/test_y.py`, which imports it."""
+    missing, listed = [], set(WITHOUT_A_TEST)
+    for path in sorted(SRC.rglob("*.py")):
+        if path.stem in ("__init__", "__main__"):
+            continue
+        name = path.relative_to(SRC).with_suffix("").as_posix()
+        test = ROOT / "tests" / Path(name).parent / f"test_{path.stem}.py"
+        package, _, module = f"penstock.{name.replace('/', '.')}".rpartition(".")
+        imported = (
+            rf"^\s*(from {package}\.{module} import|from {package} import .*\b{module}\b|import {package}\.{module}\b)"
+        )
+        if test.is_file() and re.search(imported, test.read_text(), re.MULTILINE):
+            assert name not in listed, f"{name} has a test: take it out of the table"
+        elif name not in listed:
+            missing.append(name)
+        listed.discard(name)
+    assert (missing, listed) == ([], set())
+
+
+# Where real time is the experiment: a disk that is slow, a process that is killed at some moment, a timeout of a second.
+# chaos/, peers/ and fuzz/ are such experiments as a whole. This table only ever shrinks.
+SLEEPERS = {"client/aio/test_channels.py": 2, "client/aio/test_outages.py": 2, "spark/test_live.py": 2}
+
+
+def test_nobody_sleeps_where_a_condition_can_be_waited_for() -> None:
+    """`sleep` with a constant of 0.05 s or more stands only in experiments; others use tests/polling.py or a fake clock."""
+    found: dict[str, int] = {}
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        name = path.relative_to(ROOT / "tests").as_posix()
+        if name.split("/")[0] in ("chaos", "peers", "fuzz"):
+            continue
+        waits = re.findall(r"\bsleep\((\d+(?:\.\d+)?)\)", path.read_text())
+        count = sum(float(seconds) >= 0.05 for seconds in waits)
+        if count:
+            found[name] = count
+    assert found == SLEEPERS

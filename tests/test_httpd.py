@@ -13,6 +13,7 @@ import pytest
 from http_rows import ask
 
 from penstock.clock import FakeClock
+from penstock.httpd import HEADERS_MAX
 from penstock.testing import Broker
 
 CLOCK = FakeClock()
@@ -180,7 +181,7 @@ def test_closed_when_asked(broker: Broker, head: bytes) -> None:
         (b"GET /ping?" + b"x" * 8200 + b" HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n", 414),
         (b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 17000 + b"\r\n\r\n", 431),
         (b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\nX: " + b"x" * 30000, 431),
-        (b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X: y\r\n" * 100 + b"\r\n", 431),
+        (b"GET /ping HTTP/1.1\r\nHost: 127.0.0.1\r\n" + b"X: y\r\n" * HEADERS_MAX + b"\r\n", 431),
     ],
     ids=lambda value: str(value)[:90] if isinstance(value, bytes) else None,
 )  # fmt: skip

@@ -23,6 +23,7 @@ from penstock.net import Limits
 from penstock.testing import Broker
 from penstock.wire import remoting
 from penstock.wire.remoting import RemotingCommand
+from polling import eventually
 
 HEARTBEAT = {
     "clientID": "1@c", "producerDataSet": [],
@@ -244,10 +245,7 @@ def test_a_role_that_raises_ends_neither_turn_nor_timer(caplog: pytest.LogCaptur
             for n in range(6):
                 assert peer.send("logs", b"%d" % n).code == 0
             assert peer.send("logs", b"later", {"DELAY": "1"}).code == 0
-            deadline = time.monotonic() + 60
-            while b"later" not in b"".join(peer.pull("logs", q, 0).body for q in range(4)):
-                assert time.monotonic() < deadline
-                time.sleep(0.05)
+            eventually(lambda: b"later" in b"".join(peer.pull("logs", q, 0).body for q in range(4)))
         assert http(broker, "/ping") == (200, b"OK")  # it was well again at once
     assert "failed step=channels" in caplog.text
 
@@ -428,10 +426,7 @@ def test_the_log_says_who_came_and_went(caplog: pytest.LogCaptureFixture) -> Non
         assert peer.ask(b"PUB jobs\n" + sized(b"x")) == b"OK"
         port = peer.socket.getsockname()[1]
         peer.close()
-        deadline = time.monotonic() + 60
-        while f"client left protocol=nsq peer=127.0.0.1:{port}" not in caplog.text:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: f"client left protocol=nsq peer=127.0.0.1:{port}" in caplog.text)
     assert f"client connected protocol=nsq peer=127.0.0.1:{port}" in caplog.text
 
 

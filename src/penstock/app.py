@@ -321,11 +321,11 @@ class Server:
                 raise ConfigError(f"log_level cannot be {role.log_level!r}", f"It is one of {', '.join(LEVELS)}.")
         registry, config = self._registry_config, self._broker_config
         net = self.net = Net(self._process, _limits(config or registry))
-        stack.push_async_callback(net.close)
         if registry is not None:
             self._bind_registry(stack, registry)
         if config is not None:
             config = self._bind_broker(stack, config)
+        stack.push_async_callback(net.close)  # before the sockets it listens on are closed
         lookupd = None if registry is None else await self._start_registry(net, stack, registry)
         if config is not None:
             await self._start_broker(net, stack, config, lookupd)

@@ -24,6 +24,7 @@ from penstock.disk.files import Files
 from penstock.errors import DiskFull, StoreError
 from penstock.testing import Broker
 from penstock.wire.record import iter_records
+from polling import eventually
 
 
 class Disk(Files):
@@ -205,14 +206,6 @@ def fill(disk: Path) -> Path:
     return ballast
 
 
-def until(true: object, seconds: float = 30) -> None:
-    assert callable(true)
-    end = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.05)  # real files of a real process
-
-
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_start_on_a_disk_without_a_free_byte(
     small_disk: Path, killed: bool, caplog: pytest.LogCaptureFixture
@@ -227,7 +220,7 @@ def test_a_start_on_a_disk_without_a_free_byte(
         for body in sent:
             assert peer.ask(b"PUB jobs\n" + sized(body)) == b"OK"
             assert logs.send("Log", body).code == 0
-    until(lambda: (folder / "reserve").is_file() and (folder / "reserve").stat().st_size == BYTES)
+    eventually(lambda: (folder / "reserve").is_file() and (folder / "reserve").stat().st_size == BYTES)
     if killed:
         left = small_disk / "left"
         subprocess.run(["cp", "-a", str(folder), str(left)], check=True)
@@ -258,7 +251,7 @@ def test_a_start_on_a_disk_without_a_free_byte(
             with Peer(again.nsq) as peer, RawPeer(again.addresses["remoting"]) as logs:
                 return peer.ask(b"PUB jobs\n" + sized(b"after")) == b"OK" and logs.send("Log", b"after").code == 0
 
-        until(goes_on)
+        eventually(goes_on)
 
 
 @pytest.mark.parametrize("program", [["penstock", "up", "--data"], ["nsqd", "-data-path"]])

@@ -10,6 +10,7 @@ import pytest
 
 from broker.queueside import Reader, Side
 from penstock.broker.delayed import Delayed, Wanted
+from penstock.broker.due import LOOK_AT_LEAST_MS, DueMessages
 from penstock.broker.topics import TIMER_TOPIC
 from penstock.errors import Refused
 from penstock.wire import record
@@ -179,4 +180,14 @@ def test_a_byte_changed_in_the_schedule_is_never_delivered(tmp_path: Path, kind:
     came = owed(side, b"a") if kind == "queue" else pulled(side, b"Orders")
     assert sorted(came) == [body for body in bodies if there or b"7" not in body]
     assert len(list((tmp_path / "lost+found").glob("schedule-*.record"))) == (0 if there else 1)
+    side.close()
+
+
+def test_when_to_look_again(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    due: DueMessages = side.broker.due
+    side.turn(LOOK_AT_LEAST_MS)
+    assert due.tick() == side.broker.mono_ms + LOOK_AT_LEAST_MS
+    side.keeper.publish(side.keeper.topic(b"t"), [b"x"], 700)
+    assert due.tick() <= side.broker.mono_ms + 700
     side.close()

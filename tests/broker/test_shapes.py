@@ -1,88 +1,69 @@
-"""Tables of another shape, empty, garbage, or a folder in their place: the backup, then what log and queues tell."""
+"""The shapes of a broker's tables: what is one, and what is damage."""
 
 from __future__ import annotations
 
-import json
-import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from broker.queueside import Side
-from penstock.log.sequences import Stored
+from penstock.broker import shapes
+from penstock.disk.files import Files
+from penstock.disk.tables import save
 
-TABLES = ("topics.json", "subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "sequences.json")
-DAMAGE = {
-    "a list": b"[1, 2]",
-    "a number inside": b'{"topicConfigTable": 5, "subscriptionGroupTable": 5, "offsetTable": 5, "position": 0, "producers": 5}',
-    "numbers in a list": b'{"topicConfigTable": [1], "subscriptionGroupTable": [1], "offsetTable": [1], "producers": []}',
-    "odd entries": b'{"topicConfigTable": {"T": 4}, "subscriptionGroupTable": {"G": 4}, "offsetTable": {"T@G": 4}}',
-    "odd version": b'{"topicConfigTable": {}, "subscriptionGroupTable": {}, "offsetTable": 0, "dataVersion": [1]}',
-    "garbage": b"\xff\x00{",
-    "empty": b"",
-}
-PRODUCER = "c" * 16
+Fits = Callable[[Mapping[str, object]], bool]
 
 
-def filled(folder: Path) -> Side:
-    side = Side(folder)
-    broker = side.broker
-    topic = broker.topics.create(b"T", 4, 4)
-    for n in range(8):
-        sequence = {"PSEQ": f"{PRODUCER}.{n + 1}.1"}
-        placed = broker.put(topic, n % 4, b"m%d" % n, sequence, born_host=broker.store_host, born_ms=1)
-        here = Stored(broker.store.end_position, "T", n % 4, placed.queue_offset, 1, ((placed.physical, 1),))
-        broker.sequences.took(PRODUCER, n + 1, here)
-    broker.groups.find("G", 0)
-    broker.offsets.commit("G", "T", 0, 1)
-    side.turn(1000)
-    side.turn(6000)
-    broker.offsets.commit("G", "T", 0, 2)
-    broker.groups.find("G2", 0)
-    side.turn(6000)
-    return side
+@pytest.mark.parametrize(
+    ("fits", "table"),
+    [
+        (shapes.topics, {"topicConfigTable": {}}),
+        (shapes.topics, {"topicConfigTable": {"T": {"perm": 6}}, "dataVersion": {"counter": 1, "timestamp": 2}}),
+        (shapes.topics, {"topicConfigTable": {"topicConfigTable": {"T": {}}}}),
+        (shapes.groups, {"subscriptionGroupTable": {"G": {}}}),
+        (shapes.groups, {"G": {}, "dataVersion": {"counter": 1}}),
+        (shapes.offsets, {"offsetTable": {"T@G": {"0": 5}}}),
+        (shapes.offsets, {"offsets": {"G@T": {"queue 0": 5}}}),
+        (shapes.delays, {"offsetTable": {"1": 5}}),
+    ],
+)
+def test_what_fits(fits: Fits, table: dict[str, object]) -> None:
+    assert fits(table)
 
 
-@pytest.mark.parametrize("clean", [True, False])
-@pytest.mark.parametrize("both", [True, False])
-@pytest.mark.parametrize("damage", [*DAMAGE, "folder", "gone"])
-@pytest.mark.parametrize("name", TABLES)
-def test_a_damaged_table(
-    tmp_path: Path, name: str, damage: str, both: bool, clean: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    side = filled(tmp_path)
-    side.broker.close(clean)
-    path = tmp_path / "config" / name
-    backup = path.with_name(name + ".bak")
-    had_backup = backup.is_file()
-    for file in (path, backup) if both else (path,):
-        file.unlink(missing_ok=True)
-        if damage == "folder":
-            file.mkdir()
-        elif damage != "gone":
-            file.write_bytes(DAMAGE[damage])
-    caplog.clear()
-    side.open()
-    broker = side.broker
-    side.turn(6000)
-    topic = broker.topics.get(b"T")
-    assert topic is not None
-    assert [queue.max_offset for queue in topic.queues] == [2] * 4
-    offset = broker.offsets.get("G", "T", 0)
-    if name == "consumerOffset.json":
-        assert offset in ((None,) if both or not had_backup else (1, 2))
-    else:
-        assert offset == (2 if clean else offset)
-        assert offset in (1, 2)
-    for number in range(1, 9):
-        found = broker.sequences.find(PRODUCER, number)
-        assert found is not None
-        assert found.queue_id == (number - 1) % 4
-    if damage != "gone":
-        assert list((tmp_path / "lost+found").glob(f"config-{name}*"))
-        assert any(name in record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR)
-    broker.offsets.commit("G", "T", 0, 2)
-    side.reopen(clean=True)
-    assert side.broker.offsets.get("G", "T", 0) == 2
-    assert json.loads(path.read_bytes()) or name == "delayOffset.json"
-    side.close()
+@pytest.mark.parametrize(
+    ("fits", "table"),
+    [
+        (shapes.topics, {}),
+        (shapes.topics, {"topicConfigTable": {"T": 4}}),
+        (shapes.topics, {"topicConfigTable": {}, "dataVersion": [1]}),
+        (shapes.topics, {"topicConfigTable": {}, "dataVersion": {"counter": "1"}}),
+        (shapes.groups, {"subscriptionGroupTable": [1]}),
+        (shapes.offsets, {}),
+        (shapes.offsets, {"offsetTable": {"T@G": {"0": "5"}}}),
+        (shapes.offsets, {"offsetTable": {"T@G": 4}}),
+        (shapes.delays, {"offsetTable": {"first": 5}}),
+    ],
+)
+def test_what_does_not(fits: Fits, table: dict[str, object]) -> None:
+    assert not fits(table)
+
+
+def test_a_table_its_backup_or_nothing(tmp_path: Path) -> None:
+    files, path = Files(), tmp_path / "config" / "topics.json"
+    assert shapes.open_table(files, tmp_path, "topics.json", shapes.topics, "none") == {}
+    for name in ("A", "B"):
+        save(files, path, {"topicConfigTable": {name: {}}})
+    path.write_text('{"topicConfigTable": 5}')
+    table = shapes.open_table(files, tmp_path, "topics.json", shapes.topics, "none")
+    assert shapes.entries(table, "topicConfigTable") == {"A": {}}
+
+
+def test_numbers_and_versions() -> None:
+    assert (shapes.number({"n": "7"}, "n", 0), shapes.number({}, "n", 3)) == (7, 3)
+    for bad in ([], None, "many"):
+        with pytest.raises(ValueError):
+            shapes.number({"n": bad}, "n", 0)
+    assert shapes.version_of({"dataVersion": {"counter": 3}}) == {"counter": 3, "timestamp": 0}
+    assert shapes.version_of({}) == {"counter": 0, "timestamp": 0}
+    assert shapes.entries({"t": {"a": {}, "b": 5}}, "t") == {"a": {}}

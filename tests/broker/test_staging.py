@@ -3,92 +3,19 @@
 from __future__ import annotations
 
 import json
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from penstock.broker.broker import Broker
-from penstock.broker.publish import BatchPublish
-from penstock.broker.runs import Run, Runs
+from broker.stagingside import BORN, A, B, House, named, piece
+from penstock.broker.runs import Run
 from penstock.broker.sinks import Sink, Sinks
-from penstock.broker.spool import Piece, pieces
-from penstock.broker.staging import Staging, Token, Wanted
-from penstock.clock import FakeClock
-from penstock.config import BrokerConfig
+from penstock.broker.spool import pieces
+from penstock.broker.staging import Token
 from penstock.disk.files import Files
 from penstock.errors import Refused
 from penstock.log.durability import run_now
-from penstock.wire.record import BatchItem, decode_record, encode_batch
-
-BORN = b"\x7f\x00\x00\x01\x00\x00\x00\x00"
-
-
-def piece(
-    bodies: list[bytes], *, queue_id: int = 0, topic: bytes = b"T", properties: bytes = b"", delayed: bool = False
-) -> bytes:
-    messages = encode_batch(BatchItem(body, properties) for body in bodies)
-    rest = struct.pack(">BB", delayed, len(topic)) + topic + struct.pack(">iiqI", queue_id, 0, 5, len(bodies))
-    return struct.pack(">I", len(rest) + len(messages)) + rest + messages
-
-
-class House:
-    """A broker that is opened, killed and opened again on one folder."""
-
-    def __init__(self, folder: Path, files: Files | None = None, **settings: Any) -> None:
-        self.clock = FakeClock()
-        self.files = files
-        self.config = BrokerConfig(
-            data=str(folder), mapped_file_size_commit_log=64 << 10, mapped_file_size_consume_queue=4_000,
-            max_hash_slot_num=100, max_index_num=400, **settings,
-        )  # fmt: skip
-        self.open()
-
-    def open(self) -> None:
-        self.broker = Broker(self.config, clock=self.clock, files=self.files)
-        self.broker.open()
-
-    @property
-    def staging(self) -> Staging:
-        return self.broker.staging
-
-    def kill(self) -> None:
-        self.broker.close(clean=False)
-
-    def settle(self) -> None:
-        """Run what the threads would."""
-        for _ in range(6):
-            self.clock.advance(1000)
-            self.broker.update_time()
-            self.broker.store.want_flush()
-            run_now(self.broker.take_jobs(), self.broker.mono_ms)
-            self.broker.tick()
-
-    def stage(
-        self, token: str, chunks: list[bytes], *, batch: int = 0, run: str = "run", sink: str = "S", query: str = "Q"
-    ) -> None:
-        staging = self.staging
-        number, _ = staging.open_token(Token(Run(sink, query, run, "broker-a"), token, batch, BORN))
-        for n, chunk in enumerate(chunks, 1):
-            if n > number:
-                assert staging.append(token, n, chunk) == n
-        spool = staging.spools[token]
-        staging.seal(token, spool.rows, spool.chunk_bytes, spool.sums, None)
-
-    def publish(self, tokens: list[str], *, batch: int = 0, run: str = "run", query: str = "Q", **more: Any) -> bool:
-        return self.staging.publish(Wanted("S", query, run, batch, "broker-a", tuple(tokens), {}, **more))[0]
-
-    def rows(self, topic: bytes = b"T") -> list[bytes]:
-        """Everything a reader sees."""
-        found = []
-        for queue in self.broker.topics.by_name[topic].queues if topic in self.broker.topics.by_name else ():
-            for offset in range(queue.min_offset, queue.visible_end()):
-                physical, size, _ = queue.entry(offset)
-                if size != 0x7FFFFFFF:
-                    found.append(decode_record(self.broker.store.record_at(physical), check=True).body)  # type: ignore[union-attr, arg-type]
-        return found
 
 
 @pytest.fixture
@@ -96,13 +23,6 @@ def house(tmp_path: Path) -> Iterator[House]:
     made = House(tmp_path / "data")
     yield made
     made.broker.close()
-
-
-A, B = "a" * 32, "b" * 32
-
-
-def named(name: str, count: int) -> list[bytes]:
-    return [f"{name}{n}".encode() for n in range(count)]
 
 
 def test_nothing_is_seen_before_and_everything_after(house: House) -> None:
@@ -118,145 +38,6 @@ def test_nothing_is_seen_before_and_everything_after(house: House) -> None:
     assert house.staging.folder.is_dir()
     assert list(house.staging.folder.iterdir()) == []
     assert house.staging.staged_bytes == 0
-
-
-class Killed(BaseException):
-    pass
-
-
-@pytest.mark.parametrize("step", range(8))
-@pytest.mark.parametrize("again", [False, True])
-def test_killed_at_every_step_of_a_publish(
-    house: House, step: int, again: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`step` pieces are appended before the kill; 6 is before `done`, 7 behind it. `again`: killed in the repair too."""
-    house.stage(A, [piece(named("a", 40)) + piece(named("A", 3), queue_id=1), piece(named("x", 30), queue_id=2)])
-    house.stage(B, [piece(named("b", 20)), piece(named("B", 5), queue_id=1), piece(named("y", 1))])
-    expected = named("a", 40) + named("b", 20) + named("y", 1) + named("A", 3) + named("B", 5) + named("x", 30)
-    seen: list[int] = []
-
-    def break_after(steps: int) -> None:
-        real: Callable[..., None] = BatchPublish._append_piece
-
-        def append_piece(self: BatchPublish, *args: Any) -> None:
-            seen.append(len(house.rows()))
-            if len(seen) > steps:
-                raise Killed
-            real(self, *args)
-
-        monkeypatch.setattr(BatchPublish, "_append_piece", append_piece)
-        if steps == 6:
-            note = Runs.note
-            monkeypatch.setattr(
-                Runs, "note", lambda self, about: killed() if about["k"] == "done" else note(self, about)
-            )
-
-    def killed() -> int:
-        raise Killed
-
-    break_after(step)
-    if step < 7:
-        with pytest.raises(Killed):
-            house.publish([A, B])
-        assert house.rows() == []
-    else:
-        house.publish([A, B])
-    assert set(seen) <= {0}
-    house.kill()
-    monkeypatch.undo()
-    if again and step < 5:
-        seen.clear()
-        break_after(0)
-        with pytest.raises(Killed):
-            house.open()
-        house.kill()
-        monkeypatch.undo()
-    house.open()
-    assert house.rows() == expected
-    assert not house.publish([A, B])
-    assert house.rows() == expected
-    assert house.staging.spools == {}
-    house.kill()
-    house.open()
-    assert house.rows() == expected
-
-
-@pytest.mark.parametrize("step", range(7))
-@pytest.mark.parametrize("old", [False, True])
-def test_nothing_comes_between_a_publish_and_its_repair(
-    house: House, step: int, old: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A start has more to write into the log: which entries of the schedule are over. Until now (`old`) it wrote that first,
-    and counted it as rows."""
-    queueing = house.broker.queueing
-    topic = queueing.topic(b"q", "os")
-    topic.channel(b"c")
-    for n in range(9):
-        queueing.publish(topic, [b"deferred %d" % n], 1_000)
-    house.settle()
-    for _ in range(3):  # they are copied, and no flush of the queue has ended
-        house.clock.advance(500)
-        house.broker.update_time()
-        house.broker.tick()
-        queueing.end_turn()
-    assert len(queueing.moving)
-    house.stage(A, [piece(named("a", 4)), piece(named("A", 3), queue_id=1), piece(named("x", 5), queue_id=2)])
-    house.stage(B, [piece(named("b", 2)), piece(named("B", 2), queue_id=1), piece(named("y", 1))])
-    expected = named("a", 4) + named("b", 2) + named("y", 1) + named("A", 3) + named("B", 2) + named("x", 5)
-    real, appended = BatchPublish._append_piece, []
-
-    def append_piece(self: BatchPublish, *args: Any) -> None:
-        if len(appended) >= step:
-            raise Killed
-        appended.append(1)
-        real(self, *args)
-
-    monkeypatch.setattr(BatchPublish, "_append_piece", append_piece)
-    if step == 6:
-        note = Runs.note
-        monkeypatch.setattr(Runs, "note", lambda self, about: _unless_done(note, self, about))
-    with pytest.raises(Killed):
-        house.publish([A, B])
-    house.kill()
-    monkeypatch.undo()
-    if old:
-        finish = Staging.open
-        monkeypatch.setattr(Staging, "open", lambda self: None)
-        house.open()
-        house.kill()
-        monkeypatch.setattr(Staging, "open", finish)
-    house.open()
-    assert house.rows() == expected
-    assert not house.publish([A, B])
-    house.settle()
-    house.kill()
-    house.open()
-    assert house.rows() == expected
-
-
-def _unless_done(note: Callable[..., int], staging: Staging, about: dict[str, Any]) -> int:
-    if about["k"] == "done":
-        raise Killed
-    return note(staging, about)
-
-
-@pytest.mark.parametrize("lost", [1, 300, 5_000])
-def test_a_power_cut_takes_the_end_of_a_publish(house: House, lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The spools were flushed, the log was not: whatever is left of the unit is made whole again."""
-    house.stage(A, [piece(named("a", 100)), piece(named("A", 50), queue_id=1)])
-    begin = house.broker.store.end_position
-    house.publish([A])
-    end = house.broker.store.end_position
-    house.kill()
-    path = house.broker.folder / "commitlog" / f"{0:020d}"
-    with path.open("r+b") as file:
-        at = max(begin + 300, end - lost)
-        file.seek(at)
-        file.write(bytes((64 << 10) - at))
-    (house.broker.folder / "abort").write_text("pid 1 boot another")
-    house.open()
-    assert house.rows() == named("a", 100) + named("A", 50)
-    assert not house.publish([A])
 
 
 @pytest.mark.parametrize("run", ["run", "newer"])
@@ -422,48 +203,6 @@ def test_delayed_rows_go_by_way_of_the_schedule(house: House) -> None:
     house.open()
     house.settle()
     assert house.rows() == [b"now", b"later"]
-
-
-def test_an_error_in_the_middle_hides_the_batch_and_ends_writing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    house.stage(A, [piece(named("a", 5)), piece(named("b", 5), queue_id=1)])
-    real = BatchPublish._append_piece
-
-    def fails(self: BatchPublish, found: Piece, *more: Any) -> None:
-        if found.queue_id:
-            raise Refused("no room", remoting=14)
-        real(self, found, *more)
-
-    monkeypatch.setattr(BatchPublish, "_append_piece", fails)
-    with pytest.raises(Refused, match="restart"):
-        house.publish([A])
-    assert house.rows() == []
-    assert not house.broker.store.healthy
-    monkeypatch.undo()
-    house.kill()
-    house.open()
-    assert house.rows() == named("a", 5) + named("b", 5)
-
-
-def test_a_batch_larger_than_what_is_reserved_is_seen_when_all_of_it_is(house: House) -> None:
-    """Readers see an offset when its number is reserved durably, 4,096 ahead: of a batch never only these."""
-    house.stage(A, [piece([b"%d" % n]) for n in range(10)] + [piece(named("a", 100)) for _ in range(50)])
-    house.publish([A])
-    told: list[str] = []
-    house.staging.when_visible(lambda: told.append("seen"))
-    assert (house.rows(), told) == ([], [])
-    house.stage(B, [piece(named("b", 3))], batch=1)
-    house.publish([B], batch=1)
-    house.settle()
-    assert len(house.rows()) == 5_013
-    assert told == ["seen"]
-    house.stage("c" * 32, [piece(named("c", 100)) for _ in range(45)], batch=2)
-    house.publish(["c" * 32], batch=2)
-    seen = len(house.rows())
-    assert seen in (5_013, 9_513)
-    house.kill()
-    house.open()
-    house.settle()
-    assert len(house.rows()) == 9_513
 
 
 def test_what_is_known_of_sinks_outlives_the_log(house: House) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import struct
@@ -24,6 +25,7 @@ from penstock.testing import Broker
 from penstock.wire.codes import RequestCode
 from penstock.wire.record import BatchItem, encode_batch, iter_records
 from penstock.wire.remoting import RemotingCommand, encode
+from polling import eventually
 
 TOPIC, RUN, ROWS = "half", SinkRun("sink", "query", "run"), 60
 SETTLED_S = 20.0
@@ -123,10 +125,9 @@ class Views:
     def demand(self, count: int) -> None:
         """All ways see so many rows, at last (a key gives 64 at most): what is flushed follows soon."""
         expected = {**dict.fromkeys(self.ways, count), "by key": min(count, 1 + 64)}
-        deadline = time.monotonic() + SETTLED_S
-        while (views := self.all()) != expected and time.monotonic() < deadline:
-            time.sleep(0.05)
-        assert views == expected
+        with contextlib.suppress(AssertionError):
+            eventually(lambda: self.all() == expected, SETTLED_S)
+        assert self.all() == expected
 
 
 def before(broker: Broker) -> None:

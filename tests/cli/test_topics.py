@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.cli.main import main
+from penstock.cli.topics import group, message, topic
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, NotFound
 from penstock.testing import Broker
@@ -182,3 +184,12 @@ def test_exit_codes_are_told_by_kind(tmp_path: Path) -> None:
 
     assert status("broker", "--data", str(tmp_path), "--set", "nosuch=1") == 2
     assert status("topic", "ls", "-n", "127.0.0.1:1") == 1
+
+
+@pytest.mark.parametrize("group", [topic, group, message])
+def test_every_command_explains_itself(group: click.Group) -> None:
+    assert group.commands
+    for name in group.commands:
+        told = CliRunner().invoke(group, [name, "--help"])
+        assert told.exit_code == 0
+        assert "--registry" in told.output

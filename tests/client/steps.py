@@ -1,19 +1,15 @@
 """Steps that several tests of the client take."""
 
 import asyncio
-import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 from penstock.aio import Producer
 from penstock.message import Message
+from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 
-
-async def until(condition: Callable[[], Any], timeout_s: float = 15.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        await asyncio.sleep(0.01)
+Answer = Callable[[RemotingCommand, asyncio.StreamWriter], Awaitable[None]]
 
 
 async def send(registry: str, topic: str, *bodies: bytes, **more: Any) -> None:
@@ -24,3 +20,35 @@ async def send(registry: str, topic: str, *bodies: bytes, **more: Any) -> None:
 
 def numbered(count: int, start: int = 0) -> list[bytes]:
     return [b"%d" % i for i in range(start, start + count)]
+
+
+@asynccontextmanager
+async def peer(answer: Answer) -> AsyncIterator[str]:
+    """A server that hands every command it gets to `answer`."""
+    writers: list[asyncio.StreamWriter] = []
+    conversations: list[asyncio.Task[None] | None] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+        conversations.append(asyncio.current_task())
+        parser = CommandParser()
+        while data := await reader.read(65_536):
+            for command in parser.feed(data):
+                await answer(command, writer)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in writers:
+            writer.close()
+        await server.wait_closed()
+        for task in filter(None, conversations):
+            await asyncio.wait([task], timeout=20)
+
+
+async def echo(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+    if not command.response:
+        writer.write(encode(command.reply(0, {"code": str(command.code)}, command.body)))

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import Admin, Message, Producer, PullConsumer, PushConsumer, aio
+from penstock import Message, aio
+from penstock.client.blocking import Admin, Producer, PullConsumer, PushConsumer
 from penstock.errors import ConnectionLost, NoRoute
 
 Fresh = Callable[[str], str]

@@ -17,6 +17,7 @@ from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.message import Message
 from penstock.wire.record import iter_records
+from polling import eventually, later_ms
 
 Fresh = Callable[[str], str]
 
@@ -60,11 +61,7 @@ def test_reading(registry: str, fresh: Fresh) -> None:
 def test_durable_end(registry: str, fresh: Fresh) -> None:
     queue = fill(registry, fresh("durable"), 5)
     with LogReader(registry) as reader:
-        for _ in range(300):  # the flush of level `os` comes within a second
-            if reader.offsets(queue) == (0, 5):
-                break
-            time.sleep(0.01)
-        assert reader.offsets(queue) == (0, 5)
+        eventually(lambda: reader.offsets(queue) == (0, 5))  # the flush of level `os` comes within a second
         assert reader.fetch(queue, 0).next_offset == 5
 
 
@@ -120,8 +117,8 @@ def test_the_data_folder_a_broker_names(own_cluster) -> None:  # type: ignore[no
 def test_time_tags_and_commit(registry: str, fresh: Fresh) -> None:
     topic = fresh("misc")
     queue = fill(registry, topic, 3, tags="a")
-    time.sleep(0.05)
-    moment = int(time.time() * 1000)
+    moment = later_ms()
+    later_ms()
     fill(registry, topic, 4, tags="b")
     with LogReader(registry) as reader:
         assert reader.offset_at(queue, 0) == 0

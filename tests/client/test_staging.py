@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import struct
-import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
@@ -20,6 +19,7 @@ from penstock.errors import BrokerRefused, ClientError
 from penstock.testing import Broker
 from penstock.wire.record import BatchItem, encode_batch, iter_records
 from penstock.wire.remoting import RemotingCommand
+from polling import eventually
 from ports import free_port
 
 if TYPE_CHECKING:
@@ -209,13 +209,13 @@ def test_a_batch_over_two_brokers_is_decided_once(
 
 def wait_for(client: StageClient, count: int) -> None:
     """Until the registry knows so many brokers: it hears of an end when the connection closes."""
-    deadline = time.monotonic() + 60
-    while True:
+
+    def known() -> bool:
         with contextlib.suppress(ClientError):
-            if len(client.masters(fresh=True)) == count:
-                return
-        assert time.monotonic() < deadline, f"the registry does not know {count} brokers"
-        time.sleep(0.05)
+            return len(client.masters(fresh=True)) == count
+        return False
+
+    eventually(known, say=f"the registry does not know {count} brokers")
 
 
 def test_where_keys_go_outlives_a_broker_that_is_away(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.queueside import Delivery, Reader, Side
+from penstock.delivery.cursor import CursorSource
 
 
 class Killed(Exception):
@@ -55,7 +56,9 @@ def test_the_committed_place_passes_what_was_finished_ahead(tmp_path: Path) -> N
     finish(side, b"a", reader, first)
     for _ in range(2):
         finish(side, b"a", reader, read(side, reader))
-    file = topic.channel(b"a").source.lanes[0].file
+    source = topic.channel(b"a").source
+    assert isinstance(source, CursorSource)
+    file = source.lanes[0].file
     side.turn()
     assert (file.committed, file.beyond) == (4, 0)
     side.close()

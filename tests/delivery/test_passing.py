@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Delivery, Reader, Side
+from penstock.delivery.passing import PassingSource
 
 LIMIT = 100
 
@@ -161,4 +162,17 @@ def test_what_only_ephemeral_channels_had_is_nobody_s_after_a_stop(tmp_path: Pat
     assert side.keeper.topic(b"t").channels == {}
     publish(side, 5, 2)
     assert numbers(list(subscribe(side, b"a", 10).deliveries())) == [5, 6]
+    side.close()
+
+
+def test_what_is_not_meant_for_it_is_passed_over(tmp_path: Path) -> None:
+    side = open_side(tmp_path)
+    topic = side.keeper.topic(b"t")
+    source = topic.channel(b"e#ephemeral").source
+    assert isinstance(source, PassingSource)
+    side.keeper.publish(topic, [b"0", b"1", b"2"])
+    source.finish_ahead(0, source.head + 1)
+    assert source.depth() == 2
+    assert [source.body() for _ in range(2) if source.take()] == [b"0", b"2"]
+    assert source.take() == 0
     side.close()

@@ -6,9 +6,12 @@ import itertools
 import json
 import socket
 import struct
+import time
 from typing import Any
 
+from penstock.message import ReceivedMessage
 from penstock.wire import remoting
+from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand
 
 
@@ -87,3 +90,20 @@ def raw_frame(header: bytes, body: bytes = b"", kind: int = 0) -> bytes:
 
 def json_frame(header: Any, body: bytes = b"") -> bytes:
     return raw_frame(json.dumps(header).encode(), body)
+
+
+def heartbeat(peer: RawPeer, client_id: str, group: str, topic: str, sub: str = "*", version: int = 1) -> None:
+    subscription = {"topic": topic, "subString": sub, "subVersion": version}
+    consumer = {"groupName": group, "consumeType": "CONSUME_PASSIVELY", "messageModel": "CLUSTERING",
+                "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "subscriptionDataSet": [subscription]}  # fmt: skip
+    assert peer.ask(34, body=json.dumps({"clientID": client_id, "consumerDataSet": [consumer]}).encode()).code == 0
+
+
+def wait_for(peer: RawPeer, topic: str, queue_id: int = 0, offset: int = 0) -> list[ReceivedMessage]:
+    """What comes to a queue, by held pulls."""
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        answer = peer.pull(topic, queue_id, offset, sysFlag=6, suspendTimeoutMillis=1000)
+        if answer.code == 0:
+            return list(iter_records(answer.body, check=True))
+    raise AssertionError(f"nothing came to {topic}")

@@ -1,7 +1,6 @@
 """`fronts.namesrv` through `handle`: every code, and the refusals of a registry."""
 
 import json
-import time
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from penstock.registry.registration import is_local_host
 from penstock.testing import Broker
 from penstock.wire.codes import HEADERS, RequestCode
 from penstock.wire.remoting import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from polling import eventually
 
 NOW = 1_700_000_000_000
 
@@ -304,10 +304,7 @@ def test_a_second_broker_of_one_name_does_not_flip_the_route(caplog: pytest.LogC
     with Broker() as first, RawPeer(first.remoting) as peer:
         assert peer.send("T", b"x").code == 0
         with Broker(registry=first.registry) as second:  # broker-a, too
-            deadline = time.monotonic() + 60
-            while "two brokers of one name" not in caplog.text or "the registry says" not in caplog.text:
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            eventually(lambda: "two brokers of one name" in caplog.text and "the registry says" in caplog.text)
             with RawPeer(first.registry) as asker:
                 route = json.loads(asker.ask(105, {"topic": "T"}).body)
             assert route["brokerDatas"][0]["brokerAddrs"] == {"0": first.remoting}

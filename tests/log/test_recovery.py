@@ -20,6 +20,7 @@ from penstock.log import status
 from penstock.log.draft import Draft
 from penstock.log.durability import run_now
 from penstock.log.reading import ReadResult
+from penstock.log.recovery import Recovery
 from penstock.log.store import LogStore
 from penstock.log.verify import verify
 
@@ -57,7 +58,7 @@ def test_a_killed_process_loses_nothing(tmp_path: Path) -> None:
     store = filled(tmp_path, flushed=False)
     end = store.end_position
     store.close(clean=False)
-    report = store.open()
+    report: Recovery = store.open()
     assert (report.clean, report.end, report.records, report.gap_queues) == (False, end, 200, 0)
     assert everything(store) == EXPECTED
     assert put(store, b"next").queue_offset == 100

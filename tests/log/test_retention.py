@@ -15,6 +15,7 @@ from penstock.clock import FakeClock
 from penstock.log import status
 from penstock.log.draft import Draft
 from penstock.log.reading import ReadResult
+from penstock.log.retention import Retention
 from penstock.log.store import LogStore
 
 HOUR = 3_600_000
@@ -65,6 +66,7 @@ def test_what_one_pass_drops(tmp_path: Path, hour: int, hours: int, used: float,
     store, files = aged(tmp_path, at_hour(hour), hours)
     files.used_ratio = used
     sweep(store)
+    assert isinstance(store.upkeep.retention, Retention)
     assert len(store.log.file.segments) == kept
     assert len(list((tmp_path / "commitlog").iterdir())) == kept + (store.log.prepared is not None)
     store.close()

@@ -15,11 +15,12 @@ from penstock.log.consumequeue import TagCodes
 from penstock.log.draft import Draft
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.reading import ReadResult
+from penstock.log.store import LogStore
 from penstock.wire.record import BatchItem, encode_batch, iter_records, tags_code
 
 
 def test_messages_come_back_in_order_over_many_segments(tmp_path: Path) -> None:
-    store = make(tmp_path)
+    store: LogStore = make(tmp_path)
     store.open()
     sent: dict[int, list[bytes]] = {0: [], 1: [], 2: []}
     for n in range(600):

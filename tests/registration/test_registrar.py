@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from penstock.embedded import ThreadedBroker
 from penstock.fronts.namesrv import NameServer
 from penstock.registration.registrar import News, Registration, RouteNeighbour
 from penstock.testing import Broker as RunningBroker
+from polling import eventually
 
 
 @pytest.fixture
@@ -122,7 +122,4 @@ def _topics(server: Server) -> list[str]:
 
 
 def _until(admin: Admin, wanted: set[str]) -> None:
-    end = time.monotonic() + 20
-    while not wanted <= set(admin.topics(system=True)):
-        assert time.monotonic() < end
-        time.sleep(0.05)  # another process of the network: its moment is not ours
+    eventually(lambda: wanted <= set(admin.topics(system=True)))

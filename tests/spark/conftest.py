@@ -53,7 +53,7 @@ def publish(registry: str) -> Publish:
             deadline = time.monotonic() + 60
             while sum(reader.offsets(queue)[1] for queue in reader.queues(topic)) < before + count:
                 assert time.monotonic() < deadline, "not durable within 20 s"
-                time.sleep(0.05)
+                time.sleep(0.02)
         return topic
 
     return publish

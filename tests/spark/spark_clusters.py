@@ -105,7 +105,7 @@ class _Daemon:
                 return found[1]
             assert self.process.poll() is None, self.log.read_text(errors="replace")[-2000:]
             assert time.monotonic() < deadline, f"{self.log} does not say {pattern}"
-            time.sleep(0.05)
+            time.sleep(0.02)
 
     def end(self) -> None:
         self.process.terminate()

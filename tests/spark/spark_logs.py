@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from spark_records import Record, read_plainly
 
@@ -83,3 +86,37 @@ def fill_store(folder: Path, count: int = 400) -> Path:
     work(store)
     store.close()
     return folder
+
+
+def made(count: int) -> list[Record]:
+    """Sizes, times, retries and tags of all kinds."""
+    return [
+        Record(
+            n // 2, b"x" * (n * 7 % 90), n % 2, b"orders" if n % 3 else b"bills", b"TAGS\1" + b"abc"[n % 3 :][:1],
+            stored_ms=1_700_000_000_000 + n * 700, born_ms=1_700_000_000_000 + n * 700 - n * 13 % 101, reconsumed=n % 4,
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
+def copy(good: Path, to: Path) -> Path:
+    shutil.rmtree(to, ignore_errors=True)
+    shutil.copytree(good, to)
+    return to
+
+
+def flip(path: Path, at: int, bit: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        (byte,) = file.read(1)
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def counted(spark: Any, registry: str, topic: str) -> Counter[int]:
+    rows = spark.read.format("penstock").options(registry=registry).load(topic).select("value").collect()
+    return Counter(int(bytes(row["value"]).rstrip(b".")) for row in rows)

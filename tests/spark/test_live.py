@@ -325,7 +325,7 @@ given = {"registry": os.environ["PENSTOCK_REGISTRY"], "subscribe": "busy", "maxO
 topic = spark.readStream.format("penstock").options(**given).load()
 query = topic.writeStream.foreachBatch(write).option("checkpointLocation", folder + "/checkpoint").start()
 while query.isActive and not os.path.exists(folder + "/batch-3"):
-    time.sleep(0.1)
+    time.sleep(0.02)
 if query.exception():
     raise query.exception()
 query.stop()

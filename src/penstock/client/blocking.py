@@ -393,7 +393,7 @@ class Admin(_Client):
         return portal().run(self._inner.topics(system=system))
 
     def route(self, topic: str) -> Route:
-        """Where a topic lives. NoRoute when nobody serves it."""
+        """Where a topic lives. NoRoute when no broker serves it."""
         return portal().run(self._inner.route(topic))
 
     def create_topic(

@@ -69,7 +69,7 @@ class Directory:
         raise lost
 
     def find_route(self, topic: str, kind: str | None = None) -> Conversation[Route]:
-        """Ask where a topic lives. NoRoute when nobody serves it; its old route is forgotten then."""
+        """Ask where a topic lives. NoRoute when no broker serves it; its old route is then dropped."""
         request = requests.route(topic, self._kind if kind is None else kind)
         answer = yield from self.ask_registry(request, (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST))
         if answer.code != ResponseCode.SUCCESS:

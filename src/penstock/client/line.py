@@ -15,7 +15,7 @@ _TIMEVAL = Struct("@ll")
 
 
 class Line:
-    """One connection; requests are answered in turn, an answer that nobody waits for any more is passed over."""
+    """One connection; requests are answered in turn, the answer to a request that was given up is skipped."""
 
     def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
         try:

@@ -37,7 +37,7 @@ def defer_ms(message: Message, now_ms: int) -> int:
 
 
 def ladder_s(attempts: int) -> int:
-    """How long a message that failed waits, where nobody says: 10 s, 30 s, 1 min … as for log topics."""
+    """How long a message that failed waits, unless the consumer says it: 10 s, 30 s, 1 min … as for log topics."""
     return LEVELS_S[min(attempts + 1, len(LEVELS_S) - 1)]
 
 

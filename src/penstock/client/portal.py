@@ -52,7 +52,7 @@ class Portal:
 
 
 def portal() -> Portal:
-    """The portal of this process; a forked child gets its own, and must make its clients anew."""
+    """The portal of this process; a forked child gets its own, and must create its clients again."""
     global _current
     with _lock:
         if _current is None or _current.pid != os.getpid():

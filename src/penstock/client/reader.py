@@ -146,7 +146,7 @@ class LogReader:
             request = pull.command()
             try:
                 line.ask(request, self._timeout_s)
-            except (ConnectionLost, TimedOut):  # whoever asks again learns it
+            except (ConnectionLost, TimedOut):  # the next request meets the same error and reports it
                 return
             self._ahead = pull, line, request
 
@@ -184,7 +184,7 @@ class LogReader:
         with self._lock:
             route = self._directory.routes.get(topic)
             if route is None or fresh or self._is_old(topic):
-                route = self._hold(self._directory.find_route(topic))
+                route = self._converse(self._directory.find_route(topic))
                 self._asked_s[topic] = time.monotonic()
             return route
 
@@ -193,14 +193,14 @@ class LogReader:
 
     def _ask_registry(self, command: RemotingCommand) -> RemotingCommand:
         """The answer of the first registry that answers; the one that did is asked first next time."""
-        return self._hold(self._directory.ask_registry(command))
+        return self._converse(self._directory.ask_registry(command))
 
     def _ask(self, queue: MessageQueue, command: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingCommand:
         """The answer of the queue's broker; a lost connection is made again once, with a fresh route."""
         self._route(queue.topic)
-        return self._hold(self._directory.ask_queue(queue, command, results))
+        return self._converse(self._directory.ask_queue(queue, command, results))
 
-    def _hold(self, conversation: Conversation[T]) -> T:
+    def _converse(self, conversation: Conversation[T]) -> T:
         """Make the calls of a conversation; its result."""
         try:
             call = next(conversation)

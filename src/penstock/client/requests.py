@@ -14,7 +14,7 @@ def _of_queue(queue: MessageQueue, **more: str) -> dict[str, str]:
 
 
 def route(topic: str, kind: str = "") -> RemotingCommand:
-    """Where a topic lives; answered with 17 when nobody serves it.
+    """Where a topic lives; answered with 17 when no broker serves it.
 
     `kind`, Penstock's own: "any" asks for queue topics too, "queue" also for where a new one may be made.
     """

@@ -25,7 +25,7 @@ from penstock.wire.remoting import RemotingCommand
 COMPRESS_OVER_BYTES = 4096
 QUEUES_PER_NEW_TOPIC = 4
 
-# Answers after which another broker, or the same one a moment later, may do it; nothing was stored.
+# Answers that say: nothing was stored, and another broker, or the same one later, may store it.
 RETRY_CODES = frozenset(
     (
         ResponseCode.SYSTEM_ERROR,

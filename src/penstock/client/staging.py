@@ -2,7 +2,7 @@
 
 A task stages under a random token (`Stager`); the driver of the job publishes the tokens it was told of, once for each
 (sink, batch) (`StageClient.publish`). A batch over several brokers is decided at one of them, the sink's coordinator: its
-PUBLISH holds the tokens of all, and whoever comes later with the same batch finishes that decision instead of its own.
+PUBLISH names the tokens of all, and a later driver with the same batch finishes that decision instead of its own.
 Which broker that is was said by the first run of the sink, and every broker that has rows of it knows.
 """
 
@@ -35,7 +35,7 @@ __all__ = ["Known", "Published", "Sealed", "Sender", "SinkRun", "StageClient", "
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 _PAUSE_S, _PAUSE_MAX_S = 0.05, 2.0
-# A broker that is restarting or has a full disk may do it a moment later.
+# Answers of a broker that restarts or has a full disk: a later try may succeed.
 _PASSING = (ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLUSH_DISK_TIMEOUT)
 
 
@@ -47,7 +47,7 @@ class StagedLost(ClientError):
 class SinkRun:
     """Who writes: `sink` is what batches are counted for, `query` what it belongs to, `run` this start of it.
 
-    `reset` gives a sink that belongs to another query to this one. `once`: nobody will come again under this name.
+    `reset` gives a sink that belongs to another query to this one. `once`: no other job will use this name.
     """
 
     sink: str
@@ -76,8 +76,8 @@ class Sealed:
 
 @dataclass(frozen=True)
 class Known:
-    """What a broker knows of a sink: the batch published last, -1 for none; who decides, empty when nobody does yet; the
-    layout of the batches so far."""
+    """What a broker knows of a sink: the batch published last, -1 for none; the broker that decides, empty before the
+    first batch; the layout of the batches so far."""
 
     batch: int
     coordinator: str
@@ -359,7 +359,7 @@ class Stager:
         self._settle(part, self._inflight)
 
     def _settle(self, part: _BrokerPart, most: int) -> None:
-        """Send what is to be sent and take answers until at most so many chunks are unanswered."""
+        """Send what is to be sent and take answers until at most `most` chunks are unanswered."""
 
         def work() -> None:
             try:

@@ -32,7 +32,7 @@ cdef class Channel:
     @cython.locals(slots=Slots, source=Source, out=Outbox, got=cython.longlong, slot=cython.longlong, attempts=cython.longlong, dry=cython.bint)
     cdef long long _give(self, Consumer consumer, long long room, long long mono_ms) except -2
     @cython.locals(slot=cython.longlong, after=cython.longlong)
-    cdef long long _again(self) except -2
+    cdef long long _next_waiting(self) except -2
     cdef _finished(self, long long slot)
     @cython.locals(slot=cython.longlong)
     cdef long long _owned(self, Consumer consumer, long long message_id) noexcept
@@ -44,8 +44,8 @@ cdef class Channel:
     cpdef int touch(self, Consumer consumer, long long message_id, long long mono_ms) except -1
     @cython.locals(slot=cython.longlong)
     cpdef int reject(self, Consumer consumer, long long message_id) except -1
-    cdef _land(self, long long slot)
-    cdef _wait(self, long long slot)
+    cdef _end_flight(self, long long slot)
+    cdef _put_back(self, long long slot)
     @cython.locals(slots=Slots, slot=cython.longlong, count=cython.longlong, consumer=Consumer)
     cpdef long long tick(self, long long mono_ms) except -1
     cpdef long long due_ms(self) except -1

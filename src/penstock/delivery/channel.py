@@ -128,7 +128,7 @@ class Channel:
         self.removed = False
         self.timer_ms = 0  # when the owner looks at it next; 0: not at all
         self.taken = 0
-        self.origin = 0  # the keeper's: where counting messages begins
+        self.origin = 0  # where counting messages begins; the topic sets it
         self.in_flight_count = 0
         self.waiting_count = 0
         self.deferred_in_memory = 0
@@ -214,7 +214,7 @@ class Channel:
         while got < room:
             slot = -1
             if self.waiting_count > 0:
-                slot = self._again()
+                slot = self._next_waiting()
             if slot < 0:
                 if self.in_flight_count + self.waiting_count >= self.in_hand_max or not source.take():
                     dry = True
@@ -252,7 +252,7 @@ class Channel:
             return -1
         return got
 
-    def _again(self) -> int:
+    def _next_waiting(self) -> int:
         """The next message that comes again, if it is its turn, shown in the source; else -1."""
         while self.waiting:
             slot, after = self.waiting[0]
@@ -330,15 +330,15 @@ class Channel:
         self.requeue_count += 1
         consumer.requeue_count += 1
         consumer.in_flight -= 1
-        self._land(slot)
+        self._end_flight(slot)
         if delay_ms > 0:
             if self.owner.defer(self, slot, delay_ms):  # the schedule has it: this place in the stream is done
                 self.deferred_elsewhere += 1
                 self._moved(slot)
             else:
-                self._hold(slot, mono_ms + delay_ms)
+                self._defer_here(slot, mono_ms + delay_ms)
         else:
-            self._wait(slot)
+            self._put_back(slot)
         return 0
 
     def touch(self, consumer: Consumer, message_id: int, mono_ms: int) -> int:
@@ -364,19 +364,19 @@ class Channel:
         self._moved(slot)
         return words.DONE
 
-    def _land(self, slot: int) -> None:
+    def _end_flight(self, slot: int) -> None:
         """No longer in flight."""
         self.in_flight_count -= 1
         self.slots.untime(slot)
         self.slots.owner[slot] = -1
 
-    def _wait(self, slot: int) -> None:
+    def _put_back(self, slot: int) -> None:
         """Will be given again, behind at most BEHIND_MAX others."""
         self.slots.state[slot] = words.WAITING
         self.waiting.append((slot, self.taken + min(words.BEHIND_MAX, self.source.depth())))
         self.waiting_count += 1
 
-    def _hold(self, slot: int, due_ms: int) -> None:
+    def _defer_here(self, slot: int, due_ms: int) -> None:
         """Deferred in memory."""
         self.slots.state[slot] = words.DEFERRED
         self.slots.time(slot, due_ms)
@@ -387,7 +387,7 @@ class Channel:
         """A deferred message of a memory source, held there already."""
         slot = self.slots.add(message_id, place, 0, 0, words.DEFERRED)
         if slot >= 0:
-            self._hold(slot, due_ms)
+            self._defer_here(slot, due_ms)
 
     # -- time ----------------------------------------------------------------------------------------------------
 
@@ -404,11 +404,11 @@ class Channel:
                 consumer = self.by_number.get(slots.owner[slot])
                 if consumer is not None:
                     consumer.in_flight -= 1
-                self._land(slot)
+                self._end_flight(slot)
             else:
                 slots.untime(slot)
                 self.deferred_in_memory -= 1
-            self._wait(slot)
+            self._put_back(slot)
             count += 1
         return count
 

@@ -158,7 +158,7 @@ class SegmentFile:
         return length
 
     def seal(self, at: int, length: int, more: int) -> None:
-        """The record written at `at` counts from now on; `more` is bit 31 when its batch goes on."""
+        """The record written at `at` counts from now on; `more` is bit 31 when messages of the same batch follow."""
         crc = crc32(self.base, at, length, self.first + self.count)
         put32(self.sums, 32 + self.count * 8, at | more)
         put32(self.sums, 36 + self.count * 8, crc)

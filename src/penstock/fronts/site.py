@@ -3,8 +3,8 @@
     guard (Host, Origin) ─▶ route ─▶ handler(request) ─▶ Answer
 
 A handler returns an `Answer`, or raises Refused with nsqd's code as its message and the status as its `http`.
-Parameters come from the query string only. A page in somebody's browser may not ask: it has an Origin, or, when it
-reached us by a name that it made point here, a Host that is not ours.
+Parameters come from the query string only. A page in a browser may not ask: it has an Origin, or, when its owner made
+a name of theirs point here (DNS rebinding), a Host that is not ours.
 """
 
 from __future__ import annotations
@@ -154,7 +154,9 @@ class Site:
         return None
 
     def _is_ours(self, host: bytes) -> bool:
-        """An address is no name that somebody could make point here."""
+        """Whether a Host header names this server. An address always may: DNS rebinding, where somebody's own name is made
+        to point here, needs a name.
+        """
         name = host.decode("latin-1").lower()
         name = name.partition("]")[0].lstrip("[") if name.startswith("[") else name.partition(":")[0]
         try:

@@ -26,7 +26,7 @@ class Lookup(LogState):
     """A log's state with the ways to find records in it."""
 
     def positions(self, physical: int, count: int) -> list[int]:
-        """Where each of so many records begins that lie together from physical on."""
+        """The positions of `count` records that follow each other from `physical` on."""
         found = []
         for _ in range(count):
             found.append(physical)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Delivery, Reader, Side
+from penstock.broker.nsq.deferral import Deferral
 
 
 class Killed(BaseException):
@@ -98,4 +99,14 @@ def test_a_kill_on_the_way_neither_loses_nor_doubles(
         channel.check()
     side.reopen(False)
     assert all_that_comes(side, b"a") == all_that_comes(side, b"b") == []
+    side.close()
+
+
+def test_who_waits_for_a_copy_is_told_when_it_is_durable(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    deferral: Deferral = side.keeper.deferral
+    told: list[int] = []
+    deferral.when_copied(77, lambda: told.append(77))
+    side.turn()
+    assert told == [77]  # nothing is on its way under this number
     side.close()

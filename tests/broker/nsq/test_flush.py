@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Quick, Side
+from penstock.broker.nsq.flush import FLUSH_WINDOW_MS, GroupFlush
 from penstock.errors import StoreError
 from penstock.log.durability import run_now
 
@@ -101,4 +102,18 @@ def test_a_deleted_topic_is_not_flushed(tmp_path: Path, level: str) -> None:
     side.turn(1_000)
     assert side.keeper.healthy
     assert not (tmp_path / "queues" / "t").exists() or not list((tmp_path / "queues" / "t").iterdir())
+    side.close()
+
+
+def test_level_os_acknowledges_no_more_when_a_byte_is_unflushed_too_long(tmp_path: Path) -> None:
+    side = Side(tmp_path, level="os")
+    flush: GroupFlush = side.keeper.flush
+    side.keeper.publish(side.keeper.topic(b"t"), [b"x"])
+    for ms, blocked in ((0, False), (FLUSH_WINDOW_MS + 1, True)):
+        side.clock.advance(ms)
+        side.broker.update_time()
+        side.keeper.end_turn()
+        assert flush.blocked() is blocked
+    side.turn()
+    assert not flush.blocked()
     side.close()

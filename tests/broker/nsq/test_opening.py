@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Reader, Side
+from penstock.broker.nsq.opening import Opening
 
 LEFT = Path(__file__).parents[2] / "vectors" / "diskqueue" / "nsqd"
 
@@ -75,4 +76,11 @@ def test_a_table_that_cannot_be_read_costs_no_message(tmp_path: Path, damage: st
     side.reopen(clean=True)
     assert list(side.keeper.topics[b"t"].channels) == [b"c"]
     assert bool(list(tmp_path.glob("lost+found/nsqd.dat.*"))) == (damage != "gone")
+    side.close()
+
+
+def test_an_empty_folder_has_no_topics(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    Opening(side.broker.core, side.keeper.registry, side.keeper.claims).load()
+    assert side.keeper.all() == []
     side.close()

@@ -10,6 +10,7 @@ import pytest
 
 from broker.queueside import Quick, Reader, Side
 from penstock.broker.nsq.folder import file_name
+from penstock.broker.nsq.queueing import TICK_AT_LEAST_MS, Queueing
 from penstock.broker.retry import dead_letter_name
 from penstock.errors import Refused, StoreError
 
@@ -198,4 +199,12 @@ def test_a_deleted_topic_keeps_no_file_open(tmp_path: Path) -> None:
     assert gone() == []
     assert not len(side.keeper.claims)
     side.turn(120_000)  # and the timers of then find nobody
+    side.close()
+
+
+def test_an_idle_side_is_looked_at_now_and_then(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    queueing: Queueing = side.broker.queueing
+    assert queueing.tick() <= side.broker.mono_ms + TICK_AT_LEAST_MS
+    assert (queueing.healthy, queueing.error, queueing.flush_wanted) == (True, "", False)
     side.close()

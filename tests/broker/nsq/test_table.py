@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Reader, Side
+from penstock.broker.nsq.table import RETRY_MS
 from penstock.disk.files import Files
 from penstock.disk.nsqdata import TopicEntry, read_nsqd_dat
 from penstock.errors import DiskFull, Refused
@@ -149,7 +150,7 @@ def test_a_table_that_was_not_written_is_written_whole_later(tmp_path: Path, mon
     here.turn()
     assert "b" not in [channel.name for channel in stored(here)["t"].channels]
     monkeypatch.undo()
-    here.turn(2_000)
+    here.turn(RETRY_MS)
     assert stored(here) == anew(here)
     assert [channel.name for channel in stored(here)["t"].channels] == ["a", "b"]
     here.close()

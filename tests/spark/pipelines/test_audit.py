@@ -8,17 +8,15 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from spark_logs import fill_store, write_log
+from spark_logs import copy, files, flip, write_log
 from spark_records import Record
 
 from penstock.errors import ConfigError
 from penstock.log.verify import inspect
-from penstock.spark.kernel import batches, numpydecode
 from penstock.spark.log import derive
 from penstock.spark.pipelines import audit, parallel, reindex
 
@@ -27,29 +25,10 @@ FAULTS = int(os.environ.get("PENSTOCK_FAULTS", "25"))  # of each kind
 
 
 @pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fill_store(tmp_path_factory.mktemp("audit") / "store", 350)
-
-
-@pytest.fixture(scope="module")
 def messages(good: Path) -> list[dict[str, object]]:
     """Every record of the good store, as the store's own inspection shows it."""
     paths = sorted((good / "commitlog").iterdir())
     return [piece for path in paths for piece in inspect(path) if piece["kind"] == "record"]
-
-
-def copy(good: Path, to: Path) -> Path:
-    shutil.rmtree(to, ignore_errors=True)
-    shutil.copytree(good, to)
-    return to
-
-
-def flip(path: Path, at: int, bit: int) -> None:
-    with open(path, "r+b") as file:
-        file.seek(at)
-        (byte,) = file.read(1)
-        file.seek(at)
-        file.write(bytes([byte ^ 1 << bit]))
 
 
 def names(result: audit.AuditResult, message: dict[str, object]) -> bool:
@@ -167,68 +146,6 @@ def test_orphans_in_queues_and_index(good: Path, tmp_path: Path) -> None:
         assert any(path.name in one.file and str(n) in one.why for one in result.findings), result.findings
 
 
-@pytest.mark.parametrize("kernel", ["decode", "numpydecode"])
-def test_reindex_makes_the_files_of_the_broker(
-    good: Path, tmp_path: Path, kernel: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if kernel == "numpydecode":
-        monkeypatch.setattr(batches, "kernel", numpydecode)
-    for split_bytes in (1 << 30, 5000):
-        to = tmp_path / str(split_bytes)
-        result = reindex.run(None, good, to=to, split_bytes=split_bytes)
-        assert (result.records, result.entries, result.keys) == (350, 350, 700)
-        assert files(to / "consumequeue") == files(good / "consumequeue")
-        assert list(files(to / "index").values()) == list(files(good / "index").values())
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
-def test_a_damaged_store_is_mended_by_reindex_and_opens(good: Path, tmp_path: Path) -> None:
-    from store_parts import bodies, make
-
-    store = copy(good, tmp_path / "s")
-    for path in (store / "consumequeue").rglob("*"):
-        if path.is_file():
-            path.write_bytes(random.Random(5).randbytes(path.stat().st_size))
-    assert not audit.run(None, store).ok
-    assert 330 < reindex.run(None, store, dry_run=True).records < 370
-    assert not (store / "reindex").exists()
-    assert reindex.run(None, store, swap=True).swapped
-    assert audit.run(None, store).ok
-    assert (store / "lost+found").is_dir()
-    opened = make(store)
-    opened.open()
-    assert len(bodies(opened, b"rare")) == 39
-    with pytest.raises(Exception, match="in use"):
-        reindex.run(None, store, swap=True)
-    opened.close()
-
-
-def test_a_killed_reindex_goes_on(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(reindex, "_write_queues", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            reindex.run(None, good, to=tmp_path, split_bytes=5000)
-    parts = sorted((tmp_path / ".parts").iterdir())
-    parts[3].unlink()
-    result = reindex.run(None, good, to=tmp_path, split_bytes=5000)
-    assert (result.resumed, result.records) == (len(parts) - 1, 350)
-    assert files(tmp_path / "consumequeue") == files(good / "consumequeue")
-    assert not (tmp_path / ".parts").exists()
-
-
-def test_holes_are_fillers_and_the_newest_of_doubles_counts(tmp_path: Path) -> None:
-    made = [Record(n, b"b") for n in (3, 4, 7, 4)]
-    write_log(tmp_path, made)
-    reindex.run(None, tmp_path, to=tmp_path / "new")
-    entries = np.fromfile(next((tmp_path / "new" / "consumequeue").rglob("0*0")), derive.ENTRY)
-    size = len(replace(made[0]).encode())
-    assert entries["size"][:9].tolist() == [derive.FILLER_SIZE] * 3 + [size] * 2 + [derive.FILLER_SIZE] * 2 + [size, 0]
-    assert int(entries["physical"][4]) == 3 * size
-
-
 def test_no_store_is_an_error(tmp_path: Path) -> None:
     for job in (audit.run, reindex.run):
         with pytest.raises(ConfigError, match="no store folder"):
@@ -275,13 +192,16 @@ def test_a_store_that_is_written_to_has_no_fault(tmp_path: Path, kept_ms: int) -
         assert writer.stdin
         assert writer.stdout
         assert writer.stdout.readline() == "ready\n"
-        seen, until = [], time.monotonic() + LOAD_S
-        while time.monotonic() < until or not seen:
+        seen: list[audit.AuditResult] = []
+        until, deadline = time.monotonic() + LOAD_S, time.monotonic() + 120
+        while time.monotonic() < until or not any(
+            one.records for one in seen
+        ):  # retention may be faster than one of them
+            assert time.monotonic() < deadline
             if any((folder / "commitlog").glob("[0-9]*")):
                 seen.append(audit.run(None, folder, split_bytes=300_000))
                 assert [one for one in seen[-1].findings if one.level != "note"] == []
         written = int(writer.communicate("stop")[0])
-    assert seen[-1].records > 0
     last = audit.run(None, folder)
     assert last.findings == []
     assert last.records <= written if kept_ms else last.records == written

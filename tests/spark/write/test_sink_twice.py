@@ -64,7 +64,7 @@ def breaking(
                 yield batch.slice(0, behind - seen)
                 deadline = time.monotonic() + 60
                 while when is not None and not when() and time.monotonic() < deadline:
-                    time.sleep(0.05)
+                    time.sleep(0.02)
                 raise ValueError("the task breaks here")
             seen += batch.num_rows
             yield batch
@@ -248,7 +248,7 @@ def test_two_drivers_on_one_checkpoint(spark: Any, registry: str, publish: Calla
         while not (folder / "held-before").exists():
             assert first.poll() is None, (tmp_path / "child.log").read_text()
             assert time.monotonic() < deadline
-            time.sleep(0.05)
+            time.sleep(0.02)
         assert numbers(registry, "two-drivers-on") == []
         pass_on(spark, registry, "two-drivers", "two-drivers-on", checkpoint).awaitTermination()
         assert numbers(registry, "two-drivers-on") == list(range(150))

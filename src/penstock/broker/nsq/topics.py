@@ -107,7 +107,7 @@ class Topic:
         raise NotImplementedError
 
     def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
-        """One message; `more`: its batch goes on. Returns 0."""
+        """One message; `more` says that messages of the same batch follow. Returns 0."""
         if cython.compiled:
             data: bytes = body[at : at + length]
         else:

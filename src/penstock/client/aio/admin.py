@@ -71,7 +71,7 @@ class Admin(QueueAdmin):
         return sorted(t for t in every if t not in hidden and not t.startswith((RETRY_PREFIX, DLQ_PREFIX)))
 
     async def route(self, topic: str) -> Route:
-        """Where a topic of either kind lives. NoRoute when nobody serves it."""
+        """Where a topic of either kind lives. NoRoute when no broker serves it."""
         return await self._cluster.route(topic, fresh=True, kind="any")
 
     async def create_topic(

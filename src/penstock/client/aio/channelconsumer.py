@@ -46,7 +46,7 @@ class ChannelConsumer:
             await reader.close()
 
     async def quiet(self) -> None:
-        """Receive nothing more; what nobody works on goes back to the brokers."""
+        """Receive nothing more; messages that no listener has begun go back to the brokers."""
         self._closing = True
         await asyncio.gather(*(reader.quiet() for reader in self.readers.values()))
 

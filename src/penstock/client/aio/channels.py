@@ -35,7 +35,7 @@ CLOSE_S = 2.0
 Spawn = Callable[[Coroutine[object, None, None]], "asyncio.Task[None]"]
 
 
-class Held:
+class InFlight:
     """A message in flight to this client (a `Hand`)."""
 
     __slots__ = ("_reader", "connection", "keep_until_s", "message_id", "settled", "touched_s")
@@ -82,7 +82,7 @@ class ChannelReader:
         self,
         topic: str,
         settings: ConsumerSettings,
-        hand_out: Callable[[Held, ReceivedMessage], None],
+        hand_out: Callable[[InFlight, ReceivedMessage], None],
         spawn: Spawn,
         outages: Outages,
     ) -> None:
@@ -98,11 +98,11 @@ class ChannelReader:
         self._addresses: dict[str, str] = {}
         self._connections: dict[str, NsqConnection] = {}
         self._ready: dict[str, int] = {}
-        self._held: set[Held] = set()
+        self._in_flight: set[InFlight] = set()
         self._turn = 0
         self._joined = asyncio.Event()
         self._closing = False
-        self._keeper = spawn(self._keep())
+        self._toucher = spawn(self._keep())
 
     def follow(self, brokers: Mapping[str, str]) -> None:
         """Read the channel at these brokers (name to address), and no others."""
@@ -142,7 +142,7 @@ class ChannelReader:
             pause_s = min(2 * pause_s, RECONNECT_MAX_S)
 
     def _lost(self, broker: str, connection: NsqConnection) -> None:
-        self._held = {held for held in self._held if held.connection is not connection}
+        self._in_flight = {hand for hand in self._in_flight if hand.connection is not connection}
         self._ready.pop(broker, None)
         if self._connections.pop(broker, None) is not None and not self._closing:
             self._share()
@@ -172,29 +172,29 @@ class ChannelReader:
             broker=broker,
             nsq_id=arrived.id,
         )
-        held = Held(self, connection, arrived.id, asyncio.get_running_loop().time())
-        self._held.add(held)
-        self._hand_out(held, message)
+        hand = InFlight(self, connection, arrived.id, asyncio.get_running_loop().time())
+        self._in_flight.add(hand)
+        self._hand_out(hand, message)
 
-    def settle(self, held: Held, message: ReceivedMessage, outcome: Outcome) -> None:
+    def settle(self, hand: InFlight, message: ReceivedMessage, outcome: Outcome) -> None:
         """Tell the broker what became of a message."""
-        if held.gone:
-            log.warning("channel %s: the connection of %s was lost: it comes again", self.channel, held.message_id)
+        if hand.gone:
+            log.warning("channel %s: the connection of %s was lost: it comes again", self.channel, hand.message_id)
             return
-        held.close()
-        self._held.discard(held)
+        hand.close()
+        self._in_flight.discard(hand)
         if outcome is None:
-            held.connection.send(nsqframes.finish(held.message_id))
+            hand.connection.send(nsqframes.finish(hand.message_id))
             return
         spent = not isinstance(outcome, Reject) and message.attempts >= self._attempts_max
         if spent or isinstance(outcome, Reject):
             why = f"{message.attempts} attempts" if spent else getattr(outcome, "reason", "")
-            log.warning("channel %s rejects %s of %s: %s", self.channel, held.message_id, self.topic, why)
-            held.connection.send(nsqframes.reject(held.message_id))
+            log.warning("channel %s rejects %s of %s: %s", self.channel, hand.message_id, self.topic, why)
+            hand.connection.send(nsqframes.reject(hand.message_id))
             return
         delay_s = getattr(outcome, "delay", None)
         delay_s = ladder_s(message.attempts) if delay_s is None else delay_s
-        held.connection.send(nsqframes.requeue(held.message_id, round(delay_s * 1000)))
+        hand.connection.send(nsqframes.requeue(hand.message_id, round(delay_s * 1000)))
 
     async def _keep(self) -> None:
         """Touch what must not time out; give other brokers their turn."""
@@ -207,9 +207,9 @@ class ChannelReader:
                 async with asyncio.timeout(min([TURN_S, *(timeout_s / 5 for timeout_s in timeouts)])):
                     await self._joined.wait()
             now_s = loop.time()
-            for held in self._held:
-                if held.keep_until_s > now_s and now_s - held.touched_s > held.connection.msg_timeout_s / 3:
-                    held.touch(now_s)
+            for hand in self._in_flight:
+                if hand.keep_until_s > now_s and now_s - hand.touched_s > hand.connection.msg_timeout_s / 3:
+                    hand.touch(now_s)
             if now_s >= turn_s and len(self._connections) > self._in_flight_max:
                 turn_s = now_s + TURN_S
                 self._turn += self._in_flight_max
@@ -218,10 +218,10 @@ class ChannelReader:
     # -- leaving
 
     async def quiet(self) -> None:
-        """Get nothing more; what nobody works on goes back at once."""
+        """Get nothing more; messages that no listener has begun go back at once."""
         self._closing = True
         await asyncio.gather(*(self._say_goodbye(connection) for connection in self._connections.values()))
-        self._give_back(lambda held: held.keep_until_s == float("inf"))
+        self._give_back(lambda hand: hand.keep_until_s == float("inf"))
 
     @staticmethod
     async def _say_goodbye(connection: NsqConnection) -> None:
@@ -230,17 +230,17 @@ class ChannelReader:
         except ClientError as error:
             log.info("%s was not told goodbye: %s", connection.address, error)
 
-    def _give_back(self, which: Callable[[Held], bool]) -> None:
-        for held in [held for held in self._held if which(held) and not held.gone]:
-            held.close()
-            self._held.discard(held)
-            held.connection.send(nsqframes.requeue(held.message_id, 0))
+    def _give_back(self, which: Callable[[InFlight], bool]) -> None:
+        for hand in [hand for hand in self._in_flight if which(hand) and not hand.gone]:
+            hand.close()
+            self._in_flight.discard(hand)
+            hand.connection.send(nsqframes.requeue(hand.message_id, 0))
 
     async def close(self) -> None:
         """Give back what is still in flight, and let the connections go."""
         self._closing = True
-        self._give_back(lambda held: True)
-        self._keeper.cancel()
+        self._give_back(lambda hand: True)
+        self._toucher.cancel()
         for task in self._tasks.values():
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)

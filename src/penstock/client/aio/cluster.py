@@ -145,7 +145,7 @@ class Cluster:
         """The answer to a request. BrokerRefused when its code is not one of `results`."""
         return checked(await self.call(address, command, timeout_s), results)
 
-    async def _hold(self, conversation: Conversation[T]) -> T:
+    async def _converse(self, conversation: Conversation[T]) -> T:
         """Make the calls of a conversation; its result."""
         try:
             call = next(conversation)
@@ -165,7 +165,7 @@ class Cluster:
     ) -> RemotingCommand:
         """The answer of the master of a queue's broker; after a lost connection once more with a fresh route."""
         await self.route(queue.topic)
-        return await self._hold(self._directory.ask_queue(queue, command, results))
+        return await self._converse(self._directory.ask_queue(queue, command, results))
 
     async def address(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> str:
         """The address to read a queue at. NoRoute when its broker is away."""
@@ -174,7 +174,7 @@ class Cluster:
 
     async def ask_registry(self, command: RemotingCommand, results: tuple[int, ...] = OK) -> RemotingCommand:
         """The answer of the first name server that answers; it is asked first from then on."""
-        return await self._hold(self._directory.ask_registry(command, results))
+        return await self._converse(self._directory.ask_registry(command, results))
 
     async def _first_registry(self) -> Connection:
         lost: ClientError | None = None
@@ -195,20 +195,20 @@ class Cluster:
         return self._directory.routes
 
     async def route(self, topic: str, *, fresh: bool = False, kind: Literal["log", "any", "queue"] = "log") -> Route:
-        """Where a topic lives, known or asked for. NoRoute when nobody serves it.
+        """Where a topic lives, known or asked for. NoRoute when no broker serves it.
 
         ClientError for a queue topic where `kind` is "log"; "queue" is also answered for a topic yet to be made.
         """
         route = self.routes.get(topic)
         if route is None or fresh:
-            route = await self._hold(self._directory.find_route(topic, "queue" if kind == "queue" else None))
+            route = await self._converse(self._directory.find_route(topic, "queue" if kind == "queue" else None))
         if kind == "log" and route.kind == "queue":
             raise ClientError(f"{topic!r} is a queue topic, which has no offsets: read it with a PushConsumer")
         return route
 
     async def refresh(self, topic: str) -> None:
         """Ask for a route again; while no name server answers the old one stays."""
-        await self._hold(self._directory.refresh_route(topic))
+        await self._converse(self._directory.refresh_route(topic))
 
     def _route_learned(self, topic: str, error: ClientError | WireError | None) -> None:
         """Note who is away: the registry, or the brokers of a topic."""

@@ -17,7 +17,7 @@ class Hand(Protocol):
         """Nobody waits for this message's end any more: it comes again."""
 
     def begin(self, for_s: float | None) -> None:
-        """Work on it begins: by a listener, for at most so long, or (None) by whoever iterates."""
+        """A listener begins to work on it, for at most `for_s`; None: the iteration has it."""
 
     async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
         """What became of it."""
@@ -61,7 +61,7 @@ class Delivery:
         return self._hand.gone
 
     def begin(self, for_s: float | None) -> None:
-        """The consumer hands it to a listener, for at most so long, or (None) to whoever iterates."""
+        """The consumer hands it to a listener, for at most `for_s`, or (None) to the iteration."""
         self._hand.begin(for_s)
 
     async def ack(self) -> None:

@@ -1,4 +1,4 @@
-"""Received messages on their way to whoever works on them: the listeners, or the `async for` of the consumer."""
+"""Received messages are handed to a listener, or to the `async for` over the consumer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Dispatcher:
         self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
 
     def offer(self, hand: Hand, message: ReceivedMessage) -> None:
-        """Give a message to a listener as soon as one is free, or to whoever iterates."""
+        """Give a message to a listener as soon as one is free, or to the iteration."""
         offered = self._ready if self.listeners.take(message.topic) else self._deliveries
         offered.put_nowait(Delivery(hand, message))
 

@@ -150,7 +150,7 @@ class LogConsumer:
             await self.drop(queue)
 
     def interrupt(self, subscription: Subscription) -> list[Assigned]:
-        """Stop pulling what is read of a topic that is subscribed to anew; `go_on` with these queues afterwards."""
+        """Stop pulling the queues of a topic whose subscription changes; `go_on` with them afterwards."""
         again = [assigned for queue, assigned in self.assigned.items() if queue.topic == subscription.topic]
         for assigned in again:
             assigned.resubscribe(subscription)

@@ -62,7 +62,7 @@ class Membership:
             self.rebalance_soon()
 
     def rebalance_soon(self) -> None:
-        """Share the queues out anew, in the background."""
+        """Share the queues out again, in the background."""
         self._rebalance_wanted.set()
 
     def subscribe(self, topic: str, expression: str = "*", kind: Literal["TAG", "SQL92"] = "TAG") -> Subscription:

@@ -197,4 +197,4 @@ class NsqConnection(asyncio.Protocol):
         for future in waiting:
             if not future.done():
                 future.set_exception(ConnectionLost(f"the connection to {self.address} broke: {error or 'closed'}"))
-                future.exception()  # whoever stopped waiting must not be warned about
+                future.exception()  # its caller stopped waiting: asyncio must not warn

@@ -6,7 +6,7 @@ import asyncio
 import os
 
 WINDOW = 32
-"""A broker remembers so many numbers: the oldest send without an answer is never further back than that."""
+"""How many numbers a broker remembers: the oldest send without an answer is never further back."""
 
 
 class Numbers:

@@ -137,7 +137,7 @@ class Producer:
         return queues
 
     async def _route(self, topic: str) -> Route:
-        """The topic's route; for a topic that does not exist yet, for a moment, the one it will have."""
+        """The topic's route; for a topic that does not exist yet the one it will have, kept for a short time."""
         if self._nsqd:
             if topic not in self._cluster.routes:
                 self._cluster.routes[topic] = Route(topic, {}, (), nsq=self._nsqd)
@@ -319,7 +319,7 @@ class Producer:
                         raise
                     log.info("send %d to %s: %s", number, to, error)
                 await asyncio.sleep(pause)
-                if pause > 2 * BUSY_WAIT_S:  # more than a moment: perhaps the broker is another one now
+                if pause > 2 * BUSY_WAIT_S:  # after a long pause another broker may serve the queue
                     await self._cluster.refresh(message.topic)
                 pause = min(2 * pause, 1.0)
         finally:

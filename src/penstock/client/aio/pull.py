@@ -50,7 +50,7 @@ class _Position:
         self.paused = paused
 
     def take(self, max_count: int) -> list[ReceivedMessage]:
-        """At most so many of the messages that are ready."""
+        """At most `max_count` of the messages that are ready."""
         taken, self.ready = self.ready[:max_count], self.ready[max_count:]
         return taken
 

@@ -50,7 +50,7 @@ class Command(NamedTuple):
 class NsqSession(NsqConnection):  # type: ignore[misc]
     """One client."""
 
-    beats = True  # it looks after silent peers itself
+    beats = True  # it sends heartbeats and closes silent peers itself: `net` does not
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """What a broker derives from its commit log, computed again from pieces of it: consume-queue entries and index keys.
 
 A table per window, one row per record in the order of the log (numpy arrays); `audit` compares it with the files
-beside the log, `reindex` writes those files anew. Rules as in `log/store.py`: halves and rollbacks of transactions stand in no
-consume queue, rollbacks in no index; entries of delayed messages carry the moment of delivery in place of the tags code.
+beside the log, `reindex` writes those files again. Rules as in `log/store.py`: halves and rollbacks of transactions stand in no
+consume queue, rollbacks in no index; entries of delayed messages carry the due time in place of the tags code.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ def _begun(path: Path) -> bool:
 
 
 def durable_end(store: Path) -> int | None:
-    """The physical offset below which a store of ours says all is durable; None where there is no such word."""
+    """The position below which our store has said that its log is durable; None where it has not said so."""
     mark, counts = last_mark(store)
     return mark.durable if mark is not None and counts else None
 

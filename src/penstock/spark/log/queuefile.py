@@ -35,9 +35,9 @@ class QueueFiles:
         return self.held[number]
 
     def disagree(self, w: LogWindow, mine: Longs) -> Longs:
-        """Which of these records the queue has another entry for; where it has none (deleted, not yet made) is no word.
+        """Which of these records the queue has another entry for; an offset without an entry (deleted, not yet made) is not one.
 
-        An entry of a delayed message says a moment, which depends on the broker's settings: any that is not past will do.
+        An entry of a delayed message carries its due time, which depends on the broker's settings: any that is not past fits.
         """
         offsets, physical, sizes, codes = w.offset[mine], w.physical[mine], w.size[mine], w.code[mine]
         late, tags, stored = w.late[mine], w.tag[mine], w.stored[mine]

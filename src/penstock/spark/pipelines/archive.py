@@ -152,7 +152,9 @@ def _plan(state: manifest.Manifest, options: SourceOptions, file_records: int) -
             planning.lost(options, f"offsets {start} to {min(oldest, end)} of {queue} were never archived and are gone")
             start = oldest
         if start > end:
-            planning.lost(options, f"{queue} ends at {end}, archived is up to {start}: the topic was made anew")
+            planning.lost(
+                options, f"{queue} ends at {end}, archived is up to {start}: the topic was deleted and created again"
+            )
         elif start < end:
             sample = cluster.fetch(queue, start, max_bytes=64 << 10, max_count=32)
             mean = max(len(sample.records) // max(sample.next_offset - start, 1), 91)

@@ -8,7 +8,7 @@
 
     damage   bytes of the truth that cannot be right: a message is lost or changed
     derived  a consume queue or index that does not fit the log: `reindex`, or the broker's next start, mends it
-    note     worth knowing, and no fault: offsets the broker gave up after a crash, a topic made anew
+    note     worth knowing, and no fault: offsets the broker gave up after a crash, a topic created again
 
 A changed bit outside a body is found only where whole-record sums are (stores of ours; RocketMQ has body sums alone), or where it
 breaks a length, a place, an offset or an entry. Nothing is written, no lock is taken.

@@ -153,7 +153,7 @@ class Judge:
                     MessageFinding(
                         "note",
                         "",
-                        "the topic was made anew",
+                        "the topic was deleted and created again",
                         topic=topic,
                         queue=queue,
                         offset=0,

@@ -114,7 +114,7 @@ def notes_of(folder: Path) -> Path:
         beside.mkdir(exist_ok=True)
         if beside.stat().st_dev == folder.stat().st_dev and os.access(beside, os.W_OK):
             return beside
-    except OSError:  # nobody may write there
+    except OSError:  # the folder is not writable
         pass
     inside = folder / "_penstock"
     inside.mkdir(exist_ok=True)

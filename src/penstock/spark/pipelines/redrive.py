@@ -111,7 +111,7 @@ def _check_there(registry: str, group: str) -> None:
 
 
 def default_state() -> Path:
-    """Where notes are kept when nobody says so."""
+    """Where notes are kept by default."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state") / "penstock" / "redrive"
 
 

@@ -1,4 +1,4 @@
-"""Consume queues and key index made anew from the commit log alone.
+"""Consume queues and key index, derived again from the commit log alone.
 
     tasks    walk one piece of the log each and keep its entries and keys in <to>/.parts/<piece>.npz
     driver   lays each queue's entries into files of the store's size, holes as fillers, as the broker does; puts the

@@ -194,7 +194,7 @@ def _send(frame: DataFrame, registry: str, job: str, rate: int) -> None:
 
 
 class _Throttle:
-    """Lets batches through at so many rows a second."""
+    """Lets batches through at a rate, in rows a second."""
 
     def __init__(self, rate: int) -> None:
         self.rate = rate

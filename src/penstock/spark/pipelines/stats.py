@@ -289,7 +289,7 @@ def _groups(table: pa.Table, keys: list[str]) -> Iterator[tuple[tuple[Any, ...],
 
 
 def quantile(values: list[tuple[int, int]], percent: int) -> int:
-    """The smallest value that at least so many percent of all do not exceed (nearest rank)."""
+    """The percentile by nearest rank: the smallest value that at least this share of all values does not exceed."""
     rank, seen = -(-sum(n for _, n in values) * percent // 100), 0
     for value, n in values:
         seen += n

@@ -162,7 +162,7 @@ def _name(queue: MessageQueue) -> str:
 
 
 def groups(files: Sequence[Range], most: int) -> list[list[Range]]:
-    """Neighbouring files, without a gap between them, that make one of at most so many offsets: two at least."""
+    """Neighbouring files, without a gap between them, that make one of at most `most` offsets: two at least."""
     found: list[list[Range]] = []
     held: list[Range] = []
     for r in sorted(files):
@@ -177,8 +177,8 @@ def groups(files: Sequence[Range], most: int) -> list[list[Range]]:
 def compact(folder: Path, topic: str, most: int) -> tuple[int, int]:
     """Join small neighbouring files of a topic's Parquet archive: (files before, files they became).
 
-    The joined file gets its name only when it is whole, then the small ones go. A kill between leaves both; whoever
-    archives or compacts next removes those that another file holds. In that moment a reader of the bare folder sees rows
+    The joined file gets its name only when it is whole, then the small ones go. A kill between leaves both; the next
+    archive or compaction removes those that another file holds. Until then a reader of the bare folder sees rows
     twice; readers of a Delta table never do (its own compaction is used, in one transaction).
     """
     _refuse_listed(folder, topic)

@@ -88,7 +88,7 @@ class Segments:
         return np.frombuffer(raw[: len(raw) - len(raw) % ENTRY.itemsize], ENTRY)
 
     def _forget_replaced(self) -> None:
-        """Let go of segments in whose place others stand: the folder was made anew. Those that retention took stay."""
+        """Close segments that other files have replaced: the folder was created again. Those that retention took stay open."""
         for base, (descriptor, _) in list(self._open.items()):
             try:
                 there = os.stat(self.folder / "commitlog" / f"{base:020d}").st_ino

@@ -284,7 +284,7 @@ def _fetch(cluster: LogReader, options: SourceOptions, wanted: Range, at: int, t
 
 
 class _NotYet(ClientError):
-    """The broker holds the offset but does not serve it, as for a moment after its restart."""
+    """The broker has the offset but does not serve it yet, as for some seconds after its restart."""
 
     retryable = True
 
@@ -438,7 +438,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.batch_ms = 0  # monotonic time of the last batch
 
     def initialOffset(self) -> Json:
-        """No positions at all. Spark asks this anew in each plan until a batch is committed, after a restart, too.
+        """No positions at all. Spark asks this again in each plan until a batch is committed, after a restart, too.
 
         Where the query begins is asked once, and travels in the end offset of its first micro-batch.
         """

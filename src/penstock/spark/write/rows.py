@@ -268,7 +268,7 @@ def _piece(queue: MessageQueue, delayed: bool, sys_flag: int, born_ms: int, coun
 
 
 def _cut(rows: Longs, sizes: Longs, most: int) -> Iterator[Longs]:
-    """Parts of the rows, each of at most so many bytes, or one row."""
+    """Parts of the rows, each within the limit of bytes, or one row."""
     ends = np.cumsum(sizes)
     if len(rows) and ends[-1] <= most:
         yield rows

@@ -177,7 +177,7 @@ class BatchWriter(DataSourceArrowWriter):
         commit(self.options, messages, 0)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """The job is over, and with it whatever its tasks have staged; those that were killed tell nobody of theirs."""
+        """The job has failed: the brokers drop all rows of its run, for a task that was killed could not name its own."""
         if self.options.commit_mode == "batch":
             client_of(self.options).drop_all(self.run)
 
@@ -196,7 +196,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         run = context.getLocalProperty("spark.jobGroup.id")
         if not (query and run and batch and batch.isdigit()):
             raise PenstockError("Spark does not say which query, run and batch this task belongs to")
-        # A sink that a query has by itself is nobody else's: only a named one can be taken over.
+        # Only a sink with a name of its own can be taken over: another's unnamed sink is never met.
         sink = SinkRun(self.options.sink_id or query, query, run, reset=self.options.sink_reset)
         return write(self.options, sink, int(batch), context.partitionId(), iterator)
 

@@ -1,0 +1,62 @@
+"""A broker as a whole: opened, ticking, closed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.queueside import Quick, Side
+from penstock.broker.broker import Broker
+from penstock.errors import DiskFull, Locked
+
+
+def test_what_a_start_found(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    assert side.broker.topics.get(b"TBW102") is not None
+    side.broker.close(True)
+    again = Broker(side.config, clock=side.clock, files=side.files)
+    assert again.open().clean
+    again.close(False)
+    once_more = Broker(side.config, clock=side.clock, files=side.files)
+    found = once_more.open()
+    assert (found.clean, found.power_cut) == (False, False)
+    once_more.close()
+
+
+def test_one_broker_a_folder(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    with pytest.raises(Locked):
+        Broker(side.config, clock=side.clock).open()
+    side.close()
+
+
+def test_the_next_moment_is_never_missed(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    side.turn()
+    idle = side.broker.tick()
+    assert idle > side.broker.mono_ms
+    side.keeper.publish(side.keeper.topic(b"t"), [b"x"], 300)
+    assert side.broker.next_due_ms() <= side.broker.mono_ms + 300 < idle
+    side.close()
+
+
+def test_a_full_disk_at_the_first_start_says_what_to_do(tmp_path: Path) -> None:
+    class Full(Quick):
+        def allocate(self, fd: int, at: int, length: int) -> None:
+            raise DiskFull("no space left")
+
+        def write(self, fd: int, at: int, data: bytes) -> None:
+            raise DiskFull("no space left")
+
+    with pytest.raises(DiskFull, match="free at least 8 MiB"):
+        Side(tmp_path, files=Full())
+
+
+def test_young_is_what_lies_in_memory_still(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    topic = side.broker.topics.create(b"T", 1, 1)
+    assert side.broker.young(topic.queues[0])
+    assert side.broker.is_system_topic("TBW102")
+    assert not side.broker.is_system_topic("T")
+    side.close()

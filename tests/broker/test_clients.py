@@ -1,0 +1,47 @@
+"""Clients and queue locks, without sockets."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.broker.clients import EXPIRY_MS, LOCK_MS, ClientTable, Member, QueueLocks, Subscription
+
+
+def member(client_id: str, peer: Any, heard_ms: int = 0) -> Member:
+    return Member(client_id, peer, "JAVA", 409, heard_ms)
+
+
+def test_clients_come_and_go() -> None:
+    clients, here, there = ClientTable(), SimpleNamespace(remote="a"), SimpleNamespace(remote="b")
+    subs = {"T": Subscription("T")}
+    assert clients.consumer_heard("g", member("1", here), {}, subs)
+    assert not clients.consumer_heard("g", member("1", here), {}, subs)
+    assert clients.consumer_heard("g", member("2", there), {}, subs)
+    newer = {"T": Subscription("T", "A", version=2, codes=[65], tags=["A"])}
+    assert clients.consumer_heard("g", member("2", there), {}, newer)
+    assert not clients.consumer_heard("g", member("1", here), {}, {"T": Subscription("T", version=1)})
+    assert clients.consumers["g"].subscriptions["T"].expression == "A"
+    assert clients.consumer_heard("g", member("1", there), {}, {"T": Subscription("T")})  # a reconnected client
+    assert [group.name for group in clients.leave("2", "", "g")] == ["g"]
+    clients.producer_heard("p", member("3", there))
+    assert clients.lost(there) == []  # the last member went: nobody is left to be told
+    assert (clients.consumers, clients.producers) == ({}, {})
+
+
+def test_silent_clients_expire() -> None:
+    clients, here = ClientTable(), SimpleNamespace(remote="a")
+    clients.consumer_heard("g", member("1", here, 0), {}, {})
+    clients.consumer_heard("g", member("2", here, EXPIRY_MS), {}, {})
+    assert [group.name for group in clients.expire(EXPIRY_MS + 1)] == ["g"]
+    assert list(clients.consumers["g"].members) == ["2"]
+
+
+def test_queue_locks_expire() -> None:
+    locks, queue = QueueLocks(), ("T", "b", 0)
+    assert locks.lock("g", "one", [queue], 0) == [queue]
+    assert locks.lock("g", "two", [queue], LOCK_MS - 1) == []
+    assert locks.lock("other", "two", [queue], 0) == [queue]
+    assert locks.lock("g", "two", [queue], LOCK_MS) == [queue]
+    locks.unlock("g", "one", [queue])
+    assert locks.lock("g", "one", [queue], LOCK_MS) == []

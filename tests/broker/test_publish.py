@@ -1,0 +1,200 @@
+"""Publishing a batch: killed at every step, cut off by the power, larger than what is reserved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.stagingside import A, B, House, Killed, named, piece
+from penstock.broker.publish import BatchPublish
+from penstock.broker.runs import Runs
+from penstock.broker.spool import Piece
+from penstock.broker.staging import Staging
+from penstock.errors import Refused
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> Iterator[House]:
+    made = House(tmp_path / "data")
+    yield made
+    made.broker.close()
+
+
+@pytest.mark.parametrize("step", range(8))
+@pytest.mark.parametrize("again", [False, True])
+def test_killed_at_every_step_of_a_publish(
+    house: House, step: int, again: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`step` pieces are appended before the kill; 6 is before `done`, 7 behind it. `again`: killed in the repair too."""
+    house.stage(A, [piece(named("a", 40)) + piece(named("A", 3), queue_id=1), piece(named("x", 30), queue_id=2)])
+    house.stage(B, [piece(named("b", 20)), piece(named("B", 5), queue_id=1), piece(named("y", 1))])
+    expected = named("a", 40) + named("b", 20) + named("y", 1) + named("A", 3) + named("B", 5) + named("x", 30)
+    seen: list[int] = []
+
+    def break_after(steps: int) -> None:
+        real: Callable[..., None] = BatchPublish._append_piece
+
+        def append_piece(self: BatchPublish, *args: Any) -> None:
+            seen.append(len(house.rows()))
+            if len(seen) > steps:
+                raise Killed
+            real(self, *args)
+
+        monkeypatch.setattr(BatchPublish, "_append_piece", append_piece)
+        if steps == 6:
+            note = Runs.note
+            monkeypatch.setattr(
+                Runs, "note", lambda self, about: killed() if about["k"] == "done" else note(self, about)
+            )
+
+    def killed() -> int:
+        raise Killed
+
+    break_after(step)
+    if step < 7:
+        with pytest.raises(Killed):
+            house.publish([A, B])
+        assert house.rows() == []
+    else:
+        house.publish([A, B])
+    assert set(seen) <= {0}
+    house.kill()
+    monkeypatch.undo()
+    if again and step < 5:
+        seen.clear()
+        break_after(0)
+        with pytest.raises(Killed):
+            house.open()
+        house.kill()
+        monkeypatch.undo()
+    house.open()
+    assert house.rows() == expected
+    assert not house.publish([A, B])
+    assert house.rows() == expected
+    assert house.staging.spools == {}
+    house.kill()
+    house.open()
+    assert house.rows() == expected
+
+
+@pytest.mark.parametrize("step", range(7))
+@pytest.mark.parametrize("old", [False, True])
+def test_nothing_comes_between_a_publish_and_its_repair(
+    house: House, step: int, old: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A start has more to write into the log: which entries of the schedule are over. Until now (`old`) it wrote that first,
+    and counted it as rows."""
+    queueing = house.broker.queueing
+    topic = queueing.topic(b"q", "os")
+    topic.channel(b"c")
+    for n in range(9):
+        queueing.publish(topic, [b"deferred %d" % n], 1_000)
+    house.settle()
+    for _ in range(3):  # they are copied, and no flush of the queue has ended
+        house.clock.advance(500)
+        house.broker.update_time()
+        house.broker.tick()
+        queueing.end_turn()
+    assert len(queueing.moving)
+    house.stage(A, [piece(named("a", 4)), piece(named("A", 3), queue_id=1), piece(named("x", 5), queue_id=2)])
+    house.stage(B, [piece(named("b", 2)), piece(named("B", 2), queue_id=1), piece(named("y", 1))])
+    expected = named("a", 4) + named("b", 2) + named("y", 1) + named("A", 3) + named("B", 2) + named("x", 5)
+    real, appended = BatchPublish._append_piece, []
+
+    def append_piece(self: BatchPublish, *args: Any) -> None:
+        if len(appended) >= step:
+            raise Killed
+        appended.append(1)
+        real(self, *args)
+
+    monkeypatch.setattr(BatchPublish, "_append_piece", append_piece)
+    if step == 6:
+        note = Runs.note
+        monkeypatch.setattr(Runs, "note", lambda self, about: _unless_done(note, self, about))
+    with pytest.raises(Killed):
+        house.publish([A, B])
+    house.kill()
+    monkeypatch.undo()
+    if old:
+        finish = Staging.open
+        monkeypatch.setattr(Staging, "open", lambda self: None)
+        house.open()
+        house.kill()
+        monkeypatch.setattr(Staging, "open", finish)
+    house.open()
+    assert house.rows() == expected
+    assert not house.publish([A, B])
+    house.settle()
+    house.kill()
+    house.open()
+    assert house.rows() == expected
+
+
+def _unless_done(note: Callable[..., int], staging: Staging, about: dict[str, Any]) -> int:
+    if about["k"] == "done":
+        raise Killed
+    return note(staging, about)
+
+
+@pytest.mark.parametrize("lost", [1, 300, 5_000])
+def test_a_power_cut_takes_the_end_of_a_publish(house: House, lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The spools were flushed, the log was not: whatever is left of the unit is made whole again."""
+    house.stage(A, [piece(named("a", 100)), piece(named("A", 50), queue_id=1)])
+    begin = house.broker.store.end_position
+    house.publish([A])
+    end = house.broker.store.end_position
+    house.kill()
+    path = house.broker.folder / "commitlog" / f"{0:020d}"
+    with path.open("r+b") as file:
+        at = max(begin + 300, end - lost)
+        file.seek(at)
+        file.write(bytes((64 << 10) - at))
+    (house.broker.folder / "abort").write_text("pid 1 boot another")
+    house.open()
+    assert house.rows() == named("a", 100) + named("A", 50)
+    assert not house.publish([A])
+
+
+def test_an_error_in_the_middle_hides_the_batch_and_ends_writing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.stage(A, [piece(named("a", 5)), piece(named("b", 5), queue_id=1)])
+    real = BatchPublish._append_piece
+
+    def fails(self: BatchPublish, found: Piece, *more: Any) -> None:
+        if found.queue_id:
+            raise Refused("no room", remoting=14)
+        real(self, found, *more)
+
+    monkeypatch.setattr(BatchPublish, "_append_piece", fails)
+    with pytest.raises(Refused, match="restart"):
+        house.publish([A])
+    assert house.rows() == []
+    assert not house.broker.store.healthy
+    monkeypatch.undo()
+    house.kill()
+    house.open()
+    assert house.rows() == named("a", 5) + named("b", 5)
+
+
+def test_a_batch_larger_than_what_is_reserved_is_seen_when_all_of_it_is(house: House) -> None:
+    """Readers see an offset when its number is reserved durably, 4,096 ahead: of a batch never only these."""
+    house.stage(A, [piece([b"%d" % n]) for n in range(10)] + [piece(named("a", 100)) for _ in range(50)])
+    house.publish([A])
+    told: list[str] = []
+    house.staging.when_visible(lambda: told.append("seen"))
+    assert (house.rows(), told) == ([], [])
+    house.stage(B, [piece(named("b", 3))], batch=1)
+    house.publish([B], batch=1)
+    house.settle()
+    assert len(house.rows()) == 5_013
+    assert told == ["seen"]
+    house.stage("c" * 32, [piece(named("c", 100)) for _ in range(45)], batch=2)
+    house.publish(["c" * 32], batch=2)
+    seen = len(house.rows())
+    assert seen in (5_013, 9_513)
+    house.kill()
+    house.open()
+    house.settle()
+    assert len(house.rows()) == 9_513

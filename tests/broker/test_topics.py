@@ -1,0 +1,85 @@
+"""Topics, groups, offsets, clients and locks: rules and files, without sockets."""
+
+from __future__ import annotations
+
+import re
+from types import SimpleNamespace
+from typing import Any
+
+from penstock.broker.topics import TopicTable
+
+
+def table(**options: Any) -> TopicTable:
+    topics = TopicTable(lambda name, queue_id: SimpleNamespace(min_offset=0, max_offset=7), **options)  # type: ignore[arg-type,return-value]
+    topics.create(b"TBW102", 8, 8, 7, announce=False)
+    return topics
+
+
+def test_a_topic_is_made_from_the_template() -> None:
+    topics = table()
+    made = topics.create_from_template(b"New", b"TBW102", 4, 1000)
+    assert made is not None
+    assert (made.read_queues, made.write_queues, made.perm) == (4, 4, 6)
+    wide = topics.create_from_template(b"Wide", b"TBW102", 100, 1000)
+    assert wide is not None
+    assert wide.queue_count == 8
+    assert topics.create_from_template(b"X", b"New", 4, 1000) is None  # no INHERIT bit
+    retry = topics.create_from_template(b"%RETRY%g", b"nothing", 4, 1000)
+    assert retry is not None
+    assert (retry.queue_count, retry.is_retry) == (1, True)
+    assert topics.version["counter"] == 3
+
+
+def test_creation_can_be_off() -> None:
+    assert table(auto_create=False).create_from_template(b"New", b"TBW102", 4, 0) is None
+
+
+def test_rules_of_the_configuration() -> None:
+    topics = table(rules=[(re.compile("bank.*"), {"level": "disk", "queues": 2})])
+    assert (topics.create(b"bank-in", 4, 4).level, topics.create(b"bank-in", 4, 4).queue_count) == (1, 4)
+    assert topics.create(b"bank-out", 4, 4).queue_count == 2
+    assert topics.create(b"other", 4, 4).level == 0
+
+
+def test_topics_json_of_rocketmq_and_of_smartgo() -> None:
+    topics = table()
+    topics.create(b"Sure", 3, 2, level=1)
+    again = table()
+    again.load(topics.as_table())
+    sure = again.get(b"Sure")
+    assert sure is not None
+    assert (sure.read_queues, sure.write_queues, sure.level) == (3, 2, 1)
+    nested = {
+        "topicConfigTable": {
+            "topicConfigTable": {"%RETRY%g": {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6, "topicFilterType": 0}}
+        }
+    }
+    again.load(nested)
+    assert again.get(b"%RETRY%g") is not None
+    again.load({"topicConfigTable": {"../x": {}, "ok": {"readQueueNums": "many"}, "fine": {}}})
+    assert again.get(b"../x") is None
+    assert again.get(b"fine") is not None
+
+
+def test_a_session_that_holds_a_deleted_topic_sees_it() -> None:
+    topics = table()
+    topic = topics.create(b"Gone", 1, 1)
+    assert topics.delete(b"Gone", 0) is topic
+    assert not topic.open
+    assert topics.delete(b"Gone", 0) is None
+    assert topics.create(b"Gone", 1, 1).queues[0].min_offset == 7
+    again = table()
+    again.load(topics.as_file())
+    assert again.by_name[b"Gone"].queues[0].min_offset == 7
+
+
+def test_topics_of_the_store_that_the_file_does_not_know() -> None:
+    topics = table()
+    topics.create(b"Deleted", 1, 1)
+    topics.delete(b"Deleted", 0)
+    queue = SimpleNamespace(min_offset=0, max_offset=7)
+    topics.take_up({b"Lost": {0: queue, 3: queue}, b"Deleted": {0: queue}})  # type: ignore[dict-item]
+    lost = topics.get(b"Lost")
+    assert lost is not None
+    assert lost.queue_count == 4
+    assert topics.get(b"Deleted") is None

@@ -1,0 +1,42 @@
+"""`penstock store`: a good folder, a bad one, and a look into a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from store_parts import make, put
+
+from penstock.cli.store import store as command
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    store = make(tmp_path)
+    store.open()
+    for n in range(20):
+        put(store, b"message %d" % n)
+    store.close()
+    return tmp_path
+
+
+def test_a_good_folder_and_a_bad_one(folder: Path) -> None:
+    good = CliRunner().invoke(command, ["verify", str(folder)])
+    assert (good.exit_code, good.output.splitlines()[-1]) == (0, "all is well")
+    segment = folder / "commitlog" / f"{0:020d}"
+    data = bytearray(segment.read_bytes())
+    data[500] ^= 1
+    segment.write_bytes(data)
+    bad = CliRunner().invoke(command, ["verify", str(folder)])
+    assert bad.exit_code == 1
+    assert "NOT well" in bad.output
+    report = json.loads(CliRunner().invoke(command, ["verify", "--json", str(folder)]).output)
+    assert report["findings"]
+
+
+def test_a_look_into_a_file(folder: Path) -> None:
+    told = CliRunner().invoke(command, ["inspect", "--limit", "3", str(folder / "commitlog" / f"{0:020d}")])
+    assert [json.loads(line)["kind"] for line in told.output.splitlines()] == ["record"] * 3
+    assert CliRunner().invoke(command, ["inspect", str(folder / "nothing")]).exit_code == 2

@@ -1,0 +1,50 @@
+"""What the commands share: rows, registries, confirmations."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli.tools import confirm, print_rows, with_json, with_registry
+
+ROWS = [{"name": "a", "count": 5}, {"name": "longer", "count": 12345}]
+
+
+def test_columns_are_as_wide_as_what_is_in_them(capsys: pytest.CaptureFixture[str]) -> None:
+    print_rows(ROWS, False)
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["name", "count"],
+        ["a", "5"],
+        ["longer", "12345"],
+    ]
+    print_rows(iter(ROWS), True)
+    assert [json.loads(line) for line in capsys.readouterr().out.splitlines()] == ROWS
+    print_rows([], False)
+    assert capsys.readouterr() == ("", "nothing\n")
+
+
+def test_the_registry_comes_from_the_flag_or_the_environment() -> None:
+    @click.command()
+    @with_registry
+    @with_json
+    def command(registry: str, as_json: bool) -> None:
+        click.echo(f"{registry} {as_json}")
+
+    run = CliRunner().invoke
+    assert run(command, ["-n", "a:1", "--json"]).output == "a:1 True\n"
+    assert run(command, [], env={"PENSTOCK_REGISTRY": "b:2"}).output == "b:2 False\n"
+
+
+def test_without_a_terminal_nothing_is_deleted_unless_it_is_said() -> None:
+    confirm("sure?", True)
+
+    @click.command()
+    def command() -> None:
+        confirm("sure?", False)
+
+    told = CliRunner().invoke(command)
+    assert told.exit_code == 2
+    assert "--force" in told.output

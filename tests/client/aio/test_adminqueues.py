@@ -1,0 +1,61 @@
+"""Queue topics and delayed messages as an administrator asks for them: pages are joined, ids name their broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from client.scripted import Scripted
+from client.steps import peer
+from penstock.client.aio.adminqueues import QueueAdmin
+from penstock.errors import BrokerRefused, NoRoute
+from penstock.wire.codes import RequestCode, ResponseCode
+from penstock.wire.fastjson import dumps
+from penstock.wire.remoting import RemotingCommand
+
+
+def pages(*bodies: object) -> Callable[[RemotingCommand], RemotingCommand]:
+    rest = list(bodies)
+    return lambda command: command.reply(body=dumps(rest.pop(0)))
+
+
+async def test_pages_are_joined() -> None:
+    script = Scripted()
+    script.replies[RequestCode.QUEUE_TOPICS] = pages(
+        {"topics": [{"topic": "p"}], "next": "p"}, {"topics": [{"topic": "q"}], "next": None}
+    )
+    script.replies[RequestCode.DELAYED_LIST] = pages(
+        {"rows": [{"id": 1, "due": 5}], "next": "5:1"}, {"rows": [{"id": 2, "due": 6}], "next": None}
+    )
+    script.replies[RequestCode.DELAYED_COUNT] = pages(
+        {"counts": [1, 2], "next": "x"}, {"counts": ["3", "4"], "next": ""}
+    )
+    async with peer(script.answer) as address, QueueAdmin(address) as admin:
+        assert await admin.queue_topics() == [{"broker": "a", "topic": "p"}, {"broker": "a", "topic": "q"}]
+        assert [row["id"] for row in await admin.delayed(limit=2)] == ["a/1", "a/2"]
+        assert await admin.delayed_counts([10]) == [4, 6]
+    assert [command.ext.get("after") for command in script.asked] == ["", "p", "", "5:1", "", "x"]
+
+
+async def test_a_change_that_no_broker_could_make() -> None:
+    script = Scripted()
+    script.replies[RequestCode.QUEUE_CHANGE] = lambda command: command.reply(ResponseCode.TOPIC_NOT_EXIST)
+    async with peer(script.answer) as address, QueueAdmin(address) as admin:
+        with pytest.raises(NoRoute, match="no broker has topic 'q' with a channel 'c'"):
+            await admin.change_queue("q", "pause", channel="c")
+        script.replies[RequestCode.QUEUE_CHANGE] = lambda command: command.reply(1, remark="no")
+        with pytest.raises(BrokerRefused):
+            await admin.change_queue("q", "empty")
+        del script.replies[RequestCode.QUEUE_CHANGE]
+        assert await admin.change_queue("q", "add", level="disk") == ["a"]
+    assert script.asked[-1].ext == {"topic": "q", "action": "add", "level": "disk"}
+
+
+@pytest.mark.parametrize("bad", ["", "7", "a/", "a/x", "a/-1", "/"])
+async def test_what_is_no_id_is_asked_of_nobody(bad: str) -> None:
+    script = Scripted()
+    async with peer(script.answer) as address, QueueAdmin(address) as admin:
+        with pytest.raises((ValueError, NoRoute, KeyError)):
+            await admin.cancel_delayed(bad)
+    assert script.asked == []

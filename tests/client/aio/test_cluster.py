@@ -1,0 +1,69 @@
+"""`client.aio.cluster` against a peer that does what we want it to, through our own codec."""
+
+import asyncio
+
+import pytest
+
+from client.steps import echo, peer
+from penstock.client.aio.cluster import Cluster
+from penstock.errors import BrokerRefused, Closed, WireError
+from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, encode
+
+
+async def test_requests_that_the_peer_starts() -> None:
+    got: list[RemotingCommand] = []
+    all_there = asyncio.Event()
+
+    async def ask_back(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        if command.response:
+            got.append(command)
+            if len(got) == 3:
+                all_there.set()
+            return
+        for code, flag in ((40, FLAG_ONEWAY), (999, FLAG_ONEWAY), (40, 0), (999, 0), (41, 0)):
+            writer.write(encode(RemotingCommand(code, opaque=code, flag=flag)))
+        await echo(command, writer)
+
+    async def known(command: RemotingCommand) -> RemotingCommand:
+        return command.reply(0, {"done": "yes"})
+
+    async def broken(command: RemotingCommand) -> RemotingCommand:
+        raise WireError("no")
+
+    async with peer(ask_back) as address:
+        cluster = Cluster(address, handlers={40: known, 41: broken})
+        await cluster.start()
+        await cluster.call(address, RemotingCommand(1))
+        await asyncio.wait_for(all_there.wait(), 5)
+        await cluster.close()
+    assert {(c.opaque, c.code) for c in got} == {(40, 0), (999, 3), (41, 1)}
+
+
+async def test_a_heartbeat_comes_first_on_a_broker_connection() -> None:
+    codes: list[int] = []
+
+    async def note(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        codes.append(command.code)
+        await echo(command, writer)
+
+    async with peer(echo) as registry, peer(note) as broker:
+        cluster = Cluster(registry, heartbeat=lambda: {"producerDataSet": [{"groupName": "P"}]})
+        await cluster.start()
+        await cluster.call(broker, RemotingCommand(10))
+        await cluster.close()
+        with pytest.raises(Closed):
+            await cluster.connection(broker)
+    assert codes == [34, 10]
+
+
+async def test_refusals() -> None:
+    async def refuse(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        writer.write(encode(command.reply(16, remark="no")))
+
+    async with peer(refuse) as address:
+        cluster = Cluster(address)
+        await cluster.start()
+        with pytest.raises(BrokerRefused) as caught:
+            await cluster.ask_registry(RemotingCommand(206))
+        assert (caught.value.code, caught.value.remark, caught.value.retryable) == (16, "no", False)
+        await cluster.close()

@@ -1,0 +1,62 @@
+"""`client.aio.connection` against a peer that does what we want it to, through our own codec."""
+
+import asyncio
+
+import pytest
+
+from client.steps import echo, peer
+from penstock.client.aio.connection import Connection
+from penstock.errors import ConnectionLost, TimedOut
+from penstock.wire.remoting import RemotingCommand
+
+
+def ignore(connection: Connection, command: RemotingCommand) -> None:
+    return None
+
+
+async def test_answers_find_their_requests() -> None:
+    async def backwards(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        held.append(command)
+        if len(held) == 20:
+            for late in reversed(held):
+                await echo(late, writer)
+
+    held: list[RemotingCommand] = []
+    async with peer(backwards) as address:
+        connection = await Connection.open(address, 1, ignore)
+        answers = await asyncio.gather(*(connection.call(RemotingCommand(i), 2) for i in range(20)))
+        assert [answer.ext["code"] for answer in answers] == [str(i) for i in range(20)]
+        connection.close()
+
+
+async def test_a_late_answer_is_dropped() -> None:
+    late: list[RemotingCommand] = []
+
+    async def slow_first(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        late.append(command)
+        if command.code == 2:
+            for one in late:
+                await echo(one, writer)
+
+    async with peer(slow_first) as address:
+        connection = await Connection.open(address, 1, ignore)
+        with pytest.raises(TimedOut):
+            await connection.call(RemotingCommand(1), 0.02)
+        assert (await connection.call(RemotingCommand(2), 2)).ext["code"] == "2"
+        connection.close()
+
+
+@pytest.mark.parametrize("bad", [b"\0\0\0\1", b"HTTP/1.1 400 Bad Request\r\n\r\n", b""])
+async def test_a_peer_that_breaks_the_protocol_or_leaves(bad: bytes) -> None:
+    async def misbehave(command: RemotingCommand, writer: asyncio.StreamWriter) -> None:
+        writer.write(bad)
+        if not bad:
+            writer.close()
+
+    async with peer(misbehave) as address:
+        connection = await Connection.open(address, 1, ignore)
+        with pytest.raises(ConnectionLost):
+            await connection.call(RemotingCommand(1), 2)
+        assert connection.closed
+        with pytest.raises(ConnectionLost):
+            connection.send(RemotingCommand(1))

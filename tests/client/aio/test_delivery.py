@@ -1,0 +1,61 @@
+"""Delivery: the first thing said of a message settles it."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.scripted import message
+from penstock.client.aio.delivery import Delivery
+from penstock.client.results import Outcome, Reject, Retry
+from penstock.errors import ConnectionLost
+from penstock.message import ReceivedMessage
+
+
+class Hand:
+    def __init__(self, error: Exception | None = None) -> None:
+        self.gone = False
+        self.said: list[object] = []
+        self.error = error
+
+    def begin(self, for_s: float | None) -> None:
+        self.said.append(("begin", for_s))
+
+    async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        self.said.append(outcome)
+        if self.error is not None:
+            raise self.error
+
+    async def extend(self, message: ReceivedMessage) -> None:
+        self.said.append("extend")
+
+
+async def test_the_first_word_counts() -> None:
+    hand = Hand()
+    delivery = Delivery(hand, message(3))
+    assert (delivery.body, delivery.topic, delivery.attempts, delivery.gone) == (b"m3", "T", 1, False)
+    delivery.begin(5.0)
+    await delivery.extend()
+    await delivery.nack(2.5)
+    await delivery.ack()
+    await delivery.reject("late")
+    await delivery.extend()
+    begun, extended, retry = hand.said
+    assert (begun, extended) == (("begin", 5.0), "extend")
+    assert isinstance(retry, Retry)
+    assert retry.delay == 2.5
+    assert delivery.done.is_set()
+
+
+async def test_a_rejection_says_why() -> None:
+    hand = Hand()
+    await Delivery(hand, message()).reject("no such customer")
+    (outcome,) = hand.said
+    assert isinstance(outcome, Reject)
+    assert outcome.reason == "no such customer"
+
+
+async def test_who_waits_for_its_end_goes_on_after_an_error() -> None:
+    delivery = Delivery(Hand(ConnectionLost("gone")), message())
+    with pytest.raises(ConnectionLost):
+        await delivery.ack()
+    assert delivery.done.is_set()

@@ -1,0 +1,49 @@
+"""Giving back: by the broker that stores the message, else as a copy to the retry topic."""
+
+from __future__ import annotations
+
+import pytest
+
+from client.scripted import QUEUE, message, scripted
+from penstock.client.aio.giveback import GiveBack
+from penstock.client.results import Reject, Retry
+from penstock.wire.codes import RequestCode
+from penstock.wire.record import parse_properties
+
+BACK, SEND = RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.SEND_MESSAGE_V2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "level", "millis"),
+    [(Retry(), "0", None), (Retry(1.0), "1", "1000"), (Retry(0.25), "1", "250"), (Reject("bad"), "-1", None)],
+)
+async def test_what_the_broker_is_asked(outcome: Retry | Reject, level: str, millis: str | None) -> None:
+    async with scripted() as script:
+        give_back = GiveBack(script.cluster, "G", 5)
+        assert await give_back.give(QUEUE, message(7), outcome)
+        (asked,) = script.asked
+        assert (asked.code, asked.ext["delayLevel"], asked.ext.get("delayMillis")) == (BACK, level, millis)
+        assert (asked.ext["group"], asked.ext["offset"], asked.ext["maxReconsumeTimes"]) == ("G", "700", "5")
+
+
+@pytest.mark.parametrize(("outcome", "times"), [(Retry(), "3"), (Reject("bad"), "5")])
+async def test_a_message_that_the_broker_has_no_longer_is_sent_again(outcome: Retry | Reject, times: str) -> None:
+    async with scripted() as script:
+        script.replies[BACK] = lambda command: command.reply(1, remark="no such message")
+        properties = {"KEYS": "k", "DELAY": "3", "REAL_TOPIC": "T", "MIN_OFFSET": "0"}
+        assert await GiveBack(script.cluster, "G", 5).give(
+            QUEUE, message(7, properties=properties, reconsume_times=2), outcome
+        )
+        back, sent = script.asked
+        assert (back.code, sent.code, sent.ext["b"], sent.body) == (BACK, SEND, "%RETRY%G", b"m7")
+        kept = parse_properties(sent.ext["i"])
+        assert (kept["KEYS"], kept["RETRY_TOPIC"]) == ("k", "T")
+        assert "REAL_TOPIC" not in kept
+        assert (sent.ext["j"], sent.ext["l"]) == (times, "5")
+
+
+async def test_nothing_works() -> None:
+    async with scripted() as script:
+        script.replies = {code: lambda command: command.reply(1, remark="no") for code in (BACK, SEND)}
+        assert not await GiveBack(script.cluster, "G", 5).give(QUEUE, message(), Retry())
+        assert script.codes() == [BACK, SEND]

@@ -1,0 +1,82 @@
+"""Listeners: what their end means, in threads and in the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from client.scripted import message
+from penstock.client.aio.listening import Listeners
+from penstock.client.results import Reject, Retry
+from penstock.message import ReceivedMessage
+
+
+def raises(error: Exception) -> Callable[[ReceivedMessage], object]:
+    def listener(message: ReceivedMessage) -> object:
+        raise error
+
+    return listener
+
+
+@pytest.mark.parametrize(
+    ("listener", "outcome"),
+    [
+        (lambda message: None, None),
+        (lambda message: True, None),
+        (lambda message: False, Retry),
+        (raises(Retry(3)), Retry),
+        (raises(Reject("bad")), Reject),
+        (raises(ValueError("a mistake")), Retry),
+    ],
+)
+async def test_what_the_end_of_a_listener_means(listener: Callable[..., object], outcome: type | None) -> None:
+    listeners = Listeners("G", listener, threads=1, timeout_s=20)
+    found = await listeners.call(message())
+    assert found is None if outcome is None else isinstance(found, outcome)
+    listeners.close()
+
+
+async def test_functions_run_in_threads_and_coroutines_in_the_loop() -> None:
+    ran: list[int] = []
+
+    async def coroutine(message: ReceivedMessage) -> None:
+        ran.append(threading.get_ident())
+
+    listeners = Listeners("G", lambda message: ran.append(threading.get_ident()), threads=1, timeout_s=20)
+    listeners.by_topic["T"] = coroutine
+    await listeners.call(message())
+    del listeners.by_topic["T"]
+    await listeners.call(message())
+    assert ran[0] == threading.get_ident() != ran[1]
+    listeners.close()
+
+
+async def test_a_coroutine_that_takes_too_long_is_given_up() -> None:
+    ended = asyncio.Event()
+
+    async def slow(message: ReceivedMessage) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    listeners = Listeners("G", slow, threads=1, timeout_s=0.01)
+    assert isinstance(await listeners.call(message()), Retry)
+    assert ended.is_set()
+    listeners.close()
+
+
+async def test_a_topic_without_a_listener_is_iterated() -> None:
+    listeners = Listeners("G", None, threads=1, timeout_s=20)
+    assert not listeners.take("T")
+    listeners.by_topic["T"] = print
+    assert listeners.take("T")
+    async with listeners.in_hand():
+        waiting = asyncio.create_task(listeners.wait_done(20))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    await asyncio.wait_for(waiting, 10)
+    listeners.close()

@@ -1,0 +1,79 @@
+"""Membership: what a heartbeat says, and when the queues are shared out anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from client.scripted import QUEUE, Scripted, scripted, settings
+from penstock.client.aio.channelconsumer import ChannelConsumer
+from penstock.client.aio.dispatch import Dispatcher
+from penstock.client.aio.listening import Listeners
+from penstock.client.aio.logconsumer import LogConsumer
+from penstock.client.aio.membership import Membership
+from penstock.wire.codes import RequestCode, ResponseCode
+from penstock.wire.fastjson import dumps
+from penstock.wire.remoting import RemotingCommand
+
+MEMBERS = RequestCode.GET_CONSUMER_LIST_BY_GROUP
+
+
+@asynccontextmanager
+async def member(**more: Any) -> AsyncIterator[tuple[Scripted, LogConsumer, Membership]]:
+    listeners = Listeners("G", None, threads=1, timeout_s=20)
+    async with scripted() as script:
+        script.replies[RequestCode.QUERY_CONSUMER_OFFSET] = lambda command: command.reply(ext={"offset": "0"})
+        script.replies[RequestCode.PULL_MESSAGE] = lambda command: command.reply(
+            ResponseCode.PULL_NOT_FOUND, {"nextBeginOffset": "0"}
+        )
+        script.replies[RequestCode.GET_MIN_OFFSET] = lambda command: command.reply(ext={"offset": "0"})
+        given, dispatcher = settings(**more), Dispatcher(listeners)
+        logs = LogConsumer(script.cluster, given, dispatcher)
+        group = Membership(script.cluster, given, logs, ChannelConsumer(script.cluster, given, dispatcher))
+        yield script, logs, group
+        logs.stop()
+    listeners.close()
+
+
+async def test_a_heartbeat_says_what_is_read() -> None:
+    async with member(model="broadcast", start="last") as (_, _, group):
+        group.subscribe("T", "A || B")
+        (about,) = group.heartbeat()["consumerDataSet"]
+        assert (about["groupName"], about["messageModel"]) == ("G", "BROADCASTING")
+        (subscription,) = about["subscriptionDataSet"]
+        assert (subscription["topic"], subscription["subString"]) == ("T", "A || B")
+
+
+async def test_each_member_takes_its_share() -> None:
+    async with member() as (script, logs, group):
+        names = sorted([script.cluster.client_id, "zzz"])
+        script.replies[MEMBERS] = lambda command: command.reply(body=dumps({"consumerIdList": names}))
+        group.subscribe("T")
+        group.start()
+        group.rebalance_soon()
+        async with asyncio.timeout(20):
+            while not logs.assigned:
+                await script.cluster.route("T", fresh=True)
+        assert len(logs.assigned) == 1
+        assert set(logs.assigned) < {QUEUE, QUEUE._replace(queue_id=1)}
+
+
+async def test_a_broadcast_reads_every_queue(tmp_path: Path) -> None:
+    async with member(model="broadcast", offsets_folder=tmp_path) as (script, logs, group):
+        group.subscribe("T")
+        group.start()
+        async with asyncio.timeout(20):
+            while len(logs.assigned) < 2:
+                await script.cluster.route("T", fresh=True)
+        assert MEMBERS not in script.codes()
+
+
+async def test_news_of_another_group_changes_nothing() -> None:
+    async with member() as (_, _, group):
+        await group.members_changed(RemotingCommand(40, {"consumerGroup": "other"}))
+        assert not group._rebalance_wanted.is_set()
+        await group.members_changed(RemotingCommand(40, {"consumerGroup": "G"}))
+        assert group._rebalance_wanted.is_set()

@@ -1,0 +1,301 @@
+"""`client.aio.push` against a real broker: groups, retries, order, broadcast, and members that come and go."""
+
+import asyncio
+import signal
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from client.steps import numbered, send
+from penstock.aio import Admin, Producer
+from penstock.client.aio.push import PushConsumer
+from penstock.client.results import Reject, Retry
+from penstock.client.sending import send_request
+from penstock.message import Message, ReceivedMessage
+from polling import until
+
+Fresh = Callable[[str], str]
+
+
+async def test_listener_gets_everything_once(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("push"), fresh("g")
+    got: list[ReceivedMessage] = []
+
+    async def listener(message: ReceivedMessage) -> None:
+        got.append(message)
+
+    await send(registry, topic, *numbered(20), tags="a", keys=("k",))
+    async with PushConsumer(group, registry, listener=listener, start="first") as consumer:
+        await consumer.subscribe(topic)
+        await send(registry, topic, *numbered(20, 20))
+        await until(lambda: len(got) >= 40)
+    assert sorted(int(m.body) for m in got) == list(range(40))
+    assert {m.topic for m in got} == {topic}
+
+
+async def test_offsets_survive_the_consumer(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("resume"), fresh("g")
+    got: list[bytes] = []
+    await send(registry, topic, *numbered(10))
+    for round_ in range(2):
+        async with PushConsumer(group, registry, listener=lambda m: got.append(m.body), start="first") as consumer:
+            await consumer.subscribe(topic)
+            await until(lambda: len(got) >= 10 * (round_ + 1))  # noqa: B023
+        if round_ == 0:
+            await send(registry, topic, *numbered(10, 10))
+    assert sorted(map(int, got)) == list(range(20))
+
+
+async def test_where_a_new_group_starts(registry: str, fresh: Fresh) -> None:
+    """A young queue is read from its start whatever `start` says: RocketMQ's rule, kept by the broker."""
+    topic, group = fresh("last"), fresh("g")
+    got: list[bytes] = []
+    await send(registry, topic, *numbered(8))
+    async with PushConsumer(group, registry, listener=lambda m: got.append(m.body), start="last") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: len(got) >= 8)
+    assert sorted(map(int, got)) == list(range(8))
+
+
+async def test_tags(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("tags"), fresh("g")
+    got: list[str | None] = []
+    for tag in ("a", "b", "c"):
+        await send(registry, topic, *numbered(4), tags=tag)
+    async with PushConsumer(group, registry, listener=lambda m: got.append(m.tags), start="first") as consumer:
+        await consumer.subscribe(topic, "a || c")
+        await until(lambda: len(got) >= 8)
+        await send(registry, topic, *numbered(8), tags="a")  # behind all the others, in every queue
+        await until(lambda: len(got) >= 16)
+    assert Counter(got) == {"a": 12, "c": 4}
+
+
+async def test_two_members_share_and_take_over(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("share"), fresh("g")
+    got: dict[str, list[int]] = {"one": [], "two": []}
+    await send(registry, topic, b"0")
+
+    def listener(name: str) -> Callable[[ReceivedMessage], None]:
+        return lambda message: got[name].append(int(message.body))
+
+    one = await PushConsumer(group, registry, listener=listener("one"), start="first").start()
+    two = await PushConsumer(group, registry, listener=listener("two"), start="first").start()
+    for consumer in (one, two):
+        await consumer.subscribe(topic)
+
+    def mine(consumer: PushConsumer) -> int:
+        return sum(q.topic == topic for q in consumer.assigned)
+
+    await until(lambda: (mine(one), mine(two)) == (2, 2))
+    await send(registry, topic, *numbered(40, 1))
+    await until(lambda: len(got["one"]) + len(got["two"]) >= 41)
+    assert len(got["one"]) >= 20
+    assert len(got["two"]) >= 20
+    await one.close()
+    await until(lambda: mine(two) == 4)
+    await send(registry, topic, *numbered(8, 41))
+    await until(lambda: {*got["one"], *got["two"]} == set(range(49)))
+    await two.close()
+
+
+async def test_failures_come_again_and_end_in_the_dead_letter_topic(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("retry"), fresh("g")
+    tries: list[tuple[bytes, int, str]] = []
+
+    def listener(message: ReceivedMessage) -> bool | None:
+        tries.append((message.body, message.reconsume_times, message.topic))
+        if message.body == b"once" and message.reconsume_times == 0:
+            raise Retry(1)
+        if message.body == b"never":
+            return False
+        if message.body == b"dead":
+            raise Reject
+        return None
+
+    await send(registry, topic, b"once", b"never", b"dead", b"fine")
+    async with PushConsumer(group, registry, listener=listener, start="first", attempts_max=3) as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: len(tries) >= 8 and (b"never", 3, topic) in tries)
+        dead: list[ReceivedMessage] = []
+        async with PushConsumer(fresh("g"), registry, listener=dead.append, start="first") as other:
+            await other.subscribe(f"%DLQ%{group}")
+            await until(lambda: len(dead) >= 2)
+    assert Counter(body for body, _, _ in tries) == {b"once": 2, b"never": 4, b"dead": 1, b"fine": 1}
+    assert {t for _, _, t in tries} == {topic}
+    assert sorted(m.body for m in dead) == [b"dead", b"never"]
+    assert {m.properties["RETRY_TOPIC"] for m in dead} == {topic}
+
+
+async def test_iteration_settles(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("iter"), fresh("g")
+    await send(registry, topic, *numbered(6))
+    seen: list[bytes] = []
+    async with PushConsumer(group, registry, start="first") as consumer:
+        await consumer.subscribe(topic)
+        async for delivery in consumer:
+            assert delivery.topic == topic
+            seen.append(delivery.body)
+            if len(seen) == 3:
+                break  # this one is not acked
+    again: list[bytes] = []
+    async with PushConsumer(group, registry, start="first") as consumer:
+        await consumer.subscribe(topic)
+        async for delivery in consumer:
+            again.append(delivery.body)
+            await delivery.ack()
+            if {*seen[:2], *again} == set(numbered(6)) and seen[2] in again:
+                break
+
+
+async def test_orderly_keeps_the_order_of_a_queue(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("order"), fresh("g")
+    got: list[tuple[str, int]] = []
+    failed: set[bytes] = set()
+
+    async def listener(message: ReceivedMessage) -> None:
+        assert message.sharding_key is not None
+        if message.body == b"5" and message.sharding_key not in failed:
+            failed.add(message.sharding_key)  # type: ignore[arg-type]
+            raise Retry
+        await asyncio.sleep(0.001)
+        got.append((message.sharding_key, int(message.body)))
+
+    async with Producer(registry) as producer:
+        for i in range(20):
+            for key in "xyz":
+                await producer.send(Message(topic, b"%d" % i, sharding_key=key))
+    one = await PushConsumer(group, registry, listener=listener, start="first", orderly=True).start()
+    two = await PushConsumer(group, registry, listener=listener, start="first", orderly=True).start()
+    for consumer in (one, two):
+        await consumer.subscribe(topic)
+    await until(lambda: len(set(got)) == 60, 40)
+    for key in "xyz":
+        assert list(dict.fromkeys(i for k, i in got if k == key)) == list(range(20))
+    await one.close()
+    await two.close()
+
+
+async def test_broadcast(registry: str, fresh: Fresh, tmp_path: Path) -> None:
+    topic, group = fresh("broad"), fresh("g")
+    await send(registry, topic, *numbered(4))
+    got: dict[str, list[int]] = {"one": [], "two": []}
+    for round_ in range(2):
+        for name, numbers in got.items():
+            async with PushConsumer(
+                group,
+                registry,
+                listener=lambda m, numbers=numbers: numbers.append(int(m.body)),  # type: ignore[misc]
+                model="broadcast",
+                start="first",
+                offsets_folder=tmp_path / name,
+            ) as consumer:
+                await consumer.subscribe(topic)
+                await until(lambda: len(numbers) >= 4 * (round_ + 1))  # noqa: B023
+        if round_ == 0:
+            await send(registry, topic, *numbered(4, 4))
+    assert sorted(got["one"]) == sorted(got["two"]) == list(range(8))
+
+
+async def test_unsubscribe(registry: str, fresh: Fresh) -> None:
+    topic, other, group = fresh("unsub"), fresh("unsub"), fresh("g")
+    got: list[bytes] = []
+    await send(registry, topic, b"1")
+    async with PushConsumer(group, registry, listener=lambda m: got.append(m.body), start="first") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: got == [b"1"])
+        await consumer.unsubscribe(topic)
+        await send(registry, topic, b"2")
+        await send(registry, other, b"marker")
+        await consumer.subscribe(other)
+        await until(lambda: b"marker" in got)
+    assert got == [b"1", b"marker"]
+
+
+async def test_reset_moves_a_running_group(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("reset"), fresh("g")
+    got: list[int] = []
+    await send(registry, topic, *numbered(12))
+    async with PushConsumer(group, registry, listener=lambda m: got.append(int(m.body)), start="first") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: len(got) == 12)
+        async with Admin(registry) as admin:
+            moved = await admin.reset_offset(group, topic, "first")
+            assert set(moved.values()) == {0}
+            await until(lambda: len(got) >= 24, 30)
+    assert Counter(got) == dict.fromkeys(range(12), 2)
+
+
+async def test_the_group_outlives_its_broker(own_cluster) -> None:  # type: ignore[no-untyped-def]
+    got: list[int] = []
+    await send(own_cluster.registry, "T", *numbered(5))
+    async with PushConsumer(
+        "G", own_cluster.registry, listener=lambda m: got.append(int(m.body)), start="first"
+    ) as consumer:
+        await consumer.subscribe("T")
+        await until(lambda: len(got) >= 5)
+        own_cluster.stop(signal.SIGKILL)
+        await asyncio.to_thread(own_cluster.start)
+        await send(own_cluster.registry, "T", *numbered(5, 5))
+        await until(lambda: set(got) == set(range(10)), 30)
+
+
+async def test_close_lets_listeners_finish(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("finish"), fresh("g")
+    started, finished, go_on = [], [], asyncio.Event()
+
+    async def listener(message: ReceivedMessage) -> None:
+        started.append(message.body)
+        await go_on.wait()
+        finished.append(message.body)
+
+    await send(registry, topic, *numbered(4))
+    async with PushConsumer(group, registry, listener=listener, start="first") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: len(started) == 4)
+        assert finished == []
+        asyncio.get_running_loop().call_later(0.01, go_on.set)  # while it is being closed
+    assert len(finished) == 4
+    async with PushConsumer(group, registry, listener=listener, start="first") as consumer:
+        await consumer.subscribe(topic)
+        await send(registry, topic, *numbered(8, 4))  # behind the others, in every queue
+        await until(lambda: len(finished) >= 12)
+    assert sorted(map(int, started)) == list(range(12))
+
+
+async def test_another_expression(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("resub"), fresh("g")
+    got: list[str | None] = []
+    await send(registry, topic, b"1", tags="a")
+    async with PushConsumer(group, registry, listener=lambda m: got.append(m.tags), start="first") as consumer:
+        await consumer.subscribe(topic, "a")
+        await until(lambda: got == ["a"])
+        await consumer.subscribe(topic, "b")
+        await send(registry, topic, b"2", tags="a")
+        await send(registry, topic, b"3", tags="b")
+        await until(lambda: got == ["a", "b"], 40)
+
+
+async def test_an_undecodable_body_costs_one_message(registry: str, fresh: Fresh) -> None:
+    topic, group = fresh("damage"), fresh("g")
+    got: list[bytes] = []
+    async with Producer(registry) as producer:
+        queue = (await producer.queues(topic))[0]
+        await producer.send(Message(topic, b"1"), queue=queue)
+        await until_route(producer, topic)
+        bad = send_request("P", Message(topic, b"not zlib"), queue, "X" * 32, 0)
+        bad.ext["f"] = "1"
+        address = await producer._address(queue)
+        assert (await producer._cluster.call(address, bad)).code == 0
+        await producer.send(Message(topic, b"3"), queue=queue)
+    async with PushConsumer(group, registry, listener=lambda m: got.append(m.body), start="first") as consumer:
+        await consumer.subscribe(topic)
+        await until(lambda: got == [b"1", b"3"])
+
+
+async def until_route(producer: Producer, topic: str) -> None:
+    for _ in range(500):
+        await producer._cluster.refresh(topic)
+        if topic in producer._cluster.routes:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("the topic was not registered")

@@ -1,0 +1,25 @@
+"""The demo's own words: folders that do not collide, cells that fit, files that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.demo.command import _cell, _new_folder, run
+from penstock.errors import ConfigError
+
+
+def test_every_run_has_its_own_folder(tmp_path: Path) -> None:
+    folders = {_new_folder(tmp_path / "out") for _ in range(5)}
+    assert len(folders) == 5
+    assert (tmp_path / "out" / ".gitignore").read_text() == "*\n"
+
+
+def test_cells() -> None:
+    assert (_cell(None), _cell(0.5), _cell("x" * 41)) == ("", "0.5", "x" * 39 + "…")
+
+
+def test_a_file_that_is_not_there_starts_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        run([tmp_path / "nothing.csv"], tmp_path / "out", 10)

@@ -1,0 +1,58 @@
+"""PUB and MPUB out of the bytes that were read: sizes, all or none, counts by topic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fronts.frontside import NsqSide
+from fronts.nsq_peer import mpub, sized
+from penstock.fronts.nsq.publishing import Publisher
+
+
+def test_messages_are_counted_by_topic(tmp_path: Path) -> None:
+    side = NsqSide(tmp_path)
+    session = side.session()
+    assert isinstance(session.publisher, Publisher)
+    assert side.say(session, (b"PUB t\n" + sized(b"x")) * 3 + b"PUB u\n" + sized(b"y")) == [b"OK"] * 4
+    assert side.say(session, mpub(b"t", b"a", b"b")) == [b"OK"]
+    session.publisher.settle_counts()
+    assert session.publisher.counts == {b"t": 5, b"u": 1}
+    assert (side.keeper.topic(b"t").message_count, side.keeper.topic(b"u").message_count) == (5, 1)
+    side.close()
+
+
+@pytest.mark.parametrize("cut", [1, 7, 9, 12])
+def test_a_body_that_is_not_there_yet_is_waited_for(tmp_path: Path, cut: int) -> None:
+    side = NsqSide(tmp_path)
+    session = side.session()
+    data = bytearray(b"PUB t\n" + sized(b"hello"))
+    side.front.begin_turn()
+    assert session.feed(data, cut) == 0
+    assert session.feed(data, len(data)) == len(data)
+    side.turn()
+    assert side.frames(session) == [b"OK"]
+    side.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (b"PUB t\n\0\0\0\0", b"E_BAD_MESSAGE PUB invalid message body size 0"),
+        (b"PUB t\n\x00\x01\x00\x00", b"E_BAD_MESSAGE PUB message too big"),
+        (b"PUB a/b\n" + sized(b"x"), b"E_BAD_TOPIC PUB topic name"),
+        (b"MPUB t\n" + sized(b"\0\0\0\0"), b"E_BAD_BODY MPUB invalid message count 0"),
+        (b"MPUB t\n" + sized(b"\0\0\0\2" + sized(b"a")), b"E_BAD_BODY MPUB invalid"),
+        (b"MPUB t\n" + sized(b"\0\0\0\1" + b"\0\0\0\0"), b"E_BAD_MESSAGE MPUB invalid message(0) body size 0"),
+    ],
+)
+def test_what_cannot_be_published_stores_nothing(tmp_path: Path, data: bytes, code: bytes) -> None:
+    side = NsqSide(tmp_path)
+    session = side.session()
+    (frame,) = side.say(session, data)
+    assert frame.startswith(code)
+    assert session.closing
+    topic = side.keeper.topics.get(b"t")
+    assert topic is None or topic.message_count == 0
+    side.close()

@@ -1,0 +1,66 @@
+"""The RocketMQ front without sockets: turns, held pulls, answers that wait for a flush, sessions that go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fronts.frontside import RemotingSide
+from penstock.errors import StoreError
+from penstock.fronts.remoting.front import BrokerFront
+from penstock.log.durability import run_now
+from penstock.wire.record import iter_records
+from penstock.wire.remoting import RemotingCommand
+
+PULL = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32", "sysFlag": "6",
+        "commitOffset": "0", "suspendTimeoutMillis": "5000", "subscription": "*", "subVersion": "0"}  # fmt: skip
+
+
+def test_a_held_pull_is_answered_in_the_turn_of_its_message(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    assert isinstance(side.front, BrokerFront)
+    producer, consumer = side.session(1), side.session(2)
+    assert side.send(producer, "T", b"0").code == 0
+    assert side.say(consumer, RemotingCommand(11, dict(PULL), opaque=7)) == []
+    assert side.broker.holds.count == 1
+    side.send(producer, "T", b"1")
+    (answer,) = side.answers(consumer)
+    assert (answer.opaque, [m.body for m in iter_records(answer.body)]) == (7, [b"1"])
+    side.close()
+
+
+def test_a_held_pull_ends_with_its_time_or_its_connection(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    one, other = side.session(1), side.session(2)
+    side.send(one, "T", b"0")
+    for session in (one, other):
+        assert side.say(session, RemotingCommand(11, dict(PULL), opaque=7)) == []
+    other.lost()
+    assert (side.front.sessions, side.broker.holds.count) == ({one}, 1)
+    assert side.answers(one, 4_999) == []
+    (answer,) = side.answers(one, 1)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")
+    side.close()
+
+
+def test_at_level_disk_answers_wait_for_the_flush(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path, level="disk")
+    session = side.session()
+    fields = {"a": "P", "b": "T", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "5", "h": "0"}
+    assert side.say(session, RemotingCommand(310, dict(fields), b"x", opaque=1)) == []
+    assert session.waits == 1
+    run_now(side.broker.take_jobs(), side.broker.mono_ms)
+    side.broker.stored.settle(side.broker.store.flushed_position)
+    (answer,) = side.answers(session)
+    assert (answer.code, answer.opaque, session.waits) == (0, 1, 0)
+    side.close()
+
+
+def test_an_answer_that_was_begun_is_not_left_half_written(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    session = side.session()
+    side.send(session, "T", b"x")
+    side.broker.store.fail(StoreError("the disk failed"))
+    answer = side.send(session, "T", b"y")
+    assert answer.code == 14
+    assert side.ask(session, 30, topic="T", queueId=0).ext["offset"] == "1"
+    side.broker.close(False)

@@ -1,0 +1,111 @@
+"""PULL through real sockets: answers, filters, held pulls."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fronts.frontside import RemotingSide
+from fronts.raw_peer import RawPeer
+from penstock.fronts.remoting.pulling import Puller
+from penstock.wire import remoting
+from penstock.wire.record import iter_records
+from penstock.wire.remoting import RemotingCommand
+
+
+@pytest.mark.parametrize("serialize", [0, 1])
+def test_what_is_sent_is_pulled(peer: RawPeer, serialize: int) -> None:
+    topic = f"Basic{serialize}"
+    answer = peer.send(topic, b"hello", {"KEYS": "k1 k2", "WAIT": "true", "TAGS": "TagA"}, e=1, serialize=serialize)
+    assert (answer.code, answer.serialize) == (0, serialize)
+    assert answer.ext["queueId"] == "1"
+    assert answer.ext["queueOffset"] == "0"
+    assert (answer.ext["MSG_REGION"], answer.ext["TRACE_ON"]) == ("DefaultRegion", "true")
+    pulled = peer.pull(topic, 1, 0, serialize=serialize)
+    assert (pulled.code, pulled.remark) == (0, "FOUND")
+    assert {k: pulled.ext[k] for k in ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")} == {
+        "nextBeginOffset": "1", "minOffset": "0", "maxOffset": "1", "suggestWhichBrokerId": "0",
+    }  # fmt: skip
+    (message,) = iter_records(pulled.body, check=True)
+    assert message.body == b"hello"
+    assert message.offset_msg_id == answer.ext["msgId"]
+    assert dict(message.properties) == {"KEYS": "k1 k2", "TAGS": "TagA", "CLUSTER": "DefaultCluster"}
+    assert message.born_ms == 1_700_000_000_000
+    assert message.born_host.startswith("127.0.0.1:")
+
+
+def test_tags_are_filtered_by_the_broker(peer: RawPeer) -> None:
+    for tag in ("A", "B", "A", "C"):
+        peer.send("Tagged", tag.encode(), {"TAGS": tag})
+    pulled = peer.pull("Tagged", 0, 0, subscription="A || C")
+    assert [m.body for m in iter_records(pulled.body)] == [b"A", b"A", b"C"]
+    none = peer.pull("Tagged", 0, 0, subscription="nothing")
+    assert (none.code, none.ext["nextBeginOffset"]) == (20, "4")
+
+
+def test_a_held_pull_is_woken_by_its_message(connect: Callable[[], RawPeer]) -> None:
+    consumer, producer = connect(), connect()
+    producer.send("Held", b"0")
+    ext = {"consumerGroup": "G", "topic": "Held", "queueId": 0, "queueOffset": 1, "maxMsgNums": 32, "sysFlag": 6,
+           "commitOffset": 0, "suspendTimeoutMillis": 15000, "subscription": "B", "subVersion": 0}  # fmt: skip
+    consumer.write(remoting.encode(RemotingCommand(11, {k: str(v) for k, v in ext.items()}, opaque=900)))
+    assert consumer.ask(30, ext).ext["offset"] == "1"  # the pull before it is held by now
+    producer.send("Held", b"other tag", {"TAGS": "A"})
+    producer.send("Held", b"mine", {"TAGS": "B"})
+    answer = consumer.read()
+    assert (answer.code, answer.opaque) == (0, 900)
+    assert [m.body for m in iter_records(answer.body)] == [b"mine"]
+
+
+def test_a_held_pull_ends_with_its_time(peer: RawPeer) -> None:
+    peer.send("HeldEmpty", b"0")
+    began = time.monotonic()
+    answer = peer.pull("HeldEmpty", 0, 1, sysFlag=6, suspendTimeoutMillis=300)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")
+    assert time.monotonic() - began > 0.2
+
+
+def test_pull_answers(peer: RawPeer) -> None:
+    for i in range(3):
+        peer.send("Pulls", b"%d" % i)
+    assert (peer.pull("Pulls", 0, -1).code, peer.pull("Pulls", 0, -1).remark) == (21, "OFFSET_TOO_SMALL")
+    beyond = peer.pull("Pulls", 0, 1 << 62)
+    assert (beyond.code, beyond.remark, beyond.ext["nextBeginOffset"]) == (21, "OFFSET_OVERFLOW_BADLY", "3")
+    at_end = peer.pull("Pulls", 0, 3)
+    assert (at_end.code, at_end.remark) == (19, "OFFSET_OVERFLOW_ONE")
+    empty = peer.pull("Pulls", 1, 0)  # golden vector 6
+    assert (empty.code, empty.remark) == (19, "NO_MESSAGE_IN_QUEUE")
+    assert [empty.ext[k] for k in ("nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId")] == ["0"] * 4
+    assert len(list(iter_records(peer.pull("Pulls", 0, 0, maxMsgNums=0).body))) == 1
+    assert len(list(iter_records(peer.pull("Pulls", 0, 0, maxMsgNums=10**9).body))) == 3
+    missing = peer.pull("nope", 0, 0)
+    assert (missing.code, missing.remark[:41]) == (17, "topic[nope] not exist, apply first please")
+    bad_queue = peer.pull("Pulls", 99, 0)
+    assert bad_queue.code == 1
+    assert bad_queue.remark.startswith("queueId[99] is illegal, ")
+    assert peer.pull("Pulls", 0, 0, maxMsgNums=-5).code == 1
+    sql = peer.pull("Pulls", 0, 0, expressionType="SQL92", subscription="a = 1")
+    assert (sql.code, sql.remark) == (1, "The broker does not support consumer to filter message by SQL92")
+    assert peer.pull("Pulls", 0, 0, consumerGroup="../x").code == 1
+    assert peer.pull("Pulls", 0, 0, consumerGroup="g" * 300).code == 1
+    no_heartbeat = peer.pull("Pulls", 0, 0, sysFlag=0)
+    assert no_heartbeat.code == 24
+
+
+def test_a_held_pull_remembers_what_it_wants(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    producer, consumer = side.session(1), side.session(2)
+    side.send(producer, "T", b"0")
+    assert isinstance(consumer.puller, Puller)
+    pull = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32", "sysFlag": "6",
+            "commitOffset": "0", "suspendTimeoutMillis": "5000", "subscription": "B", "subVersion": "0"}  # fmt: skip
+    assert side.say(consumer, RemotingCommand(11, pull, opaque=7)) == []
+    side.send(producer, "T", b"other tag", "TAGS\x01A")
+    assert side.answers(consumer) == []
+    side.send(producer, "T", b"mine", "TAGS\x01B")
+    (answer,) = side.answers(consumer)
+    assert [m.body for m in iter_records(answer.body)] == [b"mine"]
+    side.close()

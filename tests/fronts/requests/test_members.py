@@ -1,0 +1,69 @@
+"""Heartbeats, members of a group, locks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from fronts.raw_peer import RawPeer, heartbeat
+from penstock.fronts.requests.members import Members
+from penstock.wire.record import iter_records
+
+
+def test_heartbeat_junk(peer: RawPeer) -> None:
+    assert peer.ask(34, body=b"junk").code == 1
+    assert peer.ask(34, body=b"[]").code == 1
+    assert peer.ask(34, body=json.dumps({"clientID": "x" * 100_000}).encode()).code == 1
+    many = [{"topic": f"t{i}", "subString": "*"} for i in range(10_000)]
+    consumer = {"groupName": "G", "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": many}
+    assert peer.ask(34, body=json.dumps({"clientID": "c", "consumerDataSet": [consumer]}).encode()).code == 1
+    assert (
+        peer.ask(34, body=b'{"clientID":"13110-127.0.0.1@DEFAULT","producerDataSet":[{"groupName":"PID-py"}]}\n').code
+        == 0
+    )
+
+
+def test_members_are_told_of_each_other(connect: Callable[[], RawPeer]) -> None:
+    one, two = connect(), connect()
+    heartbeat(one, "c1", "Told", "T")
+    heartbeat(two, "c2", "Told", "T")
+    notices = [c for c in [one.read(), one.read()] if c.code == 40]
+    assert [n.ext["consumerGroup"] for n in notices] == ["Told", "Told"]
+    ids = json.loads(one.ask(38, {"consumerGroup": "Told"}).body)
+    assert ids == {"consumerIdList": ["c1", "c2"]}
+    two.close()
+    assert one.read().code == 40
+    assert json.loads(one.ask(38, {"consumerGroup": "Told"}).body) == {"consumerIdList": ["c1"]}
+    assert one.ask(35, {"clientID": "c1", "consumerGroup": "Told", "producerGroup": ""}).code == 0
+    assert one.ask(38, {"consumerGroup": "Told"}).code == 1
+
+
+def test_subscription_of_the_heartbeat_filters(peer: RawPeer) -> None:
+    for tag in ("A", "B"):
+        peer.send("Beat", tag.encode(), {"TAGS": tag})
+    heartbeat(peer, "c1", "Beats", "Beat", "B", 5)
+    pulled = peer.pull("Beat", 0, 0, consumerGroup="Beats", sysFlag=0, subVersion=5)
+    assert [m.body for m in iter_records(pulled.body)] == [b"B"]
+    assert peer.pull("Beat", 0, 0, consumerGroup="Beats", sysFlag=0, subVersion=6).code == 25
+    heartbeat(peer, "c1", "Beats", "Beat", "A", 6)
+    pulled = peer.pull("Beat", 0, 0, consumerGroup="Beats", sysFlag=0, subVersion=6)
+    assert [m.body for m in iter_records(pulled.body)] == [b"A"]
+
+
+def test_queue_locks(peer: RawPeer) -> None:
+    def ask(code: int, client: str) -> list[dict[str, object]]:
+        mq = {"topic": "L", "brokerName": "broker-a", "queueId": 0}
+        body = json.dumps({"consumerGroup": "G", "clientId": client, "mqSet": [mq]}).encode()
+        answer = peer.ask(code, body=body)
+        return json.loads(answer.body)["lockOKMQSet"] if answer.body else []
+
+    assert len(ask(41, "one")) == 1
+    assert ask(41, "two") == []
+    ask(42, "one")
+    assert len(ask(41, "two")) == 1
+
+
+def test_each_request_of_the_table_has_its_method() -> None:
+    assert Members.TABLE
+    for code, name in Members.TABLE.items():
+        assert callable(getattr(Members, name, None)), code

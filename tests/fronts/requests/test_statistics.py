@@ -1,0 +1,66 @@
+"""Figures in the words of RocketMQ's tools."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fronts.frontside import RemotingSide
+from penstock.fronts.requests.statistics import Statistics
+from penstock.wire import fastjson
+from penstock.wire.codes import RequestCode
+from penstock.wire.remoting import RemotingCommand
+
+
+@pytest.fixture
+def side(tmp_path: Path) -> Iterator[RemotingSide]:
+    side = RemotingSide(tmp_path)
+    session = side.session()
+    for n in range(3):
+        assert side.send(session, "T", b"%d" % n).code == 0
+    side.broker.offsets.commit("G", "T", 0, 1)
+    yield side
+    side.close()
+
+
+def ask(side: RemotingSide, code: RequestCode, **ext: str) -> Any:
+    assert code in Statistics.TABLE
+    answer = side.ask(side.session(), code, **ext)
+    assert isinstance(answer, RemotingCommand)
+    assert answer.code == 0, answer.remark
+    return fastjson.loads(answer.body)
+
+
+def test_a_topic(side: RemotingSide) -> None:
+    table = {
+        queue["queueId"]: figures
+        for queue, figures in ask(side, RequestCode.GET_TOPIC_STATS_INFO, topic="T")["offsetTable"]
+    }
+    assert (table[0]["minOffset"], table[0]["maxOffset"]) == (0, 3)
+    assert table[0]["lastUpdateTimestamp"] == side.broker.now_ms
+
+
+def test_a_group_and_all_groups(side: RemotingSide) -> None:
+    stats = ask(side, RequestCode.GET_CONSUME_STATS, consumerGroup="G")
+    ((queue, figures),) = stats["offsetTable"]
+    assert (queue["topic"], figures["brokerOffset"], figures["consumerOffset"]) == ("T", 3, 1)
+    every = ask(side, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+    assert every["totalDiff"] == 2
+    assert [list(entry) for entry in every["consumeStatsList"]] == [["G"]]
+
+
+def test_who_reads_what(side: RemotingSide) -> None:
+    assert ask(side, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic="T")["groupList"] == ["G"]
+    assert ask(side, RequestCode.QUERY_TOPICS_BY_CONSUMER, group="G")["topicList"] == ["T"]
+    (span,) = ask(side, RequestCode.QUERY_CONSUME_TIME_SPAN, topic="T", group="G")["consumeTimeSpanSet"]
+    assert (span["messageQueue"]["queueId"], span["delayTime"]) == (0, 0)
+
+
+def test_the_broker(side: RemotingSide) -> None:
+    table = ask(side, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+    assert all(isinstance(value, str) for value in table.values())
+    assert (table["brokerVersion"], table["commitLogMinOffset"]) == ("409", "0")
+    assert int(table["commitLogMaxOffset"]) == side.broker.store.end_position

@@ -1,0 +1,95 @@
+"""ConsumeQueue: entries by offset, what is durable, what is cut, and queues that begin later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.disk.files import Files
+from penstock.log.consumequeue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, TagCodes
+
+SIZE = 5 * ENTRY_SIZE
+
+
+def queue(folder: Path, count: int = 0) -> ConsumeQueue:
+    """Entries of records of 100 bytes, one behind another."""
+    made = ConsumeQueue(folder / "0", b"T", 0, SIZE, Files())
+    made.reserve(1_000)
+    for n in range(count):
+        made.put_at(n, n * 100, 100, n + 7)
+    return made
+
+
+def test_entries_over_many_files(tmp_path: Path) -> None:
+    made = queue(tmp_path, 12)
+    assert [made.entry(n) for n in (0, 4, 5, 11)] == [(n * 100, 100, n + 7) for n in (0, 4, 5, 11)]
+    assert made.entry(12) is None
+    made.close()
+    again = queue(tmp_path)
+    assert again.load() == []
+    assert (again.min_offset, again.max_offset) == (0, 12)
+    again.close()
+
+
+@pytest.mark.parametrize(("flushed", "end"), [(0, 0), (99, 0), (100, 1), (550, 5), (1_200, 12)])
+def test_what_is_durable_lies_wholly_below_the_flushed_position(tmp_path: Path, flushed: int, end: int) -> None:
+    made = queue(tmp_path, 12)
+    assert made.durable_end(flushed) == end
+    made.close()
+
+
+def test_readers_see_what_is_reserved_and_not_hidden(tmp_path: Path) -> None:
+    made = queue(tmp_path, 6)
+    assert made.visible_end() == 6
+    made.hidden_from = 4
+    assert made.visible_end() == 4
+    made.hidden_from = 1 << 62
+    made.reserve(5)
+    assert made.visible_end() == 5
+    made.close()
+
+
+def test_a_cut_leaves_nothing_behind_it(tmp_path: Path) -> None:
+    made = queue(tmp_path, 12)
+    gone = made.cut(700)
+    assert (made.max_offset, len(gone)) == (7, 1)
+    assert made.entry(7) is None
+    assert made.survey(700)
+    assert made.max_offset == 7
+    made.close()
+
+
+def test_offsets_left_out_become_fillers(tmp_path: Path) -> None:
+    made = queue(tmp_path, 2)
+    made.put_at(5, 900, 100, 0)
+    assert [made.entry(n)[1] for n in range(6)] == [100, 100, FILLER_SIZE, FILLER_SIZE, FILLER_SIZE, 100]  # type: ignore[index]
+    assert made.first_at_or_after(150) == 5
+    assert made.first_at_or_after(901) == 6
+    made.close()
+
+
+def test_a_queue_that_begins_later_remembers_it(tmp_path: Path) -> None:
+    made = queue(tmp_path)
+    made.fill_to(8)
+    assert (made.min_offset, made.max_offset) == (8, 8)
+    made.put_at(8, 0, 100, 0)
+    made.close()
+    again = queue(tmp_path)
+    again.load()
+    assert (again.min_offset, again.max_offset) == (8, 9)
+    again.close()
+
+
+def test_retention_gives_back_whole_files(tmp_path: Path) -> None:
+    made = queue(tmp_path, 12)
+    assert len(made.follow(700)) == 1
+    assert (made.min_offset, made.max_offset) == (7, 12)
+    assert made.entry(2) is None
+    made.close()
+
+
+def test_tags_codes() -> None:
+    codes = TagCodes([5, -7, 1 << 40])
+    assert [codes.match(code) for code in (5, -7, 1 << 40, 0, 7)] == [True, True, True, False, False]
+    assert not TagCodes([]).match(0)

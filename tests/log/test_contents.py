@@ -1,0 +1,47 @@
+"""Contents of a log's folder: names put in order, what does not belong set aside, the size of a foreign log taken over."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from store_parts import SMALL, make, put
+
+from penstock.log.contents import Contents, Recovery
+from penstock.log.store import LogStore
+
+
+def test_folders_and_files_in_each_others_place(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "commitlog").write_bytes(b"x")
+    (tmp_path / "index" / "20200101000000000").mkdir(parents=True)
+    (tmp_path / "consumequeue" / "T").mkdir(parents=True)
+    (tmp_path / "consumequeue" / "T" / "0").write_bytes(b"x")
+    report = Recovery()
+    Contents(LogStore(tmp_path, SMALL), report).mend_names()
+    assert sorted(report.moved) == ["checkpoint", "commitlog", "consumequeue/T/0", "index/20200101000000000"]
+    assert len(list((tmp_path / "lost+found").iterdir())) == 5  # and the manifest
+
+
+def test_an_empty_file_holds_nothing_to_keep(tmp_path: Path) -> None:
+    (tmp_path / "commitlog").write_bytes(b"")
+    report = Recovery()
+    Contents(LogStore(tmp_path, SMALL), report).mend_names()
+    assert report.moved == []
+    assert not (tmp_path / "lost+found").exists()
+
+
+def test_a_folder_without_our_identity_says_itself_how_large_its_files_are(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    store.open()
+    for n in range(400):
+        put(store, b"x" * 50, queue_id=n % 2)
+    store.close()
+    (tmp_path / "store.json").unlink()
+    (tmp_path / "store.json.bak").unlink(missing_ok=True)
+    identity = Contents(LogStore(tmp_path), Recovery()).identity()
+    assert identity.log_segment_size == SMALL.mapped_file_size_commit_log
+    assert identity.queue_file_size == SMALL.mapped_file_size_consume_queue
+
+
+def test_the_report_is_a_table() -> None:
+    assert Recovery(start=5, damage=[{"position": 7}]).as_dict()["damage"] == [{"position": 7}]

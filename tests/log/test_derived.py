@@ -1,0 +1,68 @@
+"""What is derived from a log, held against it: queues that are right, and those that are derived again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from store_parts import make, put
+
+from penstock.log.checkpoint import BLAMED
+from penstock.log.contents import Contents, Recovery
+from penstock.log.derived import Derived
+from penstock.log.store import LogStore
+from penstock.log.tail import Tail
+
+
+def derived(store: LogStore) -> Derived:
+    report = Recovery()
+    contents = Contents(store, report)
+    return Derived(store, report, contents, Tail(store, report, contents))
+
+
+def opened(folder: Path) -> LogStore:
+    store = make(folder)
+    store.open()
+    for n in range(30):
+        put(store, b"m%d" % n, queue_id=n % 2, properties=b"KEYS\x01k%d" % n if n % 3 else b"")
+    return store
+
+
+def test_sound_queues_and_a_sound_index(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    found = derived(store)
+    assert found.bad_queues(store.end_position) == []
+    assert found.index_joins()
+    assert not any(found.headless(queue) for queue in store.queues[b"T"].values())
+    store.close(False)
+
+
+def test_a_queue_whose_last_entry_leads_nowhere(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    queue = store.queue(b"T", 1)
+    entry = queue.entry(queue.max_offset - 1)
+    assert entry is not None
+    queue.put_at(queue.max_offset - 1, entry[0] + 1, entry[1], entry[2])
+    assert derived(store).bad_queues(store.end_position) == [] or entry[0] + 1 < store.end_position
+    queue.put_at(queue.max_offset - 1, store.queue(b"T", 0).entry(0)[0], entry[1], entry[2])  # type: ignore[index]
+    assert derived(store).bad_queues(store.end_position) == [queue]
+    store.close(False)
+
+
+def test_queues_that_a_reader_found_damaged_are_named_to_the_next_start(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    (tmp_path / BLAMED).write_text(json.dumps({"T": {"1": 7, "x": 1, "2": -5}, "U": 3}))
+    found = derived(store)
+    found.read_blame()
+    assert found.blamed == {(b"T", 1)}
+    store.close(False)
+
+
+def test_after_a_power_cut_offsets_that_may_have_been_seen_are_skipped(tmp_path: Path) -> None:
+    store = opened(tmp_path)
+    end = store.queue(b"T", 0).max_offset
+    found = derived(store)
+    found.close_gaps()
+    assert store.queue(b"T", 0).max_offset >= end + store.options.reserve_offsets
+    assert found.report.gap_queues == 2
+    store.close(False)

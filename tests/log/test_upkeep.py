@@ -1,0 +1,50 @@
+"""Upkeep: jobs by their names, checkpoints that follow the flush, and what a clean stop leaves on the disk."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from store_parts import make, put, work
+
+from penstock.disk.files import Files
+from penstock.log.checkpoint import CheckpointFile
+from penstock.log.upkeep import Upkeep
+
+
+def test_a_checkpoint_follows_the_flush(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    store.open()
+    assert isinstance(store.upkeep, Upkeep)
+    put(store, b"x")
+    before = CheckpointFile(tmp_path / "checkpoint", Files()).load()
+    assert before is None or before.durable < store.end_position
+    work(store)
+    value = CheckpointFile(tmp_path / "checkpoint", Files()).load()
+    assert value is not None
+    assert (value.durable, value.derived, value.clean) == (store.end_position, store.end_position, False)
+    store.close()
+    value = CheckpointFile(tmp_path / "checkpoint", Files()).load()
+    assert value is not None
+    assert value.clean
+
+
+def test_a_running_store_is_marked_and_a_stopped_one_is_not(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    store.open()
+    assert {"abort", "live0", "live1", "lock"} <= {path.name for path in tmp_path.iterdir()}
+    store.close()
+    assert {"abort", "live0", "live1"}.isdisjoint(path.name for path in tmp_path.iterdir())
+    put_again = make(tmp_path)
+    assert put_again.open().clean
+    put_again.close()
+
+
+def test_damage_is_written_down_line_by_line(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    store.open()
+    for position in (7, 8):
+        store.upkeep.write_damage({"position": position, "why": "a test"})
+    lines = [json.loads(line) for line in (tmp_path / "damage.jsonl").read_text().splitlines()]
+    assert [line["position"] for line in lines] == [7, 8]
+    store.close()

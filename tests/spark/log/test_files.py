@@ -1,0 +1,45 @@
+"""Log folders: which files are segments, and pieces of them that no record is lost between."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from spark_logs import write_log
+from spark_records import Record
+
+from penstock.errors import ConfigError, PenstockError
+from penstock.spark.kernel.decode import Decoder
+from penstock.spark.log.files import Damage, cut, find, store_of, walk
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    write_log(tmp_path, [Record(n, b"x" * 50) for n in range(100)])
+    return tmp_path
+
+
+@pytest.mark.parametrize("where", ["", "/commitlog", "/commitlog/0*"])
+def test_a_store_its_log_or_a_pattern(store: Path, where: str) -> None:
+    segments = find(f"{store}{where}")
+    assert [segment.base for segment in segments] == [n * 4096 for n in range(len(segments))]
+    assert len(segments) > 3
+    assert store_of(segments[0]) in (store, None)
+
+
+def test_what_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises((ConfigError, PenstockError)):
+        find(str(tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize("piece_bytes", [500, 4096, 1 << 30])
+def test_every_record_lies_in_one_piece(store: Path, piece_bytes: int) -> None:
+    count = 0
+    for pieces in cut(find(str(store)), piece_bytes, None):
+        for piece in pieces:
+            decoder = Decoder()
+            decoder.choose((), 0, 1 << 62, False, False)
+            for part in walk(piece, decoder):
+                assert not isinstance(part, Damage)
+                count += decoder.count
+    assert count == 100

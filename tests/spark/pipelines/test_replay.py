@@ -1,0 +1,50 @@
+"""Replay: each message once, and on from where an archive grew."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from spark_logs import counted, read_log
+
+from penstock.spark.pipelines import archive, replay
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore")
+def test_an_archive_is_replayed_once_and_goes_on_where_it_grew(
+    spark: SparkSession, registry: str, publish: Callable[..., str], tmp_path: Path
+) -> None:
+    publish("born", 30, queues=2)
+    archive.run(spark, "born", tmp_path, registry=registry)
+    asked: dict[str, Any] = {"archive": tmp_path, "registry": registry, "renamed": {"born": "reborn"}}
+    assert replay.run(spark, **asked, dry_run=True).topics == {"reborn": 30}
+    for _ in range(2):
+        assert replay.run(spark, **asked).topics == {"reborn": 30}
+    assert counted(spark, registry, "reborn") == Counter(range(30))
+    publish("born", 10, queues=2, first=30)
+    archive.run(spark, "born", tmp_path, registry=registry)
+    replay.run(spark, **asked)
+    rows = spark.read.format("penstock").options(registry=registry).load("reborn").collect()
+    assert Counter(int(bytes(row["value"]).rstrip(b".")) for row in rows) == Counter(range(40))
+    for row in rows:
+        n = int(bytes(row["value"]).rstrip(b"."))
+        assert (bytes(row["key"]).decode(), row["tags"]) == (f"k{n}", "odd" if n % 2 else "even")
+
+
+@pytest.mark.spark
+@pytest.mark.filterwarnings("ignore")
+def test_a_log_is_replayed_once(spark: SparkSession, registry: str, store: Path) -> None:
+    for _ in range(2):
+        result = replay.run(spark, path=store, topics=("rare",), renamed={"rare": "rare2"}, registry=registry)
+        assert result.topics == {"rare2": 34}
+    rows = spark.read.format("penstock").options(registry=registry).load("rare2").collect()
+    assert Counter(bytes(row["value"]) for row in rows) == Counter(
+        row["value"] for row in read_log(store) if row["topic"] == "rare"
+    )

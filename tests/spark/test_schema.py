@@ -1,0 +1,31 @@
+"""The columns of the source: their names, types, and what is said of others."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.spark import schema
+
+
+def test_which_columns() -> None:
+    assert schema.columns() == schema.BASE
+    assert set(schema.columns(headers=True)) == {*schema.BASE, "headers"}
+    assert len(schema.columns(metadata=True, bulk=True)) == len(schema.columns(metadata=True)) + 1
+    assert schema.columns(names=("value", "topic")) == ("value", "topic")
+    assert set(schema.BY_NAME) >= schema.NEVER_NULL
+
+
+def test_names_that_are_none() -> None:
+    with pytest.raises(ConfigError, match="did you mean offset"):
+        schema.columns(names=("ofset",))
+    with pytest.raises(ConfigError, match="no column 'segment'"):
+        schema.columns(names=("segment",))
+    assert schema.columns(names=("segment",), bulk=True) == ("segment",)
+
+
+def test_each_column_has_an_arrow_type_and_a_row_in_the_table() -> None:
+    names = tuple(schema.BY_NAME)
+    assert schema.arrow_of(names).names == list(names)
+    assert schema.ddl(("value", "offset")) == "`value` binary, `offset` bigint"
+    assert all(f"| `{name}` | " in schema.table() for name in names)

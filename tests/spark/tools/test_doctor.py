@@ -1,0 +1,35 @@
+"""Doctor, progress, and the translation of Spark's errors."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli.spark import spark as command
+from penstock.spark.tools import doctor
+
+
+def test_doctor_finds_a_broken_neighbour(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyspark_broken.py").write_text("raise RuntimeError('half installed')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "pyspark_broken", raising=False)
+    found = {finding.thing: finding for finding in doctor.examine()}
+    assert not found["pyspark_broken"].good
+    assert "half installed" in found["pyspark_broken"].found
+    assert found["pyspark_penstock"].good
+    assert "BAD pyspark_broken" in doctor.report(list(found.values()))
+    done = CliRunner().invoke(command, ["doctor"])
+    assert done.exit_code == 1
+    assert "PySpark" in done.output
+
+
+def test_doctor_does_not_ask_for_what_is_not_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "grpcio" else "1.0")
+    found = doctor._connect()
+    assert found.good
+    assert "not installed (grpcio)" in found.found
+    monkeypatch.setattr(doctor, "_version", lambda package: None if package == "pyyaml" else "1.0")
+    assert "spark-pipelines needs pyyaml" in doctor._connect().found

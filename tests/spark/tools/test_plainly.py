@@ -1,0 +1,34 @@
+"""Our errors as Spark shows them."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterator
+
+import pytest
+
+from penstock.errors import ConfigError, NoRoute
+from penstock.spark.tools.plainly import HINTS, plainly, told
+from penstock.spark.tools.sessions import cause
+
+
+def test_an_error_of_ours_keeps_class_and_hint_and_loses_its_frames() -> None:
+    def deep(n: int) -> None:
+        deep(n - 1) if n else (_ for _ in ()).throw(NoRoute("no broker serves topic 'x'"))
+
+    def rows() -> Iterator[int]:
+        yield 1
+        raise ConfigError("this cannot be", "try that")
+
+    with pytest.raises(NoRoute) as error:
+        plainly(deep)(30)
+    text = "".join(traceback.format_exception(error.value.with_traceback(None)))
+    assert text == f"penstock.errors.NoRoute: no broker serves topic 'x'\n  {HINTS['NoRoute']}\n"
+    items = plainly(rows)()
+    assert next(items) == 1
+    with pytest.raises(ConfigError, match="this cannot be\n  try that"):
+        next(items)
+    behind = f"[FAILED] Failed: Traceback (most recent call last):\n  File x\n{text} SQLSTATE: 38000\n\tat org.X"
+    assert told(ValueError(behind)) == f"NoRoute: no broker serves topic 'x'\n  {HINTS['NoRoute']}"
+    assert cause(ValueError(behind)) == "NoRoute: no broker serves topic 'x'"
+    assert told(ValueError("of somebody else")) == ""

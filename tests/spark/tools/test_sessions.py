@@ -1,0 +1,26 @@
+"""The cause of an error that comes out of Spark."""
+
+from __future__ import annotations
+
+from penstock.spark.tools.sessions import cause
+
+
+def test_the_cause_is_the_innermost_python_error() -> None:
+    spark = """[PYTHON_DATA_SOURCE_ERROR] Failed: Traceback (most recent call last):
+  File "x.py", line 1, in f
+    raise DataLoss("gone")
+penstock.spark.read.planning.DataLoss: offsets 2 to 4 are gone
+
+\tat org.apache.spark.Something"""
+    assert cause(Exception(spark)) == "DataLoss: offsets 2 to 4 are gone"
+    assert cause(ValueError("plain\nmore")) == "plain"
+    assert cause(ValueError()) == "ValueError"
+
+
+def test_the_cause_behind_java_is_the_innermost() -> None:
+    java = """An error occurred while calling o1.sql.
+: org.apache.spark.SparkException: Job aborted.
+\tat org.apache.spark.X(Y.scala:1)
+Caused by: java.io.IOException: No space left on device
+\tat java.base/Z"""
+    assert cause(Exception(java)) == "IOException: No space left on device"

@@ -1,0 +1,59 @@
+"""The options and columns of the sink."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.spark.write.options import BATCH_BYTES_MAX, check, columns_table, for_writing, parse
+
+
+def rows(**columns: str) -> Any:
+    """A schema, as far as the check looks at one."""
+    kind = lambda text: SimpleNamespace(simpleString=lambda: text)  # noqa: E731
+    return SimpleNamespace(fields=[SimpleNamespace(name=name, dataType=kind(text)) for name, text in columns.items()])
+
+
+def test_values_and_defaults() -> None:
+    found = parse({"topic": "t", "batchBytes": "2m"})
+    assert (found.topic, found.batch_bytes, found.commit_mode, found.sink_id, found.level) == (
+        "t",
+        2 << 20,
+        "batch",
+        None,
+        "disk",
+    )
+    assert for_writing({"SinkId": "x"})
+    assert not for_writing({"topic": "t", "startingOffsets": "latest"})
+
+
+@pytest.mark.parametrize(
+    "given", [{"topic": "a", "path": "b"}, {"batchBytes": str(BATCH_BYTES_MAX + 1)}, {"commitMode": "often"}, {"sinkid_": "x"},
+              {"commitMode": "none", "batchBytes": "5m"}]
+)  # fmt: skip
+def test_what_cannot_be_asked(given: dict[str, str]) -> None:
+    with pytest.raises(ConfigError):
+        parse(given)
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "why"),
+    [
+        ({"key": "string"}, {"topic": "t"}, "no column value"),
+        ({"value": "string"}, {}, "no topic given"),
+        ({"value": "int"}, {"topic": "t"}, "column value is int"),
+        ({"value": "string", "tag": "string"}, {"topic": "t"}, "did you mean tags"),
+        ({"value": "string", "delayMs": "bigint"}, {"topic": "t", "commitMode": "none"}, "needs commitMode"),
+    ],
+)
+def test_rows_that_cannot_be_written(columns: dict[str, str], options: dict[str, str], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        check(rows(**columns), parse(options))
+
+
+def test_rows_that_can() -> None:
+    check(rows(value="binary", offset="bigint", topic="string"), parse({}))
+    assert columns_table().count("\n") == 13

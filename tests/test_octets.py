@@ -1,0 +1,75 @@
+"""Octets beside the standard library: integers, CRC-32, Java's hash, searches, hexadecimal digits."""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock import octets
+
+
+@given(st.integers(-(1 << 63), (1 << 64) - 1))
+def test_what_is_put_is_read(value: int) -> None:
+    room = bytearray(12)
+    octets.put64(room, 2, value)
+    assert octets.be64(room, 2) == int.from_bytes((value & (1 << 64) - 1).to_bytes(8), signed=True)
+    octets.put32(room, 2, value)
+    low = (value & 0xFFFFFFFF).to_bytes(4)
+    assert (octets.ube32(room, 2), octets.be32(room, 2)) == (int.from_bytes(low), int.from_bytes(low, signed=True))
+    octets.put16(room, 0, value)
+    octets.put8(room, 11, value)
+    assert (octets.be16(room, 0), room[11]) == (value & 0xFFFF, value & 0xFF)
+
+
+@given(st.binary(max_size=40), st.binary(max_size=40))
+def test_sums_go_on_from_one_piece_to_the_next(one: bytes, two: bytes) -> None:
+    assert octets.crc32(two, 0, len(two), octets.crc32(one, 0, len(one), 0)) == zlib.crc32(one + two)
+    joined = octets.java_hash(b"ab" + b"cd", 0, 4, 0)
+    assert octets.java_hash(b"cd", 0, 2, octets.java_hash(b"ab", 0, 2, 0)) == joined
+
+
+def test_javas_string_hash() -> None:
+    for text, value in (("", 0), ("TagA", 2598919), ("polygenelubricants", -(1 << 31)), ("é😀", 1996812)):
+        data = text.encode()
+        assert octets.java_hash(data, 0, len(data), 0) == value, text
+
+
+@given(st.binary(max_size=30), st.integers(0, 255), st.integers(0, 255), st.integers(0, 30), st.integers(0, 30))
+def test_searches(data: bytes, c: int, d: int, a: int, b: int) -> None:
+    begin, end = min(a, b, len(data)), min(max(a, b), len(data))
+    assert octets.find(data, begin, end, c) == data.find(bytes([c]), begin, end)
+    first = [at for at in range(begin, end) if data[at] in (c, d)]
+    assert octets.find2(data, begin, end, c, d) == (first[0] if first else -1)
+
+
+def test_copies_zeros_and_comparisons() -> None:
+    room = bytearray(b"..........")
+    octets.copy(room, 2, b"abcdef", 1, 3)
+    assert room == b"..bcd....."
+    octets.copy(room, 0, b"xyz", 0, -1)
+    octets.zero(room, 3, 2)
+    assert room == b"..b\0\0....."
+    assert octets.same(room, 0, b"x..b", 1, 3)
+    assert not octets.same(room, 0, b"x..c", 1, 3)
+    assert octets.same(b"", 0, b"", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "least", "whole"),
+    [(b"plain", 32, True), ("é😀".encode(), 32, True), (b"a\x01b", 32, False), (b"a\x01b", 0, True), (b"\xff", 0, False),
+     (b"\xed\xa0\x80", 0, False), (b"", 32, True)],
+)  # fmt: skip
+def test_utf8(data: bytes, least: int, whole: bool) -> None:
+    assert octets.utf8(b"??" + data + b"\xff", 2, len(data), least) is whole
+
+
+def test_hexadecimal_digits() -> None:
+    room = bytearray(20)
+    octets.put_hex16(room, 1, 0xABC)
+    assert room[1:17] == b"0000000000000abc"
+    assert octets.hex16(room, 1) == 0xABC
+    for bad in (b"0000000000000ABC", b"000000000000 abc", b"short", b"8" + b"0" * 15):
+        assert octets.hex16(bad, 0) == -1
