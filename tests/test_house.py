@@ -61,7 +61,7 @@ PUBLIC = {  # constructors that users call with keywords
     "penstock.client.aio.push.__init__", "penstock.client.aio.producer.__init__", "penstock.client.blocking.__init__",
 }  # fmt: skip
 CIRCLES = [{"penstock.broker"}, {"penstock.fronts"}]  # where modules still import one another
-ANY_MAX = 223
+ANY_MAX = 31
 NUMBERS_MAX = 759
 
 

@@ -15,17 +15,18 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.broker.broker import Broker
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
+from penstock.disk.job import Job
 from penstock.errors import ConfigError, StoreError
 from penstock.faults import Faults
 from penstock.fronts.flags import LEVELS, broadcast_address, join, set_log_level
@@ -39,13 +40,17 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
     from penstock.fronts.lookupd import Lookupd
     from penstock.fronts.namesrv import NameServer
     from penstock.fronts.remoting.session import RemotingSession
+    from penstock.fronts.site import Answer, Site
     from penstock.httpd import Httpd
     from penstock.log.consumequeue import ConsumeQueue
+    from penstock.log.contents import Recovery
     from penstock.registration.announce import Announcer
     from penstock.registration.registrar import Registrar, RouteNeighbour
     from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.app")
+
+Run = Callable[[Coroutine[object, object, None]], None]
 
 JOBS_EVERY_MS = 5
 FAULT_RETRY_MS = 200
@@ -139,7 +144,7 @@ class Process:
             if not store.arrived:
                 return
 
-    def take_jobs(self) -> list[Any]:
+    def take_jobs(self) -> Sequence[Job]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
         broker = self.broker
         if broker is None or (
@@ -283,7 +288,7 @@ class Server:
         self._over: asyncio.Event | None = None
         self.addresses: dict[str, str] = {}
         self.broker: Broker | None = None
-        self.recovery: Any = None
+        self.recovery: Recovery | None = None
 
     async def __aenter__(self) -> Server:
         async with AsyncExitStack() as stack:
@@ -354,11 +359,14 @@ class Server:
         self._bind(stack, "http", config.http_host or host, config.http_port, insecure)
         if config.tls_cert or config.tls_key:
             self._bind(stack, "https", config.https_host or host, config.https_port, insecure)
-        real: dict[str, Any] = {}
-        for name in ("remoting", "nsq", "http", "https"):
-            if name in self.addresses:
-                real[f"{name}_port"] = _port(self.addresses[name])
-        return replace(config, **real)
+        real = {name: _port(address) for name, address in self.addresses.items()}
+        return replace(
+            config,
+            remoting_port=real.get("remoting", config.remoting_port),
+            nsq_port=real.get("nsq", config.nsq_port),
+            http_port=real.get("http", config.http_port),
+            https_port=real.get("https", config.https_port),
+        )
 
     # -- the roles -------------------------------------------------------------------------------------------------
 
@@ -465,7 +473,7 @@ class Server:
         return "" if "/" in address else address
 
     async def _start_http(
-        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Any
+        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: ssl.SSLContext | None
     ) -> NsqHttp:
         from penstock.fronts.http.nsqd import NsqHttp, tls_required
 
@@ -484,7 +492,14 @@ class Server:
         return http
 
     async def _listen_http(
-        self, net: Net, stack: AsyncExitStack, name: str, site: Any, *, tls: Any = None, refusal: Any = None
+        self,
+        net: Net,
+        stack: AsyncExitStack,
+        name: str,
+        site: Site,
+        *,
+        tls: ssl.SSLContext | None = None,
+        refusal: Answer | None = None,
     ) -> None:
         """Accept at once; uvicorn, which takes a third of a start to import, comes after the `ready` line."""
         made: list[Httpd] = []
@@ -619,10 +634,11 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def runner() -> Any:
+def runner() -> Run:
     """What runs a coroutine to its end: uvloop where there is one, else asyncio: same protocol classes."""
     try:
         import uvloop
     except ImportError:
         return asyncio.run
-    return uvloop.run
+    run: Run = uvloop.run
+    return run

@@ -74,7 +74,7 @@ class Httpd:
 class Wire:
     """A transport whose writes go out together when the turn of the loop ends."""
 
-    def __init__(self, transport: Any, connection: HttpConnection, net: Net) -> None:
+    def __init__(self, transport: asyncio.Transport, connection: HttpConnection, net: Net) -> None:
         self._transport = transport
         self._connection = connection
         self._net = net
@@ -105,7 +105,7 @@ class Wire:
     def abort(self) -> None:
         self._transport.abort()
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
+    def get_extra_info(self, name: str, default: object = None) -> object:
         return self._transport.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
@@ -158,7 +158,7 @@ class HttpConnection(HttpToolsProtocol):
 
     # -- life
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         net = self._net
         net.role.update_time()
         self._since_ms = net.role.mono_ms

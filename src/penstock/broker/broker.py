@@ -28,9 +28,9 @@ from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Positions, Waiters
 from penstock.disk.files import Files
+from penstock.disk.job import Job
 from penstock.errors import DiskFull
 from penstock.log.consumequeue import ConsumeQueue
-from penstock.log.durability import Job
 from penstock.log.recovery import Recovery
 from penstock.log.sequences import Sequences
 

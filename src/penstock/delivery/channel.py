@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import Any, Protocol
+from typing import Protocol
 
 import cython
 
@@ -117,7 +117,7 @@ class Channel:
         self.msg_timeout_max_ms = msg_timeout_max_ms
         self.attempts_max = attempts_max
         self.latency = latency
-        self.owner: Any = owner  # who is told: `due(channel)`, `bury(channel, slot)`
+        self.owner: Owner = owner  # type: ignore[assignment]  # who is told: `due(channel)`, `bury(channel, slot)`
         self.leaving: dict[tuple[int, int], int] = {}  # (lane, place) → number: copied elsewhere, not durable there yet
         self.slots = Slots()
         self.waiting: deque[tuple[int, int]] = deque()  # (slot, may be given when so many were taken)

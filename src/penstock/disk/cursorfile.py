@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 
 import cython
 
@@ -68,8 +68,8 @@ class CursorFile:
         self.turn = 0
         self.dirty = False
         self.named = False
-        self.map: Any = None
-        self.base: Any = cython.NULL
+        self.map: mmap = None  # type: ignore[assignment]
+        self.base: memoryview = cython.NULL
 
     def open(self, begin: int) -> None:
         """Take up the file, or make one for a channel that begins at `begin`: also when it says nothing that can be

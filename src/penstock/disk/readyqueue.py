@@ -27,7 +27,6 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
-from typing import Any
 from zlib import crc32 as crc32_of
 
 import cython
@@ -37,6 +36,7 @@ from penstock.disk.files import Files, last_byte
 from penstock.disk.readysegment import BROKEN, CHECKED, FOREIGN, FULL, UNCHECKED
 from penstock.disk.stream import Stream
 from penstock.errors import DiskFull, StoreError
+from penstock.octets import Readable
 
 if cython.compiled:
     from cython.cimports.penstock.disk.readysegment import ReadySegment
@@ -124,7 +124,7 @@ class ReadyQueue(Stream):
         self.pool = pool
         self.files = files
         self.segments: list[ReadySegment] = []
-        self.last: Any = None  # the ReadySegment that is appended to
+        self.last: ReadySegment = None  # type: ignore[assignment]  # the ReadySegment that is appended to
         self._seen: ReadySegment | None = None
         self.last_id = 0
         self.total = 0  # ordinal behind the last record
@@ -281,7 +281,9 @@ class ReadyQueue(Stream):
         self.renamed = True
         return 0
 
-    def append(self, now_ns: int, attempts: int, message_id: int, body: Any, at: int, length: int, more: int) -> None:
+    def append(
+        self, now_ns: int, attempts: int, message_id: int, body: Readable, at: int, length: int, more: int
+    ) -> None:
         """One record, after `ready` said 0. `message_id` 0: a new one, which is its time. `more`: the batch goes on.
 
         Readers see it when its batch is whole and `show_all` was called.

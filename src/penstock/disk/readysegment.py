@@ -8,8 +8,8 @@ the records are found by their lengths, and behind the last one stands a zero.
 from __future__ import annotations
 
 import logging
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 from zlib import crc32 as crc32_of
 
 import cython
@@ -53,10 +53,10 @@ class SegmentFile:
         self.damaged: set[int] = set()
         self.unverified = False  # trusted as a whole: each record is looked at when it is read
         self.fd = self.sums_fd = -1
-        self.map: Any = None
-        self.sums_map: Any = None
-        self.base: Any = cython.NULL
-        self.sums: Any = cython.NULL
+        self.map: mmap = None  # type: ignore[assignment]
+        self.sums_map: mmap = None  # type: ignore[assignment]
+        self.base: memoryview = cython.NULL
+        self.sums: memoryview = cython.NULL
         self.named = False  # its name in the folder is durable
         self.clean = False  # it was closed cleanly: everything in it was flushed
         self.cut = False  # being looked at after a power cut: a missing sum means that the record may be torn

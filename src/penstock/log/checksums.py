@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 
 import cython
 
@@ -61,8 +61,8 @@ class Sidecar:
         self.covers_from = 0
         self.covers_to = segment_size
         self.fd = -1
-        self.map: Any = None
-        self.base: Any = cython.NULL
+        self.map: mmap = None  # type: ignore[assignment]
+        self.base: memoryview = cython.NULL
 
     def create(self, covers_from: int = 0) -> None:
         """Make the file and take room for its first window. StoreError, DiskFull."""

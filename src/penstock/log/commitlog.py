@@ -15,13 +15,12 @@ stay free behind it, so there is always room for the blank. Sums over whole reco
 from __future__ import annotations
 
 from threading import Lock
-from typing import Any
 
 import cython
 
 from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
-from penstock.log.checksums import Checksums
+from penstock.log.checksums import Checksums, Sidecar
 from penstock.log.draft import Draft
 from penstock.octets import Readable
 
@@ -99,13 +98,13 @@ class CommitLog:
         self.sums = sums
         self.end = 0
         self.store_ms = 0
-        self.prepared: Any = None  # (segment, sidecar) made ahead
+        self.prepared: tuple[Segment, Sidecar] | None = None  # (segment, sidecar) made ahead
         self.making = Lock()  # held by whoever makes the next segment
         self._held_host = store_host
-        self._host: Any = address(store_host)
+        self._host = address(store_host)
         self._host_len = len(store_host)
         self._segment: Segment | None = None
-        self._base: Any = cython.NULL
+        self._base: memoryview = cython.NULL
         self._at = 0
         self._limit = 0
         self._backed = 0
@@ -220,7 +219,7 @@ class CommitLog:
         self.end = segment.first
         return status.OK
 
-    def make_next(self) -> tuple[Any, Any]:
+    def make_next(self) -> tuple[Segment, Sidecar]:
         """The segment after the last and its sidecar, durable by name. For any thread. StoreError, DiskFull."""
         segment = self.file.make_next()
         try:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import cython
 
 from penstock.disk.files import Files, last_byte, wipe
 from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
+from penstock.log.subscriber import Subscriber
 from penstock.wire.names import SCHEDULE_TOPIC
 
 if cython.compiled:
@@ -44,7 +44,7 @@ class TagCodes:
         self.codes = tuple(codes)
         self._count = len(self.codes)
         self._held = bytearray(8 * self._count + 8)
-        self._at: Any = address(self._held)
+        self._at = address(self._held)
         for n, code in enumerate(self.codes):
             put64(self._at, 8 * n, code)
 
@@ -73,15 +73,15 @@ class ConsumeQueue:
         self.arrived = False
         self.in_dirty = False
         self.trouble = ""  # why the last entry could not be written
-        self.subscribers: list[Any] | None = None
+        self.subscribers: list[Subscriber] | None = None
         self.due_kind = DUE_BY_LEVEL if topic == SCHEDULE_TOPIC else DUE_NEVER
         self._files = files
         self._held = topic + b"#"
-        self.topic_at: Any = address(self._held)
+        self.topic_at = address(self._held)
         self.topic_len = len(topic)
         self.key_hash = java_hash(self.topic_at, 0, len(topic) + 1, 0)
         self._segment: Segment | None = None
-        self._base: Any = cython.NULL
+        self._base: memoryview = cython.NULL
         self._at = 0
         self._limit = 0
         self._durable = 0
@@ -291,12 +291,13 @@ class ConsumeQueue:
             probe = middle
             at = -1
             while probe < high:  # a filler says nothing: look at the next real entry
-                segment: Any = self.file.at(probe * 20)
+                segment = self.file.at(probe * 20)
+                assert segment is not None
                 at = probe * 20 - segment.first
                 if be32(segment.base, at + 8) != FILLER_SIZE:
                     break
                 probe += 1
-            if probe < high and be64(segment.base, at) < physical:
+            if probe < high and be64(segment.base, at) < physical:  # type: ignore[union-attr]
                 low = probe + 1
             else:
                 high = middle
@@ -307,6 +308,7 @@ class ConsumeQueue:
         while probe > lowest and skipped < 64:
             probe -= 1
             segment = self.file.at(probe * 20)
+            assert segment is not None
             at = probe * 20 - segment.first
             if be32(segment.base, at + 8) == FILLER_SIZE or be64(segment.base, at) < physical:
                 skipped += 1
@@ -358,7 +360,8 @@ class ConsumeQueue:
         before = -1
         ended = False
         for n in range(len(self.file.segments)):
-            segment: Any = self.file.at(self.file.first + n * self.file.size)
+            segment = self.file.at(self.file.first + n * self.file.size)
+            assert segment is not None
             used = last_byte(self._files, segment.path, segment.map, 0, segment.size)
             segment.map.madvise(mmap.MADV_WILLNEED, 0, used)
             at = 0

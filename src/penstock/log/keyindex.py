@@ -12,8 +12,8 @@ topic and key. Derived from the commit log; a file is made when the first key co
 from __future__ import annotations
 
 import time
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 
 import cython
 
@@ -39,8 +39,8 @@ class IndexFile:
         self.slots = slots
         self.entries = entries
         self.files = files
-        self.map: Any = None
-        self.base: Any = cython.NULL
+        self.map: mmap = None  # type: ignore[assignment]
+        self.base: memoryview = cython.NULL
         self.count = 1
         self.allocated = 0  # room is taken up to here
         self.dirty = False

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.disk.files import Files
+from penstock.disk.job import Job
 from penstock.disk.tables import save, take
 from penstock.errors import Refused
-from penstock.log.durability import Job
 
 WINDOW = 32
 PRODUCERS_MAX = 8_192

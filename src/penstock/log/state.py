@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from mmap import mmap
 from pathlib import Path
-from typing import Any, Protocol
 
 import cython
 
@@ -23,6 +22,7 @@ from penstock.log.draft import Draft
 from penstock.log.durability import Durability
 from penstock.log.keyindex import KeyIndex
 from penstock.log.options import StoreOptions, delay_levels
+from penstock.log.subscriber import Remembered, Subscriber
 
 if cython.compiled:
     from cython.cimports.penstock.log import status
@@ -34,33 +34,6 @@ else:
 _TOPIC = re.compile(rb"[%|a-zA-Z0-9_.#-]{1,127}")
 _FAR = 10_000_000
 """A queue offset so far beyond the last one was not given out by any broker."""
-
-
-class Subscriber(Protocol):
-    """Derives something of its own from records of some topics; `position`: it has taken every record below."""
-
-    @property
-    def topics(self) -> frozenset[bytes]:
-        """Those whose records it wants."""
-
-    @property
-    def position(self) -> int:
-        """-1 when it does not know."""
-
-    def add(self, physical: int, record: bytes, tags_code: int, store_ms: int) -> None:
-        """A record of one of the topics; for delay levels `tags_code` is the moment it is due."""
-
-    def done(self, prepared: int, physical: int) -> None:
-        """The record at physical names another one as its origin."""
-
-    def cut(self, end: int) -> None:
-        """Forget what came from records at or after end: a power cut took them."""
-
-    def take_job(self, flushed: int, end: int, mono_ms: int) -> Any:
-        """Something to write down, of records below flushed only."""
-
-    def close(self) -> None:
-        """The store closes."""
 
 
 class LogState:
@@ -92,9 +65,8 @@ class LogState:
         self.log: CommitLog = None  # type: ignore[assignment]
         self.index: KeyIndex = None  # type: ignore[assignment]
         self.durability: Durability = None  # type: ignore[assignment]
-        self.upkeep: Any = None
         self.subscribers: list[Subscriber] = []
-        self.sequences: Any = None
+        self.sequences: Remembered | None = None
         self.fillers: list[tuple[bytes, int, int, int]] = []
         self.suspects: dict[int, tuple[bytes, int, int]] = {}
         self._unmended: set[tuple[bytes, int, int]] = set()
@@ -103,8 +75,8 @@ class LogState:
         self.index_from = 0
         self.subscribe_from = 0
         self.skipped = 0
-        self._live: Any = cython.NULL
-        self._live_page: Any = None
+        self._live: memoryview = cython.NULL
+        self._live_page: mmap | None = None
         self._now_ms = 0
         self._in_turn = False
         self._looked_ms = -1

@@ -12,21 +12,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from penstock.disk import tables
 from penstock.disk.files import Files
+from penstock.disk.job import Job, run_now
+from penstock.disk.segments import Segment
 from penstock.errors import DiskFull, StoreError
 from penstock.log import status
 from penstock.log.checkpoint import BLAMED, Checkpoint, CheckpointFile, FolderLock, LivePages
 from penstock.log.consumequeue import ConsumeQueue
-from penstock.log.durability import Durability, Job, Preparer, run_now
+from penstock.log.durability import Durability, Preparer
+from penstock.log.keyindex import IndexFile
 from penstock.log.retention import Retention
 from penstock.log.state import LogState
 
 RESERVE_MAX = 4_000_000
+
+
+class Unflushed(NamedTuple):
+    """What was derived and is not on the disk."""
+
+    segments: list[Segment]
+    folders: set[Path]
+    index_files: list[IndexFile]
 
 
 class Upkeep:
@@ -207,10 +218,11 @@ class Upkeep:
 
         return self._once("checkpoint", run, done, again)
 
-    def _dirty_derived(self) -> dict[str, Any]:
+    def _dirty_derived(self) -> Unflushed:
         """What must reach the disk so that everything derived below the log's end is there."""
         store = self.store
-        segments, folders = [], set()
+        segments: list[Segment] = []
+        folders: set[Path] = set()
         for queue in store.dirty_queues:
             segments += queue.dirty_segments()
             queue.flushed()
@@ -220,22 +232,22 @@ class Upkeep:
                 folder = queue.file.folder
                 folders |= {folder, folder.parent, folder.parent.parent, self.folder}
         store.dirty_queues.clear()
-        index_files = []
+        index_files: list[IndexFile] = []
         if store.index is not None:
             for index_file in store.index.index_files:
                 if index_file.dirty:
                     index_file.dirty = False
                     index_files.append(index_file)
-        return {"segments": segments, "folders": folders, "index": index_files}
+        return Unflushed(segments, folders, index_files)
 
-    def _flush_derived(self, dirty: dict[str, Any]) -> None:
-        for segment in dirty["segments"]:
+    def _flush_derived(self, dirty: Unflushed) -> None:
+        for segment in dirty.segments:
             segment.datasync()
-        for index_file in dirty["index"]:
+        for index_file in dirty.index_files:
             index_file.datasync()
-        for folder in sorted(dirty["folders"], reverse=True):
+        for folder in sorted(dirty.folders, reverse=True):
             self.files.sync_folder(folder)
-        if dirty["index"]:
+        if dirty.index_files:
             self.files.sync_folder(self.folder / "index")
 
     def _take_reserve(self, mono_ms: int) -> Job | None:
@@ -352,7 +364,7 @@ class Upkeep:
             return actual != size
         return physical + size != log.end and log.size_at(physical + size) < 0  # no record ends there
 
-    def write_damage(self, entry: dict[str, Any]) -> None:
+    def write_damage(self, entry: Mapping[str, object]) -> None:
         """One line in `damage.jsonl`; a second report of the same position is left out."""
         path = self.folder / "damage.jsonl"
         known = read_damage(self.files, path)
@@ -369,7 +381,7 @@ class Upkeep:
             return  # the report is also in the counter and the log line
 
 
-def read_damage(files: Files, path: Path) -> list[dict[str, Any]]:
+def read_damage(files: Files, path: Path) -> list[dict[str, object]]:
     """The lines of a damage file that can be read."""
     if not path.is_file():
         return []

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from penstock.errors import Refused
 from penstock.wire.codes import MASTER_ID, PERM_READ, PERM_WRITE
@@ -160,7 +159,7 @@ class RouteTables:
 
     # -- asked by clients and tools
 
-    def route(self, topic: str) -> dict[str, Any] | None:
+    def route(self, topic: str) -> dict[str, object] | None:
         """TopicRouteData of a topic, None when no broker that is alive serves it."""
         queues = {b: q for b, q in sorted(self.topics.get(topic, {}).items()) if b in self.addresses}
         if not queues:
@@ -186,7 +185,7 @@ class RouteTables:
         having = {broker: address for broker, (address, topics) in sorted(self.nsq.items()) if topic in topics}
         return having or ({broker: address for broker, (address, _) in sorted(self.nsq.items())} if new else {})
 
-    def _broker_data(self, broker: str) -> dict[str, Any]:
+    def _broker_data(self, broker: str) -> dict[str, object]:
         return {
             "brokerAddrs": {str(i): address for i, address in sorted(self.addresses[broker].items())},
             "brokerName": broker,
@@ -200,7 +199,7 @@ class RouteTables:
             found.setdefault(cluster, []).append(broker)
         return found
 
-    def cluster_info(self) -> dict[str, Any]:
+    def cluster_info(self) -> dict[str, object]:
         """ClusterInfo."""
         return {
             "brokerAddrTable": {broker: self._broker_data(broker) for broker in sorted(self.addresses)},

@@ -6,8 +6,6 @@ Replies are written field by field into it, so that a message costs no Python ob
 
 from __future__ import annotations
 
-from typing import Any
-
 import cython
 
 if cython.compiled:
@@ -25,12 +23,7 @@ class Outbox:
         self.size = 0
         self.capacity = 0
         self.owner: bytearray | None = None
-        self.base = self._none()
-
-    def _none(self) -> Any:
-        if cython.compiled:
-            return cython.NULL
-        return None
+        self.base: memoryview = cython.NULL
 
     def __len__(self) -> int:
         return self.size
@@ -112,11 +105,11 @@ class Outbox:
         size = self.size
         self.size = 0
         if cython.compiled:
-            data: bytes = self.base[:size]
+            data: bytes = self.base[:size]  # type: ignore[assignment]
         else:
             data = bytes(self.base[:size])
         if self.capacity > words.TURN_BYTES_KEPT:
             self.owner = None
-            self.base = self._none()
+            self.base = cython.NULL
             self.capacity = 0
         return data

@@ -94,7 +94,7 @@ class RemotingCommand:
             serialize=self.serialize,
         )
 
-    def _fields(self) -> tuple[Any, ...]:
+    def _fields(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def __eq__(self, other: object) -> bool:
@@ -139,9 +139,9 @@ class _HeaderAny(msgspec.Struct, gc=False):
     code: _Int32 = 0
     extFields: dict[str, Any] | None = None
     flag: _Int32 = 0
-    language: Any = None
+    language: object = None
     opaque: _Int32 = 0
-    remark: Any = None
+    remark: object = None
     version: _Int32 = 0
 
 
@@ -234,7 +234,7 @@ def _read_json(header: bytes, body: bytes) -> RemotingCommand:
     )
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """An ext value as Java would read it into a string."""
     if isinstance(value, str):
         return value

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Quick, Side
+from penstock.disk.job import run_now
 from penstock.errors import StoreError
-from penstock.log.durability import run_now
 
 
 def flush_jobs(side: Side) -> list[str]:

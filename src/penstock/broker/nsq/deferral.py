@@ -21,7 +21,6 @@ the end of the old place, never both: each is let go of when the other is on the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
@@ -73,7 +72,7 @@ class Deferral:
 
     def give_back(self, channel: Channel, slot: int, delay_ms: int) -> bool:
         """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""
-        source: Any = channel.source
+        source = channel.source
         if isinstance(source, MemorySource):
             return False
         slots = channel.slots

@@ -18,9 +18,9 @@ from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.topics import Topic
 from penstock.delivery.waiters import Outcome, Positions
 from penstock.disk.cursorfile import CursorFile
+from penstock.disk.job import Job, run_now
 from penstock.disk.readysegment import ReadySegment
 from penstock.errors import StoreError
-from penstock.log.durability import Job, run_now
 
 log = logging.getLogger("penstock.queueing")
 

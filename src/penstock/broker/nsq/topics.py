@@ -9,7 +9,7 @@ message, `placed` (readers may see them). Between the first and the last nothing
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from typing import Protocol
 
 import cython
 
@@ -22,6 +22,7 @@ from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import mark_of
 from penstock.errors import StoreError
+from penstock.octets import Readable
 from penstock.wire.nsq import message_data
 
 if cython.compiled:
@@ -106,10 +107,10 @@ class Topic:
         """Room for `count` messages whose bodies have `size` bytes together: 0, FULL (1) or BROKEN (2)."""
         raise NotImplementedError
 
-    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+    def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
         """One message; `more`: its batch goes on. Returns 0."""
         if cython.compiled:
-            data: bytes = body[at : at + length]
+            data: bytes = body[at : at + length]  # type: ignore[assignment]
         else:
             data = bytes(body[at : at + length])
         self.put_bytes(now_ns, data, bool(more))
@@ -277,7 +278,7 @@ class QueueTopic(Topic):
     def ready(self, size: int, count: int) -> int:
         return self.stream.ready(size + _RECORD_BYTES * count, count)
 
-    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+    def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
         self.stream.append(now_ns, 0, 0, body, at, length, more)
         self.message_count += 1
         self.message_bytes += length
@@ -462,9 +463,9 @@ class MemoryTopic(Topic):
         self._batch = []
         return 0
 
-    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+    def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
         if cython.compiled:
-            data: bytes = body[at : at + length]
+            data: bytes = body[at : at + length]  # type: ignore[assignment]
         else:
             data = bytes(body[at : at + length])
         self._batch.append(message_data(now_ns, 0, self.new_id(now_ns), data))

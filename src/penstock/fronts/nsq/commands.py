@@ -63,7 +63,7 @@ def _auth(session: NsqSession, words: list[bytes], body: bytes) -> None:
         elif not rights.rules:
             session.fail(b"E_UNAUTHORIZED AUTH no authorizations found")
         else:
-            session.rights = rights
+            session.grant(rights)
             reply = {
                 "identity": rights.identity,
                 "identity_url": rights.identity_url,

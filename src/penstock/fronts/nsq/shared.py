@@ -11,6 +11,7 @@ import cython
 
 from penstock.broker.broker import Broker
 from penstock.broker.nsq.queueing import Queueing
+from penstock.fronts.nsq.layers import Layer
 from penstock.wire.nsq import OK_FRAME
 
 if cython.compiled:
@@ -35,6 +36,17 @@ class Rights(Protocol):
     def grants(self, permission: bytes, topic: bytes, channel: bytes, mono_ms: int) -> bool: ...
 
 
+class Asking(Protocol):
+    """A connection whose rights are asked for, and again when they have grown old."""
+
+    remote: str
+    closing: bool
+    layers: list[Layer]
+
+    def grant(self, rights: Rights) -> None:
+        """It has these from now on."""
+
+
 class Beating(Protocol):
     """A connection, as the heartbeats see it."""
 
@@ -44,7 +56,7 @@ class Beating(Protocol):
         """Do what is due; when to look again (0: never)."""
 
 
-Ask = Callable[[object, bytes, Callable[["Rights | None"], None]], None]
+Ask = Callable[[Asking, bytes, Callable[["Rights | None"], None]], None]
 
 
 class Shared:

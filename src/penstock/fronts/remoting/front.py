@@ -18,6 +18,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.topics import LogTopic
 from penstock.delivery.waiters import Outcome, Waiter
 from penstock.errors import PenstockError, Refused, StoreError, WireError
+from penstock.fronts.remoting.pulling import Hold
 from penstock.fronts.remoting.session import FAILED
 from penstock.fronts.requests import Requests
 from penstock.log.consumequeue import ConsumeQueue
@@ -163,6 +164,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
 
     def resume(self, waiter: Waiter, expired: bool) -> None:
         """News for a held pull, or its time is over: answer it, or hold it on."""
+        assert isinstance(waiter, Hold)
         if not self.closed and self.puller.resume(self, waiter, expired, self.behind):
             self.wake()
 
@@ -201,13 +203,13 @@ class BrokerFront:
             if broker.groups.find(group.name, broker.now_ms).notify_changes:
                 self.requests.consuming.tell(group)
 
-    def park(self, waiter: Waiter) -> bool:
+    def park(self, hold: Hold) -> bool:
         """Hold a pull until news or its deadline; False when too many are held."""
-        if not self.broker.holds.park(waiter):
+        if not self.broker.holds.park(hold):
             return False
-        if waiter.what.durable:
-            self._durable_keys.add(waiter.what.queue)
-        waiter.what.queue.watched = True
+        if hold.durable:
+            self._durable_keys.add(hold.queue)
+        hold.queue.watched = True
         return True
 
     # -- turns ---------------------------------------------------------------------------------------------------

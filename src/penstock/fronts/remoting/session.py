@@ -12,6 +12,7 @@ from typing import Protocol
 
 import cython
 
+from penstock.delivery.waiters import Waiter
 from penstock.errors import Refused, StoreError
 from penstock.wire import remoting
 from penstock.wire.codes import LanguageCode, ResponseCode
@@ -90,6 +91,10 @@ class RemotingSession:
     def frame(self, kind: int, header: int, size: int, end: int) -> None:
         """One whole frame: header of `size` bytes, body up to `end`."""
         self.cold(kind, self.cut(header, size), self.cut(header + size, end - header - size))
+
+    def resume(self, waiter: Waiter, expired: bool) -> None:
+        """News for what the session has parked, or its time is over."""
+        raise NotImplementedError
 
     def cut(self, at: int, n: int) -> bytes:
         """These bytes as an object."""
