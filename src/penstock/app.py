@@ -76,6 +76,20 @@ class Process:
         self.announcer: Announcer | None = None
         self._jobs_due_ms = 0
 
+    def take(
+        self,
+        *,
+        broker: Broker | None = None,
+        name_server: NameServer | None = None,
+        neighbour: RouteNeighbour | None = None,
+        announcer: Announcer | None = None,
+    ) -> None:
+        """A role, or a part of one, is there."""
+        self.broker = broker or self.broker
+        self.name_server = name_server or self.name_server
+        self.neighbour = neighbour or self.neighbour
+        self.announcer = announcer or self.announcer
+
     def update_time(self) -> None:
         """The first thing in each turn."""
         broker = self.broker
@@ -134,9 +148,7 @@ class Process:
         """Give the channels what came; `news` gets every message queue with something new, dead letters' too."""
         store, queueing = broker.store, broker.queueing
         while True:
-            arrived, store.arrived = store.arrived, []
-            for queue in arrived:
-                queue.arrived = False
+            arrived = store.take_arrived()
             news += arrived
             if arrived:
                 queueing.arrived(arrived)
@@ -376,9 +388,10 @@ class Server:
             from penstock.fronts.namesrv import NameServer
             from penstock.fronts.remoting.session import RemotingSession
 
-            process.name_server = NameServer(
+            name_server = NameServer(
                 Path(config.data) / "namesrv", files=self._files, foreign_addresses=config.foreign_addresses
             )
+            process.take(name_server=name_server)
             await net.listen(bound["registry"], lambda remote, wake: RemotingSession(process, remote, wake), "registry")
         if "lookup" not in bound and "lookup_http" not in bound:
             return None
@@ -408,7 +421,8 @@ class Server:
             from penstock.tls import server_context
 
             tls = server_context(config)
-        broker = self.broker = process.broker = Broker(config, files=self._files, clock=self._clock)
+        broker = self.broker = Broker(config, files=self._files, clock=self._clock)
+        process.take(broker=broker)
         self.recovery = broker.open()
         # Closed after the network: nothing is appended any more, and every answer is out.
         stack.callback(broker.close)
@@ -458,8 +472,9 @@ class Server:
         await self._listen_vip(net, stack, config, front)
         registration = Registration(broker, self.addresses["remoting"], self._nsq_address(config))
         if process.name_server is not None:
-            process.neighbour = RouteNeighbour(registration, process.name_server)
-            process.neighbour.tick(process.mono_ms)
+            neighbour = RouteNeighbour(registration, process.name_server)
+            process.take(neighbour=neighbour)
+            neighbour.tick(process.mono_ms)
         for name in parts(config.registry):
             registrar = Registrar(net, registration, name)
             task = asyncio.create_task(registrar.run())
@@ -543,9 +558,8 @@ class Server:
             "topology_zone": config.topology_zone,
             "version": NSQD_VERSION,
         }
-        announcer = self._process.announcer = Announcer(
-            broker, identity, neighbour=lookupd, remote=self.addresses["nsq"]
-        )
+        announcer = Announcer(broker, identity, neighbour=lookupd, remote=self.addresses["nsq"])
+        self._process.take(announcer=announcer)
         if announcer.neighbour is not None:
             announcer.neighbour.tick(self._process.mono_ms)
         announcer.set_peers(parts(config.lookupd_tcp_address))

@@ -83,9 +83,7 @@ class Wire:
 
     def write(self, data: bytes) -> None:
         self._parts.append(data)
-        if not self._connection.dirty:
-            self._connection.dirty = True
-            self._net.mark(self._connection)  # type: ignore[arg-type]
+        self._connection.wake()
 
     def flush(self) -> None:
         parts, self._parts = self._parts, []
@@ -157,6 +155,12 @@ class HttpConnection(HttpToolsProtocol):
         self._length = 0
 
     # -- life
+
+    def wake(self) -> None:
+        """There is something to be written when the turn ends."""
+        if not self.dirty:
+            self.dirty = True
+            self._net.mark(self)  # type: ignore[arg-type]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         net = self._net

@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         net = self._net
         net.connections.discard(self)
-        net.waiting_bytes -= self._memory + self._owed
+        net.count_waiting(-self._memory - self._owed)
         self._memory = self._owed = 0
         if self._counted:
             net.dismiss(self.remote)
@@ -177,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         """The buffer of a large frame, counted among the memory of all connections."""
         self._large = large
         size = 0 if large is None else len(large)
-        self._net.waiting_bytes += size - self._memory
+        self._net.count_waiting(size - self._memory)
         self._memory = size
 
     def buffer_updated(self, size: int) -> None:
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         """Count what the peer has not taken yet; close it when there is no memory for so slow a reader."""
         net = self._net
         owed: int = transport.get_write_buffer_size()
-        net.waiting_bytes += owed - self._owed
+        net.count_waiting(owed - self._owed)
         self._owed = owed
         if net.waiting_bytes > net.memory_bytes_max and owed > BACKLOG_BYTES_MAX:
             net.refuse("memory", self.remote)
@@ -431,6 +431,10 @@ class Net:
         """Open a connection of our own. OSError when nobody listens there."""
         _, connection = await self.loop.create_connection(lambda: Connection(self, make), host, port)
         return connection
+
+    def count_waiting(self, size: int) -> None:
+        """So many more bytes wait, or fewer: of unfinished frames, or of answers that peers have not taken."""
+        self.waiting_bytes += size
 
     def admit(self, remote: str) -> bool:
         """Whether a connection from this address is within the limits; it is counted until `dismiss`."""

@@ -156,6 +156,46 @@ class Channel:
         """How many of those lie on disk only."""
         return self.source.backend_depth()
 
+    def count_from(self, ordinal: int) -> None:
+        """Messages are counted from here on in the stream."""
+        self.origin = ordinal
+
+    def count_up_to(self, ordinal: int) -> None:
+        """So far the stream has come."""
+        self.message_count = max(0, ordinal - self.origin)
+
+    def count(self, messages: int) -> None:
+        """So many more have come."""
+        self.message_count += messages
+
+    def count_deferred(self, messages: int) -> None:
+        """So many more (or, below zero, fewer) wait in the schedule."""
+        self.deferred_elsewhere = max(0, self.deferred_elsewhere + messages)
+
+    def forget_deferred(self) -> None:
+        """What waits in the schedule is not the channel's any more."""
+        self.deferred_elsewhere = 0
+
+    # -- what its owner says -------------------------------------------------------------------------------------
+
+    def mark(self) -> bool:
+        """It will be pumped when the turn ends; False when that was known."""
+        known = self.marked
+        self.marked = True
+        return not known
+
+    def set_timer(self, mono_ms: int) -> None:
+        """The owner looks at it then (0: not at all)."""
+        self.timer_ms = mono_ms
+
+    def pause(self, paused: bool) -> None:
+        """Give nothing more, or again."""
+        self.paused = paused
+
+    def end(self) -> None:
+        """It is deleted."""
+        self.removed = True
+
     # -- consumers -----------------------------------------------------------------------------------------------
 
     def add(self, consumer: Consumer) -> None:

@@ -237,6 +237,22 @@ class CursorFile:
                 found = max(found, first + (n + 1) * 8) if n >= 0 else found
         return found
 
+    def take_flush(self) -> bool:
+        """It is about to be made durable (`datasync`, for a thread); whether its name is, too."""
+        self.dirty = False
+        fresh = not self.named
+        self.named = True
+        return fresh
+
+    def flushed(self, ordinal: int) -> None:
+        """What was committed up to here is durable."""
+        self.durable = ordinal
+
+    def flush_again(self) -> None:
+        """What a former process wrote is perhaps not durable."""
+        self.dirty = True
+        self.named = False
+
     def finished(self, ordinal: int) -> int:
         """Whether a record at or past `committed` is finished: 1 or 0."""
         page = ordinal // 32640

@@ -101,8 +101,9 @@ class Pool:
         self._gone += self.spares
         self.spares = []
 
-    def sweep(self) -> None:
-        """Remove what a former process left here."""
+    def begin(self, after_cut: bool) -> None:
+        """Remove what a former process left here; `after_cut`: a power cut ended it."""
+        self.after_cut = after_cut
         for name in self.files.names(self.folder):
             if name.startswith(".spare_"):
                 self.files.unlink(self.folder / name)
@@ -115,7 +116,9 @@ def _number(segment: ReadySegment) -> int:
 class ReadyQueue(Stream):
     """One topic's stream. Appending never raises: 0, FULL or BROKEN."""
 
-    def __init__(self, folder: Path, name: str, segment_bytes: int, pool: Pool, files: Files) -> None:
+    def __init__(
+        self, folder: Path, name: str, segment_bytes: int, pool: Pool, files: Files, stamped: bool = False
+    ) -> None:
         Stream.__init__(self)
         self.folder = folder
         self.name = name
@@ -129,7 +132,7 @@ class ReadyQueue(Stream):
         self.last_id = 0
         self.total = 0  # ordinal behind the last record
         self.visible = 0  # as far as readers may see
-        self.stamped = False  # bodies begin with a timestamp in ns (8): the id is none
+        self.stamped = stamped  # bodies begin with a timestamp in ns (8): the id is none
         self.unflushed = False
         self.renamed = False  # names in the folder changed since the last flush
         self.kept_from = KEEP_NOTHING  # what lies from here on is not dropped
@@ -336,6 +339,19 @@ class ReadyQueue(Stream):
         """Everything appended may be read."""
         self.visible = self.total
 
+    def show_to(self, ordinal: int) -> None:
+        """What lies below may be read."""
+        self.visible = min(self.total, ordinal)
+
+    def next_id(self, now_ns: int) -> int:
+        """An id that no message here has: the time, or the next one."""
+        self.last_id = max(now_ns, self.last_id + 1)
+        return self.last_id
+
+    def keep_from(self, ordinal: int) -> None:
+        """What lies from here on is not dropped."""
+        self.kept_from = ordinal
+
     # -- reading (Stream) ----------------------------------------------------------------------------------------
 
     def begin(self) -> int:
@@ -456,3 +472,8 @@ class ReadyQueue(Stream):
         for segment in fresh:
             segment.named = True
         return fresh
+
+    def take_renamed(self) -> bool:
+        """Whether names in the folder have changed since this was asked."""
+        renamed, self.renamed = self.renamed, False
+        return renamed

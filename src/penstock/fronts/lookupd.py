@@ -158,7 +158,7 @@ class LookupSession:
         name = words[0]
         if name == "PING":
             if self.producer is not None:
-                self.producer.seen_ms = self.server.now_ms()
+                self.producer.seen(self.server.now_ms())
             return b"OK"
         if name == "IDENTIFY":
             raise Refused("cannot IDENTIFY again")

@@ -234,6 +234,10 @@ class CommitLog:
             raise
         return segment, car
 
+    def keep_next(self, segment: Segment, car: Sidecar) -> None:
+        """Made ahead; `making` is held."""
+        self.prepared = (segment, car)
+
     def put(self, d: Draft, queue_offset: int, now_ms: int) -> None:
         """Write the draft as a record at the end; `room` said 0. Its physical, queue_offset, store_ms and size are
         set.

@@ -43,6 +43,7 @@ cdef class ConsumeQueue:
     cdef long long _limit
     cdef long long _durable
 
+    cpdef bint arrive(self) noexcept
     cpdef int room(self)
     cdef bint ready(self)
     cpdef int room_for(self, long long count)

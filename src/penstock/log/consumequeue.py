@@ -86,6 +86,35 @@ class ConsumeQueue:
         self._limit = 0
         self._durable = 0
 
+    # ---- who waits for it, and what is hidden
+
+    def watch(self) -> None:
+        """Somebody wants to hear of the next message."""
+        self.watched = True
+
+    def unwatch(self) -> None:
+        """Nobody waits for it any more."""
+        self.watched = False
+
+    def arrive(self) -> bool:
+        """A message can be read; whether that is news to those who wait."""
+        if self.arrived or not self.watched:
+            return False
+        self.arrived = True
+        return True
+
+    def heard(self) -> None:
+        """They have been told."""
+        self.arrived = False
+
+    def hide_from(self, offset: int) -> None:
+        """Nobody may read from here on."""
+        self.hidden_from = offset
+
+    def begin_at(self, offset: int) -> None:
+        """What lies below is gone for readers."""
+        self.min_offset = offset
+
     # ---- writing
 
     def room(self) -> int:
@@ -430,6 +459,26 @@ class ConsumeQueue:
     def flushed(self) -> None:
         """Forget what was written so far: it is being flushed."""
         self.dirty_from = _NEVER
+        self.in_dirty = False
+
+    def mark_dirty(self) -> bool:
+        """It has something to flush; False when that was known."""
+        known = self.in_dirty
+        self.in_dirty = True
+        return not known
+
+    def flush_again(self) -> None:
+        """Nothing of it was perhaps flushed."""
+        self.dirty_from = 0
+
+    def take_fresh(self) -> bool:
+        """Whether it has files whose names are not durable; they are being made so."""
+        fresh, self.fresh = self.fresh, False
+        return bool(fresh)
+
+    def await_reserve(self) -> None:
+        """Offsets are being reserved for it: it does not ask again before it has them."""
+        self.reserve_at = _NEVER
 
     def close(self) -> None:
         self._segment = None

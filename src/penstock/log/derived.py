@@ -164,9 +164,7 @@ class Derived:
             self.mark_dirty(queue)
 
     def mark_dirty(self, queue: ConsumeQueue) -> None:
-        if not queue.in_dirty:
-            queue.in_dirty = True
-            self.store.dirty_queues.append(queue)
+        self.store.mark_dirty(queue)
 
     def close_gaps(self) -> None:
         """After a power cut, queue offsets that somebody may have seen are not given out again."""

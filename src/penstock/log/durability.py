@@ -30,6 +30,10 @@ class Durability:
         self._dirty_since = -1
         self._running = False
 
+    def want(self) -> None:
+        """Somebody waits: flush at once."""
+        self.wanted = True
+
     def look(self, mono_ms: int) -> None:
         """Notice that there are unflushed bytes."""
         if self._dirty_since < 0 and self.flushed < self.log.end:
@@ -122,7 +126,7 @@ class Preparer:
             if self.log.prepared is not None or self.log.file.end - self.log.end > self.log.file.size // 2:
                 return
             segment, car = self.log.make_next()
-            self.log.prepared = (segment, car)
+            self.log.keep_next(segment, car)
         if self.prefault_bytes:
             self._prefault(segment, 0, min(segment.size, self._ahead()))
 

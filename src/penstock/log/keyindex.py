@@ -49,6 +49,15 @@ class IndexFile:
     def size(self) -> int:
         return HEADER_SIZE + self.slots * 4 + self.entries * ENTRY_SIZE
 
+    def mark_dirty(self) -> None:
+        """It was perhaps not flushed."""
+        self.dirty = True
+
+    def take_dirty(self) -> bool:
+        """Whether it has something to flush, which is being done."""
+        dirty, self.dirty = self.dirty, False
+        return bool(dirty)
+
     def create(self, begin_ms: int, begin_physical: int) -> None:
         """Make the file, with room for the slots: those are written here and there. StoreError, DiskFull."""
         self.files.make_folder(self.path.parent, durable=False)

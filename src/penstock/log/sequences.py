@@ -91,6 +91,10 @@ class Sequences:
 
     # -- sends
 
+    def count_repeat(self) -> None:
+        """A send came again that is stored already."""
+        self.repeats += 1
+
     def find(self, producer: str, number: int) -> Stored | None:
         """Where this send is; None when it is new. Refused when it is too old to be known."""
         window = self.by_producer.get(producer)

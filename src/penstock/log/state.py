@@ -105,6 +105,45 @@ class LogState:
         """Dispatch to it as well. Before `open`, which replays to it whatever it has not taken yet."""
         self.subscribers.append(subscriber)
 
+    def remember(self, sequences: Remembered) -> None:
+        """Records with a sequence number go to it, too, when the log is replayed."""
+        self.sequences = sequences
+
+    def mark_dirty(self, queue: ConsumeQueue) -> None:
+        """The queue has something to flush."""
+        if queue.mark_dirty():
+            self.dirty_queues.append(queue)
+
+    def take_short(self) -> list[ConsumeQueue]:
+        """The queues that need offsets reserved."""
+        short, self.short_queues = self.short_queues, []
+        return short
+
+    def put_short(self, queues: list[ConsumeQueue]) -> None:
+        """They could not be reserved: they are asked for again."""
+        self.short_queues += queues
+
+    def take_suspects(self) -> dict[int, tuple[bytes, int, int]]:
+        """What reads have come across: physical offset → (topic, queue id, queue offset)."""
+        suspects, self.suspects = self.suspects, {}
+        return suspects
+
+    def count_damage(self) -> None:
+        """One more damaged record is known."""
+        self.damaged += 1
+
+    def notice(self, queue: ConsumeQueue) -> None:
+        """Something of the queue can be read now that could not before."""
+        if queue.arrive():
+            self.arrived.append(queue)
+
+    def take_arrived(self) -> list[ConsumeQueue]:
+        """The watched queues that have something new."""
+        arrived, self.arrived = self.arrived, []
+        for queue in arrived:
+            queue.heard()
+        return arrived
+
     # ---- deriving
 
     def dispatch(self, d: Draft) -> None:
@@ -121,13 +160,11 @@ class LogState:
             else:
                 self._dispatch_again(d, code)
             if not queue.in_dirty:
-                queue.in_dirty = True
-                self.dirty_queues.append(queue)
+                self.mark_dirty(queue)
             if queue.max_offset >= queue.reserve_at:
-                queue.reserve_at = 1 << 62  # until it has been reserved
+                queue.await_reserve()
                 self.short_queues.append(queue)
-            if queue.watched and not queue.arrived:
-                queue.arrived = True
+            if queue.watched and queue.arrive():
                 self.arrived.append(queue)
         if d.indexed and tx != 12 and self.index is not None and d.physical >= self.index_from:
             if d.uniq_len > 0:
@@ -262,7 +299,7 @@ class LogState:
 
     def want_flush(self) -> None:
         """Somebody waits for what is appended now: flush at once, not at the next interval."""
-        self.durability.wanted = True
+        self.durability.want()
         self._looked_ms = -1
 
     def blocked(self, mono_ms: int) -> bool:

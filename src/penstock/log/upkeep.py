@@ -209,12 +209,10 @@ class Upkeep:
         def again() -> None:  # what was taken up was perhaps not flushed
             for by_id in store.queues.values():
                 for queue in by_id.values():
-                    queue.dirty_from = 0
-                    if not queue.in_dirty:
-                        queue.in_dirty = True
-                        store.dirty_queues.append(queue)
+                    queue.flush_again()
+                    store.mark_dirty(queue)
             for index_file in store.index.index_files if store.index is not None else ():
-                index_file.dirty = True
+                index_file.mark_dirty()
 
         return self._once("checkpoint", run, done, again)
 
@@ -226,17 +224,14 @@ class Upkeep:
         for queue in store.dirty_queues:
             segments += queue.dirty_segments()
             queue.flushed()
-            queue.in_dirty = False
-            if queue.fresh:
-                queue.fresh = False
+            if queue.take_fresh():
                 folder = queue.file.folder
                 folders |= {folder, folder.parent, folder.parent.parent, self.folder}
         store.dirty_queues.clear()
         index_files: list[IndexFile] = []
         if store.index is not None:
             for index_file in store.index.index_files:
-                if index_file.dirty:
-                    index_file.dirty = False
+                if index_file.take_dirty():
                     index_files.append(index_file)
         return Unflushed(segments, folders, index_files)
 
@@ -254,10 +249,9 @@ class Upkeep:
         if not self._may("reserve", mono_ms):
             return None
         step = self.store.options.reserve_offsets
-        short = self.store.short_queues
+        short = self.store.take_short()
         if not short:
             return None
-        self.store.short_queues = []
         fresh: list[tuple[ConsumeQueue, int]] = []
         for queue in short:
             key = queue.topic, queue.queue_id
@@ -272,12 +266,11 @@ class Upkeep:
             for queue, reserved in fresh:
                 hidden = queue.max_offset > queue.reserved
                 queue.reserve(reserved)
-                if hidden and queue.watched and not queue.arrived:
-                    queue.arrived = True
-                    self.store.arrived.append(queue)
+                if hidden:
+                    self.store.notice(queue)
 
         def again() -> None:
-            self.store.short_queues += [queue for queue, _ in fresh]
+            self.store.put_short([queue for queue, _ in fresh])
 
         path = self.folder / "offsets.json"
         return self._once("reserve", lambda: tables.replace(self.files, path, data), done, again)
@@ -319,7 +312,7 @@ class Upkeep:
         store = self.store
         if not store.suspects:
             return
-        found, store.suspects = store.suspects, {}
+        found = store.take_suspects()
         blamed = dict(self.blamed)
         for physical, (topic, queue_id, offset) in found.items():
             if self._entry_is_wrong(store.queue(topic, queue_id), offset):
@@ -327,7 +320,7 @@ class Upkeep:
             if physical in self._reported:
                 continue
             self._reported.add(physical)
-            store.damaged += 1
+            store.count_damage()
             self.write_damage(
                 {
                     "position": physical,

@@ -42,7 +42,7 @@ class Veils:
         veil = Veil([(queue, queue.first_at_or_after(physical)) for queue in queues])
         self._veils.append(veil)
         for queue, start in veil.queues:
-            queue.hidden_from = min(queue.hidden_from, start)
+            queue.hide_from(min(queue.hidden_from, start))
         return veil
 
     def lift(self) -> None:
@@ -56,10 +56,8 @@ class Veils:
             del self._veils[0]
             for queue, _ in veil.queues:
                 starts = [start for later in self._veils for other, start in later.queues if other is queue]
-                queue.hidden_from = min(starts, default=NEVER)
-                if queue.watched and not queue.arrived:
-                    queue.arrived = True
-                    store.arrived.append(queue)
+                queue.hide_from(min(starts, default=NEVER))
+                store.notice(queue)
             for answer in veil.answers:
                 answer()
 

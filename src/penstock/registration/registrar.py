@@ -112,7 +112,7 @@ class Registration:
         if reply.body:
             table = fastjson.loads(reply.body).get("table") or {}
             for topic in self.broker.topics.by_name.values():
-                topic.order = topic.name.decode() in table
+                topic.keep_order(topic.name.decode() in table)
 
 
 class RouteNeighbour:

@@ -32,6 +32,10 @@ class Producer:
     topics: dict[str, set[str]] = field(default_factory=dict)  # topic → its channels there
     tombstones: dict[str, int] = field(default_factory=dict)  # topic → since when
 
+    def seen(self, now_ms: int) -> None:
+        """It was heard of."""
+        self.seen_ms = now_ms
+
     def peer_info(self) -> dict[str, object]:
         """As `/lookup` shows it."""
         return {
@@ -60,7 +64,7 @@ class ProducerTables:
 
     def identify(self, producer: Producer, now_ms: int) -> None:
         """An nsqd says who it is."""
-        producer.seen_ms = now_ms
+        producer.seen(now_ms)
         self.producers[producer] = None
 
     def register(self, producer: Producer, topic: str, channel: str = "") -> None:

@@ -60,6 +60,10 @@ class Live:
     ha_address: str
     peer: object
 
+    def seen(self, now_ms: int) -> None:
+        """It was heard of again."""
+        self.seen_ms = now_ms
+
 
 class RouteTables:
     """Cluster, broker and topic tables of one name server."""
@@ -111,7 +115,7 @@ class RouteTables:
         live = self.live.get(address)
         if live is None or live.version != version:
             return True, live.version if live else None
-        live.seen_ms = now_ms
+        live.seen(now_ms)
         return False, live.version
 
     def unregister(self, broker: str, address: str, broker_id: int, peer: object) -> None:

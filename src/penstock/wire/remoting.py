@@ -94,6 +94,20 @@ class RemotingCommand:
             serialize=self.serialize,
         )
 
+    def number(self, opaque: int) -> int:
+        """It is sent as this request; returns the number as it stands in the header."""
+        self.opaque = opaque & 0x7FFFFFFF
+        return self.opaque
+
+    def ask_nothing(self) -> None:
+        """It is one-way: nobody waits for an answer."""
+        self.flag |= FLAG_ONEWAY
+
+    def become(self, code: int, remark: str) -> None:
+        """The answer is another one after all."""
+        self.code = code
+        self.remark = remark
+
     def _fields(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
 

@@ -68,7 +68,7 @@ class Deferral:
         message_id = topic.new_id(now_ns)
         self._append(Deferred(topic.name, b"", message_id, 0, message_id), body, delay_ms)
         for channel in topic.channels.values():
-            channel.deferred_elsewhere += 1
+            channel.count_deferred(1)
 
     def give_back(self, channel: Channel, slot: int, delay_ms: int) -> bool:
         """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""
@@ -156,8 +156,8 @@ class Deferral:
         topic, names = self.owed(about, schedule_id) or (None, [])
         for name in names:
             channel = None if topic is None else topic.channels.get(name)
-            if channel is not None and channel.deferred_elsewhere > 0:
-                channel.deferred_elsewhere -= 1
+            if channel is not None:
+                channel.count_deferred(-1)
 
     # -- after a start -------------------------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class Deferral:
                 self._hide_copies(topic, copies, names)
                 continue
             for name in names:
-                topic.channels[name].deferred_elsewhere += 1
+                topic.channels[name].count_deferred(1)
 
     def _marked(self) -> dict[tuple[int, int], list[tuple[Topic, ReadyQueue, int]]]:
         """(mark, message id) of every copy in the ready queues: where it is."""

@@ -64,17 +64,14 @@ class _Work:
             if stream.unflushed and not (topic.level == LEVEL_OS and topic.idle()):
                 self.segments += stream.take_flush()
                 self.totals.append((topic, stream.total))
-                if stream.renamed:
-                    stream.renamed = False
+                if stream.take_renamed():
                     self.folders |= {stream.folder.parent, *folder.above(stream.folder)}
         for channel in topic.channels.values():
             for lane in channel.source.lanes:
                 file = lane.file
                 if file.dirty:
-                    file.dirty = False
                     self.cursors.append((file, file.committed))
-                    if not file.named:
-                        file.named = True
+                    if file.take_flush():
                         self.folders |= folder.above(file.path.parent)
 
     def run(self, sync_folder: Callable[[Path], None]) -> None:
@@ -89,7 +86,7 @@ class _Work:
     def done(self) -> None:
         """All of it is durable."""
         for cursor, ordinal in self.cursors:
-            cursor.durable = ordinal
+            cursor.flushed(ordinal)
         for topic, total in self.totals:
             topic.flushed(total)
 
@@ -234,7 +231,7 @@ class GroupFlush:
                 continue
             for channel in topic.channels.values():
                 for lane in channel.source.lanes:
-                    lane.file.dirty, lane.file.named = True, False
+                    lane.file.flush_again()
             self.note(topic)
         self._moving.settle(self)
         if self._dirty:

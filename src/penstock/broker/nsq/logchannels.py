@@ -33,7 +33,7 @@ class LogChannels(Topic):
         self._turn = 0
         self.again: dict[bytes, ReadyQueue] = {}  # a channel's deferred messages when they come again
         for queue in stored.queues:
-            queue.watched = True
+            queue.watch()
 
     def ready(self, size: int, count: int) -> int:
         self._batch = []
@@ -64,13 +64,13 @@ class LogChannels(Topic):
         self.message_bytes = self.stored.put_bytes
         for channel in self.channels.values():
             lanes = channel.source.lanes[: len(self.stored.queues)]
-            channel.message_count = max(0, sum([lane.stream.end() for lane in lanes]) - channel.origin)
+            channel.count_up_to(sum([lane.stream.end() for lane in lanes]))
 
     def rewatch(self) -> bool:
         """Hear of the next message, too; whether there are some that may not be read yet."""
         lagging = False
         for queue in self.stored.queues:
-            queue.watched = True
+            queue.watch()
         for channel in self.channels.values():
             for lane in channel.source.lanes[: len(self.stored.queues)]:
                 lagging = lagging or lane.stream.end() < lane.stream.queue.max_offset
@@ -95,9 +95,9 @@ class LogChannels(Topic):
             source.add(lane)
             if commit is not None:
                 commit(lane)  # the file is newer than the table of offsets
-            queue.watched = True
+            queue.watch()
         channel: Channel = self.keeper.new_channel(name, self.name, source)
-        channel.origin = sum([lane.head for lane in source.lanes])
+        channel.count_from(sum([lane.head for lane in source.lanes]))
         if not ephemeral and self.keeper.folder.has_stream(self.name, name):
             self._add_again(channel)
         return channel

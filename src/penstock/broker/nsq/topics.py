@@ -205,7 +205,7 @@ class Topic:
         channel = self.channels.pop(name, None)
         if channel is None:
             return False
-        channel.removed = True
+        channel.end()
         log.info("channel deleted topic=%s name=%s", shown(self.name), shown(name))
         self.keeper.forgotten(self, channel)
         self._drop_channel(channel)
@@ -250,7 +250,7 @@ class Topic:
     def pause_channel(self, channel: Channel, paused: bool) -> None:
         """Stop or resume a channel's deliveries."""
         if channel.paused != paused:
-            channel.paused = paused
+            channel.pause(paused)
             self.mark()
             self.keeper.changed(self, not channel.ephemeral, announce=False)
 
@@ -292,12 +292,11 @@ class QueueTopic(Topic):
 
     def _show(self) -> None:
         if self.level == 0 and not self.paused:  # os
-            self.stream.visible = self.stream.total
+            self.stream.show_all()
 
     def new_id(self, now_ns: int) -> int:
         """A message id that this topic never had: the time, or the next one."""
-        self.stream.last_id = max(now_ns, self.stream.last_id + 1)
-        return self.stream.last_id
+        return int(self.stream.next_id(now_ns))
 
     def flushed(self, total: int) -> None:
         """Everything below is durable: readers of a `disk` topic may see it."""
@@ -306,7 +305,7 @@ class QueueTopic(Topic):
 
     def _show_durable(self) -> None:
         if self.level == LEVEL_DISK and not self.paused and self.durable > self.stream.visible:
-            self.stream.visible = self.durable
+            self.stream.show_to(self.durable)
             self.mark()
 
     def depth(self) -> int:
@@ -328,7 +327,7 @@ class QueueTopic(Topic):
 
     def show_up_to(self, visible: int) -> None:
         """A paused topic shows its channels what came before the pause."""
-        self.stream.visible = min(self.stream.total, visible)
+        self.stream.show_to(visible)
 
     def load_channel(self, name: bytes, begin: int) -> Channel:
         """A channel that goes on where its file says, or begins at `begin`."""
@@ -341,14 +340,13 @@ class QueueTopic(Topic):
         source = CursorSource(self.keeper.window(self))
         source.add(Lane(self.stream, file, 0))
         channel: Channel = self.keeper.new_channel(name, self.name, source)
-        channel.origin = source.lanes[0].head
+        channel.count_from(source.lanes[0].head)
         return channel
 
     def _passing_channel(self, name: bytes, begin: int) -> Channel:
-        source = PassingSource(self.stream, self.keeper.mem_queue_size)
-        source.head = begin
+        source = PassingSource(self.stream, self.keeper.mem_queue_size, begin)
         channel: Channel = self.keeper.new_channel(name, self.name, source)
-        channel.origin = begin
+        channel.count_from(begin)
         self.passing.append(source)
         return channel
 
@@ -361,7 +359,7 @@ class QueueTopic(Topic):
 
     def refresh(self) -> None:
         for channel in self.channels.values():
-            channel.message_count = max(0, self.stream.visible - channel.origin)
+            channel.count_up_to(self.stream.visible)
 
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
@@ -371,7 +369,7 @@ class QueueTopic(Topic):
             lane.file.remove()
         if not self.channels:
             self.floor = self.stream.total
-            self.stream.visible = self.stream.total
+            self.stream.show_all()
         self.trim()
 
     def streams(self) -> list[ReadyQueue]:
@@ -415,7 +413,7 @@ class QueueTopic(Topic):
             for channel in self.channels.values():
                 for ordinal in range(stream.visible, stream.total):
                     channel.source.finish_ahead(0, ordinal)
-            stream.visible = stream.total
+            stream.show_all()
         self.keeper.changed(self, True, announce=False)
 
     def redeliver(
@@ -434,7 +432,7 @@ class QueueTopic(Topic):
         if schedule_id:
             self.keeper.copied(schedule_id, self, stream, place)
         for channel in self.channels.values():
-            channel.origin += 1  # it was counted when it was published
+            channel.count_from(channel.origin + 1)  # it was counted when it was published
         self._show()
         if self.level == LEVEL_DISK:
             self.keeper.want_flush(self)
@@ -486,7 +484,7 @@ class MemoryTopic(Topic):
         else:
             for channel in self.channels.values():
                 channel.source.put(batch)
-                channel.message_count += len(batch)
+                channel.count(len(batch))
         self.mark()
         return 0
 
@@ -502,7 +500,7 @@ class MemoryTopic(Topic):
 
     def _hold(self, data: bytes, delay_ms: int) -> None:
         for channel in self.channels.values():
-            channel.message_count += 1
+            channel.count(1)
             channel.hold(channel.source.hold(data), int(data[_ID], _HEX), self.keeper.mono_ms + delay_ms)
 
     def redeliver(
@@ -553,7 +551,7 @@ class MemoryTopic(Topic):
             data = self.source.held[place]
             for channel in self.channels.values():
                 channel.source.put([data])
-                channel.message_count += 1
+                channel.count(1)
             self.source.done(0, place)
         for data, delay_ms in self.pending:
             self._hold(data, delay_ms)

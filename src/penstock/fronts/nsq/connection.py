@@ -117,6 +117,14 @@ class NsqConnection(Consumer):
         why = b" (TLS required)" if self.tls_needed else b""
         self.fail(b"E_INVALID cannot %s in current state%s" % (verb, why))
 
+    def be_safe(self) -> None:
+        """There is TLS now."""
+        self.tls_needed = False
+
+    def end(self) -> None:
+        """The peer has ended it: write what there is, then close."""
+        self.closing = True
+
     def grant(self, rights: Rights) -> None:
         """What AUTH grants it from now on."""
         self.rights = rights

@@ -52,6 +52,9 @@ class Beating(Protocol):
 
     due_number: int
 
+    def number_beat(self, number: int) -> None:
+        """Where it stands among those that are due."""
+
     def beat(self, mono_ms: int) -> int:
         """Do what is due; when to look again (0: never)."""
 
@@ -92,7 +95,7 @@ class Shared:
         """Look whether this session is due for a heartbeat then."""
         self._number += 1
         self._due.pop(session.due_number, None)
-        session.due_number = self._number
+        session.number_beat(self._number)
         self._due[self._number] = session
         heapq.heappush(self._beats, (due_ms, self._number))
 

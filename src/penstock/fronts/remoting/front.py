@@ -143,7 +143,9 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
 
     def seal(self) -> bytes:
         """The answers of this turn that wait for a flush."""
-        return self.sender.held.take()
+        answers = self.sender.held.take()
+        self.waits += 1 if answers else 0
+        return answers
 
     def settled(self, answers: bytes, outcome: Outcome) -> None:
         """What these answers waited for has come, or never will."""
@@ -153,8 +155,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         else:
             code, remark = _UNSTORED[outcome]
             for answer in remoting.CommandParser().feed(answers):
-                answer.code = code
-                answer.remark = remark
+                answer.become(code, remark)
                 self.out.put(remoting.encode(answer))
         self.wake()
 
@@ -209,14 +210,14 @@ class BrokerFront:
             return False
         if hold.durable:
             self._durable_keys.add(hold.queue)
-        hold.queue.watched = True
+        hold.queue.watch()
         return True
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
         """The first thing in each turn."""
-        self.shared.blocked = self.broker.store.blocked(self.broker.mono_ms)
+        self.shared.block(self.broker.store.blocked(self.broker.mono_ms))
 
     def end_turn(self, news: list[ConsumeQueue]) -> None:
         """Let this turn's answers wait where they must; resume the pulls whose queue has news, and those that are due."""
@@ -237,17 +238,16 @@ class BrokerFront:
     def _seal(self) -> None:
         """The answers this turn held wait for the flush of all that is in the log now."""
         broker = self.broker
-        holding, self.shared.holding = self.shared.holding, []
+        holding = self.shared.take_holding()
         for session in holding:
             answers = session.seal()
             if answers:
-                session.waits += 1
                 told = partial(session.settled, answers)
                 broker.stored.wait(broker.store.end_position, session, told, broker.mono_ms + FLUSH_MS_MAX)
         broker.store.want_flush()
 
     def _wake(self, queue: ConsumeQueue) -> None:
-        queue.watched = False
+        queue.unwatch()
         for waiter in self.broker.holds.wake(queue):
             waiter.owner.resume(waiter, False)
 

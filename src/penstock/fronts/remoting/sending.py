@@ -303,8 +303,7 @@ class Sender:
             code, remark = APPEND_REFUSALS[-count]
             asker.refuse(code, remark)
             return
-        topic.put_count += count
-        topic.put_bytes += draft.size
+        topic.count(count, draft.size)
         if asker.oneway:
             return
         out = self.outbox(asker, topic, wait)

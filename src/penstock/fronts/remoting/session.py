@@ -151,7 +151,7 @@ class RemotingSession:
             return
         if not command.response and not command.opaque:
             self._opaque += 1
-            command.opaque = self._opaque
+            command.number(self._opaque)
         self.out.put(remoting.encode(command))
         self.wake()
 
@@ -163,8 +163,7 @@ class RemotingSession:
     ) -> None:
         """Ask the peer; `done` gets its answer, or None after the deadline or the end of the connection."""
         self._opaque += 1
-        command.opaque = self._opaque
-        self._pending[command.opaque] = (done, deadline_ms)
+        self._pending[command.number(self._opaque)] = (done, deadline_ms)
         self.push(command)
 
     def tick(self, mono_ms: int) -> None:

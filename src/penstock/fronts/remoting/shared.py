@@ -44,3 +44,12 @@ class Shared:
         self.searched = address(self._searched)
         self.blocked = False  # level `os`: unflushed bytes are older than the promised second
         self.holding: list[object] = []  # sessions with answers that wait for a flush that is not asked for yet
+
+    def block(self, blocked: bool) -> None:
+        """Level `os`: whether unflushed bytes are older than the promised second."""
+        self.blocked = blocked
+
+    def take_holding(self) -> list[object]:
+        """The sessions with answers that wait for a flush that is not asked for yet."""
+        holding, self.holding = self.holding, []
+        return holding
