@@ -76,19 +76,13 @@ class Process:
         self.announcer: Announcer | None = None
         self._jobs_due_ms = 0
 
-    def take(
-        self,
-        *,
-        broker: Broker | None = None,
-        name_server: NameServer | None = None,
-        neighbour: RouteNeighbour | None = None,
-        announcer: Announcer | None = None,
-    ) -> None:
-        """A role, or a part of one, is there."""
-        self.broker = broker or self.broker
-        self.name_server = name_server or self.name_server
-        self.neighbour = neighbour or self.neighbour
-        self.announcer = announcer or self.announcer
+    def take(self, broker: Broker | None = None, name_server: NameServer | None = None) -> None:
+        """A role is there."""
+        self.broker, self.name_server = broker or self.broker, name_server or self.name_server
+
+    def tell_news(self, neighbour: RouteNeighbour | None = None, announcer: Announcer | None = None) -> None:
+        """Who tells registries of topics, at the end of each turn."""
+        self.neighbour, self.announcer = neighbour or self.neighbour, announcer or self.announcer
 
     def update_time(self) -> None:
         """The first thing in each turn."""
@@ -371,14 +365,8 @@ class Server:
         self._bind(stack, "http", config.http_host or host, config.http_port, insecure)
         if config.tls_cert or config.tls_key:
             self._bind(stack, "https", config.https_host or host, config.https_port, insecure)
-        real = {name: _port(address) for name, address in self.addresses.items()}
-        return replace(
-            config,
-            remoting_port=real.get("remoting", config.remoting_port),
-            nsq_port=real.get("nsq", config.nsq_port),
-            http_port=real.get("http", config.http_port),
-            https_port=real.get("https", config.https_port),
-        )
+        names = [name for name in ("remoting", "nsq", "http", "https") if name in self.addresses]
+        return replace(config, **{f"{name}_port": _port(self.addresses[name]) for name in names})  # type: ignore[arg-type]
 
     # -- the roles -------------------------------------------------------------------------------------------------
 
@@ -473,7 +461,7 @@ class Server:
         registration = Registration(broker, self.addresses["remoting"], self._nsq_address(config))
         if process.name_server is not None:
             neighbour = RouteNeighbour(registration, process.name_server)
-            process.take(neighbour=neighbour)
+            process.tell_news(neighbour=neighbour)
             neighbour.tick(process.mono_ms)
         for name in parts(config.registry):
             registrar = Registrar(net, registration, name)
@@ -559,7 +547,7 @@ class Server:
             "version": NSQD_VERSION,
         }
         announcer = Announcer(broker, identity, neighbour=lookupd, remote=self.addresses["nsq"])
-        self._process.take(announcer=announcer)
+        self._process.tell_news(announcer=announcer)
         if announcer.neighbour is not None:
             announcer.neighbour.tick(self._process.mono_ms)
         announcer.set_peers(parts(config.lookupd_tcp_address))

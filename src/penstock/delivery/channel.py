@@ -94,67 +94,23 @@ class Consumer:
         """The channel is deleted: end the connection."""
 
 
-class Channel:
-    """See the module. Times are monotonic ms, except where `ns` says wall time."""
+class ChannelState:
+    """What the owner of a channel knows and says of it: how far it has come, whether it is paused, marked or deleted."""
 
-    def __init__(
-        self,
-        name: bytes,
-        topic_name: bytes,
-        source: Source,
-        *,
-        in_hand_max: int = IN_HAND_MAX,
-        msg_timeout_max_ms: int = MSG_TIMEOUT_MAX_MS,
-        attempts_max: int = 0,
-        latency: Latency | None = None,
-        owner: Owner | None = None,
-    ) -> None:
-        self.name = name
-        self.topic_name = topic_name
-        self.source = source
-        self.ephemeral = name.endswith(EPHEMERAL)
-        self.in_hand_max = in_hand_max
-        self.msg_timeout_max_ms = msg_timeout_max_ms
-        self.attempts_max = attempts_max
-        self.latency = latency
-        self.owner: Owner = owner  # type: ignore[assignment]  # who is told: `due(channel)`, `bury(channel, slot)`
-        self.leaving: dict[tuple[int, int], int] = {}  # (lane, place) → number: copied elsewhere, not durable there yet
-        self.slots = Slots()
-        self.waiting: deque[tuple[int, int]] = deque()  # (slot, may be given when so many were taken)
-        self.consumers: list[Consumer] = []
-        self.by_number: dict[int, Consumer] = {}
+    def __init__(self) -> None:
         self.paused = False
         self.marked = False  # its owner will pump it in this turn
         self.removed = False
         self.timer_ms = 0  # when the owner looks at it next; 0: not at all
-        self.taken = 0
         self.origin = 0  # the keeper's: where counting messages begins
-        self.in_flight_count = 0
-        self.waiting_count = 0
         self.deferred_in_memory = 0
         self.deferred_elsewhere = 0
         self.message_count = 0
-        self.requeue_count = 0
-        self.timeout_count = 0
-        self.finish_count = 0
-        self.buried_count = 0
-        self._turn = 0
-        self._number = 0
-
-    # -- figures -------------------------------------------------------------------------------------------------
 
     @property
     def deferred_count(self) -> int:
         """Messages whose time has not come."""
         return self.deferred_in_memory + self.deferred_elsewhere
-
-    def depth(self) -> int:
-        """Messages that could be delivered and are not in flight."""
-        return self.source.depth() + self.waiting_count
-
-    def backend_depth(self) -> int:
-        """How many of those lie on disk only."""
-        return self.source.backend_depth()
 
     def count_from(self, ordinal: int) -> None:
         """Messages are counted from here on in the stream."""
@@ -195,6 +151,57 @@ class Channel:
     def end(self) -> None:
         """It is deleted."""
         self.removed = True
+
+
+class Channel(ChannelState):
+    """See the module. Times are monotonic ms, except where `ns` says wall time."""
+
+    def __init__(
+        self,
+        name: bytes,
+        topic_name: bytes,
+        source: Source,
+        *,
+        in_hand_max: int = IN_HAND_MAX,
+        msg_timeout_max_ms: int = MSG_TIMEOUT_MAX_MS,
+        attempts_max: int = 0,
+        latency: Latency | None = None,
+        owner: Owner | None = None,
+    ) -> None:
+        ChannelState.__init__(self)
+        self.name = name
+        self.topic_name = topic_name
+        self.source = source
+        self.ephemeral = name.endswith(EPHEMERAL)
+        self.in_hand_max = in_hand_max
+        self.msg_timeout_max_ms = msg_timeout_max_ms
+        self.attempts_max = attempts_max
+        self.latency = latency
+        self.owner: Owner = owner  # type: ignore[assignment]  # who is told: `due(channel)`, `bury(channel, slot)`
+        self.leaving: dict[tuple[int, int], int] = {}  # (lane, place) → number: copied elsewhere, not durable there yet
+        self.slots = Slots()
+        self.waiting: deque[tuple[int, int]] = deque()  # (slot, may be given when so many were taken)
+        self.consumers: list[Consumer] = []
+        self.by_number: dict[int, Consumer] = {}
+        self.taken = 0
+        self.in_flight_count = 0
+        self.waiting_count = 0
+        self.requeue_count = 0
+        self.timeout_count = 0
+        self.finish_count = 0
+        self.buried_count = 0
+        self._turn = 0
+        self._number = 0
+
+    # -- figures -------------------------------------------------------------------------------------------------
+
+    def depth(self) -> int:
+        """Messages that could be delivered and are not in flight."""
+        return self.source.depth() + self.waiting_count
+
+    def backend_depth(self) -> int:
+        """How many of those lie on disk only."""
+        return self.source.backend_depth()
 
     # -- consumers -----------------------------------------------------------------------------------------------
 

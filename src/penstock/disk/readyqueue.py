@@ -470,7 +470,7 @@ class ReadyQueue(Stream):
                 fresh.append(segment)
         self._fresh_first = self.total
         for segment in fresh:
-            segment.named = True
+            segment.keep_name()
         return fresh
 
     def take_renamed(self) -> bool:

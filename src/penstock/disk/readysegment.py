@@ -191,6 +191,10 @@ class SegmentFile:
 class ReadySegment(SegmentFile):
     """A segment that looks at what it finds when it is opened: after a clean stop, a kill, a power cut, damage."""
 
+    def keep_name(self) -> None:
+        """Its name in the folder is being made durable."""
+        self.named = True
+
     def open(self, after_cut: bool) -> int:
         """Map the existing files and find what they hold: CHECKED, or why not. `after_cut`: a power cut came before, and
         what has no sums may never have been whole. StoreError when the files cannot be read.

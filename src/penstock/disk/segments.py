@@ -115,6 +115,12 @@ class Segment:
         if at + length > self.size:
             length = self.size - at
         populate(self.base, at, length)
+        self.prefaulted = at + length
+
+    def hold(self) -> None:
+        """Have a descriptor open. StoreError."""
+        if self.fd < 0:
+            self.fd = self.files.open(self.path)
 
     def close(self) -> None:
         """Give up the descriptor; the mapping goes with the last reference to the segment."""

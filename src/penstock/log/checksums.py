@@ -119,6 +119,10 @@ class Sidecar:
         if mend and not whole:
             self._put_header(self.covers_from)
 
+    def cover_to(self, at: int) -> None:
+        """Records behind this have no sums here."""
+        self.covers_to = at
+
     def start(self, n: int) -> int:
         """Where in the segment record n begins."""
         return ube32(self.base, 32 + n * 8)
@@ -299,7 +303,7 @@ class Checksums:
         first = position - position % self.segment_size
         car = self.get(first)
         if car is not None:
-            car.covers_to = position - first
+            car.cover_to(position - first)
         for path in self.folder.glob("[0-9]*"):
             if path.name.isdigit() and int(path.name) > first:
                 self.drop(int(path.name))

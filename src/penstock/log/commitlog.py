@@ -136,8 +136,7 @@ class CommitLog:
         self._at = end - segment.first
         self._limit = segment.size
         self._backed = 0  # the first append looks
-        if segment.fd < 0:
-            segment.fd = segment.files.open(segment.path)
+        segment.hold()
         car = self.sums.get(segment.first)
         if car is not None and car.count > 0 and car.start(car.count - 1) >= self._at:
             car.cut(self._at)

@@ -55,36 +55,18 @@ class TagCodes:
         return False
 
 
-class ConsumeQueue:
-    """Offsets `min_offset` … `max_offset - 1` of one message queue are there. No file before the first message."""
+class QueueState:
+    """What others know and say of a message queue: who waits for it, what of it is hidden, and what is to be flushed."""
 
-    def __init__(self, folder: Path, topic: bytes, queue_id: int, size: int, files: Files) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.file = SegmentedFile(folder, size, files, True)
+    def __init__(self) -> None:
         self.min_offset = 0
-        self.max_offset = 0
         self.dirty_from = _NEVER
-        self.reserved = 0
         self.reserve_at = _NEVER
         self.hidden_from = _NEVER
         self.fresh = False
         self.watched = False
         self.arrived = False
         self.in_dirty = False
-        self.trouble = ""  # why the last entry could not be written
-        self.subscribers: list[Subscriber] | None = None
-        self.due_kind = DUE_BY_LEVEL if topic == SCHEDULE_TOPIC else DUE_NEVER
-        self._files = files
-        self._held = topic + b"#"
-        self.topic_at = address(self._held)
-        self.topic_len = len(topic)
-        self.key_hash = java_hash(self.topic_at, 0, len(topic) + 1, 0)
-        self._segment: Segment | None = None
-        self._base: memoryview = cython.NULL
-        self._at = 0
-        self._limit = 0
-        self._durable = 0
 
     # ---- who waits for it, and what is hidden
 
@@ -114,6 +96,52 @@ class ConsumeQueue:
     def begin_at(self, offset: int) -> None:
         """What lies below is gone for readers."""
         self.min_offset = offset
+
+    # ---- what is to be flushed
+
+    def mark_dirty(self) -> bool:
+        """It has something to flush; False when that was known."""
+        known = self.in_dirty
+        self.in_dirty = True
+        return not known
+
+    def flush_again(self) -> None:
+        """Nothing of it was perhaps flushed."""
+        self.dirty_from = 0
+
+    def take_fresh(self) -> bool:
+        """Whether it has files whose names are not durable; they are being made so."""
+        fresh, self.fresh = self.fresh, False
+        return bool(fresh)
+
+    def await_reserve(self) -> None:
+        """Offsets are being reserved for it: it does not ask again before it has them."""
+        self.reserve_at = _NEVER
+
+
+class ConsumeQueue(QueueState):
+    """Offsets `min_offset` … `max_offset - 1` of one message queue are there. No file before the first message."""
+
+    def __init__(self, folder: Path, topic: bytes, queue_id: int, size: int, files: Files) -> None:
+        QueueState.__init__(self)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.file = SegmentedFile(folder, size, files, True)
+        self.max_offset = 0
+        self.reserved = 0
+        self.trouble = ""  # why the last entry could not be written
+        self.subscribers: list[Subscriber] | None = None
+        self.due_kind = DUE_BY_LEVEL if topic == SCHEDULE_TOPIC else DUE_NEVER
+        self._files = files
+        self._held = topic + b"#"
+        self.topic_at = address(self._held)
+        self.topic_len = len(topic)
+        self.key_hash = java_hash(self.topic_at, 0, len(topic) + 1, 0)
+        self._segment: Segment | None = None
+        self._base: memoryview = cython.NULL
+        self._at = 0
+        self._limit = 0
+        self._durable = 0
 
     # ---- writing
 
@@ -460,25 +488,6 @@ class ConsumeQueue:
         """Forget what was written so far: it is being flushed."""
         self.dirty_from = _NEVER
         self.in_dirty = False
-
-    def mark_dirty(self) -> bool:
-        """It has something to flush; False when that was known."""
-        known = self.in_dirty
-        self.in_dirty = True
-        return not known
-
-    def flush_again(self) -> None:
-        """Nothing of it was perhaps flushed."""
-        self.dirty_from = 0
-
-    def take_fresh(self) -> bool:
-        """Whether it has files whose names are not durable; they are being made so."""
-        fresh, self.fresh = self.fresh, False
-        return bool(fresh)
-
-    def await_reserve(self) -> None:
-        """Offsets are being reserved for it: it does not ask again before it has them."""
-        self.reserve_at = _NEVER
 
     def close(self) -> None:
         self._segment = None

@@ -134,7 +134,6 @@ class Preparer:
         with self.log.backing:
             segment.back(end)
         segment.prefault(begin, end - begin)
-        segment.prefaulted = end
         # Flushed now, the pages are allocated for good and small commits later are cheap. When the log is right behind, its
         # own flushes do that, and waiting for this one would leave it to fault its pages in by itself.
         if segment.first + begin - self.log.end > self.prefault_bytes // 2:

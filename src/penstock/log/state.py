@@ -297,6 +297,10 @@ class LogState:
         """Everything below is on the disk."""
         return self.durability.flushed
 
+    def flush_by(self, durability: Durability) -> None:
+        """Who says when to flush, and what is flushed."""
+        self.durability = durability
+
     def want_flush(self) -> None:
         """Somebody waits for what is appended now: flush at once, not at the next interval."""
         self.durability.want()

@@ -70,7 +70,7 @@ class Tail:
                 raise StoreError(f"no room for the sums of {segment.path.name}")
             car.put(at, crc32(segment.map[at : at + size]))
             position += size
-        car.covers_to = segment.size
+        car.cover_to(segment.size)
 
     def _damage(self, position: int, end: int) -> None:
         self.report.damage.append({"position": position, "end": end, "bytes": end - position})

@@ -70,7 +70,7 @@ class Upkeep:
     def begin(self, end: int) -> None:
         """The log is at end and all of it is durable: start the timers and say on the disk that we are running."""
         store, options = self.store, self.store.options
-        store.durability = Durability(store.log, options.flush_interval_ms, options.flush_window_ms)
+        store.flush_by(Durability(store.log, options.flush_interval_ms, options.flush_window_ms))
         self.preparer = Preparer(store.log, options.prefault_bytes)
         self.retention = Retention(store)
         self._marked_end = end

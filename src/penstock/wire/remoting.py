@@ -7,6 +7,7 @@ instead (`fronts`).
 
 from __future__ import annotations
 
+from collections.abc import Container
 from struct import Struct
 from struct import error as StructError
 from typing import Annotated, Any, TypedDict, Unpack
@@ -102,6 +103,11 @@ class RemotingCommand:
     def ask_nothing(self) -> None:
         """It is one-way: nobody waits for an answer."""
         self.flag |= FLAG_ONEWAY
+
+    def rewrite(self, serialize: int, names: Container[str]) -> None:
+        """In this form, with the ext fields of these names only."""
+        self.serialize = serialize
+        self.ext = {name: value for name, value in self.ext.items() if name in names}
 
     def become(self, code: int, remark: str) -> None:
         """The answer is another one after all."""

@@ -119,9 +119,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         if request.code in _HOT and not request.response:
             # An unusual header of a hot request: written again in the plain form, then it is like any other.
             answer_in = request.serialize
-            request.serialize = words.BINARY
-            names = _LETTERS if request.code in _LETTERED else _LONG_NAMES
-            request.ext = {name: request.ext[name] for name in names if name in request.ext}
+            request.rewrite(words.BINARY, _LETTERS if request.code in _LETTERED else _LONG_NAMES)
             frame = remoting.encode(request)
             outer = self.base
             self.base = address(frame)

@@ -261,8 +261,7 @@ class Puller:
         """News for a held pull, or its time is over: answer it (True), or let it wait on. `behind`: the peer does not read
         its answers.
         """
-        asker.opaque_now = hold.opaque
-        asker.serialize = hold.kind
+        asker.answer_to(hold.opaque, hold.kind)
         outcome = self._read(hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.durable, hold.codes)
         if behind or asker.out.size > words.TURN_BYTES_MAX:  # it may ask again
             self.result.next_offset = hold.offset

@@ -134,8 +134,7 @@ class Sender:
             code, remark = APPEND_REFUSALS[outcome]
             asker.refuse(code, remark)
             return
-        topic.put_count += 1
-        topic.put_bytes += draft.size
+        topic.count(1, draft.size)
         if not asker.oneway:
             self.answers.sent(
                 self.outbox(asker, topic, wait), asker.serialize, asker.opaque_now, draft.physical, queue_id, draft.queue_offset

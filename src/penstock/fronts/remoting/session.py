@@ -145,6 +145,11 @@ class RemotingSession:
         if not self.oneway:
             self.out.put(remoting.encode(self.answer(code, remark)))
 
+    def answer_to(self, opaque: int, serialize: int) -> None:
+        """What is answered now belongs to this request."""
+        self.opaque_now = opaque
+        self.serialize = serialize
+
     def push(self, command: remoting.RemotingCommand) -> None:
         """Send a one-way request, or an answer that took its time."""
         if self.closed:
