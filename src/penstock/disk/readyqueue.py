@@ -243,7 +243,7 @@ class ReadyQueue(Stream):
                 segment.mark(True)
             segment.close()
         self.segments = []
-        self.last = self._seen = None
+        self.last = self._seen = None  # type: ignore[assignment]
 
     # -- appending -----------------------------------------------------------------------------------------------
 
@@ -361,7 +361,7 @@ class ReadyQueue(Stream):
         return self.visible
 
     def _segment(self, ordinal: int) -> ReadySegment | None:
-        segment = self._seen
+        segment = self._seen  # type: ignore[assignment]
         if segment is not None and segment.first <= ordinal < segment.first + segment.count:
             return segment
         for segment in reversed(self.segments):
@@ -376,7 +376,7 @@ class ReadyQueue(Stream):
         segment = self.last
         if segment is not None and ordinal >= segment.first:
             return ordinal
-        segment = self._seen
+        segment = self._seen  # type: ignore[assignment]
         if segment is not None and segment.first <= ordinal < segment.first + segment.count:
             return ordinal
         for segment in self.segments:
@@ -405,7 +405,7 @@ class ReadyQueue(Stream):
     def find(self, ordinal: int) -> int:
         segment = self.last  # those who keep up, then the one who does not
         if segment is None or ordinal < segment.first or ordinal >= segment.first + segment.count:
-            segment = self._segment(ordinal)
+            segment = self._segment(ordinal)  # type: ignore[assignment]
             if segment is None:
                 return 0
         n = ordinal - segment.first
@@ -456,7 +456,7 @@ class ReadyQueue(Stream):
         for segment in self.segments:
             self._forget(segment)
         self.segments = []
-        self.last = None
+        self.last = None  # type: ignore[assignment]
         self.visible = self.total
 
     # -- flushing ------------------------------------------------------------------------------------------------

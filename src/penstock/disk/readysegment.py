@@ -301,7 +301,7 @@ class ReadySegment(SegmentFile):
                     at += length
                     n += 1
                 continue
-            more = ube32(self.sums, 32 + n * 8) >> 31
+            more = ube32(self.sums, 32 + n * 8) >> 31 != 0
             if torn_batch:
                 self._leave_out(n, at, length)
                 torn_batch = more

@@ -44,7 +44,7 @@ class Draft:
         self.body_pos = self.body_len = 0
         self.props_pos = self.props_len = 0
         self.topic_pos = self.topic_len = 0
-        self.queue: ConsumeQueue = None
+        self.queue: ConsumeQueue = None  # type: ignore[assignment]
         self.queue_id = 0
         self.born_len = 8
         self.flag = 0

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import cython
 
+from penstock.octets import Readable
+
 if cython.compiled:
     from cython.cimports.penstock import words
     from cython.cimports.penstock.octets import address, copy, put32
@@ -48,7 +50,7 @@ class Outbox:
         """Append bytes."""
         self.put_from(data, 0, len(data))
 
-    def put_from(self, source: bytes, pos: int, n: int) -> None:
+    def put_from(self, source: Readable, pos: int, n: int) -> None:
         """Append n bytes found at a position of a buffer."""
         self.room(n)
         copy(self.base, self.size, source, pos, n)

@@ -28,6 +28,7 @@ from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.entry import AGAIN_LANE, Deferred, deferred_of
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.sources import finish_ahead
 from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
 from penstock.broker.topics import TIMER_TOPIC
 from penstock.delivery.channel import Channel
@@ -224,4 +225,4 @@ class Deferral:
             for name, channel in topic.channels.items():
                 for _, ordinal in copies:
                     if name not in names and not topic.has_finished(name, ordinal):
-                        channel.source.finish_ahead(0, ordinal)
+                        finish_ahead(channel, 0, ordinal)

@@ -15,6 +15,7 @@ from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.sources import lanes
 from penstock.broker.nsq.topics import Topic
 from penstock.delivery.waiters import Outcome, Positions
 from penstock.disk.cursorfile import CursorFile
@@ -67,7 +68,7 @@ class _Work:
                 if stream.take_renamed():
                     self.folders |= {stream.folder.parent, *folder.above(stream.folder)}
         for channel in topic.channels.values():
-            for lane in channel.source.lanes:
+            for lane in lanes(channel):
                 file = lane.file
                 if file.dirty:
                     self.cursors.append((file, file.committed))
@@ -230,7 +231,7 @@ class GroupFlush:
             if topic.level == LEVEL_MEMORY:
                 continue
             for channel in topic.channels.values():
-                for lane in channel.source.lanes:
+                for lane in lanes(channel):
                     lane.file.flush_again()
             self.note(topic)
         self._moving.settle(self)

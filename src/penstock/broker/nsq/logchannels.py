@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_DISK
+from penstock.broker.nsq.sources import cursors, lanes
 from penstock.broker.nsq.topics import Keeper, Topic
 from penstock.broker.topics import LogTopic
 from penstock.delivery.channel import Channel
@@ -63,8 +64,7 @@ class LogChannels(Topic):
         self.message_count = self.stored.message_count
         self.message_bytes = self.stored.put_bytes
         for channel in self.channels.values():
-            lanes = channel.source.lanes[: len(self.stored.queues)]
-            channel.count_up_to(sum([lane.stream.end() for lane in lanes]))
+            channel.count_up_to(sum([lane.stream.end() for lane in lanes(channel)[: len(self.stored.queues)]]))
 
     def rewatch(self) -> bool:
         """Hear of the next message, too; whether there are some that may not be read yet."""
@@ -72,8 +72,8 @@ class LogChannels(Topic):
         for queue in self.stored.queues:
             queue.watch()
         for channel in self.channels.values():
-            for lane in channel.source.lanes[: len(self.stored.queues)]:
-                lagging = lagging or lane.stream.end() < lane.stream.queue.max_offset
+            for lane in lanes(channel)[: len(self.stored.queues)]:
+                lagging = lagging or lane.stream.end() < lane.stream.queue.max_offset  # type: ignore[attr-defined]
         return lagging
 
     # -- channels ------------------------------------------------------------------------------------------------
@@ -109,13 +109,13 @@ class LogChannels(Topic):
         stream: ReadyQueue = self.keeper.folder.channel_stream(self.name, channel.name, file.reach())
         self.again[channel.name] = stream
         file.settle(stream.total, stream)
-        channel.source.add(Lane(stream, file, len(channel.source.lanes)))
+        cursors(channel).add(Lane(stream, file, len(lanes(channel))))
         return stream
 
     def is_again(self, channel: Channel, lane: int) -> bool:
         """Whether this lane of the channel is the one of messages that were deferred."""
         stream = self.again.get(channel.name)
-        return stream is not None and channel.source.lanes[lane].stream is stream
+        return stream is not None and lanes(channel)[lane].stream is stream
 
     def streams(self) -> list[ReadyQueue]:
         return list(self.again.values())
@@ -123,7 +123,7 @@ class LogChannels(Topic):
     def trim(self) -> int:
         for name, stream in self.again.items():
             if len(stream.segments) > 1:
-                stream.drop_below(self.channels[name].source.lanes[-1].file.committed)
+                stream.drop_below(lanes(self.channels[name])[-1].file.committed)
         return 0
 
     def _committed_by(self, name: bytes) -> Callable[[Lane], None]:
@@ -143,15 +143,15 @@ class LogChannels(Topic):
         if channel is None:
             return False
         for number, offset in offsets.items():
-            if number < len(channel.source.lanes):
+            if number < len(lanes(channel)):
                 channel.forget_hand(number)
-                channel.source.restart(number, offset)
+                cursors(channel).restart(number, offset)
         self.mark()
         return True
 
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
-        for lane in channel.source.lanes:
+        for lane in lanes(channel):
             lane.file.remove()
         stream = self.again.pop(channel.name, None)
         if stream is not None:

@@ -16,6 +16,7 @@ import cython
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.names import EPHEMERAL, bad_channel, shown, too_many_channels, valid_nsq_name
+from penstock.broker.nsq.sources import finish_ahead, lanes, memory
 from penstock.delivery.channel import Channel
 from penstock.delivery.passing import PassingSource
 from penstock.delivery.source import MemorySource, Source
@@ -354,7 +355,7 @@ class QueueTopic(Topic):
         """Whether a channel has finished the record at this place."""
         if self.channels[name].ephemeral:
             return True
-        file = self.channels[name].source.lanes[0].file
+        file = lanes(self.channels[name])[0].file
         return place < file.committed or bool(file.finished(place))
 
     def refresh(self) -> None:
@@ -364,8 +365,8 @@ class QueueTopic(Topic):
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
         if channel.ephemeral:
-            self.passing.remove(channel.source)
-        for lane in channel.source.lanes:
+            self.passing.remove(channel.source)  # type: ignore[arg-type]
+        for lane in lanes(channel):
             lane.file.remove()
         if not self.channels:
             self.floor = self.stream.total
@@ -377,7 +378,7 @@ class QueueTopic(Topic):
 
     def cursors(self) -> list[CursorFile]:
         """The cursor files of the channels."""
-        return [lane.file for channel in self.channels.values() for lane in channel.source.lanes]
+        return [lane.file for channel in self.channels.values() for lane in lanes(channel)]
 
     def trim(self) -> int:
         """Let go of segments that every channel has finished."""
@@ -412,7 +413,7 @@ class QueueTopic(Topic):
         elif self.paused and stream.total > stream.visible:
             for channel in self.channels.values():
                 for ordinal in range(stream.visible, stream.total):
-                    channel.source.finish_ahead(0, ordinal)
+                    finish_ahead(channel, 0, ordinal)
             stream.show_all()
         self.keeper.changed(self, True, announce=False)
 
@@ -427,7 +428,7 @@ class QueueTopic(Topic):
         if owed is not None:
             for name, channel in self.channels.items():  # before it is there: a kill between would show it to them
                 if name not in owed:
-                    channel.source.finish_ahead(0, place)
+                    finish_ahead(channel, 0, place)
         stream.append_bytes(message_id, attempts, body, False, mark_of(schedule_id) if schedule_id else 0)
         if schedule_id:
             self.keeper.copied(schedule_id, self, stream, place)
@@ -483,7 +484,7 @@ class MemoryTopic(Topic):
             self.source.put(batch)
         else:
             for channel in self.channels.values():
-                channel.source.put(batch)
+                channel.source.put(batch)  # type: ignore[attr-defined]
                 channel.count(len(batch))
         self.mark()
         return 0
@@ -501,7 +502,7 @@ class MemoryTopic(Topic):
     def _hold(self, data: bytes, delay_ms: int) -> None:
         for channel in self.channels.values():
             channel.count(1)
-            channel.hold(channel.source.hold(data), int(data[_ID], _HEX), self.keeper.mono_ms + delay_ms)
+            channel.hold(memory(channel).hold(data), int(data[_ID], _HEX), self.keeper.mono_ms + delay_ms)
 
     def redeliver(
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
@@ -509,7 +510,7 @@ class MemoryTopic(Topic):
         """Deferred when the topic of this name had another level."""
         try:
             for name in self.channels if owed is None else owed:
-                self.channels[name].source.put([message_data(stamp_ns, attempts, message_id, body)])
+                memory(self.channels[name]).put([message_data(stamp_ns, attempts, message_id, body)])
         except StoreError:
             return 1
         self.mark()
@@ -550,7 +551,7 @@ class MemoryTopic(Topic):
             place = self.source.place
             data = self.source.held[place]
             for channel in self.channels.values():
-                channel.source.put([data])
+                memory(channel).put([data])
                 channel.count(1)
             self.source.done(0, place)
         for data, delay_ms in self.pending:
@@ -559,9 +560,10 @@ class MemoryTopic(Topic):
 
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
-        channel.source.empty()
-        if channel.source.backend is not None:
-            channel.source.backend.delete()
+        source = memory(channel)
+        source.empty()
+        if source.backend is not None:
+            source.backend.delete()
 
     def empty(self) -> None:
         self.source.empty()

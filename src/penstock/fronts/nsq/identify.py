@@ -155,6 +155,7 @@ def identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
     session.seal()
     session.buffer()
     if upgrade.tls:
+        assert shared.tls_context is not None
         session.layers.append(Tls(session, shared.tls_context, partial(_shaken, session, upgrade)))
     else:
         _compress(session, upgrade)

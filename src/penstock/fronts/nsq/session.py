@@ -264,6 +264,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
             self.fail(b"E_INVALID invalid message ID")
             return 0
         channel = self.channel
+        assert channel is not None
         shared = self.shared
         answer = channel.finish(self, hex16(self.base, at), shared.now_ns, shared.mono_ms)
         if answer != words.DONE:
@@ -298,8 +299,10 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
                 self.fail(b"E_INVALID RDY count %d out of range 0-%d" % (count, limit))
                 return 0
         self.ready_count = count  # the most messages this client holds at once
-        if not self.channel.marked:
-            self.keeper.mark_channel(self.channel)
+        channel = self.channel
+        assert channel is not None
+        if not channel.marked:
+            self.keeper.mark_channel(channel)
         return 0
 
     def subscribe(self, channel: Channel) -> None:

@@ -60,7 +60,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     """A producer or consumer at the broker."""
 
     def __init__(self, front: BrokerFront, remote: str, wake: Callable[[], None], born: bytes) -> None:
-        RemotingSession.__init__(self, front, remote, wake)
+        RemotingSession.__init__(self, front, remote, wake)  # type: ignore[arg-type]
         self.sender = Sender(front.shared, born)
         self.puller = Puller(front.shared, front.park)
         self.behind = False

@@ -86,14 +86,14 @@ class Puller:
         self.answers = shared.answers
         self.result = shared.result
         self.park = park
-        self.topic = None
+        self.topic: LogTopic | None = None
         self.group = b""
         self.expression = b""
         self.flags = 0
         self.version = -1
-        self.online = None
+        self.online: ConsumerGroup | None = None
         self.revision = -1
-        self.config = None
+        self.config: Group | None = None
         self.codes: TagCodes | None = None
         self.counts = [0, 0]
         self.names = ("", "")
@@ -175,7 +175,7 @@ class Puller:
         n = scan.length[fields.CONSUMER_GROUP]
         if n != len(self.group) or not same(asker.base, scan.at[fields.CONSUMER_GROUP], self.group, 0, n):
             return False
-        name: bytes = self.topic.name
+        name: bytes = self.topic.name  # type: ignore[union-attr]
         n = scan.length[fields.TOPIC]
         if n != len(name) or not same(asker.base, scan.at[fields.TOPIC], name, 0, n):
             return False
