@@ -17,8 +17,8 @@ from hypothesis import settings
 FUZZ = os.environ.get("PENSTOCK_FUZZ") == "1"
 TIMES = 20
 
-settings.register_profile("fixed", derandomize=True, database=None, print_blob=True)
-settings.register_profile("fuzz", derandomize=False, database=None, print_blob=True)
+settings.register_profile("fixed", derandomize=True, database=None, print_blob=True, deadline=None)
+settings.register_profile("fuzz", derandomize=False, database=None, print_blob=True, deadline=None)
 settings.load_profile("fuzz" if FUZZ else "fixed")
 
 

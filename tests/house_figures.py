@@ -16,6 +16,42 @@ SRC = ROOT / "src" / "penstock"
 CLASS_LINES, CLASS_METHODS, MODULE_LINES, FUNCTION_LINES, ARGUMENTS, ANY = 400, 30, 650, 80, 8, 80
 
 
+# Whose attributes may be assigned from outside, by module: how the target begins, and why.
+_DRAFT = (
+    "a Draft has no state of its own: it is where a send writes what the log is to append, field by field, per message"
+)
+_RESULT = "the answer of a read is filled in by the reader"
+_OUTBOX = "bytes are written in place behind its end, per message"
+_OPENING = "the store is being made: opening fills it, its log and its report"
+_OUTSIDE = "an object of another library"
+ASSIGNED = {
+    "penstock.broker.sending": {"draft.": _DRAFT},
+    "penstock.broker.staging": {"draft.": _DRAFT},
+    "penstock.cli.queues": {"run.": "the help text of a command that is made in a loop"},
+    "penstock.delivery.cursor": {"file.beyond": "counted per message, with the bits that a CursorFile has no object for"},
+    "penstock.disk.readyqueue": {"segment.": "the append of a message, written in place in the segment"},
+    "penstock.fronts.nsq.publishing": {"asker.need": "how much of a frame is missing, said per frame"},
+    "penstock.fronts.remoting.pulling": {"out.size": _OUTBOX, "self.result.": _RESULT},
+    "penstock.fronts.remoting.sending": {"draft.": _DRAFT, "text.size": _OUTBOX},
+    "penstock.log.commitlog": {"d.": _DRAFT},
+    "penstock.log.contents": {"store.": _OPENING},
+    "penstock.log.derived": {"self.report.": _OPENING},
+    "penstock.log.recovery": {
+        "report.": _OPENING, "self.report.": _OPENING, "self.upkeep.": _OPENING, "store.": _OPENING, "sums.": _OPENING,
+    },
+    "penstock.log.state": {"d.": _DRAFT, "self.log.store_ms": "the newest record that a replay has seen, per record"},
+    "penstock.log.store": {"d.": _DRAFT, "e.": _DRAFT, "result.": _RESULT},
+    "penstock.log.tail": {"self.report.": _OPENING},
+    "penstock.log.verify": {"log.sums.": "a log of its own, opened for reading only"},
+    "penstock.spark.catalog": {"columns.": _OUTSIDE},
+    "penstock.spark.tools.plainly": {"captured.": _OUTSIDE, "connect.": _OUTSIDE, "error.": _OUTSIDE, "say.": _OUTSIDE},
+    "penstock.spark.tools.sessions": {"logging.": _OUTSIDE},
+    "penstock.tls": {"get_mode.": _OUTSIDE, "set_callback.": _OUTSIDE},
+    "penstock.wire.answers": {"out.size": _OUTBOX},
+    "penstock.wire.nsq": {"out.size": _OUTBOX},
+}  # fmt: skip
+
+
 class Over(NamedTuple):
     """One thing that is over its bound."""
 
@@ -80,6 +116,66 @@ def any_in_signatures(trees: dict[str, ast.Module]) -> Iterator[Over]:
                         count += sum(isinstance(inner, ast.Name) and inner.id == "Any" for inner in ast.walk(note))
         if count:
             yield Over(name, "Any in signatures", count)
+
+
+class Written(NamedTuple):
+    """An attribute of another object that is assigned: `target` as it is written."""
+
+    where: str
+    line: int
+    target: str
+
+
+def written_outside(trees: dict[str, ast.Module]) -> Iterator[Written]:
+    """Attributes of other objects that are assigned without a method of theirs.
+
+    An object is one's own while it is made: in the function that calls its class. Two classes of one module that exist for
+    one another (a waiter and its waiting room) may assign what the other one declares.
+    """
+    for name, tree in trees.items():
+        declared = {node.name: _declared(node) for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+        yield from _assigned(name, tree, {"self", "cls"}, "", declared)
+
+
+def _declared(node: ast.ClassDef) -> set[str]:
+    """The attributes that a class assigns on itself or lists."""
+    found = {
+        part.target.id for part in node.body if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+    }
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            found |= {inner.attr} if isinstance(inner.value, ast.Name) and inner.value.id == "self" else set()
+    return found
+
+
+def _made(function: ast.AST) -> set[str]:
+    """The names that a function gives to objects it makes."""
+    names = set()
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and isinstance(node.value, ast.Call):
+            called = node.value.func
+            last = (
+                called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+            )
+            if last == "__new__" or last.lstrip("_")[:1].isupper():
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return names
+
+
+def _assigned(module: str, node: ast.AST, own: set[str], here: str, declared: dict[str, set[str]]) -> Iterator[Written]:
+    if isinstance(node, ast.ClassDef):
+        here = node.name
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        own = own | _made(node)
+    elif isinstance(node, ast.Attribute) and isinstance(node.ctx, (ast.Store, ast.Del)):
+        mine = isinstance(node.value, ast.Name) and node.value.id in own
+        friend = any(node.attr in found for name, found in declared.items() if name != here)
+        listed = any(ast.unparse(node).startswith(target) for target in ASSIGNED.get(module, ()))
+        if not mine and not friend and not listed:
+            yield Written(module, node.lineno, ast.unparse(node))
+    for child in ast.iter_child_nodes(node):
+        yield from _assigned(module, child, own, here, declared)
 
 
 def numbers(tree: ast.Module) -> Iterator[tuple[int, int]]:
@@ -185,6 +281,8 @@ def main() -> None:
         "unnamed integers:",
         ", ".join(f"{n[9:]} {c}" for n, c in sorted(counts.items(), key=lambda p: -p[1])),
     )
+    for where, line, target in written_outside(trees):
+        print(f"{where}:{line} assigns {target}")
     graph = arrows(trees)
     for group in circles(graph):
         print("circle:", *[f"\n   {a} -> {b} ({way})" for a in group for b, way in graph[a].items() if b in group])

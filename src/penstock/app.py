@@ -15,17 +15,18 @@ import signal
 import socket
 import stat
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from penstock.broker.broker import Broker
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
+from penstock.disk.job import Job
 from penstock.errors import ConfigError, StoreError
 from penstock.faults import Faults
 from penstock.fronts.flags import LEVELS, broadcast_address, join, set_log_level
@@ -39,13 +40,17 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
     from penstock.fronts.lookupd import Lookupd
     from penstock.fronts.namesrv import NameServer
     from penstock.fronts.remoting.session import RemotingSession
+    from penstock.fronts.site import Answer, Site
     from penstock.httpd import Httpd
     from penstock.log.consumequeue import ConsumeQueue
+    from penstock.log.contents import Recovery
     from penstock.registration.announce import Announcer
     from penstock.registration.registrar import Registrar, RouteNeighbour
     from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.app")
+
+Run = Callable[[Coroutine[object, object, None]], None]
 
 JOBS_EVERY_MS = 5
 FAULT_RETRY_MS = 200
@@ -70,6 +75,14 @@ class Process:
         self.neighbour: RouteNeighbour | None = None
         self.announcer: Announcer | None = None
         self._jobs_due_ms = 0
+
+    def take(self, broker: Broker | None = None, name_server: NameServer | None = None) -> None:
+        """A role is there."""
+        self.broker, self.name_server = broker or self.broker, name_server or self.name_server
+
+    def tell_news(self, neighbour: RouteNeighbour | None = None, announcer: Announcer | None = None) -> None:
+        """Who tells registries of topics, at the end of each turn."""
+        self.neighbour, self.announcer = neighbour or self.neighbour, announcer or self.announcer
 
     def update_time(self) -> None:
         """The first thing in each turn."""
@@ -129,9 +142,7 @@ class Process:
         """Give the channels what came; `news` gets every message queue with something new, dead letters' too."""
         store, queueing = broker.store, broker.queueing
         while True:
-            arrived, store.arrived = store.arrived, []
-            for queue in arrived:
-                queue.arrived = False
+            arrived = store.take_arrived()
             news += arrived
             if arrived:
                 queueing.arrived(arrived)
@@ -139,7 +150,7 @@ class Process:
             if not store.arrived:
                 return
 
-    def take_jobs(self) -> list[Any]:
+    def take_jobs(self) -> Sequence[Job]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
         broker = self.broker
         if broker is None or (
@@ -283,7 +294,7 @@ class Server:
         self._over: asyncio.Event | None = None
         self.addresses: dict[str, str] = {}
         self.broker: Broker | None = None
-        self.recovery: Any = None
+        self.recovery: Recovery | None = None
 
     async def __aenter__(self) -> Server:
         async with AsyncExitStack() as stack:
@@ -354,11 +365,8 @@ class Server:
         self._bind(stack, "http", config.http_host or host, config.http_port, insecure)
         if config.tls_cert or config.tls_key:
             self._bind(stack, "https", config.https_host or host, config.https_port, insecure)
-        real: dict[str, Any] = {}
-        for name in ("remoting", "nsq", "http", "https"):
-            if name in self.addresses:
-                real[f"{name}_port"] = _port(self.addresses[name])
-        return replace(config, **real)
+        names = [name for name in ("remoting", "nsq", "http", "https") if name in self.addresses]
+        return replace(config, **{f"{name}_port": _port(self.addresses[name]) for name in names})  # type: ignore[arg-type]
 
     # -- the roles -------------------------------------------------------------------------------------------------
 
@@ -368,9 +376,10 @@ class Server:
             from penstock.fronts.namesrv import NameServer
             from penstock.fronts.remoting.session import RemotingSession
 
-            process.name_server = NameServer(
+            name_server = NameServer(
                 Path(config.data) / "namesrv", files=self._files, foreign_addresses=config.foreign_addresses
             )
+            process.take(name_server=name_server)
             await net.listen(bound["registry"], lambda remote, wake: RemotingSession(process, remote, wake), "registry")
         if "lookup" not in bound and "lookup_http" not in bound:
             return None
@@ -400,7 +409,8 @@ class Server:
             from penstock.tls import server_context
 
             tls = server_context(config)
-        broker = self.broker = process.broker = Broker(config, files=self._files, clock=self._clock)
+        broker = self.broker = Broker(config, files=self._files, clock=self._clock)
+        process.take(broker=broker)
         self.recovery = broker.open()
         # Closed after the network: nothing is appended any more, and every answer is out.
         stack.callback(broker.close)
@@ -450,8 +460,9 @@ class Server:
         await self._listen_vip(net, stack, config, front)
         registration = Registration(broker, self.addresses["remoting"], self._nsq_address(config))
         if process.name_server is not None:
-            process.neighbour = RouteNeighbour(registration, process.name_server)
-            process.neighbour.tick(process.mono_ms)
+            neighbour = RouteNeighbour(registration, process.name_server)
+            process.tell_news(neighbour=neighbour)
+            neighbour.tick(process.mono_ms)
         for name in parts(config.registry):
             registrar = Registrar(net, registration, name)
             task = asyncio.create_task(registrar.run())
@@ -465,7 +476,7 @@ class Server:
         return "" if "/" in address else address
 
     async def _start_http(
-        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Any
+        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: ssl.SSLContext | None
     ) -> NsqHttp:
         from penstock.fronts.http.nsqd import NsqHttp, tls_required
 
@@ -484,7 +495,14 @@ class Server:
         return http
 
     async def _listen_http(
-        self, net: Net, stack: AsyncExitStack, name: str, site: Any, *, tls: Any = None, refusal: Any = None
+        self,
+        net: Net,
+        stack: AsyncExitStack,
+        name: str,
+        site: Site,
+        *,
+        tls: ssl.SSLContext | None = None,
+        refusal: Answer | None = None,
     ) -> None:
         """Accept at once; uvicorn, which takes a third of a start to import, comes after the `ready` line."""
         made: list[Httpd] = []
@@ -528,9 +546,8 @@ class Server:
             "topology_zone": config.topology_zone,
             "version": NSQD_VERSION,
         }
-        announcer = self._process.announcer = Announcer(
-            broker, identity, neighbour=lookupd, remote=self.addresses["nsq"]
-        )
+        announcer = Announcer(broker, identity, neighbour=lookupd, remote=self.addresses["nsq"])
+        self._process.tell_news(announcer=announcer)
         if announcer.neighbour is not None:
             announcer.neighbour.tick(self._process.mono_ms)
         announcer.set_peers(parts(config.lookupd_tcp_address))
@@ -619,10 +636,11 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def runner() -> Any:
+def runner() -> Run:
     """What runs a coroutine to its end: uvloop where there is one, else asyncio: same protocol classes."""
     try:
         import uvloop
     except ImportError:
         return asyncio.run
-    return uvloop.run
+    run: Run = uvloop.run
+    return run

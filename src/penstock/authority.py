@@ -12,10 +12,11 @@ import logging
 import random
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.config import BrokerConfig, parts
 from penstock.errors import ConfigError
+from penstock.fronts.nsq.shared import Asking
 
 log = logging.getLogger("penstock.auth")
 
@@ -74,7 +75,7 @@ def read_rights(data: bytes) -> Rights:
     return Rights(_text(told, "identity"), _text(told, "identity_url"), min(ttl, TTL_S_MAX), rules)
 
 
-def _rule(entry: Any) -> Rule:
+def _rule(entry: object) -> Rule:
     if not isinstance(entry, dict):
         raise ValueError("an authorization is an object")
     channels, permissions = entry.get("channels") or [], entry.get("permissions") or []
@@ -91,7 +92,7 @@ def _rule(entry: Any) -> Rule:
         raise ValueError(f"no regular expression: {error}") from None
 
 
-def _text(told: dict[str, Any], name: str) -> str:
+def _text(told: dict[str, object], name: str) -> str:
     value = told.get(name, "")
     if not isinstance(value, str):
         raise ValueError(f"{name} is no text")
@@ -113,7 +114,7 @@ class Authority:
         self.request_s = config.http_client_request_timeout_ms / 1000
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def ask(self, session: Any, secret: bytes, done: Callable[[Rights | None], None]) -> None:
+    def ask(self, session: Asking, secret: bytes, done: Callable[[Rights | None], None]) -> None:
         """`done` gets the rights, or None when no server gives a proper answer."""
         task = asyncio.ensure_future(self._ask(session, secret, done))
         self._tasks.add(task)
@@ -125,7 +126,7 @@ class Authority:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _ask(self, session: Any, secret: bytes, done: Callable[[Rights | None], None]) -> None:
+    async def _ask(self, session: Asking, secret: bytes, done: Callable[[Rights | None], None]) -> None:
         values = {
             "common_name": "",
             "remote_ip": session.remote.rpartition(":")[0].strip("[]"),
@@ -143,7 +144,7 @@ class Authority:
                 await asyncio.sleep(min(LOOK_S, max(0.0, old_s - loop.time())))
             if not session.closing:
                 rights = await loop.run_in_executor(None, self.query, values)
-                session.rights = rights or NONE
+                session.grant(rights or NONE)
 
     def query(self, values: dict[str, str]) -> Rights | None:
         """Ask one server after the other, beginning with any; in a thread."""

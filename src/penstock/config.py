@@ -126,7 +126,7 @@ class BrokerConfig:
     log_level: str = _about("debug, info, warn, error or fatal", "info")
     stage_max_bytes: int = _about("bytes of staged rows at which no more are taken", 64 << 30)
     stage_ttl_ms: int = _about("age at which staged rows that nobody published are dropped", 86_400_000)
-    topic: tuple[Mapping[str, Any], ...] = _about("rules for new topics: name pattern, level, queues", ())
+    topic: tuple[Mapping[str, object], ...] = _about("rules for new topics: name pattern, level, queues", ())
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def load(
     kind: type[C],
     section: str,
     file: str | None,
-    flags: Mapping[str, Any],
+    flags: Mapping[str, object],
     environment: Mapping[str, str] | None = None,
 ) -> C:
     """The settings of one role. ConfigError for unknown names and values that do not fit."""
@@ -200,7 +200,7 @@ def load(
     return kind(**{name: _fit(name, types[name], value) for name, value in values.items()})
 
 
-def _known(kind: type[Any], name: str, source: str) -> str:
+def _known(kind: type[BrokerConfig] | type[RegistryConfig], name: str, source: str) -> str:
     known = [f.name for f in fields(kind)]
     name = name.replace("-", "_")
     if name in known:
@@ -213,7 +213,7 @@ def _known(kind: type[Any], name: str, source: str) -> str:
     )
 
 
-def _fit(name: str, kind: type, value: Any) -> Any:
+def _fit(name: str, kind: type, value: object) -> Any:
     """A value from text or TOML as the setting's type; durations (`1m30s`) and sizes (`64MiB`) are understood."""
     if kind is tuple or (isinstance(value, kind) and not (kind is int and isinstance(value, bool))):
         return value

@@ -74,7 +74,7 @@ class Httpd:
 class Wire:
     """A transport whose writes go out together when the turn of the loop ends."""
 
-    def __init__(self, transport: Any, connection: HttpConnection, net: Net) -> None:
+    def __init__(self, transport: asyncio.Transport, connection: HttpConnection, net: Net) -> None:
         self._transport = transport
         self._connection = connection
         self._net = net
@@ -83,9 +83,7 @@ class Wire:
 
     def write(self, data: bytes) -> None:
         self._parts.append(data)
-        if not self._connection.dirty:
-            self._connection.dirty = True
-            self._net.mark(self._connection)  # type: ignore[arg-type]
+        self._connection.wake()
 
     def flush(self) -> None:
         parts, self._parts = self._parts, []
@@ -105,7 +103,7 @@ class Wire:
     def abort(self) -> None:
         self._transport.abort()
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
+    def get_extra_info(self, name: str, default: object = None) -> object:
         return self._transport.get_extra_info(name, default)
 
     def pause_reading(self) -> None:
@@ -158,7 +156,13 @@ class HttpConnection(HttpToolsProtocol):
 
     # -- life
 
-    def connection_made(self, transport: Any) -> None:
+    def wake(self) -> None:
+        """There is something to be written when the turn ends."""
+        if not self.dirty:
+            self.dirty = True
+            self._net.mark(self)  # type: ignore[arg-type]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         net = self._net
         net.role.update_time()
         self._since_ms = net.role.mono_ms

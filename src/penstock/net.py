@@ -24,8 +24,9 @@ import ssl
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
+from penstock.disk.job import Job
 from penstock.errors import WireError
 from penstock.faults import Faults
 
@@ -68,15 +69,6 @@ class Role(Protocol):
     def take_jobs(self) -> Sequence[Job]: ...
     def tick(self) -> int: ...
     def next_due_ms(self) -> int | None: ...
-
-
-class Job(Protocol):
-    """What blocks: `run` in a thread, then `finish` on the loop."""
-
-    kind: str
-
-    def run(self) -> None: ...
-    def finish(self, error: BaseException | None, mono_ms: int) -> None: ...
 
 
 class Session(Protocol):
@@ -123,7 +115,7 @@ class Connection(asyncio.BufferedProtocol):
         self.dirty = False
         self.transport: asyncio.Transport | None = None
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.transport = transport
         peer = transport.get_extra_info("peername") or ("127.0.0.1", 0)
         address = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
@@ -132,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
         net = self._net
         net.role.update_time()
         self.heard_ms = net.role.mono_ms
-        self.session: Any = None
+        self.session: Session | None = None
         if self._counted and not net.admit(self.remote):
             self._counted = False
             if self._refusal:
@@ -148,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         net = self._net
         net.connections.discard(self)
-        net.waiting_bytes -= self._memory + self._owed
+        net.count_waiting(-self._memory - self._owed)
         self._memory = self._owed = 0
         if self._counted:
             net.dismiss(self.remote)
@@ -175,6 +167,7 @@ class Connection(asyncio.BufferedProtocol):
     def _large_room(self) -> memoryview:
         """Room behind what a large frame has so far; doubled when full, up to the frame's end: bytes must come first."""
         assert self._large is not None
+        assert self.session is not None
         filled = self._filled
         if filled == len(self._large):
             self._keep_large(self._large + bytearray(min(len(self._large), max(1, self.session.need - filled))))
@@ -184,7 +177,7 @@ class Connection(asyncio.BufferedProtocol):
         """The buffer of a large frame, counted among the memory of all connections."""
         self._large = large
         size = 0 if large is None else len(large)
-        self._net.waiting_bytes += size - self._memory
+        self._net.count_waiting(size - self._memory)
         self._memory = size
 
     def buffer_updated(self, size: int) -> None:
@@ -194,9 +187,10 @@ class Connection(asyncio.BufferedProtocol):
         self.heard_ms = net.role.mono_ms
         large = self._large
         if large is None:
-            owner: Any = net.buffer
+            owner = net.buffer
             total = len(self._left) + size
         else:
+            assert self.session is not None  # nothing large comes before it has said how much it needs
             owner = large
             self._filled += size
             total = self._filled
@@ -204,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
                 return
         self._feed(owner, total)
 
-    def _feed(self, owner: Any, total: int) -> None:
+    def _feed(self, owner: bytearray, total: int) -> None:
         """Give the session what there is; keep what it has no use for yet."""
         net, session = self._net, self.session
         if session is None or self._ending:  # refused at the door, or its last word is said: it is only heard out
@@ -249,7 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         if error is not None:
             self._net.rejected(self.remote, error)
         try:
-            data = self.session.take()
+            data = self.session.take() if self.session is not None else b""
         except Exception:
             data = b""
         if data and self.transport is not None:
@@ -306,6 +300,7 @@ class Connection(asyncio.BufferedProtocol):
         """Write what the session has, in one call."""
         self.dirty = False
         session = self.session
+        assert session is not None
         data = session.take()
         transport = self.transport
         if transport is None or transport.is_closing():
@@ -322,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
         """Count what the peer has not taken yet; close it when there is no memory for so slow a reader."""
         net = self._net
         owed: int = transport.get_write_buffer_size()
-        net.waiting_bytes += owed - self._owed
+        net.count_waiting(owed - self._owed)
         self._owed = owed
         if net.waiting_bytes > net.memory_bytes_max and owed > BACKLOG_BYTES_MAX:
             net.refuse("memory", self.remote)
@@ -421,20 +416,25 @@ class Net:
         await self.serve(listener, lambda: Connection(self, make, protocol=protocol, refusal=refusal))
 
     async def serve(
-        self, listener: socket.socket, protocol: Callable[[], Any], tls: ssl.SSLContext | None = None
+        self, listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None = None
     ) -> None:
         """The same for connections of another kind: they have what `Connection` has of `flush`, `expired` and `close`,
         and put themselves into `connections`."""
         listener.listen(BACKLOG)  # uvloop would pass over the error of a port that somebody else listens on already
-        create: Any = self.loop.create_server
         if listener.family == socket.AF_UNIX:
-            create = self.loop.create_unix_server
-        self._servers.append(await create(protocol, sock=listener, backlog=BACKLOG, ssl=tls))
+            server = await self.loop.create_unix_server(protocol, sock=listener, backlog=BACKLOG, ssl=tls)
+        else:
+            server = await self.loop.create_server(protocol, sock=listener, backlog=BACKLOG, ssl=tls)
+        self._servers.append(server)
 
     async def connect(self, host: str, port: int, make: MakeSession) -> Connection:
         """Open a connection of our own. OSError when nobody listens there."""
         _, connection = await self.loop.create_connection(lambda: Connection(self, make), host, port)
         return connection
+
+    def count_waiting(self, size: int) -> None:
+        """So many more bytes wait, or fewer: of unfinished frames, or of answers that peers have not taken."""
+        self.waiting_bytes += size
 
     def admit(self, remote: str) -> bool:
         """Whether a connection from this address is within the limits; it is counted until `dismiss`."""
@@ -593,10 +593,10 @@ class Net:
                 self.begin_turn()
             job.finish(error, role.mono_ms)
         except Exception as caught:
-            role.faults.report(f"the end of a job ({type(job).__name__})", caught, role.mono_ms)
+            role.faults.report(f"the end of a job ({job.kind})", caught, role.mono_ms)
         else:
             if role.faults.failing:
-                role.faults.settle((f"the end of a job ({type(job).__name__})",))
+                role.faults.settle((f"the end of a job ({job.kind})",))
 
     # -- the end -------------------------------------------------------------------------------------------------
 

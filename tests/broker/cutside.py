@@ -13,7 +13,7 @@ import pytest
 from lying_disk import LyingFiles
 
 from broker.queueside import Reader, Side
-from penstock.log.durability import run_now
+from penstock.disk.job import run_now
 
 QUEUES, LOG, TABLES = "queues", "log", "tables"
 

@@ -12,7 +12,7 @@ from penstock.config import BrokerConfig
 from penstock.delivery.channel import Consumer
 from penstock.delivery.source import Source
 from penstock.disk.files import Files
-from penstock.log.durability import run_now
+from penstock.disk.job import run_now
 from penstock.wire.nsq import MESSAGE, frame, message_data
 
 

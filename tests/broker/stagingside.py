@@ -12,7 +12,7 @@ from penstock.broker.staging import Staging, Token, Wanted
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
-from penstock.log.durability import run_now
+from penstock.disk.job import run_now
 from penstock.wire.record import BatchItem, decode_record, encode_batch
 
 BORN = b"\x7f\x00\x00\x01\x00\x00\x00\x00"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from penstock.broker.reserve import BYTES, EVERY_MS, FIRST_MS, PLENTY, Reserve
 from penstock.disk.files import Files
-from penstock.log.durability import run_now
+from penstock.disk.job import run_now
 
 
 class Disk(Files):

@@ -10,7 +10,7 @@ import pytest
 from penstock.broker import sinks as module
 from penstock.broker.sinks import SINK_TOPIC, SNAPSHOT_MS, STALE_RUNS_MAX, Sinks
 from penstock.disk.files import Files
-from penstock.log.durability import run_now
+from penstock.disk.job import run_now
 from penstock.wire.record import encode_record
 
 RUN = {"k": "run", "sink": "s", "query": "q", "run": "r1", "coordinator": "b"}

@@ -9,8 +9,8 @@ import pytest
 
 from penstock.broker.spool import Spool, Spools, pieces
 from penstock.disk.files import Files
+from penstock.disk.job import run_now
 from penstock.errors import Refused, StoreError
-from penstock.log.durability import run_now
 from penstock.wire.record import BatchItem, encode_batch
 from penstock.wire.staged import CHUNK, piece_head
 

@@ -15,7 +15,7 @@ from penstock.broker.spool import pieces
 from penstock.broker.staging import Token
 from penstock.disk.files import Files
 from penstock.errors import Refused
-from penstock.log.durability import run_now
+from penstock.disk.job import run_now
 
 
 @pytest.fixture

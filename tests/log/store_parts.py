@@ -7,9 +7,9 @@ from pathlib import Path
 
 from penstock.clock import FakeClock
 from penstock.disk.files import Files
+from penstock.disk.job import run_now
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.draft import Draft
-from penstock.log.durability import run_now
 from penstock.log.options import StoreOptions
 from penstock.log.reading import ReadResult
 from penstock.log.store import LogStore

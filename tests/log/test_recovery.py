@@ -15,10 +15,10 @@ from lying_disk import LyingFiles
 from store_parts import SMALL, bodies, contents, make, put, snapshot, work
 
 from penstock.clock import FakeClock
+from penstock.disk.job import run_now
 from penstock.errors import PenstockError
 from penstock.log import status
 from penstock.log.draft import Draft
-from penstock.log.durability import run_now
 from penstock.log.reading import ReadResult
 from penstock.log.recovery import Recovery
 from penstock.log.store import LogStore

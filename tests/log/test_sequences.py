@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.disk.files import Files
+from penstock.disk.job import run_now
 from penstock.errors import Refused
-from penstock.log.durability import run_now
 from penstock.log.sequences import PRODUCERS_MAX, WINDOW, Sequences, Stored, parse
 
 P, Q = "a" * 16, "b" * 16

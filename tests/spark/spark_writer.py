@@ -10,8 +10,8 @@ import sys
 import time
 from pathlib import Path
 
+from penstock.disk.job import run_now
 from penstock.log.draft import Draft
-from penstock.log.durability import run_now
 from penstock.log.options import StoreOptions
 from penstock.log.store import LogStore
 

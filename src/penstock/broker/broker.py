@@ -28,9 +28,9 @@ from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Positions, Waiters
 from penstock.disk.files import Files
+from penstock.disk.job import Job
 from penstock.errors import DiskFull
 from penstock.log.consumequeue import ConsumeQueue
-from penstock.log.durability import Job
 from penstock.log.recovery import Recovery
 from penstock.log.sequences import Sequences
 
@@ -56,7 +56,8 @@ class Broker:
         self.due = DueMessages(core, self.queueing.deferral)
         self.staging = Staging(core, self.tables.write)
         self.store.attach(self.staging.sinks)
-        self.sequences = self.store.sequences = Sequences(self.folder / "config" / "sequences.json", self.files)
+        self.sequences = Sequences(self.folder / "config" / "sequences.json", self.files)
+        self.store.remember(self.sequences)
         self.store.attach(self.sequences)
         self.clients = ClientTable()
         self.locks = QueueLocks()

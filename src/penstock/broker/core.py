@@ -15,7 +15,7 @@ from penstock.broker.topics import TopicTable
 from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
-from penstock.log.durability import run_now
+from penstock.disk.job import run_now
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.store import LogStore
 from penstock.schedule.delays import DelayRule

@@ -10,8 +10,8 @@ import logging
 from pathlib import Path
 
 from penstock.disk.files import Files
+from penstock.disk.job import Job
 from penstock.errors import DiskFull, StoreError
-from penstock.log.durability import Job
 
 log = logging.getLogger("penstock.broker")
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 from penstock.disk.files import Files
+from penstock.disk.job import Job
 from penstock.disk.tables import load, replace
-from penstock.log.durability import Job
 from penstock.wire.record import decode_record
 
 SINK_TOPIC = b"rmq_sys_penstock_sinks"

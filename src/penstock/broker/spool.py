@@ -16,8 +16,8 @@ from pathlib import Path
 from isal import isal_zlib
 
 from penstock.disk.files import Files
+from penstock.disk.job import Job
 from penstock.errors import DiskFull, Refused, StoreError
-from penstock.log.durability import Job
 from penstock.wire.codes import ResponseCode
 from penstock.wire.staged import CHUNK, DELAYED, HEADER, MAGIC, PIECE, PLACE, SEAL, U32, VERSION
 

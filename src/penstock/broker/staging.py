@@ -21,10 +21,10 @@ from penstock.broker.publish import BatchPublish
 from penstock.broker.runs import Run, Runs
 from penstock.broker.sinks import Note, Sink, Sinks
 from penstock.broker.spool import CHUNK_BYTES_MAX, TOKEN, Piece, Spool, Spools, illegal, lost, pieces
+from penstock.disk.job import Job
 from penstock.errors import Refused
 from penstock.log import status
 from penstock.log.draft import Draft
-from penstock.log.durability import Job
 from penstock.log.veil import Veils
 from penstock.wire import record
 from penstock.wire.codes import ResponseCode

@@ -14,9 +14,9 @@ from functools import partial
 from penstock.broker import shapes
 from penstock.broker.core import Core
 from penstock.broker.topics import SCHEDULE_TOPIC
+from penstock.disk.job import Job
 from penstock.disk.tables import save
 from penstock.errors import DiskFull, StoreError
-from penstock.log.durability import Job
 from penstock.wire import record
 
 log = logging.getLogger("penstock.broker")

@@ -8,3 +8,5 @@ cdef class LogTopic:
     cdef public str filter_type
     cdef public list queues
     cdef public long long put_count, put_bytes, stored_before
+
+    cpdef void count(self, long long messages, long long size) noexcept

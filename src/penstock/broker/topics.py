@@ -142,6 +142,15 @@ class LogTopic:
         """What RocketMQ keeps beside that."""
         self.order, self.filter_type, self.sys_flag = more
 
+    def keep_order(self, ordered: bool) -> None:
+        """Whether the registry says that it is an order topic."""
+        self.order = ordered
+
+    def count(self, messages: int, size: int) -> None:
+        """So many more messages of so many bytes are stored."""
+        self.put_count += messages
+        self.put_bytes += size
+
     def close(self) -> None:
         """The topic is deleted: sessions that hold on to it see that."""
         self.open = False
@@ -266,7 +275,7 @@ class TopicTable:
         floors = self._floors.get(name, {})
         for queue_id in range(len(topic.queues), topic.queue_count):
             queue = self._queue_of(name, queue_id)
-            queue.min_offset = max(queue.min_offset, min(floors.get(queue_id, 0), queue.max_offset))
+            queue.begin_at(max(queue.min_offset, min(floors.get(queue_id, 0), queue.max_offset)))
             topic.add_queue(queue)
         if announce:
             self._announce(name, now_ms)
@@ -300,7 +309,8 @@ class TopicTable:
             topic.close()
             floors = self._floors.setdefault(name, {})
             for queue_id, queue in enumerate(topic.queues):
-                floors[queue_id] = queue.min_offset = queue.max_offset
+                floors[queue_id] = queue.max_offset
+                queue.begin_at(queue.max_offset)
             self._announce(name, now_ms)
         return topic
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import logging
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from penstock import msgid
 from penstock.broker.core import Core
@@ -25,6 +24,7 @@ from penstock.log.reading import ReadResult
 from penstock.log.status import FOUND
 from penstock.message import ReceivedMessage
 from penstock.wire import record
+from penstock.wire.codes import Fields
 
 log = logging.getLogger("penstock.transactions")
 
@@ -98,7 +98,7 @@ class Transactions:
         self.open.pop(offset, None)
         self._finished[offset] = op_offset
 
-    def end(self, fields: Mapping[str, Any]) -> None:
+    def end(self, fields: Fields) -> None:
         """Carry out END_TRANSACTION. Refused when it names no half message of that group."""
         what = fields["commitOrRollback"]
         if what not in (COMMIT, ROLLBACK):

@@ -6,15 +6,18 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 import click
 
 from penstock.errors import ConfigError
 from penstock.spark.tools.progress import Progress
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def on_spark(command: Callable[..., Any]) -> Callable[..., Any]:
+
+def on_spark(command: Callable[P, R]) -> Callable[P, R]:
     """The options of every command that starts Spark."""
     about = "A setting of Spark's; may be given again."
     given = click.option("--conf", "config", multiple=True, metavar="NAME=VALUE", help=about, expose_value=False,

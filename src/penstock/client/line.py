@@ -36,7 +36,7 @@ class Line:
 
     def ask(self, command: RemotingCommand, timeout_s: float) -> None:
         """Send a request; errors as of `call`."""
-        command.opaque = next(self._opaques) & 0x7FFFFFFF
+        command.number(next(self._opaques))
         try:
             self._wait_at_most(timeout_s)
             self._socket.sendall(encode(command))

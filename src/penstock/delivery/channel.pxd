@@ -13,17 +13,22 @@ cdef class Consumer:
     cpdef int deliver(self, Source source, long long attempts) except -1
 
 
-cdef class Channel:
+cdef class ChannelState:
+    cdef public bint paused, marked, removed
+    cdef public long long timer_ms, origin, deferred_in_memory, deferred_elsewhere, message_count
+
+
+cdef class Channel(ChannelState):
     cdef public bytes name, topic_name
     cdef public Source source
-    cdef public bint ephemeral, paused, marked, removed
+    cdef public bint ephemeral
     cdef public long long in_hand_max, msg_timeout_max_ms, attempts_max
     cdef public object latency, owner, waiting
     cdef public Slots slots
     cdef public list consumers
     cdef public dict by_number, leaving
-    cdef public long long timer_ms, taken, origin, in_flight_count, waiting_count, deferred_in_memory, deferred_elsewhere
-    cdef public long long message_count, requeue_count, timeout_count, finish_count, buried_count
+    cdef public long long taken, in_flight_count, waiting_count
+    cdef public long long requeue_count, timeout_count, finish_count, buried_count
     cdef long long _turn, _number
 
     cpdef long long depth(self) except -1

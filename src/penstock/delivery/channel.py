@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from typing import Any, Protocol
+from typing import Protocol
 
 import cython
 
@@ -94,7 +94,66 @@ class Consumer:
         """The channel is deleted: end the connection."""
 
 
-class Channel:
+class ChannelState:
+    """What the owner of a channel knows and says of it: how far it has come, whether it is paused, marked or deleted."""
+
+    def __init__(self) -> None:
+        self.paused = False
+        self.marked = False  # its owner will pump it in this turn
+        self.removed = False
+        self.timer_ms = 0  # when the owner looks at it next; 0: not at all
+        self.origin = 0  # the keeper's: where counting messages begins
+        self.deferred_in_memory = 0
+        self.deferred_elsewhere = 0
+        self.message_count = 0
+
+    @property
+    def deferred_count(self) -> int:
+        """Messages whose time has not come."""
+        return self.deferred_in_memory + self.deferred_elsewhere
+
+    def count_from(self, ordinal: int) -> None:
+        """Messages are counted from here on in the stream."""
+        self.origin = ordinal
+
+    def count_up_to(self, ordinal: int) -> None:
+        """So far the stream has come."""
+        self.message_count = max(0, ordinal - self.origin)
+
+    def count(self, messages: int) -> None:
+        """So many more have come."""
+        self.message_count += messages
+
+    def count_deferred(self, messages: int) -> None:
+        """So many more (or, below zero, fewer) wait in the schedule."""
+        self.deferred_elsewhere = max(0, self.deferred_elsewhere + messages)
+
+    def forget_deferred(self) -> None:
+        """What waits in the schedule is not the channel's any more."""
+        self.deferred_elsewhere = 0
+
+    # -- what its owner says -------------------------------------------------------------------------------------
+
+    def mark(self) -> bool:
+        """It will be pumped when the turn ends; False when that was known."""
+        known = self.marked
+        self.marked = True
+        return not known
+
+    def set_timer(self, mono_ms: int) -> None:
+        """The owner looks at it then (0: not at all)."""
+        self.timer_ms = mono_ms
+
+    def pause(self, paused: bool) -> None:
+        """Give nothing more, or again."""
+        self.paused = paused
+
+    def end(self) -> None:
+        """It is deleted."""
+        self.removed = True
+
+
+class Channel(ChannelState):
     """See the module. Times are monotonic ms, except where `ns` says wall time."""
 
     def __init__(
@@ -109,6 +168,7 @@ class Channel:
         latency: Latency | None = None,
         owner: Owner | None = None,
     ) -> None:
+        ChannelState.__init__(self)
         self.name = name
         self.topic_name = topic_name
         self.source = source
@@ -117,23 +177,15 @@ class Channel:
         self.msg_timeout_max_ms = msg_timeout_max_ms
         self.attempts_max = attempts_max
         self.latency = latency
-        self.owner: Any = owner  # who is told: `due(channel)`, `bury(channel, slot)`
+        self.owner: Owner = owner  # type: ignore[assignment]  # who is told: `due(channel)`, `bury(channel, slot)`
         self.leaving: dict[tuple[int, int], int] = {}  # (lane, place) → number: copied elsewhere, not durable there yet
         self.slots = Slots()
         self.waiting: deque[tuple[int, int]] = deque()  # (slot, may be given when so many were taken)
         self.consumers: list[Consumer] = []
         self.by_number: dict[int, Consumer] = {}
-        self.paused = False
-        self.marked = False  # its owner will pump it in this turn
-        self.removed = False
-        self.timer_ms = 0  # when the owner looks at it next; 0: not at all
         self.taken = 0
-        self.origin = 0  # where counting messages begins; the topic sets it
         self.in_flight_count = 0
         self.waiting_count = 0
-        self.deferred_in_memory = 0
-        self.deferred_elsewhere = 0
-        self.message_count = 0
         self.requeue_count = 0
         self.timeout_count = 0
         self.finish_count = 0
@@ -142,11 +194,6 @@ class Channel:
         self._number = 0
 
     # -- figures -------------------------------------------------------------------------------------------------
-
-    @property
-    def deferred_count(self) -> int:
-        """Messages whose time has not come."""
-        return self.deferred_in_memory + self.deferred_elsewhere
 
     def depth(self) -> int:
         """Messages that could be delivered and are not in flight."""

@@ -18,10 +18,10 @@ class PassingSource(MemorySource):
 
     lanes: tuple[Lane, ...] = ()
 
-    def __init__(self, stream: Stream, limit: int) -> None:
+    def __init__(self, stream: Stream, limit: int, begin: int) -> None:
         MemorySource.__init__(self, limit, None)
         self.stream = stream
-        self.head: int = stream.end()
+        self.head = begin
         self._skipped: set[int] = set()
 
     def take(self) -> int:

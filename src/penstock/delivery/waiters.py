@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class Owner(Protocol):
@@ -21,15 +21,14 @@ class Owner(Protocol):
 
 
 class Waiter:
-    """One parked request; `what` belongs to whoever parked it."""
+    """One parked request. Whoever parks it makes a kind of its own, with what is needed to run it again."""
 
-    __slots__ = ("deadline_ms", "key", "live", "owner", "what")
+    __slots__ = ("deadline_ms", "key", "live", "owner")
 
-    def __init__(self, key: Hashable, owner: Owner, deadline_ms: int, what: Any) -> None:
+    def __init__(self, key: Hashable, owner: Owner, deadline_ms: int) -> None:
         self.key = key
         self.owner = owner
         self.deadline_ms = deadline_ms
-        self.what = what
         self.live = True
 
 

@@ -52,6 +52,15 @@ class TopicReport:
     table: str = ""
     rows: int = 0
 
+    def keep_archive(self, rows: int, seconds: float, folder: Path) -> None:
+        """The archive is written."""
+        self.archived, self.archive = rows, str(folder)
+        self.archive_rate = rows / max(seconds, 1e-3)
+
+    def keep_table(self, path: Path, rows: int) -> None:
+        """The table is written."""
+        self.table, self.rows = str(path), rows
+
 
 @dataclass
 class DemoReport:
@@ -111,7 +120,7 @@ def run(files: list[Path], out: Path, events: int, show: TextIO | None = None) -
         charts = []
         for feed, told in zip(work, report.topics, strict=True):
             charts.append(_through_spark(spark(), feed, told, registry, folder, show))
-        _draw(charts, report, folder, show)
+        report.chart = str(_draw(charts, folder, show))
     report.seconds = round(time.monotonic() - began, 1)
     (folder / "summary.json").write_text(json.dumps(asdict(report), indent=1) + "\n")
     _tell(report, show)
@@ -313,13 +322,12 @@ def _through_spark(
     _wait_until_durable(registry, feed.topic, told.published)
     result = archive.run(spark, feed.topic, folder / "archive", registry=registry, progress=say)
     say.clear()
-    told.archived, told.archive = result.rows, str(folder / "archive" / f"topic={feed.topic}")
-    told.archive_rate = result.rows / max(result.seconds, 1e-3)
+    told.keep_archive(result.rows, result.seconds, folder / "archive" / f"topic={feed.topic}")
     table = typed(spark.read.format("penstock").option("registry", registry).load(feed.topic), feed.fields)
-    told.table = str(folder / "table" / f"{feed.topic}.parquet")
-    table.write.parquet(told.table)
-    kept = spark.read.parquet(told.table)
-    told.rows = kept.count()
+    path = folder / "table" / f"{feed.topic}.parquet"
+    table.write.parquet(str(path))
+    kept = spark.read.parquet(str(path))
+    told.keep_table(path, kept.count())
     if told.archived != told.published or told.rows != told.published:
         raise ConfigError(f"{told.published} published, but {told.archived} archived and {told.rows} in the table")
     chart = summarise(kept, feed)
@@ -358,7 +366,7 @@ def _cell(value: object) -> str:
 # -- the end
 
 
-def _draw(charts: list[Chart], report: DemoReport, folder: Path, show: TextIO) -> None:
+def _draw(charts: list[Chart], folder: Path, show: TextIO) -> Path:
     from penstock import charts as draw
 
     width, colour = shutil.get_terminal_size((100, 24)).columns, show.isatty() and not os.environ.get("NO_COLOR")
@@ -368,7 +376,7 @@ def _draw(charts: list[Chart], report: DemoReport, folder: Path, show: TextIO) -
         draw.picture(charts, folder / "chart.png")
     except ImportError as error:
         raise ConfigError(f"no chart: {error}", "pip install 'penstock[charts]'") from None
-    report.chart = str(folder / "chart.png")
+    return folder / "chart.png"
 
 
 def _tell(report: DemoReport, show: TextIO) -> None:

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 
 import cython
 
@@ -68,8 +68,8 @@ class CursorFile:
         self.turn = 0
         self.dirty = False
         self.named = False
-        self.map: Any = None
-        self.base: Any = cython.NULL
+        self.map: mmap = None  # type: ignore[assignment]
+        self.base: memoryview = cython.NULL
 
     def open(self, begin: int) -> None:
         """Take up the file, or make one for a channel that begins at `begin`: also when it says nothing that can be
@@ -236,6 +236,22 @@ class CursorFile:
                     n -= 1
                 found = max(found, first + (n + 1) * 8) if n >= 0 else found
         return found
+
+    def take_flush(self) -> bool:
+        """It is about to be made durable (`datasync`, for a thread); whether its name is, too."""
+        self.dirty = False
+        fresh = not self.named
+        self.named = True
+        return fresh
+
+    def flushed(self, ordinal: int) -> None:
+        """What was committed up to here is durable."""
+        self.durable = ordinal
+
+    def flush_again(self) -> None:
+        """What a former process wrote is perhaps not durable."""
+        self.dirty = True
+        self.named = False
 
     def finished(self, ordinal: int) -> int:
         """Whether a record at or past `committed` is finished: 1 or 0."""

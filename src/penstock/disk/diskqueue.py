@@ -61,6 +61,10 @@ class WriteFile:
             raise
         self.sums.entries.extend(entries)
 
+    def begin_anew(self) -> None:
+        """What could not be cut back does not matter any more."""
+        self.spoiled = False
+
     def create(self, number: int) -> None:
         """Make a data file and its sums; after a failure neither is there."""
         made: list[int] = []
@@ -269,7 +273,7 @@ class DiskQueue:
                 queuefiles.try_unlink(self.files, path)
             raise
         self._ends[number] = at
-        self._writer.spoiled = False
+        self._writer.begin_anew()
         self._operations = 0
         self._settle()
 
@@ -456,7 +460,7 @@ class DiskQueue:
         self._ends.clear()
         self._write = (self._write[0] + used, 0)
         self._read = self._next = self._write
-        self._writer.spoiled = False
+        self._writer.begin_anew()
         self.depth = 0
         self._operations = int(used)
         for number in numbers:

@@ -105,14 +105,14 @@ def messages(files: Files, folder: Path, topic: str, channel: str = "") -> Itera
             )
 
 
-def _entries(table: dict[str, Any], field: str, path: Path) -> list[dict[str, Any]]:
+def _entries(table: dict[str, object], field: str, path: Path) -> list[dict[str, Any]]:
     found = table.get(field) or []
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise Corrupt(path, 0, f'"{field}" is not a list of objects')
     return found
 
 
-def _fits(table: dict[str, Any]) -> bool:
+def _fits(table: dict[str, object]) -> bool:
     try:
         for entry in _entries(table, "topics", Path()):
             for part in _entries(entry, "channels", Path()):
@@ -156,7 +156,7 @@ def _from_files(files: Files, folder: Path) -> list[TopicEntry]:
     return found
 
 
-def _valid(entry: dict[str, Any]) -> bool:
+def _valid(entry: dict[str, object]) -> bool:
     name = entry.get("name")
     if isinstance(name, str) and _NAME.fullmatch(name):
         return True

@@ -27,7 +27,6 @@ from __future__ import annotations
 import logging
 import re
 from pathlib import Path
-from typing import Any
 from zlib import crc32 as crc32_of
 
 import cython
@@ -37,6 +36,7 @@ from penstock.disk.files import Files, last_byte
 from penstock.disk.readysegment import BROKEN, CHECKED, FOREIGN, FULL, UNCHECKED
 from penstock.disk.stream import Stream
 from penstock.errors import DiskFull, StoreError
+from penstock.octets import Readable
 
 if cython.compiled:
     from cython.cimports.penstock.disk.readysegment import ReadySegment
@@ -101,8 +101,9 @@ class Pool:
         self._gone += self.spares
         self.spares = []
 
-    def sweep(self) -> None:
-        """Remove what a former process left here."""
+    def begin(self, after_cut: bool) -> None:
+        """Remove what a former process left here; `after_cut`: a power cut ended it."""
+        self.after_cut = after_cut
         for name in self.files.names(self.folder):
             if name.startswith(".spare_"):
                 self.files.unlink(self.folder / name)
@@ -115,7 +116,9 @@ def _number(segment: ReadySegment) -> int:
 class ReadyQueue(Stream):
     """One topic's stream. Appending never raises: 0, FULL or BROKEN."""
 
-    def __init__(self, folder: Path, name: str, segment_bytes: int, pool: Pool, files: Files) -> None:
+    def __init__(
+        self, folder: Path, name: str, segment_bytes: int, pool: Pool, files: Files, stamped: bool = False
+    ) -> None:
         Stream.__init__(self)
         self.folder = folder
         self.name = name
@@ -124,12 +127,12 @@ class ReadyQueue(Stream):
         self.pool = pool
         self.files = files
         self.segments: list[ReadySegment] = []
-        self.last: Any = None  # the ReadySegment that is appended to
+        self.last: ReadySegment = None  # type: ignore[assignment]  # the ReadySegment that is appended to
         self._seen: ReadySegment | None = None
         self.last_id = 0
         self.total = 0  # ordinal behind the last record
         self.visible = 0  # as far as readers may see
-        self.stamped = False  # bodies begin with a timestamp in ns (8): the id is none
+        self.stamped = stamped  # bodies begin with a timestamp in ns (8): the id is none
         self.unflushed = False
         self.renamed = False  # names in the folder changed since the last flush
         self.kept_from = KEEP_NOTHING  # what lies from here on is not dropped
@@ -240,7 +243,7 @@ class ReadyQueue(Stream):
                 segment.mark(True)
             segment.close()
         self.segments = []
-        self.last = self._seen = None
+        self.last = self._seen = None  # type: ignore[assignment]
 
     # -- appending -----------------------------------------------------------------------------------------------
 
@@ -281,7 +284,9 @@ class ReadyQueue(Stream):
         self.renamed = True
         return 0
 
-    def append(self, now_ns: int, attempts: int, message_id: int, body: Any, at: int, length: int, more: int) -> None:
+    def append(
+        self, now_ns: int, attempts: int, message_id: int, body: Readable, at: int, length: int, more: int
+    ) -> None:
         """One record, after `ready` said 0. `message_id` 0: a new one, which is its time. `more`: the batch goes on.
 
         Readers see it when its batch is whole and `show_all` was called.
@@ -334,6 +339,19 @@ class ReadyQueue(Stream):
         """Everything appended may be read."""
         self.visible = self.total
 
+    def show_to(self, ordinal: int) -> None:
+        """What lies below may be read."""
+        self.visible = min(self.total, ordinal)
+
+    def next_id(self, now_ns: int) -> int:
+        """An id that no message here has: the time, or the next one."""
+        self.last_id = max(now_ns, self.last_id + 1)
+        return self.last_id
+
+    def keep_from(self, ordinal: int) -> None:
+        """What lies from here on is not dropped."""
+        self.kept_from = ordinal
+
     # -- reading (Stream) ----------------------------------------------------------------------------------------
 
     def begin(self) -> int:
@@ -343,7 +361,7 @@ class ReadyQueue(Stream):
         return self.visible
 
     def _segment(self, ordinal: int) -> ReadySegment | None:
-        segment = self._seen
+        segment = self._seen  # type: ignore[assignment]
         if segment is not None and segment.first <= ordinal < segment.first + segment.count:
             return segment
         for segment in reversed(self.segments):
@@ -358,7 +376,7 @@ class ReadyQueue(Stream):
         segment = self.last
         if segment is not None and ordinal >= segment.first:
             return ordinal
-        segment = self._seen
+        segment = self._seen  # type: ignore[assignment]
         if segment is not None and segment.first <= ordinal < segment.first + segment.count:
             return ordinal
         for segment in self.segments:
@@ -387,7 +405,7 @@ class ReadyQueue(Stream):
     def find(self, ordinal: int) -> int:
         segment = self.last  # those who keep up, then the one who does not
         if segment is None or ordinal < segment.first or ordinal >= segment.first + segment.count:
-            segment = self._segment(ordinal)
+            segment = self._segment(ordinal)  # type: ignore[assignment]
             if segment is None:
                 return 0
         n = ordinal - segment.first
@@ -438,7 +456,7 @@ class ReadyQueue(Stream):
         for segment in self.segments:
             self._forget(segment)
         self.segments = []
-        self.last = None
+        self.last = None  # type: ignore[assignment]
         self.visible = self.total
 
     # -- flushing ------------------------------------------------------------------------------------------------
@@ -452,5 +470,10 @@ class ReadyQueue(Stream):
                 fresh.append(segment)
         self._fresh_first = self.total
         for segment in fresh:
-            segment.named = True
+            segment.keep_name()
         return fresh
+
+    def take_renamed(self) -> bool:
+        """Whether names in the folder have changed since this was asked."""
+        renamed, self.renamed = self.renamed, False
+        return renamed

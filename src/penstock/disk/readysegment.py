@@ -8,8 +8,8 @@ the records are found by their lengths, and behind the last one stands a zero.
 from __future__ import annotations
 
 import logging
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 from zlib import crc32 as crc32_of
 
 import cython
@@ -53,10 +53,10 @@ class SegmentFile:
         self.damaged: set[int] = set()
         self.unverified = False  # trusted as a whole: each record is looked at when it is read
         self.fd = self.sums_fd = -1
-        self.map: Any = None
-        self.sums_map: Any = None
-        self.base: Any = cython.NULL
-        self.sums: Any = cython.NULL
+        self.map: mmap = None  # type: ignore[assignment]
+        self.sums_map: mmap = None  # type: ignore[assignment]
+        self.base: memoryview = cython.NULL
+        self.sums: memoryview = cython.NULL
         self.named = False  # its name in the folder is durable
         self.clean = False  # it was closed cleanly: everything in it was flushed
         self.cut = False  # being looked at after a power cut: a missing sum means that the record may be torn
@@ -191,6 +191,10 @@ class SegmentFile:
 class ReadySegment(SegmentFile):
     """A segment that looks at what it finds when it is opened: after a clean stop, a kill, a power cut, damage."""
 
+    def keep_name(self) -> None:
+        """Its name in the folder is being made durable."""
+        self.named = True
+
     def open(self, after_cut: bool) -> int:
         """Map the existing files and find what they hold: CHECKED, or why not. `after_cut`: a power cut came before, and
         what has no sums may never have been whole. StoreError when the files cannot be read.
@@ -297,7 +301,7 @@ class ReadySegment(SegmentFile):
                     at += length
                     n += 1
                 continue
-            more = ube32(self.sums, 32 + n * 8) >> 31
+            more = ube32(self.sums, 32 + n * 8) >> 31 != 0
             if torn_batch:
                 self._leave_out(n, at, length)
                 torn_batch = more

@@ -13,8 +13,8 @@ good for as long as it holds the segment.
 
 from __future__ import annotations
 
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 
 import cython
 
@@ -48,8 +48,8 @@ class Segment:
         self.prefaulted = 0
         self.allocated = 0  # room is taken up to here
         self.fd = -1
-        self.map: Any = None
-        self.base: Any = cython.NULL
+        self.map: mmap = None  # type: ignore[assignment]
+        self.base: memoryview = cython.NULL
 
     def create(self) -> None:
         """Make the file, take its first room, map it. DiskFull leaves nothing behind. The name is not durable yet."""
@@ -115,6 +115,12 @@ class Segment:
         if at + length > self.size:
             length = self.size - at
         populate(self.base, at, length)
+        self.prefaulted = at + length
+
+    def hold(self) -> None:
+        """Have a descriptor open. StoreError."""
+        if self.fd < 0:
+            self.fd = self.files.open(self.path)
 
     def close(self) -> None:
         """Give up the descriptor; the mapping goes with the last reference to the segment."""

@@ -3,8 +3,6 @@
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from typing import Any
-
 import cython
 
 
@@ -14,7 +12,7 @@ class Shown:
     """
 
     def __init__(self) -> None:
-        self.base: Any = cython.NULL
+        self.base: memoryview = cython.NULL
         self.at = 0
         self.length = 0
         self.stamp_ns = 0
@@ -24,7 +22,7 @@ class Shown:
     def body(self) -> bytes:
         """The body as an object."""
         if cython.compiled:
-            data: bytes = self.base[self.at : self.at + self.length]
+            data: bytes = self.base[self.at : self.at + self.length]  # type: ignore[assignment]
         else:
             data = bytes(self.base[self.at : self.at + self.length])
         return data

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -43,7 +43,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 _SUM = re.compile(rb',\s*"sum": "([0-9a-f]{8})"\s*}\s*$')
-Fits = Callable[[dict[str, Any]], bool]
+Fits = Callable[[dict[str, object]], bool]
 
 
 def load(files: Files, path: Path, fits: Fits | None = None) -> dict[str, Any] | None:
@@ -103,7 +103,7 @@ def _read(files: Files, path: Path) -> dict[str, Any] | None:
     return table if int(told[1], 16) == crc32(data[: told.start()]) else None
 
 
-def encode(table: dict[str, Any], *, summed: bool = True) -> bytes:
+def encode(table: Mapping[str, object], *, summed: bool = True) -> bytes:
     """The bytes of a table, with their sum."""
     data = msgspec.json.format(msgspec.json.encode(table), indent=1)
     if not table or not summed:
@@ -116,7 +116,7 @@ def summed_up(body: bytes) -> bytes:
     return body + b',\n "sum": "%08x"\n}' % crc32(body)
 
 
-def save(files: Files, path: Path, table: dict[str, Any], *, summed: bool = True) -> None:
+def save(files: Files, path: Path, table: Mapping[str, object], *, summed: bool = True) -> None:
     """Replace the table at path durably; StoreError leaves the old one in place. Not `summed`: people edit it by hand."""
     replace(files, path, encode(table, summed=summed))
 

@@ -122,7 +122,7 @@ NSQLOOKUPD = (
 _NSQD = {option.name: option for option in NSQD if option.name not in ("config", "version", "verbose", "worker_id")}
 
 
-def nsqd_value(config: BrokerConfig, name: str, node_id: int) -> Any:
+def nsqd_value(config: BrokerConfig, name: str, node_id: int) -> object:
     """The value of an nsqd option as `/config/<name>` shows it: durations in nanoseconds. KeyError: no such option."""
     option = _NSQD[name]
     if option.setting in ("nsq", "http", "https"):

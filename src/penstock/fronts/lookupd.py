@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import msgspec
 
@@ -159,7 +158,7 @@ class LookupSession:
         name = words[0]
         if name == "PING":
             if self.producer is not None:
-                self.producer.seen_ms = self.server.now_ms()
+                self.producer.seen(self.server.now_ms())
             return b"OK"
         if name == "IDENTIFY":
             raise Refused("cannot IDENTIFY again")
@@ -281,7 +280,7 @@ class LookupHttp(Site):
     def _debug(self, request: Request) -> Answer:
         """The whole registry: `category:key:subkey` → producers."""
         tables, now_ms, wall_ms = self.tables, self.lookupd.now_ms(), self.lookupd.clock.now_ms()
-        found: dict[str, list[dict[str, Any]]] = {}
+        found: dict[str, list[dict[str, object]]] = {}
 
         def add(key: str, producers: Iterable[Producer], topic: str) -> None:
             for producer in producers:

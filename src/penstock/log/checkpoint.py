@@ -21,7 +21,6 @@ import struct
 import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 from zlib import crc32
 
 from penstock.disk import tables
@@ -219,11 +218,11 @@ def open_store_file(
     return store
 
 
-def _known_shape(table: dict[str, Any]) -> bool:
+def _known_shape(table: dict[str, object]) -> bool:
     return isinstance(table.get("formatVersion"), int) and isinstance(table.get("storeId"), str)
 
 
-def _number(table: dict[str, Any], name: str, default: int) -> int:
+def _number(table: dict[str, object], name: str, default: int) -> int:
     value = table.get(name, default)
     return value if isinstance(value, int) and value > 0 else default
 

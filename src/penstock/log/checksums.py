@@ -20,8 +20,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 
 import cython
 
@@ -61,8 +61,8 @@ class Sidecar:
         self.covers_from = 0
         self.covers_to = segment_size
         self.fd = -1
-        self.map: Any = None
-        self.base: Any = cython.NULL
+        self.map: mmap = None  # type: ignore[assignment]
+        self.base: memoryview = cython.NULL
 
     def create(self, covers_from: int = 0) -> None:
         """Make the file and take room for its first window. StoreError, DiskFull."""
@@ -118,6 +118,10 @@ class Sidecar:
         self.allocated = 0
         if mend and not whole:
             self._put_header(self.covers_from)
+
+    def cover_to(self, at: int) -> None:
+        """Records behind this have no sums here."""
+        self.covers_to = at
 
     def start(self, n: int) -> int:
         """Where in the segment record n begins."""
@@ -299,7 +303,7 @@ class Checksums:
         first = position - position % self.segment_size
         car = self.get(first)
         if car is not None:
-            car.covers_to = position - first
+            car.cover_to(position - first)
         for path in self.folder.glob("[0-9]*"):
             if path.name.isdigit() and int(path.name) > first:
                 self.drop(int(path.name))

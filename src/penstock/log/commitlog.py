@@ -15,13 +15,12 @@ stay free behind it, so there is always room for the blank. Sums over whole reco
 from __future__ import annotations
 
 from threading import Lock
-from typing import Any
 
 import cython
 
 from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
-from penstock.log.checksums import Checksums
+from penstock.log.checksums import Checksums, Sidecar
 from penstock.log.draft import Draft
 from penstock.octets import Readable
 
@@ -99,13 +98,13 @@ class CommitLog:
         self.sums = sums
         self.end = 0
         self.store_ms = 0
-        self.prepared: Any = None  # (segment, sidecar) made ahead
+        self.prepared: tuple[Segment, Sidecar] | None = None  # (segment, sidecar) made ahead
         self.making = Lock()  # held by whoever makes the next segment
         self._held_host = store_host
-        self._host: Any = address(store_host)
+        self._host = address(store_host)
         self._host_len = len(store_host)
         self._segment: Segment | None = None
-        self._base: Any = cython.NULL
+        self._base: memoryview = cython.NULL
         self._at = 0
         self._limit = 0
         self._backed = 0
@@ -137,8 +136,7 @@ class CommitLog:
         self._at = end - segment.first
         self._limit = segment.size
         self._backed = 0  # the first append looks
-        if segment.fd < 0:
-            segment.fd = segment.files.open(segment.path)
+        segment.hold()
         car = self.sums.get(segment.first)
         if car is not None and car.count > 0 and car.start(car.count - 1) >= self._at:
             car.cut(self._at)
@@ -220,7 +218,7 @@ class CommitLog:
         self.end = segment.first
         return status.OK
 
-    def make_next(self) -> tuple[Any, Any]:
+    def make_next(self) -> tuple[Segment, Sidecar]:
         """The segment after the last and its sidecar, durable by name. For any thread. StoreError, DiskFull."""
         segment = self.file.make_next()
         try:
@@ -234,6 +232,10 @@ class CommitLog:
             self.file.files.unlink(segment.path)
             raise
         return segment, car
+
+    def keep_next(self, segment: Segment, car: Sidecar) -> None:
+        """Made ahead; `making` is held."""
+        self.prepared = (segment, car)
 
     def put(self, d: Draft, queue_offset: int, now_ms: int) -> None:
         """Write the draft as a record at the end; `room` said 0. Its physical, queue_offset, store_ms and size are

@@ -14,21 +14,26 @@ cdef class TagCodes:
     cpdef bint match(self, long long code)
 
 
-@cython.final
-cdef class ConsumeQueue:
-    cdef public bytes topic
-    cdef public int queue_id
-    cdef public SegmentedFile file
+cdef class QueueState:
     cdef public long long min_offset
-    cdef public long long max_offset
     cdef public long long dirty_from
-    cdef public long long reserved
     cdef public long long reserve_at
     cdef public long long hidden_from
     cdef public bint fresh
     cdef public bint watched
     cdef public bint arrived
     cdef public bint in_dirty
+
+    cpdef bint arrive(self) noexcept
+
+
+@cython.final
+cdef class ConsumeQueue(QueueState):
+    cdef public bytes topic
+    cdef public int queue_id
+    cdef public SegmentedFile file
+    cdef public long long max_offset
+    cdef public long long reserved
     cdef public str trouble
     cdef public list subscribers
     cdef public int due_kind

@@ -14,13 +14,13 @@ from __future__ import annotations
 import mmap
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import cython
 
 from penstock.disk.files import Files, last_byte, wipe
 from penstock.disk.segments import Segment, SegmentedFile
 from penstock.errors import DiskFull, StoreError
+from penstock.log.subscriber import Subscriber
 from penstock.wire.names import SCHEDULE_TOPIC
 
 if cython.compiled:
@@ -44,7 +44,7 @@ class TagCodes:
         self.codes = tuple(codes)
         self._count = len(self.codes)
         self._held = bytearray(8 * self._count + 8)
-        self._at: Any = address(self._held)
+        self._at = address(self._held)
         for n, code in enumerate(self.codes):
             put64(self._at, 8 * n, code)
 
@@ -55,33 +55,90 @@ class TagCodes:
         return False
 
 
-class ConsumeQueue:
-    """Offsets `min_offset` … `max_offset - 1` of one message queue are there. No file before the first message."""
+class QueueState:
+    """What others know and say of a message queue: who waits for it, what of it is hidden, and what is to be flushed."""
 
-    def __init__(self, folder: Path, topic: bytes, queue_id: int, size: int, files: Files) -> None:
-        self.topic = topic
-        self.queue_id = queue_id
-        self.file = SegmentedFile(folder, size, files, True)
+    def __init__(self) -> None:
         self.min_offset = 0
-        self.max_offset = 0
         self.dirty_from = _NEVER
-        self.reserved = 0
         self.reserve_at = _NEVER
         self.hidden_from = _NEVER
         self.fresh = False
         self.watched = False
         self.arrived = False
         self.in_dirty = False
+
+    # ---- who waits for it, and what is hidden
+
+    def watch(self) -> None:
+        """Somebody wants to hear of the next message."""
+        self.watched = True
+
+    def unwatch(self) -> None:
+        """Nobody waits for it any more."""
+        self.watched = False
+
+    def arrive(self) -> bool:
+        """A message can be read; whether that is news to those who wait."""
+        if self.arrived or not self.watched:
+            return False
+        self.arrived = True
+        return True
+
+    def heard(self) -> None:
+        """They have been told."""
+        self.arrived = False
+
+    def hide_from(self, offset: int) -> None:
+        """Nobody may read from here on."""
+        self.hidden_from = offset
+
+    def begin_at(self, offset: int) -> None:
+        """What lies below is gone for readers."""
+        self.min_offset = offset
+
+    # ---- what is to be flushed
+
+    def mark_dirty(self) -> bool:
+        """It has something to flush; False when that was known."""
+        known = self.in_dirty
+        self.in_dirty = True
+        return not known
+
+    def flush_again(self) -> None:
+        """Nothing of it was perhaps flushed."""
+        self.dirty_from = 0
+
+    def take_fresh(self) -> bool:
+        """Whether it has files whose names are not durable; they are being made so."""
+        fresh, self.fresh = self.fresh, False
+        return bool(fresh)
+
+    def await_reserve(self) -> None:
+        """Offsets are being reserved for it: it does not ask again before it has them."""
+        self.reserve_at = _NEVER
+
+
+class ConsumeQueue(QueueState):
+    """Offsets `min_offset` … `max_offset - 1` of one message queue are there. No file before the first message."""
+
+    def __init__(self, folder: Path, topic: bytes, queue_id: int, size: int, files: Files) -> None:
+        QueueState.__init__(self)
+        self.topic = topic
+        self.queue_id = queue_id
+        self.file = SegmentedFile(folder, size, files, True)
+        self.max_offset = 0
+        self.reserved = 0
         self.trouble = ""  # why the last entry could not be written
-        self.subscribers: list[Any] | None = None
+        self.subscribers: list[Subscriber] | None = None
         self.due_kind = DUE_BY_LEVEL if topic == SCHEDULE_TOPIC else DUE_NEVER
         self._files = files
         self._held = topic + b"#"
-        self.topic_at: Any = address(self._held)
+        self.topic_at = address(self._held)
         self.topic_len = len(topic)
         self.key_hash = java_hash(self.topic_at, 0, len(topic) + 1, 0)
         self._segment: Segment | None = None
-        self._base: Any = cython.NULL
+        self._base: memoryview = cython.NULL
         self._at = 0
         self._limit = 0
         self._durable = 0
@@ -291,12 +348,13 @@ class ConsumeQueue:
             probe = middle
             at = -1
             while probe < high:  # a filler says nothing: look at the next real entry
-                segment: Any = self.file.at(probe * 20)
+                segment = self.file.at(probe * 20)
+                assert segment is not None
                 at = probe * 20 - segment.first
                 if be32(segment.base, at + 8) != FILLER_SIZE:
                     break
                 probe += 1
-            if probe < high and be64(segment.base, at) < physical:
+            if probe < high and be64(segment.base, at) < physical:  # type: ignore[union-attr]
                 low = probe + 1
             else:
                 high = middle
@@ -307,6 +365,7 @@ class ConsumeQueue:
         while probe > lowest and skipped < 64:
             probe -= 1
             segment = self.file.at(probe * 20)
+            assert segment is not None
             at = probe * 20 - segment.first
             if be32(segment.base, at + 8) == FILLER_SIZE or be64(segment.base, at) < physical:
                 skipped += 1
@@ -358,7 +417,8 @@ class ConsumeQueue:
         before = -1
         ended = False
         for n in range(len(self.file.segments)):
-            segment: Any = self.file.at(self.file.first + n * self.file.size)
+            segment = self.file.at(self.file.first + n * self.file.size)
+            assert segment is not None
             used = last_byte(self._files, segment.path, segment.map, 0, segment.size)
             segment.map.madvise(mmap.MADV_WILLNEED, 0, used)
             at = 0
@@ -427,6 +487,7 @@ class ConsumeQueue:
     def flushed(self) -> None:
         """Forget what was written so far: it is being flushed."""
         self.dirty_from = _NEVER
+        self.in_dirty = False
 
     def close(self) -> None:
         self._segment = None

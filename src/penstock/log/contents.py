@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 from penstock.disk import tables
 from penstock.disk.aside import set_aside
@@ -22,6 +22,15 @@ from penstock.log.keyindex import KeyIndex
 from penstock.log.state import LogState
 
 
+class Damage(TypedDict, total=False):
+    """Bytes of the commit log that were no record; `queueOffsets`: what queues lost, as [topic, queue id, from, to]."""
+
+    position: int
+    end: int
+    bytes: int
+    queueOffsets: list[list[str | int]]
+
+
 @dataclass
 class Recovery:
     """What opening found and did. Positions are physical offsets."""
@@ -33,14 +42,14 @@ class Recovery:
     end: int = 0
     records: int = 0
     cut_bytes: int = 0
-    damage: list[dict[str, Any]] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
     moved: list[str] = field(default_factory=list)
     gap_queues: int = 0
     skipped: int = 0
     took_ms: int = 0
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return asdict(self)
 
 

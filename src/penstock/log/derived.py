@@ -5,8 +5,6 @@ What cannot be right is set aside and derived again; queue offsets that somebody
 
 from __future__ import annotations
 
-from typing import Any
-
 from penstock.disk import tables
 from penstock.log import checkpoint as marks
 from penstock.log.consumequeue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
@@ -27,7 +25,7 @@ class Derived:
         self.folder = store.folder
         self.rebuild = False
         self.blamed: set[tuple[bytes, int]] = set()
-        self._offsets: dict[str, Any] | None = None
+        self._offsets: dict[str, object] | None = None
 
     def read_blame(self) -> None:
         """Read which queues are to be derived again, whatever they look like."""
@@ -55,7 +53,7 @@ class Derived:
         """Where each queue ended at the last clean stop."""
         return _flat(self._offsets_table().get("ends"))
 
-    def _offsets_table(self) -> dict[str, Any]:
+    def _offsets_table(self) -> dict[str, object]:
         path = self.folder / "offsets.json"
         if self._offsets is None:
             without = "queue offsets that were reserved are those of the log and a step more"
@@ -166,9 +164,7 @@ class Derived:
             self.mark_dirty(queue)
 
     def mark_dirty(self, queue: ConsumeQueue) -> None:
-        if not queue.in_dirty:
-            queue.in_dirty = True
-            self.store.dirty_queues.append(queue)
+        self.store.mark_dirty(queue)
 
     def close_gaps(self) -> None:
         """After a power cut, queue offsets that somebody may have seen are not given out again."""
@@ -186,7 +182,7 @@ class Derived:
                 self.report.gap_queues += 1
 
 
-def _flat(table: Any) -> dict[tuple[bytes, int], int]:
+def _flat(table: object) -> dict[tuple[bytes, int], int]:
     """{topic: {queue id: offset}} with its keys joined; what is of another shape is left out."""
     found: dict[tuple[bytes, int], int] = {}
     if not isinstance(table, dict):

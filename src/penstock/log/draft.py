@@ -7,8 +7,6 @@ of the log. Sources are (buffer, position, length) and need to stay only for the
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from typing import Any
-
 import cython
 
 from penstock.octets import Readable
@@ -33,11 +31,11 @@ class Draft:
     """What `LogStore.append` takes (all but the last four fields) and says (physical, queue_offset, store_ms, size)."""
 
     def __init__(self) -> None:
-        self.body: Any = cython.NULL
-        self.props: Any = cython.NULL
-        self.born: Any = cython.NULL
-        self.topic: Any = cython.NULL
-        self.tail: Any = cython.NULL
+        self.body: Readable = cython.NULL
+        self.props: Readable = cython.NULL
+        self.born: Readable = cython.NULL
+        self.topic: Readable = cython.NULL
+        self.tail: Readable = cython.NULL
         self._held_tail = b""
         self.tail_pos = self.tail_len = self.all_props_len = 0
         self._held_body = b""
@@ -46,7 +44,7 @@ class Draft:
         self.body_pos = self.body_len = 0
         self.props_pos = self.props_len = 0
         self.topic_pos = self.topic_len = 0
-        self.queue: ConsumeQueue = None
+        self.queue: ConsumeQueue = None  # type: ignore[assignment]
         self.queue_id = 0
         self.born_len = 8
         self.flag = 0

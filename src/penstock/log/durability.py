@@ -8,39 +8,12 @@ so no later success means anything.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from penstock.errors import StoreError
+from penstock.disk.job import Job
+from penstock.disk.segments import Segment
 from penstock.log.commitlog import CommitLog
 
 AHEAD_MIN = 1 << 20
-
-
-class Job:
-    """Work that blocks. `run` in any thread, then `finish` with what it raised (or None) where the store lives."""
-
-    def __init__(
-        self, kind: str, run: Callable[[], None], finish: Callable[[BaseException | None, int], None] | None = None
-    ) -> None:
-        self.kind = kind
-        self.run = run
-        self._finish = finish
-
-    def finish(self, error: BaseException | None, mono_ms: int) -> None:
-        """Tell the store that `run` is over."""
-        if self._finish is not None:
-            self._finish(error, mono_ms)
-
-
-def run_now(jobs: list[Job], mono_ms: int) -> None:
-    """Run and finish the jobs here, one after the other: for tests and for closing."""
-    for job in jobs:
-        error: BaseException | None = None
-        try:
-            job.run()
-        except StoreError as failed:
-            error = failed
-        job.finish(error, mono_ms)
 
 
 class Durability:
@@ -56,6 +29,10 @@ class Durability:
         self.flushes = 0
         self._dirty_since = -1
         self._running = False
+
+    def want(self) -> None:
+        """Somebody waits: flush at once."""
+        self.wanted = True
 
     def look(self, mono_ms: int) -> None:
         """Notice that there are unflushed bytes."""
@@ -134,7 +111,7 @@ class Preparer:
         left = log.file.end - log.end
         if log.prepared is None and left <= log.file.size // 2:
             return self._job(self._make_next)
-        segment: Any = log.file.at(log.end)
+        segment = log.file.at(log.end)
         if self.prefault_bytes and segment is not None:
             at = log.end - segment.first
             ahead = self._ahead()
@@ -149,15 +126,14 @@ class Preparer:
             if self.log.prepared is not None or self.log.file.end - self.log.end > self.log.file.size // 2:
                 return
             segment, car = self.log.make_next()
-            self.log.prepared = (segment, car)
+            self.log.keep_next(segment, car)
         if self.prefault_bytes:
             self._prefault(segment, 0, min(segment.size, self._ahead()))
 
-    def _prefault(self, segment: Any, begin: int, end: int) -> None:
+    def _prefault(self, segment: Segment, begin: int, end: int) -> None:
         with self.log.backing:
             segment.back(end)
         segment.prefault(begin, end - begin)
-        segment.prefaulted = end
         # Flushed now, the pages are allocated for good and small commits later are cheap. When the log is right behind, its
         # own flushes do that, and waiting for this one would leave it to fault its pages in by itself.
         if segment.first + begin - self.log.end > self.prefault_bytes // 2:

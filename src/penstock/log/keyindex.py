@@ -12,8 +12,8 @@ topic and key. Derived from the commit log; a file is made when the first key co
 from __future__ import annotations
 
 import time
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 
 import cython
 
@@ -39,8 +39,8 @@ class IndexFile:
         self.slots = slots
         self.entries = entries
         self.files = files
-        self.map: Any = None
-        self.base: Any = cython.NULL
+        self.map: mmap = None  # type: ignore[assignment]
+        self.base: memoryview = cython.NULL
         self.count = 1
         self.allocated = 0  # room is taken up to here
         self.dirty = False
@@ -48,6 +48,15 @@ class IndexFile:
     @property
     def size(self) -> int:
         return HEADER_SIZE + self.slots * 4 + self.entries * ENTRY_SIZE
+
+    def mark_dirty(self) -> None:
+        """It was perhaps not flushed."""
+        self.dirty = True
+
+    def take_dirty(self) -> bool:
+        """Whether it has something to flush, which is being done."""
+        dirty, self.dirty = self.dirty, False
+        return bool(dirty)
 
     def create(self, begin_ms: int, begin_physical: int) -> None:
         """Make the file, with room for the slots: those are written here and there. StoreError, DiskFull."""

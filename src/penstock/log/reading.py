@@ -3,8 +3,6 @@
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from typing import Any
-
 import cython
 
 from penstock.log.commitlog import CommitLog
@@ -31,7 +29,7 @@ class ReadResult:
         self.log: CommitLog = None  # type: ignore[assignment]
         self._limit = 64
         self._runs = bytearray(16 * 64)
-        self._at: Any = address(self._runs)
+        self._at = address(self._runs)
 
     def clear(self) -> None:
         self.next_offset = self.min_offset = self.max_offset = self.count = self.bytes_ = 0

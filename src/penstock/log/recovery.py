@@ -23,24 +23,25 @@ from penstock.log.contents import Contents, Recovery
 from penstock.log.derived import Derived
 from penstock.log.state import LogState
 from penstock.log.tail import Tail
+from penstock.log.upkeep import Upkeep
 
 _JOINT = 100
 """After a clean stop so many records are looked at where two index files meet: mostly the first of them has a key."""
 
 
-def recover(store: LogState) -> Recovery:
+def recover(store: LogState, upkeep: Upkeep) -> Recovery:
     """Open everything of the store; afterwards it can append at `end`."""
-    return _Recoverer(store).run()
+    return _Recoverer(store, upkeep).run()
 
 
 class _Recoverer:
     """The steps of an opening, in their order."""
 
-    def __init__(self, store: LogState) -> None:
+    def __init__(self, store: LogState, upkeep: Upkeep) -> None:
         self.store = store
         self.files = store.files
         self.folder = store.folder
-        self.upkeep = store.upkeep
+        self.upkeep = upkeep
         self.report = Recovery()
         self.contents = Contents(store, self.report)
         self.tail = Tail(store, self.report, self.contents)

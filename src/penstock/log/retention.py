@@ -12,9 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.disk.job import Job
 from penstock.errors import StoreError
 from penstock.log import status
-from penstock.log.durability import Job
 from penstock.log.state import LogState
 
 _HYSTERESIS = 0.01

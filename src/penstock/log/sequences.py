@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock.disk.files import Files
+from penstock.disk.job import Job
 from penstock.disk.tables import save, take
 from penstock.errors import Refused
-from penstock.log.durability import Job
 
 WINDOW = 32
 PRODUCERS_MAX = 8_192
@@ -90,6 +90,10 @@ class Sequences:
             self._dirty = True
 
     # -- sends
+
+    def count_repeat(self) -> None:
+        """A send came again that is stored already."""
+        self.repeats += 1
 
     def find(self, producer: str, number: int) -> Stored | None:
         """Where this send is; None when it is new. Refused when it is too old to be known."""

@@ -15,7 +15,6 @@ cdef class LogState:
     cdef public CommitLog log
     cdef public KeyIndex index
     cdef public object durability
-    cdef public object upkeep
     cdef public dict queues
     cdef public list arrived
     cdef public list dirty_queues

@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from mmap import mmap
 from pathlib import Path
-from typing import Any, Protocol
 
 import cython
 
@@ -23,6 +22,7 @@ from penstock.log.draft import Draft
 from penstock.log.durability import Durability
 from penstock.log.keyindex import KeyIndex
 from penstock.log.options import StoreOptions, delay_levels
+from penstock.log.subscriber import Remembered, Subscriber
 
 if cython.compiled:
     from cython.cimports.penstock.log import status
@@ -34,33 +34,6 @@ else:
 _TOPIC = re.compile(rb"[%|a-zA-Z0-9_.#-]{1,127}")
 _FAR = 10_000_000
 """A queue offset so far beyond the last one was not given out by any broker."""
-
-
-class Subscriber(Protocol):
-    """Derives something of its own from records of some topics; `position`: it has taken every record below."""
-
-    @property
-    def topics(self) -> frozenset[bytes]:
-        """Those whose records it wants."""
-
-    @property
-    def position(self) -> int:
-        """-1 when it does not know."""
-
-    def add(self, physical: int, record: bytes, tags_code: int, store_ms: int) -> None:
-        """A record of one of the topics; for delay levels `tags_code` is the moment it is due."""
-
-    def done(self, prepared: int, physical: int) -> None:
-        """The record at physical names another one as its origin."""
-
-    def cut(self, end: int) -> None:
-        """Forget what came from records at or after end: a power cut took them."""
-
-    def take_job(self, flushed: int, end: int, mono_ms: int) -> Any:
-        """Something to write down, of records below flushed only."""
-
-    def close(self) -> None:
-        """The store closes."""
 
 
 class LogState:
@@ -92,9 +65,8 @@ class LogState:
         self.log: CommitLog = None  # type: ignore[assignment]
         self.index: KeyIndex = None  # type: ignore[assignment]
         self.durability: Durability = None  # type: ignore[assignment]
-        self.upkeep: Any = None
         self.subscribers: list[Subscriber] = []
-        self.sequences: Any = None
+        self.sequences: Remembered | None = None
         self.fillers: list[tuple[bytes, int, int, int]] = []
         self.suspects: dict[int, tuple[bytes, int, int]] = {}
         self._unmended: set[tuple[bytes, int, int]] = set()
@@ -103,8 +75,8 @@ class LogState:
         self.index_from = 0
         self.subscribe_from = 0
         self.skipped = 0
-        self._live: Any = cython.NULL
-        self._live_page: Any = None
+        self._live: memoryview = cython.NULL
+        self._live_page: mmap | None = None
         self._now_ms = 0
         self._in_turn = False
         self._looked_ms = -1
@@ -133,6 +105,45 @@ class LogState:
         """Dispatch to it as well. Before `open`, which replays to it whatever it has not taken yet."""
         self.subscribers.append(subscriber)
 
+    def remember(self, sequences: Remembered) -> None:
+        """Records with a sequence number go to it, too, when the log is replayed."""
+        self.sequences = sequences
+
+    def mark_dirty(self, queue: ConsumeQueue) -> None:
+        """The queue has something to flush."""
+        if queue.mark_dirty():
+            self.dirty_queues.append(queue)
+
+    def take_short(self) -> list[ConsumeQueue]:
+        """The queues that need offsets reserved."""
+        short, self.short_queues = self.short_queues, []
+        return short
+
+    def put_short(self, queues: list[ConsumeQueue]) -> None:
+        """They could not be reserved: they are asked for again."""
+        self.short_queues += queues
+
+    def take_suspects(self) -> dict[int, tuple[bytes, int, int]]:
+        """What reads have come across: physical offset → (topic, queue id, queue offset)."""
+        suspects, self.suspects = self.suspects, {}
+        return suspects
+
+    def count_damage(self) -> None:
+        """One more damaged record is known."""
+        self.damaged += 1
+
+    def notice(self, queue: ConsumeQueue) -> None:
+        """Something of the queue can be read now that could not before."""
+        if queue.arrive():
+            self.arrived.append(queue)
+
+    def take_arrived(self) -> list[ConsumeQueue]:
+        """The watched queues that have something new."""
+        arrived, self.arrived = self.arrived, []
+        for queue in arrived:
+            queue.heard()
+        return arrived
+
     # ---- deriving
 
     def dispatch(self, d: Draft) -> None:
@@ -149,13 +160,11 @@ class LogState:
             else:
                 self._dispatch_again(d, code)
             if not queue.in_dirty:
-                queue.in_dirty = True
-                self.dirty_queues.append(queue)
+                self.mark_dirty(queue)
             if queue.max_offset >= queue.reserve_at:
-                queue.reserve_at = 1 << 62  # until it has been reserved
+                queue.await_reserve()
                 self.short_queues.append(queue)
-            if queue.watched and not queue.arrived:
-                queue.arrived = True
+            if queue.watched and queue.arrive():
                 self.arrived.append(queue)
         if d.indexed and tx != 12 and self.index is not None and d.physical >= self.index_from:
             if d.uniq_len > 0:
@@ -288,9 +297,13 @@ class LogState:
         """Everything below is on the disk."""
         return self.durability.flushed
 
+    def flush_by(self, durability: Durability) -> None:
+        """Who says when to flush, and what is flushed."""
+        self.durability = durability
+
     def want_flush(self) -> None:
         """Somebody waits for what is appended now: flush at once, not at the next interval."""
-        self.durability.wanted = True
+        self.durability.want()
         self._looked_ms = -1
 
     def blocked(self, mono_ms: int) -> bool:

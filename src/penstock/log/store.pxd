@@ -9,6 +9,8 @@ from penstock.log.reading cimport ReadResult
 
 @cython.final
 cdef class LogStore(Lookup):
+    cdef public object upkeep
+
     cpdef void begin_turn(self, long long now_ms)
     cpdef void end_turn(self)
     @cython.locals(size=cython.longlong, room=cython.int, queue=ConsumeQueue)

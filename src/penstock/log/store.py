@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import cython
 
+from penstock.disk.job import Job
 from penstock.errors import DiskFull
 from penstock.log.consumequeue import ConsumeQueue, TagCodes
 from penstock.log.draft import Draft
-from penstock.log.durability import Job
 from penstock.log.lookup import Lookup
 from penstock.log.reading import ReadResult
 from penstock.log.recovery import Recovery, recover
@@ -301,7 +301,7 @@ class LogStore(Lookup):
         Raises Locked when another process has it, Corrupt when a newer version wrote it, StoreError when the disk
         fails.
         """
-        self.upkeep = Upkeep(self)
+        self.upkeep: Upkeep = Upkeep(self)
         self.healthy = True
         self.appended = self.damaged = self.skipped = 0
         self.arrived.clear()
@@ -312,7 +312,7 @@ class LogStore(Lookup):
         self._unmended.clear()
         self.durability = None  # type: ignore[assignment]
         try:
-            report = recover(self)
+            report = recover(self, self.upkeep)
         except BaseException:
             self.upkeep.release()
             self._drop()

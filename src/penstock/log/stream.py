@@ -6,8 +6,6 @@ A message's NSQ id is its place in the commit log, plus one, its timestamp the m
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from typing import Any
-
 import cython
 
 from penstock.disk.stream import Stream
@@ -63,8 +61,8 @@ class LogStream(Stream):
         entry = self.queue.entry(ordinal)
         if entry is None:
             return 0
-        physical: Any = entry[0]
-        size: Any = entry[1]
+        physical = entry[0]
+        size = entry[1]
         log = self.store.log
         if size <= 88 or log.check(physical) != size or not log.stands_for(physical, self.queue.queue_id, ordinal):
             return self.find(ordinal) if self.store.mend(self.queue, ordinal) else 0

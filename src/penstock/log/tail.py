@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 from zlib import crc32
 
 from penstock.disk.files import last_byte, number_names, wipe
@@ -71,7 +70,7 @@ class Tail:
                 raise StoreError(f"no room for the sums of {segment.path.name}")
             car.put(at, crc32(segment.map[at : at + size]))
             position += size
-        car.covers_to = segment.size
+        car.cover_to(segment.size)
 
     def _damage(self, position: int, end: int) -> None:
         self.report.damage.append({"position": position, "end": end, "bytes": end - position})
@@ -81,7 +80,8 @@ class Tail:
         log = self.store.log
         at = position + 1
         while at < log.file.end:
-            segment: Any = log.file.at(at)
+            segment = log.file.at(at)
+            assert segment is not None
             offset = segment.map.find(_MAGIC, at - segment.first + 4)
             while offset >= 0:
                 candidate = segment.first + offset - 4
@@ -97,7 +97,7 @@ class Tail:
         """Let nothing stand behind end that could be taken for a record later."""
         log = self.store.log
         file = log.file
-        last: Any = file.at(end)
+        last = file.at(end)
         for segment in reversed(file.drop_from(end + 1 if last is not None else end)):
             car = log.sums.drop(segment.first)
             if last_byte(self.files, segment.path, segment.open().map, 0, segment.size) == 0:

@@ -12,21 +12,32 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from penstock.disk import tables
 from penstock.disk.files import Files
+from penstock.disk.job import Job, run_now
+from penstock.disk.segments import Segment
 from penstock.errors import DiskFull, StoreError
 from penstock.log import status
 from penstock.log.checkpoint import BLAMED, Checkpoint, CheckpointFile, FolderLock, LivePages
 from penstock.log.consumequeue import ConsumeQueue
-from penstock.log.durability import Durability, Job, Preparer, run_now
+from penstock.log.durability import Durability, Preparer
+from penstock.log.keyindex import IndexFile
 from penstock.log.retention import Retention
 from penstock.log.state import LogState
 
 RESERVE_MAX = 4_000_000
+
+
+class Unflushed(NamedTuple):
+    """What was derived and is not on the disk."""
+
+    segments: list[Segment]
+    folders: set[Path]
+    index_files: list[IndexFile]
 
 
 class Upkeep:
@@ -59,7 +70,7 @@ class Upkeep:
     def begin(self, end: int) -> None:
         """The log is at end and all of it is durable: start the timers and say on the disk that we are running."""
         store, options = self.store, self.store.options
-        store.durability = Durability(store.log, options.flush_interval_ms, options.flush_window_ms)
+        store.flush_by(Durability(store.log, options.flush_interval_ms, options.flush_window_ms))
         self.preparer = Preparer(store.log, options.prefault_bytes)
         self.retention = Retention(store)
         self._marked_end = end
@@ -198,54 +209,49 @@ class Upkeep:
         def again() -> None:  # what was taken up was perhaps not flushed
             for by_id in store.queues.values():
                 for queue in by_id.values():
-                    queue.dirty_from = 0
-                    if not queue.in_dirty:
-                        queue.in_dirty = True
-                        store.dirty_queues.append(queue)
+                    queue.flush_again()
+                    store.mark_dirty(queue)
             for index_file in store.index.index_files if store.index is not None else ():
-                index_file.dirty = True
+                index_file.mark_dirty()
 
         return self._once("checkpoint", run, done, again)
 
-    def _dirty_derived(self) -> dict[str, Any]:
+    def _dirty_derived(self) -> Unflushed:
         """What must reach the disk so that everything derived below the log's end is there."""
         store = self.store
-        segments, folders = [], set()
+        segments: list[Segment] = []
+        folders: set[Path] = set()
         for queue in store.dirty_queues:
             segments += queue.dirty_segments()
             queue.flushed()
-            queue.in_dirty = False
-            if queue.fresh:
-                queue.fresh = False
+            if queue.take_fresh():
                 folder = queue.file.folder
                 folders |= {folder, folder.parent, folder.parent.parent, self.folder}
         store.dirty_queues.clear()
-        index_files = []
+        index_files: list[IndexFile] = []
         if store.index is not None:
             for index_file in store.index.index_files:
-                if index_file.dirty:
-                    index_file.dirty = False
+                if index_file.take_dirty():
                     index_files.append(index_file)
-        return {"segments": segments, "folders": folders, "index": index_files}
+        return Unflushed(segments, folders, index_files)
 
-    def _flush_derived(self, dirty: dict[str, Any]) -> None:
-        for segment in dirty["segments"]:
+    def _flush_derived(self, dirty: Unflushed) -> None:
+        for segment in dirty.segments:
             segment.datasync()
-        for index_file in dirty["index"]:
+        for index_file in dirty.index_files:
             index_file.datasync()
-        for folder in sorted(dirty["folders"], reverse=True):
+        for folder in sorted(dirty.folders, reverse=True):
             self.files.sync_folder(folder)
-        if dirty["index"]:
+        if dirty.index_files:
             self.files.sync_folder(self.folder / "index")
 
     def _take_reserve(self, mono_ms: int) -> Job | None:
         if not self._may("reserve", mono_ms):
             return None
         step = self.store.options.reserve_offsets
-        short = self.store.short_queues
+        short = self.store.take_short()
         if not short:
             return None
-        self.store.short_queues = []
         fresh: list[tuple[ConsumeQueue, int]] = []
         for queue in short:
             key = queue.topic, queue.queue_id
@@ -260,12 +266,11 @@ class Upkeep:
             for queue, reserved in fresh:
                 hidden = queue.max_offset > queue.reserved
                 queue.reserve(reserved)
-                if hidden and queue.watched and not queue.arrived:
-                    queue.arrived = True
-                    self.store.arrived.append(queue)
+                if hidden:
+                    self.store.notice(queue)
 
         def again() -> None:
-            self.store.short_queues += [queue for queue, _ in fresh]
+            self.store.put_short([queue for queue, _ in fresh])
 
         path = self.folder / "offsets.json"
         return self._once("reserve", lambda: tables.replace(self.files, path, data), done, again)
@@ -307,7 +312,7 @@ class Upkeep:
         store = self.store
         if not store.suspects:
             return
-        found, store.suspects = store.suspects, {}
+        found = store.take_suspects()
         blamed = dict(self.blamed)
         for physical, (topic, queue_id, offset) in found.items():
             if self._entry_is_wrong(store.queue(topic, queue_id), offset):
@@ -315,7 +320,7 @@ class Upkeep:
             if physical in self._reported:
                 continue
             self._reported.add(physical)
-            store.damaged += 1
+            store.count_damage()
             self.write_damage(
                 {
                     "position": physical,
@@ -352,7 +357,7 @@ class Upkeep:
             return actual != size
         return physical + size != log.end and log.size_at(physical + size) < 0  # no record ends there
 
-    def write_damage(self, entry: dict[str, Any]) -> None:
+    def write_damage(self, entry: Mapping[str, object]) -> None:
         """One line in `damage.jsonl`; a second report of the same position is left out."""
         path = self.folder / "damage.jsonl"
         known = read_damage(self.files, path)
@@ -369,7 +374,7 @@ class Upkeep:
             return  # the report is also in the counter and the log line
 
 
-def read_damage(files: Files, path: Path) -> list[dict[str, Any]]:
+def read_damage(files: Files, path: Path) -> list[dict[str, object]]:
     """The lines of a damage file that can be read."""
     if not path.is_file():
         return []

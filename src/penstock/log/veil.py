@@ -7,8 +7,9 @@ its offsets are reserved durably: a reader sees a batch whole or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+from penstock.delivery.waiters import Positions
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.store import LogStore
 from penstock.wire.record import decode_record
@@ -23,7 +24,7 @@ class Veil:
 
     queues: list[tuple[ConsumeQueue, int]]
     whole: bool = False
-    answers: list[Callable[[], None]] = field(default_factory=list)
+    number: int = 0  # in the order of the log
 
     def complete(self) -> None:
         """All of it is in the log."""
@@ -36,13 +37,16 @@ class Veils:
     def __init__(self, store: LogStore) -> None:
         self._store = store
         self._veils: list[Veil] = []
+        self._lowered = 0  # how many there were
+        self._waiting = Positions()  # answers, by the number of the last veil that must be lifted
 
     def lower(self, queues: Iterable[ConsumeQueue], physical: int) -> Veil:
         """Hide what comes into these queues behind this position."""
-        veil = Veil([(queue, queue.first_at_or_after(physical)) for queue in queues])
+        self._lowered += 1
+        veil = Veil([(queue, queue.first_at_or_after(physical)) for queue in queues], number=self._lowered)
         self._veils.append(veil)
         for queue, start in veil.queues:
-            queue.hidden_from = min(queue.hidden_from, start)
+            queue.hide_from(min(queue.hidden_from, start))
         return veil
 
     def lift(self) -> None:
@@ -56,12 +60,9 @@ class Veils:
             del self._veils[0]
             for queue, _ in veil.queues:
                 starts = [start for later in self._veils for other, start in later.queues if other is queue]
-                queue.hidden_from = min(starts, default=NEVER)
-                if queue.watched and not queue.arrived:
-                    queue.arrived = True
-                    store.arrived.append(queue)
-            for answer in veil.answers:
-                answer()
+                queue.hide_from(min(starts, default=NEVER))
+                store.notice(queue)
+            self._waiting.settle(veil.number)
 
     def hides(self, data: bytes) -> bool:
         """Whether a record that was found by its place is one that readers of its queue do not see yet."""
@@ -76,6 +77,6 @@ class Veils:
     def when_visible(self, answer: Callable[[], None]) -> None:
         """Call `answer` when readers see all that is published; at once when they do."""
         if self._veils and self._store.healthy:
-            self._veils[-1].answers.append(answer)
+            self._waiting.wait(self._lowered, self, lambda outcome: answer())
         else:
             answer()

@@ -15,7 +15,6 @@ import struct
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 from penstock.disk import tables
 from penstock.disk.files import Files, number_names
@@ -91,7 +90,7 @@ class Report:
         else:
             self.more_findings += 1
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {"ok": self.ok, **asdict(self)}
 
 
@@ -109,7 +108,7 @@ class _Verifier:
         self.progress = progress
         self.files = _Reading()
         self.report = Report(str(folder))
-        self.queues: dict[tuple[str, int], Any] = {}
+        self.queues: dict[tuple[str, int], ConsumeQueue] = {}
         self.matched: dict[tuple[str, int], int] = {}
 
     def run(self) -> Report:
@@ -203,7 +202,7 @@ class _Verifier:
         return "commitlog/" + segment_name(position - position % log.file.size)
 
     def _tail(self, log: CommitLog, end: int) -> None:
-        segment: Any = log.file.at(end)
+        segment = log.file.at(end)
         if segment is not None:
             rest = bytes(segment.map[end - segment.first : end - segment.first + (1 << 16)])
             if rest.strip(b"\0"):
@@ -266,10 +265,11 @@ class _Verifier:
             path = self.folder / "index" / name
             for entry in _inspect_index(path):
                 if entry["kind"] == "bad":
-                    self.report.add("derived", self._name(path), entry["why"])
+                    self.report.add("derived", self._name(path), str(entry["why"]))
                 elif entry["kind"] == "key":
                     self.report.index_entries += 1
                     at = entry["physical"]
+                    assert isinstance(at, int)
                     if log.file.first <= at < log.end and log.size_at(at) <= 0 and not self._known_damage(at):
                         self.report.add("derived", self._name(path), f"entry {entry['n']} leads to no record", at, at)
 
@@ -295,7 +295,8 @@ class _Verifier:
 def _next_good(log: CommitLog, position: int) -> int:
     at = position + 1
     while at < log.file.end:
-        segment: Any = log.file.at(at)
+        segment = log.file.at(at)
+        assert segment is not None
         offset = segment.map.find(_MAGIC, at - segment.first + 4)
         while offset >= 0:
             if log.check(segment.first + offset - 4) > 0:
@@ -310,7 +311,7 @@ def _next_good(log: CommitLog, position: int) -> int:
 # ---- one file
 
 
-def inspect(path: Path) -> Iterator[dict[str, Any]]:
+def inspect(path: Path) -> Iterator[dict[str, object]]:
     """What stands in one file of a store, piece by piece; the kind of file is known by its place and first bytes.
 
     Raises StoreError for a file that is none of a store's.
@@ -343,7 +344,7 @@ def inspect(path: Path) -> Iterator[dict[str, Any]]:
     raise StoreError(f"{path} is none of the files of a store")
 
 
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
+def _lines(path: Path) -> Iterator[dict[str, object]]:
     for line in path.read_bytes().splitlines():
         try:
             value = json.loads(line)
@@ -352,14 +353,14 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
         yield value if isinstance(value, dict) else {"unreadable": line[:200].decode("utf-8", "replace")}
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _table(path: Path) -> dict[str, object]:
     try:
         return tables.parse(path.read_bytes().decode("utf-8-sig"))
     except ValueError as error:
         raise Corrupt(path, 0, str(error)) from error
 
 
-def _inspect_log(path: Path) -> Iterator[dict[str, Any]]:
+def _inspect_log(path: Path) -> Iterator[dict[str, object]]:
     files = _Reading()
     first, size = int(path.name), path.stat().st_size
     if size == 0:
@@ -414,7 +415,7 @@ def _inspect_log(path: Path) -> Iterator[dict[str, Any]]:
             position = following
 
 
-def _inspect_queue(path: Path) -> Iterator[dict[str, Any]]:
+def _inspect_queue(path: Path) -> Iterator[dict[str, object]]:
     offset = int(path.name) // ENTRY_SIZE
     with path.open("rb") as stream:
         while len(data := stream.read(ENTRY_SIZE)) == ENTRY_SIZE:
@@ -428,7 +429,7 @@ def _inspect_queue(path: Path) -> Iterator[dict[str, Any]]:
             offset += 1
 
 
-def _inspect_index(path: Path) -> Iterator[dict[str, Any]]:
+def _inspect_index(path: Path) -> Iterator[dict[str, object]]:
     size = path.stat().st_size
     with path.open("rb") as stream:
         head = stream.read(INDEX_HEADER)
@@ -483,7 +484,7 @@ def _shape_in_store(path: Path) -> tuple[int, int]:
     return (slots, entries) if isinstance(slots, int) and isinstance(entries, int) else (0, 0)
 
 
-def _inspect_sums(path: Path) -> Iterator[dict[str, Any]]:
+def _inspect_sums(path: Path) -> Iterator[dict[str, object]]:
     with path.open("rb") as stream:
         head = stream.read(SUM_HEADER)
         first, covers = int.from_bytes(head[8:16]), int.from_bytes(head[16:20])
@@ -497,13 +498,13 @@ def _inspect_sums(path: Path) -> Iterator[dict[str, Any]]:
             n += 1
 
 
-def _inspect_live(path: Path) -> Iterator[dict[str, Any]]:
+def _inspect_live(path: Path) -> Iterator[dict[str, object]]:
     _, state, generation, end, following = struct.unpack(">4sIqqq", path.read_bytes()[:32].ljust(32, b"\0"))
     names = {0: "unused", marks.RESERVED: "reserved", marks.LIVE: "live"}
     yield {"kind": "live", "state": names.get(state, state), "generation": generation, "end": end, "next": following}
 
 
-def _inspect_checkpoint(path: Path) -> Iterator[dict[str, Any]]:
+def _inspect_checkpoint(path: Path) -> Iterator[dict[str, object]]:
     data = path.read_bytes()
     physic, logics, index = marks.times(data)
     yield {"kind": "times", "physicMsgTimestamp": physic, "logicsMsgTimestamp": logics, "indexMsgTimestamp": index}

@@ -11,10 +11,12 @@ import asyncio
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.broker.broker import Broker
+from penstock.broker.nsq.topics import Topic
 from penstock.errors import Refused
 from penstock.fronts.site import valid_name
 from penstock.wire.names import EPHEMERAL_TEXTS
@@ -81,7 +83,7 @@ class Announcer:
     """Keeps the nsqlookupds of one broker informed. `identity` is what IDENTIFY says, once the ports are known."""
 
     def __init__(
-        self, broker: Any, identity: Mapping[str, object], *, neighbour: Lookupd | None = None, remote: str = ""
+        self, broker: Broker, identity: Mapping[str, object], *, neighbour: Lookupd | None = None, remote: str = ""
     ) -> None:
         self.broker = broker
         self.queueing = broker.queueing
@@ -124,7 +126,7 @@ class Announcer:
 
     # -- a new topic -----------------------------------------------------------------------------------------------
 
-    def fresh(self, topic: Any) -> None:
+    def fresh(self, topic: Topic) -> None:
         """A topic is new: it gets the channels that the registries know, so that none misses its first messages."""
         if self.neighbour is not None:
             self.give(topic.name, self.neighbour.lookupd.tables.channels_of(topic.name.decode()))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any
 
 from penstock.broker.broker import Broker
 from penstock.fronts.namesrv import NameServer
@@ -75,7 +74,7 @@ class Registration:
         do, and as every registry takes it: topics that are not named stay.
         """
         topics, queues = news.take()
-        told: dict[str, Any] = {
+        told: dict[str, object] = {
             "filterServerList": [],
             "topicConfigSerializeWrapper": self.broker.topics.as_table(names=topics),
         }
@@ -113,7 +112,7 @@ class Registration:
         if reply.body:
             table = fastjson.loads(reply.body).get("table") or {}
             for topic in self.broker.topics.by_name.values():
-                topic.order = topic.name.decode() in table
+                topic.keep_order(topic.name.decode() in table)
 
 
 class RouteNeighbour:
@@ -186,17 +185,20 @@ class Registrar:
 
     async def _ask(self, command: RemotingCommand) -> RemotingCommand:
         connection = self._connection
-        if connection is None or connection.session.closed:
+        session = None if connection is None else connection.session
+        if not isinstance(session, RemotingSession) or session.closed:
             connection = self._connection = await self.net.connect(
                 self.host.strip("[]"), self.port, lambda remote, wake: RemotingSession(self, remote, wake)
             )
+            session = connection.session
+            assert isinstance(session, RemotingSession)
         answer: asyncio.Future[RemotingCommand | None] = self.net.loop.create_future()
 
         def done(reply: RemotingCommand | None) -> None:
             if not answer.done():
                 answer.set_result(reply)
 
-        connection.session.call(command, done, self.net.role.mono_ms + REGISTER_TIMEOUT_MS)
+        session.call(command, done, self.net.role.mono_ms + REGISTER_TIMEOUT_MS)
         async with asyncio.timeout(REGISTER_TIMEOUT_MS / 1000):
             reply = await answer
         if reply is None:

@@ -8,7 +8,6 @@ of the same process has deleted is forgotten (`forget`) when no other nsqd has i
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from penstock.errors import Refused
 from penstock.wire.names import EPHEMERAL_TEXTS
@@ -33,7 +32,11 @@ class Producer:
     topics: dict[str, set[str]] = field(default_factory=dict)  # topic → its channels there
     tombstones: dict[str, int] = field(default_factory=dict)  # topic → since when
 
-    def peer_info(self) -> dict[str, Any]:
+    def seen(self, now_ms: int) -> None:
+        """It was heard of."""
+        self.seen_ms = now_ms
+
+    def peer_info(self) -> dict[str, object]:
         """As `/lookup` shows it."""
         return {
             "remote_address": self.remote,
@@ -61,7 +64,7 @@ class ProducerTables:
 
     def identify(self, producer: Producer, now_ms: int) -> None:
         """An nsqd says who it is."""
-        producer.seen_ms = now_ms
+        producer.seen(now_ms)
         self.producers[producer] = None
 
     def register(self, producer: Producer, topic: str, channel: str = "") -> None:

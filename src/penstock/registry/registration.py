@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import re
 import socket
-from typing import Any
 
 from isal import isal_zlib
 
 from penstock.errors import Refused, WireError
 from penstock.registry.routes import Registration, TopicQueues, Version
+from penstock.wire.codes import Fields
 from penstock.wire.fastjson import loads
 
 BODY_BYTES_MAX = 64 << 20  # after decompression
@@ -30,7 +30,7 @@ _NSQ_TOPIC = re.compile(r"[.a-zA-Z0-9_-]{1,64}(?:#[a-z]{1,16})?")
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.]{2,45}\]|[a-zA-Z0-9_.-]{1,255}):([1-9][0-9]{0,4})")
 
 
-def read_registration(fields: dict[str, Any], body: bytes, now_ms: int) -> Registration:
+def read_registration(fields: Fields, body: bytes, now_ms: int) -> Registration:
     """The registration in a request. Refused (code 1) for anything that cannot be right."""
     broker, address, cluster = fields["brokerName"], fields["brokerAddr"], fields["clusterName"]
     for name in (broker, cluster):
@@ -90,13 +90,13 @@ def read_version(body: bytes) -> Version:
         raise Refused("the body is no data version") from None
 
 
-def _version(value: Any) -> Version:
+def _version(value: object) -> Version:
     if not isinstance(value, dict):
         raise Refused("the body holds no data version")
     return _int(value, "timestamp"), _int(value, "counter"), _int(value, "stateVersion")
 
 
-def _int(value: dict[str, Any], name: str) -> int:
+def _int(value: dict[str, object], name: str) -> int:
     number = value.get(name, 0)
     if type(number) is not int or not -(2**63) <= number < 2**63:
         raise Refused(f"{name} is not a number")

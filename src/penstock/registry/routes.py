@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from penstock.errors import Refused
 from penstock.wire.codes import MASTER_ID, PERM_READ, PERM_WRITE
@@ -61,6 +60,10 @@ class Live:
     ha_address: str
     peer: object
 
+    def seen(self, now_ms: int) -> None:
+        """It was heard of again."""
+        self.seen_ms = now_ms
+
 
 class RouteTables:
     """Cluster, broker and topic tables of one name server."""
@@ -112,7 +115,7 @@ class RouteTables:
         live = self.live.get(address)
         if live is None or live.version != version:
             return True, live.version if live else None
-        live.seen_ms = now_ms
+        live.seen(now_ms)
         return False, live.version
 
     def unregister(self, broker: str, address: str, broker_id: int, peer: object) -> None:
@@ -160,7 +163,7 @@ class RouteTables:
 
     # -- asked by clients and tools
 
-    def route(self, topic: str) -> dict[str, Any] | None:
+    def route(self, topic: str) -> dict[str, object] | None:
         """TopicRouteData of a topic, None when no broker that is alive serves it."""
         queues = {b: q for b, q in sorted(self.topics.get(topic, {}).items()) if b in self.addresses}
         if not queues:
@@ -186,7 +189,7 @@ class RouteTables:
         having = {broker: address for broker, (address, topics) in sorted(self.nsq.items()) if topic in topics}
         return having or ({broker: address for broker, (address, _) in sorted(self.nsq.items())} if new else {})
 
-    def _broker_data(self, broker: str) -> dict[str, Any]:
+    def _broker_data(self, broker: str) -> dict[str, object]:
         return {
             "brokerAddrs": {str(i): address for i, address in sorted(self.addresses[broker].items())},
             "brokerName": broker,
@@ -200,7 +203,7 @@ class RouteTables:
             found.setdefault(cluster, []).append(broker)
         return found
 
-    def cluster_info(self) -> dict[str, Any]:
+    def cluster_info(self) -> dict[str, object]:
         """ClusterInfo."""
         return {
             "brokerAddrTable": {broker: self._broker_data(broker) for broker in sorted(self.addresses)},

@@ -16,8 +16,9 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from penstock.disk.job import Job
 from penstock.message import ReceivedMessage
 from penstock.schedule.delays import due_by_properties
 from penstock.schedule.file import MAP_SIZE, Operation, ScheduleFile, key_of, record_of
@@ -37,25 +38,6 @@ class Due(NamedTuple):
     id: int
     record: bytes
     damaged: bool = False  # the record is not what was stored, and the log has it no more
-
-
-class ScheduleJob(Protocol):
-    """What the store's jobs look like."""
-
-    kind: str
-
-    def run(self) -> None:
-        """Blocks; for any thread."""
-
-    def finish(self, error: BaseException | None, mono_ms: int) -> None:
-        """Where the schedule lives."""
-
-
-class _Job:
-    def __init__(self, run: Callable[[], None], finish: Callable[[BaseException | None, int], None]) -> None:
-        self.kind = "schedule"
-        self.run = run
-        self.finish = finish
 
 
 class Schedule:
@@ -164,7 +146,7 @@ class Schedule:
 
     # ---- writing down
 
-    def take_job(self, flushed: int, end: int, mono_ms: int) -> ScheduleJob | None:
+    def take_job(self, flushed: int, end: int, mono_ms: int) -> Job | None:
         """The next group of records below the flushed position, if one is due."""
         if self._running or mono_ms < self._retry_ms or self.error is not None:
             return None
@@ -195,7 +177,8 @@ class Schedule:
         )
         self._running = True
         self._dirty_since = -1
-        return _Job(
+        return Job(
+            "schedule",
             lambda: self._file.commit(group, position),
             lambda error, now_ms: self._finish(group, position, error, now_ms),
         )

@@ -29,7 +29,7 @@ _any = msgspec.json.Decoder()
 _encode = msgspec.json.Encoder().encode
 
 
-class Pairs(list[tuple[JsonObject, Any]]):
+class Pairs(list[tuple[JsonObject, object]]):
     """A map whose keys are objects, as (key, value) in the order it was written."""
 
 
@@ -53,7 +53,7 @@ def loads(data: bytes) -> Any:
         return _Reader(data).read()
 
 
-def dumps(value: Any) -> bytes:
+def dumps(value: object) -> bytes:
     """The value as Java peers read it: integer keys quoted, the object keys of `Pairs` literal."""
     if isinstance(value, Pairs):
         return b"{" + b",".join(dumps(key) + b":" + dumps(item) for key, item in value) + b"}"

@@ -14,6 +14,7 @@ from __future__ import annotations
 import cython
 
 from penstock.errors import WireError
+from penstock.octets import Readable
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -37,7 +38,7 @@ class FrameCutter:
         self.end = 0
         self.need = 0
 
-    def next(self, base: bytes, pos: int, total: int) -> bool:
+    def next(self, base: Readable, pos: int, total: int) -> bool:
         """Find the frame at `pos` in the first `total` bytes; False when it is not complete. WireError for a bad one."""
         self.need = 0
         if total - pos < words.LENGTH_BYTES:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import cython
 
+from penstock.octets import Readable, Writable
+
 if cython.compiled:
     from cython.cimports.penstock import words
     from cython.cimports.penstock.octets import address, be16, be32, copy, find, find2, same, utf8
@@ -48,7 +50,7 @@ class HeaderScan:
         self.version = 0
         self.names = address(_BLOB)
         self.lengths = address(_LENGTHS)
-        self.base = self.names
+        self.base: Readable = self.names
         self.members = address(_MEMBER_BLOB)
         self.member_lengths = address(_MEMBER_LENGTHS)
         self.truth = address(_TRUTH)
@@ -116,7 +118,7 @@ class HeaderScan:
         n = self.unescape(slot, address(room), 0)
         return bytes(room[:n])
 
-    def unescape(self, slot: int, to: bytearray, tp: int) -> int:
+    def unescape(self, slot: int, to: Writable, tp: int) -> int:
         """Write a field without its JSON escapes at a position of a buffer that has room; how many bytes it became.
 
         The scan has found every escape sound.
@@ -164,7 +166,7 @@ class HeaderScan:
 
     # -- scanning ----------------------------------------------------------------------------------------------
 
-    def clear(self, base: bytes) -> None:
+    def clear(self, base: Readable) -> None:
         """Forget the last frame; the next lies in `base`."""
         self.base = base
         self.bad = -1
@@ -185,7 +187,7 @@ class HeaderScan:
                 return slot
         return -1
 
-    def binary(self, base: bytes, p: int, n: int) -> bool:
+    def binary(self, base: Readable, p: int, n: int) -> bool:
         """Scan a ROCKETMQ (binary) header of n bytes at p; False when it is not one, or is unusual."""
         self.clear(base)
         end = p + n
@@ -234,7 +236,7 @@ class HeaderScan:
             p += length
         return True
 
-    def json(self, base: bytes, p: int, n: int) -> bool:
+    def json(self, base: Readable, p: int, n: int) -> bool:
         """Scan a JSON header of n bytes at p; False when it is not the flat object this scanner knows."""
         self.clear(base)
         end = p + n
@@ -398,7 +400,7 @@ class HeaderScan:
 # -- the characters of a JSON text ------------------------------------------------------------------------------------
 
 
-def _utf8(unit: int, to: bytearray, tp: int) -> int:
+def _utf8(unit: int, to: Writable, tp: int) -> int:
     """Write one code point as UTF-8; the position behind it."""
     if unit < words.UTF8_ONE_BYTE_END:
         to[tp] = unit
@@ -419,7 +421,7 @@ def _utf8(unit: int, to: bytearray, tp: int) -> int:
     return tp + 1
 
 
-def _hex4(base: bytes, p: int) -> int:
+def _hex4(base: Readable, p: int) -> int:
     """The number that four hexadecimal digits spell, or -1."""
     value = 0
     for i in range(words.HEX4):
@@ -434,7 +436,7 @@ def _hex4(base: bytes, p: int) -> int:
     return value
 
 
-def _string_end(base: bytes, p: int, end: int) -> int:
+def _string_end(base: Readable, p: int, end: int) -> int:
     """The closing quote of a string, looked for from p on, or -1 when it has none or an escape is not sound."""
     while True:
         p = find2(base, p, end, words.QUOTE, words.BACKSLASH)
@@ -468,14 +470,14 @@ def _string_end(base: bytes, p: int, end: int) -> int:
             return -1
 
 
-def _unit(base: bytes, p: int, end: int) -> int:
+def _unit(base: Readable, p: int, end: int) -> int:
     """The UTF-16 unit that the escape at p spells, or -1 when there is none."""
     if p + words.UNICODE_ESCAPE_BYTES > end or base[p] != words.BACKSLASH or base[p + 1] != 117:
         return -1
     return _hex4(base, p + 2)
 
 
-def _blank(base: bytes, p: int, end: int) -> int:
+def _blank(base: Readable, p: int, end: int) -> int:
     while p < end and base[p] == words.SPACE:
         p += 1
     return p

@@ -7,10 +7,9 @@ a message's data:  timestamp ns (8) | attempts (2) | id, 16 hexadecimal digits |
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
-from typing import Any
-
 import cython
 
+from penstock.octets import Readable
 from penstock.wire.outbox import Outbox
 
 if cython.compiled:
@@ -35,7 +34,9 @@ HEARTBEAT_FRAME = frame(RESPONSE, b"_heartbeat_")
 CLOSE_WAIT_FRAME = frame(RESPONSE, b"CLOSE_WAIT")
 
 
-def put_message(out: Outbox, stamp_ns: int, attempts: int, message_id: int, body: Any, at: int, length: int) -> int:
+def put_message(
+    out: Outbox, stamp_ns: int, attempts: int, message_id: int, body: Readable, at: int, length: int
+) -> int:
     """Append a message frame; the body is `length` bytes at `at` of a buffer. Returns 0."""
     size = length + words.BODY_AT
     if out.size + size > out.capacity:

@@ -6,7 +6,6 @@ cdef class Outbox:
     cdef public long long size
     cdef long long capacity
     cdef object owner
-    cdef unsigned char *_none(self) noexcept
     @cython.locals(capacity=cython.longlong, owner=object)
     cdef int room(self, long long n) except -1
     cpdef put(self, bytes data)

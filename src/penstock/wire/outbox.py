@@ -6,9 +6,9 @@ Replies are written field by field into it, so that a message costs no Python ob
 
 from __future__ import annotations
 
-from typing import Any
-
 import cython
+
+from penstock.octets import Readable
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -25,12 +25,7 @@ class Outbox:
         self.size = 0
         self.capacity = 0
         self.owner: bytearray | None = None
-        self.base = self._none()
-
-    def _none(self) -> Any:
-        if cython.compiled:
-            return cython.NULL
-        return None
+        self.base: memoryview = cython.NULL
 
     def __len__(self) -> int:
         return self.size
@@ -55,7 +50,7 @@ class Outbox:
         """Append bytes."""
         self.put_from(data, 0, len(data))
 
-    def put_from(self, source: bytes, pos: int, n: int) -> None:
+    def put_from(self, source: Readable, pos: int, n: int) -> None:
         """Append n bytes found at a position of a buffer."""
         self.room(n)
         copy(self.base, self.size, source, pos, n)
@@ -112,11 +107,11 @@ class Outbox:
         size = self.size
         self.size = 0
         if cython.compiled:
-            data: bytes = self.base[:size]
+            data: bytes = self.base[:size]  # type: ignore[assignment]
         else:
             data = bytes(self.base[:size])
         if self.capacity > words.TURN_BYTES_KEPT:
             self.owner = None
-            self.base = self._none()
+            self.base = cython.NULL
             self.capacity = 0
         return data

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 from struct import Struct
-from typing import Any, NamedTuple, TypedDict, Unpack, cast
+from typing import NamedTuple, TypedDict, Unpack, cast
 
 from isal import isal_zlib
 
@@ -293,7 +293,7 @@ class BatchItem(NamedTuple):
 
 def encode_batch(items: Iterable[BatchItem]) -> bytes:
     """The body of a batch send: each message as size, magic 0, CRC 0, flag, body, properties."""
-    parts: list[Any] = []
+    parts: list[bytes] = []
     for body, properties, flag in items:
         parts += (
             _BATCH.pack(_BATCH.size + len(body) + 2 + len(properties), 0, 0, flag, len(body)),

@@ -7,6 +7,7 @@ instead (`fronts`).
 
 from __future__ import annotations
 
+from collections.abc import Container
 from struct import Struct
 from struct import error as StructError
 from typing import Annotated, Any, TypedDict, Unpack
@@ -94,7 +95,26 @@ class RemotingCommand:
             serialize=self.serialize,
         )
 
-    def _fields(self) -> tuple[Any, ...]:
+    def number(self, opaque: int) -> int:
+        """It is sent as this request; returns the number as it stands in the header."""
+        self.opaque = opaque & 0x7FFFFFFF
+        return self.opaque
+
+    def ask_nothing(self) -> None:
+        """It is one-way: nobody waits for an answer."""
+        self.flag |= FLAG_ONEWAY
+
+    def rewrite(self, serialize: int, names: Container[str]) -> None:
+        """In this form, with the ext fields of these names only."""
+        self.serialize = serialize
+        self.ext = {name: value for name, value in self.ext.items() if name in names}
+
+    def become(self, code: int, remark: str) -> None:
+        """The answer is another one after all."""
+        self.code = code
+        self.remark = remark
+
+    def _fields(self) -> tuple[object, ...]:
         return tuple(getattr(self, name) for name in self.__slots__)
 
     def __eq__(self, other: object) -> bool:
@@ -139,9 +159,9 @@ class _HeaderAny(msgspec.Struct, gc=False):
     code: _Int32 = 0
     extFields: dict[str, Any] | None = None
     flag: _Int32 = 0
-    language: Any = None
+    language: object = None
     opaque: _Int32 = 0
-    remark: Any = None
+    remark: object = None
     version: _Int32 = 0
 
 
@@ -234,7 +254,7 @@ def _read_json(header: bytes, body: bytes) -> RemotingCommand:
     )
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """An ext value as Java would read it into a string."""
     if isinstance(value, str):
         return value

@@ -9,7 +9,7 @@ import pytest
 from broker.queueside import Quick, Side
 from penstock.broker.nsq.flush import FLUSH_WINDOW_MS, GroupFlush
 from penstock.errors import StoreError
-from penstock.log.durability import run_now
+from penstock.disk.job import run_now
 
 
 def flush_jobs(side: Side) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from fronts.frontside import RemotingSide
 from penstock.errors import StoreError
 from penstock.fronts.remoting.front import BrokerFront
-from penstock.log.durability import run_now
+from penstock.disk.job import run_now
 from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand
 

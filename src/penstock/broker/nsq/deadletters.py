@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.flush import GroupFlush
@@ -34,7 +33,7 @@ class DeadLetters:
     def bury(self, channel: Channel, slot: int) -> bool:
         """Store a message with the dead letters of its channel; False when it cannot be now."""
         slots = channel.slots
-        source: Any = channel.source
+        source = channel.source
         lane, place = slots.lane[slot], slots.place[slot]
         if not source.show(lane, place):
             return True  # damaged: there is nothing to keep

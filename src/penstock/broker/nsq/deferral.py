@@ -21,7 +21,6 @@ the end of the old place, never both: each is let go of when the other is on the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
@@ -29,6 +28,7 @@ from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.entry import AGAIN_LANE, Deferred, deferred_of
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.sources import finish_ahead
 from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
 from penstock.broker.topics import TIMER_TOPIC
 from penstock.delivery.channel import Channel
@@ -69,11 +69,11 @@ class Deferral:
         message_id = topic.new_id(now_ns)
         self._append(Deferred(topic.name, b"", message_id, 0, message_id), body, delay_ms)
         for channel in topic.channels.values():
-            channel.deferred_elsewhere += 1
+            channel.count_deferred(1)
 
     def give_back(self, channel: Channel, slot: int, delay_ms: int) -> bool:
         """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""
-        source: Any = channel.source
+        source = channel.source
         if isinstance(source, MemorySource):
             return False
         slots = channel.slots
@@ -157,8 +157,8 @@ class Deferral:
         topic, names = self.owed(about, schedule_id) or (None, [])
         for name in names:
             channel = None if topic is None else topic.channels.get(name)
-            if channel is not None and channel.deferred_elsewhere > 0:
-                channel.deferred_elsewhere -= 1
+            if channel is not None:
+                channel.count_deferred(-1)
 
     # -- after a start -------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Deferral:
                 self._hide_copies(topic, copies, names)
                 continue
             for name in names:
-                topic.channels[name].deferred_elsewhere += 1
+                topic.channels[name].count_deferred(1)
 
     def _marked(self) -> dict[tuple[int, int], list[tuple[Topic, ReadyQueue, int]]]:
         """(mark, message id) of every copy in the ready queues: where it is."""
@@ -225,4 +225,4 @@ class Deferral:
             for name, channel in topic.channels.items():
                 for _, ordinal in copies:
                     if name not in names and not topic.has_finished(name, ordinal):
-                        channel.source.finish_ahead(0, ordinal)
+                        finish_ahead(channel, 0, ordinal)

@@ -15,12 +15,13 @@ from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.moving import Moving
+from penstock.broker.nsq.sources import lanes
 from penstock.broker.nsq.topics import Topic
 from penstock.delivery.waiters import Outcome, Positions
 from penstock.disk.cursorfile import CursorFile
+from penstock.disk.job import Job, run_now
 from penstock.disk.readysegment import ReadySegment
 from penstock.errors import StoreError
-from penstock.log.durability import Job, run_now
 
 log = logging.getLogger("penstock.queueing")
 
@@ -64,17 +65,14 @@ class _Work:
             if stream.unflushed and not (topic.level == LEVEL_OS and topic.idle()):
                 self.segments += stream.take_flush()
                 self.totals.append((topic, stream.total))
-                if stream.renamed:
-                    stream.renamed = False
+                if stream.take_renamed():
                     self.folders |= {stream.folder.parent, *folder.above(stream.folder)}
         for channel in topic.channels.values():
-            for lane in channel.source.lanes:
+            for lane in lanes(channel):
                 file = lane.file
                 if file.dirty:
-                    file.dirty = False
                     self.cursors.append((file, file.committed))
-                    if not file.named:
-                        file.named = True
+                    if file.take_flush():
                         self.folders |= folder.above(file.path.parent)
 
     def run(self, sync_folder: Callable[[Path], None]) -> None:
@@ -89,7 +87,7 @@ class _Work:
     def done(self) -> None:
         """All of it is durable."""
         for cursor, ordinal in self.cursors:
-            cursor.durable = ordinal
+            cursor.flushed(ordinal)
         for topic, total in self.totals:
             topic.flushed(total)
 
@@ -233,8 +231,8 @@ class GroupFlush:
             if topic.level == LEVEL_MEMORY:
                 continue
             for channel in topic.channels.values():
-                for lane in channel.source.lanes:
-                    lane.file.dirty, lane.file.named = True, False
+                for lane in lanes(channel):
+                    lane.file.flush_again()
             self.note(topic)
         self._moving.settle(self)
         if self._dirty:

@@ -49,8 +49,8 @@ class QueueFolder:
         stream.open(max([floor, *self._committed(name)]))
         return stream
 
-    def _stream(self, folder: Path, name: bytes) -> ReadyQueue:
-        return ReadyQueue(folder, file_name(name), self.config.queue_segment_bytes, self.pool, self.files)
+    def _stream(self, folder: Path, name: bytes, stamped: bool = False) -> ReadyQueue:
+        return ReadyQueue(folder, file_name(name), self.config.queue_segment_bytes, self.pool, self.files, stamped)
 
     def _committed(self, name: bytes) -> Iterator[int]:
         """How far the channels of a topic have come."""
@@ -67,9 +67,8 @@ class QueueFolder:
 
     def channel_stream(self, topic: bytes, channel: bytes, ordinal: int) -> ReadyQueue:
         """The ready queue of a channel of a log topic, opened."""
-        stream = self._stream(self.queues / file_name(topic) / f"{file_name(channel)}.again", channel)
+        stream = self._stream(self.queues / file_name(topic) / f"{file_name(channel)}.again", channel, stamped=True)
         stream.open(ordinal)
-        stream.stamped = True
         return stream
 
     def above(self, folder: Path) -> set[Path]:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_DISK
+from penstock.broker.nsq.sources import cursors, lanes
 from penstock.broker.nsq.topics import Keeper, Topic
 from penstock.broker.topics import LogTopic
 from penstock.delivery.channel import Channel
@@ -33,7 +34,7 @@ class LogChannels(Topic):
         self._turn = 0
         self.again: dict[bytes, ReadyQueue] = {}  # a channel's deferred messages when they come again
         for queue in stored.queues:
-            queue.watched = True
+            queue.watch()
 
     def ready(self, size: int, count: int) -> int:
         self._batch = []
@@ -63,17 +64,16 @@ class LogChannels(Topic):
         self.message_count = self.stored.message_count
         self.message_bytes = self.stored.put_bytes
         for channel in self.channels.values():
-            lanes = channel.source.lanes[: len(self.stored.queues)]
-            channel.message_count = max(0, sum([lane.stream.end() for lane in lanes]) - channel.origin)
+            channel.count_up_to(sum([lane.stream.end() for lane in lanes(channel)[: len(self.stored.queues)]]))
 
     def rewatch(self) -> bool:
         """Hear of the next message, too; whether there are some that may not be read yet."""
         lagging = False
         for queue in self.stored.queues:
-            queue.watched = True
+            queue.watch()
         for channel in self.channels.values():
-            for lane in channel.source.lanes[: len(self.stored.queues)]:
-                lagging = lagging or lane.stream.end() < lane.stream.queue.max_offset
+            for lane in lanes(channel)[: len(self.stored.queues)]:
+                lagging = lagging or lane.stream.end() < lane.stream.queue.max_offset  # type: ignore[attr-defined]
         return lagging
 
     # -- channels ------------------------------------------------------------------------------------------------
@@ -95,9 +95,9 @@ class LogChannels(Topic):
             source.add(lane)
             if commit is not None:
                 commit(lane)  # the file is newer than the table of offsets
-            queue.watched = True
+            queue.watch()
         channel: Channel = self.keeper.new_channel(name, self.name, source)
-        channel.origin = sum([lane.head for lane in source.lanes])
+        channel.count_from(sum([lane.head for lane in source.lanes]))
         if not ephemeral and self.keeper.folder.has_stream(self.name, name):
             self._add_again(channel)
         return channel
@@ -109,13 +109,13 @@ class LogChannels(Topic):
         stream: ReadyQueue = self.keeper.folder.channel_stream(self.name, channel.name, file.reach())
         self.again[channel.name] = stream
         file.settle(stream.total, stream)
-        channel.source.add(Lane(stream, file, len(channel.source.lanes)))
+        cursors(channel).add(Lane(stream, file, len(lanes(channel))))
         return stream
 
     def is_again(self, channel: Channel, lane: int) -> bool:
         """Whether this lane of the channel is the one of messages that were deferred."""
         stream = self.again.get(channel.name)
-        return stream is not None and channel.source.lanes[lane].stream is stream
+        return stream is not None and lanes(channel)[lane].stream is stream
 
     def streams(self) -> list[ReadyQueue]:
         return list(self.again.values())
@@ -123,7 +123,7 @@ class LogChannels(Topic):
     def trim(self) -> int:
         for name, stream in self.again.items():
             if len(stream.segments) > 1:
-                stream.drop_below(self.channels[name].source.lanes[-1].file.committed)
+                stream.drop_below(lanes(self.channels[name])[-1].file.committed)
         return 0
 
     def _committed_by(self, name: bytes) -> Callable[[Lane], None]:
@@ -143,15 +143,15 @@ class LogChannels(Topic):
         if channel is None:
             return False
         for number, offset in offsets.items():
-            if number < len(channel.source.lanes):
+            if number < len(lanes(channel)):
                 channel.forget_hand(number)
-                channel.source.restart(number, offset)
+                cursors(channel).restart(number, offset)
         self.mark()
         return True
 
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
-        for lane in channel.source.lanes:
+        for lane in lanes(channel):
             lane.file.remove()
         stream = self.again.pop(channel.name, None)
         if stream is not None:

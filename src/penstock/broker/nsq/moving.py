@@ -96,7 +96,7 @@ class Moving:
         """An entry of the schedule was copied: the entry is over once the copy is durable; its segment stays till then."""
         self._arrived.append(_Arrived(id_, topic, stream, ordinal))
         self._ids.add(id_)
-        stream.kept_from = min(stream.kept_from, ordinal)
+        stream.keep_from(min(stream.kept_from, ordinal))
         self._seen = (-1, -1)
 
     def settle(self, flushes: Flushes) -> None:
@@ -125,12 +125,12 @@ class Moving:
                 self._ids.discard(copy.id)
         self._arrived = kept
         for stream in touched:
-            stream.kept_from = min((c.ordinal for c in kept if c.stream is stream), default=KEEP_NOTHING)
+            stream.keep_from(min((c.ordinal for c in kept if c.stream is stream), default=KEEP_NOTHING))
 
     def forget(self, stream: ReadyQueue) -> None:
         """Nobody is owed what this stream holds: its copies need not become durable."""
         for copy in self._arrived:
             if copy.stream is stream:
                 copy.let_go()
-        stream.kept_from = KEEP_NOTHING
+        stream.keep_from(KEEP_NOTHING)
         self._seen = (-1, -1)

@@ -49,11 +49,9 @@ class Opening:
             if isinstance(topic, QueueTopic):
                 topic.restore_channel(name)
             channel = topic.channel(name)
-            channel.paused = part.paused
+            channel.pause(part.paused)
             if isinstance(channel.source, CursorSource):
-                channel.source.remembered = {
-                    (lane, place): count for lane, place, count in part.more.get("attempts", ())
-                }
+                channel.source.remember({(lane, place): count for lane, place, count in part.more.get("attempts", ())})
         topic.loaded(entry.paused)
         if isinstance(topic, QueueTopic):
             if entry.paused:

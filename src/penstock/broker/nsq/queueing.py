@@ -107,8 +107,7 @@ class Queueing:
     def open(self, clean: bool = False, power_cut: bool = False) -> None:
         """Take up the topics and channels of `nsqd.dat`, ours or nsqd's own; `clean`: all files were flushed."""
         registry = self.registry
-        self.folder.pool.after_cut = power_cut
-        self.folder.pool.sweep()
+        self.folder.pool.begin(power_cut)
         Opening(self._core, registry, self.claims).load()
         self.deferral.open()
         if not clean:

@@ -203,7 +203,7 @@ class Registry:
     def forget_deferred(self, topic: Topic, channel: Channel) -> None:
         """The channel was emptied: what was deferred for it so far is not its own any more."""
         self._claims.begin(topic.name, channel.name, self._core.store.end_position)
-        channel.deferred_elsewhere = 0
+        channel.forget_deferred()
         self.changed(topic, True, announce=False)
 
     def write_table(self) -> None:

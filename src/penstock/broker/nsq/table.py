@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection
-from typing import Any
 
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES
@@ -71,7 +70,7 @@ class Table:
 
     def entry(self, topic: Topic) -> TopicEntry:
         """What the table says of a topic."""
-        more: dict[str, Any] = {"level": LEVEL_NAMES[topic.level]}
+        more: dict[str, object] = {"level": LEVEL_NAMES[topic.level]}
         if topic.kind == "log":
             more["kind"] = "log"
         if isinstance(topic, QueueTopic):
@@ -83,7 +82,7 @@ class Table:
         channels = []
         for channel in topic.channels.values():
             if not channel.ephemeral:
-                about: dict[str, Any] = {"since": self._claims.since(topic.name, channel.name)}
+                about: dict[str, object] = {"since": self._claims.since(topic.name, channel.name)}
                 if self._closing and isinstance(channel.source, CursorSource):
                     about["attempts"] = [[lane, at, count] for lane, at, _, count in channel.in_hand() if count]
                 channels.append(ChannelEntry(channel.name.decode(), bool(channel.paused), about))

@@ -9,19 +9,21 @@ message, `placed` (readers may see them). Between the first and the last nothing
 from __future__ import annotations
 
 import logging
-from typing import Any, Protocol
+from typing import Protocol
 
 import cython
 
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.names import EPHEMERAL, bad_channel, shown, too_many_channels, valid_nsq_name
+from penstock.broker.nsq.sources import finish_ahead, lanes, memory
 from penstock.delivery.channel import Channel
 from penstock.delivery.passing import PassingSource
 from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import mark_of
 from penstock.errors import StoreError
+from penstock.octets import Readable
 from penstock.wire.nsq import message_data
 
 if cython.compiled:
@@ -106,10 +108,10 @@ class Topic:
         """Room for `count` messages whose bodies have `size` bytes together: 0, FULL (1) or BROKEN (2)."""
         raise NotImplementedError
 
-    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+    def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
         """One message; `more` says that messages of the same batch follow. Returns 0."""
         if cython.compiled:
-            data: bytes = body[at : at + length]
+            data: bytes = body[at : at + length]  # type: ignore[assignment]
         else:
             data = bytes(body[at : at + length])
         self.put_bytes(now_ns, data, bool(more))
@@ -204,7 +206,7 @@ class Topic:
         channel = self.channels.pop(name, None)
         if channel is None:
             return False
-        channel.removed = True
+        channel.end()
         log.info("channel deleted topic=%s name=%s", shown(self.name), shown(name))
         self.keeper.forgotten(self, channel)
         self._drop_channel(channel)
@@ -249,7 +251,7 @@ class Topic:
     def pause_channel(self, channel: Channel, paused: bool) -> None:
         """Stop or resume a channel's deliveries."""
         if channel.paused != paused:
-            channel.paused = paused
+            channel.pause(paused)
             self.mark()
             self.keeper.changed(self, not channel.ephemeral, announce=False)
 
@@ -277,7 +279,7 @@ class QueueTopic(Topic):
     def ready(self, size: int, count: int) -> int:
         return self.stream.ready(size + _RECORD_BYTES * count, count)
 
-    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+    def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
         self.stream.append(now_ns, 0, 0, body, at, length, more)
         self.message_count += 1
         self.message_bytes += length
@@ -291,12 +293,11 @@ class QueueTopic(Topic):
 
     def _show(self) -> None:
         if self.level == 0 and not self.paused:  # os
-            self.stream.visible = self.stream.total
+            self.stream.show_all()
 
     def new_id(self, now_ns: int) -> int:
         """A message id that this topic never had: the time, or the next one."""
-        self.stream.last_id = max(now_ns, self.stream.last_id + 1)
-        return self.stream.last_id
+        return int(self.stream.next_id(now_ns))
 
     def flushed(self, total: int) -> None:
         """Everything below is durable: readers of a `disk` topic may see it."""
@@ -305,7 +306,7 @@ class QueueTopic(Topic):
 
     def _show_durable(self) -> None:
         if self.level == LEVEL_DISK and not self.paused and self.durable > self.stream.visible:
-            self.stream.visible = self.durable
+            self.stream.show_to(self.durable)
             self.mark()
 
     def depth(self) -> int:
@@ -327,7 +328,7 @@ class QueueTopic(Topic):
 
     def show_up_to(self, visible: int) -> None:
         """A paused topic shows its channels what came before the pause."""
-        self.stream.visible = min(self.stream.total, visible)
+        self.stream.show_to(visible)
 
     def load_channel(self, name: bytes, begin: int) -> Channel:
         """A channel that goes on where its file says, or begins at `begin`."""
@@ -340,14 +341,13 @@ class QueueTopic(Topic):
         source = CursorSource(self.keeper.window(self))
         source.add(Lane(self.stream, file, 0))
         channel: Channel = self.keeper.new_channel(name, self.name, source)
-        channel.origin = source.lanes[0].head
+        channel.count_from(source.lanes[0].head)
         return channel
 
     def _passing_channel(self, name: bytes, begin: int) -> Channel:
-        source = PassingSource(self.stream, self.keeper.mem_queue_size)
-        source.head = begin
+        source = PassingSource(self.stream, self.keeper.mem_queue_size, begin)
         channel: Channel = self.keeper.new_channel(name, self.name, source)
-        channel.origin = begin
+        channel.count_from(begin)
         self.passing.append(source)
         return channel
 
@@ -355,22 +355,22 @@ class QueueTopic(Topic):
         """Whether a channel has finished the record at this place."""
         if self.channels[name].ephemeral:
             return True
-        file = self.channels[name].source.lanes[0].file
+        file = lanes(self.channels[name])[0].file
         return place < file.committed or bool(file.finished(place))
 
     def refresh(self) -> None:
         for channel in self.channels.values():
-            channel.message_count = max(0, self.stream.visible - channel.origin)
+            channel.count_up_to(self.stream.visible)
 
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
         if channel.ephemeral:
-            self.passing.remove(channel.source)
-        for lane in channel.source.lanes:
+            self.passing.remove(channel.source)  # type: ignore[arg-type]
+        for lane in lanes(channel):
             lane.file.remove()
         if not self.channels:
             self.floor = self.stream.total
-            self.stream.visible = self.stream.total
+            self.stream.show_all()
         self.trim()
 
     def streams(self) -> list[ReadyQueue]:
@@ -378,7 +378,7 @@ class QueueTopic(Topic):
 
     def cursors(self) -> list[CursorFile]:
         """The cursor files of the channels."""
-        return [lane.file for channel in self.channels.values() for lane in channel.source.lanes]
+        return [lane.file for channel in self.channels.values() for lane in lanes(channel)]
 
     def trim(self) -> int:
         """Let go of segments that every channel has finished."""
@@ -413,8 +413,8 @@ class QueueTopic(Topic):
         elif self.paused and stream.total > stream.visible:
             for channel in self.channels.values():
                 for ordinal in range(stream.visible, stream.total):
-                    channel.source.finish_ahead(0, ordinal)
-            stream.visible = stream.total
+                    finish_ahead(channel, 0, ordinal)
+            stream.show_all()
         self.keeper.changed(self, True, announce=False)
 
     def redeliver(
@@ -428,12 +428,12 @@ class QueueTopic(Topic):
         if owed is not None:
             for name, channel in self.channels.items():  # before it is there: a kill between would show it to them
                 if name not in owed:
-                    channel.source.finish_ahead(0, place)
+                    finish_ahead(channel, 0, place)
         stream.append_bytes(message_id, attempts, body, False, mark_of(schedule_id) if schedule_id else 0)
         if schedule_id:
             self.keeper.copied(schedule_id, self, stream, place)
         for channel in self.channels.values():
-            channel.origin += 1  # it was counted when it was published
+            channel.count_from(channel.origin + 1)  # it was counted when it was published
         self._show()
         if self.level == LEVEL_DISK:
             self.keeper.want_flush(self)
@@ -462,9 +462,9 @@ class MemoryTopic(Topic):
         self._batch = []
         return 0
 
-    def put(self, now_ns: int, body: Any, at: int, length: int, more: int) -> int:
+    def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
         if cython.compiled:
-            data: bytes = body[at : at + length]
+            data: bytes = body[at : at + length]  # type: ignore[assignment]
         else:
             data = bytes(body[at : at + length])
         self._batch.append(message_data(now_ns, 0, self.new_id(now_ns), data))
@@ -484,8 +484,8 @@ class MemoryTopic(Topic):
             self.source.put(batch)
         else:
             for channel in self.channels.values():
-                channel.source.put(batch)
-                channel.message_count += len(batch)
+                channel.source.put(batch)  # type: ignore[attr-defined]
+                channel.count(len(batch))
         self.mark()
         return 0
 
@@ -501,8 +501,8 @@ class MemoryTopic(Topic):
 
     def _hold(self, data: bytes, delay_ms: int) -> None:
         for channel in self.channels.values():
-            channel.message_count += 1
-            channel.hold(channel.source.hold(data), int(data[_ID], _HEX), self.keeper.mono_ms + delay_ms)
+            channel.count(1)
+            channel.hold(memory(channel).hold(data), int(data[_ID], _HEX), self.keeper.mono_ms + delay_ms)
 
     def redeliver(
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
@@ -510,7 +510,7 @@ class MemoryTopic(Topic):
         """Deferred when the topic of this name had another level."""
         try:
             for name in self.channels if owed is None else owed:
-                self.channels[name].source.put([message_data(stamp_ns, attempts, message_id, body)])
+                memory(self.channels[name]).put([message_data(stamp_ns, attempts, message_id, body)])
         except StoreError:
             return 1
         self.mark()
@@ -551,8 +551,8 @@ class MemoryTopic(Topic):
             place = self.source.place
             data = self.source.held[place]
             for channel in self.channels.values():
-                channel.source.put([data])
-                channel.message_count += 1
+                memory(channel).put([data])
+                channel.count(1)
             self.source.done(0, place)
         for data, delay_ms in self.pending:
             self._hold(data, delay_ms)
@@ -560,9 +560,10 @@ class MemoryTopic(Topic):
 
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
-        channel.source.empty()
-        if channel.source.backend is not None:
-            channel.source.backend.delete()
+        source = memory(channel)
+        source.empty()
+        if source.backend is not None:
+            source.backend.delete()
 
     def empty(self) -> None:
         self.source.empty()

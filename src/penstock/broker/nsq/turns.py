@@ -27,8 +27,7 @@ class Turns:
 
     def mark_channel(self, channel: Channel) -> None:
         """Look at a channel when the turn ends."""
-        if not channel.marked:
-            channel.marked = True
+        if channel.mark():
             self._channels.append(channel)
 
     def take_topics(self) -> list[Topic]:
@@ -52,7 +51,7 @@ class Turns:
         """The channel's next moment may be earlier than known."""
         due_ms = channel.due_ms()
         if due_ms and (not channel.timer_ms or due_ms < channel.timer_ms):
-            channel.timer_ms = due_ms
+            channel.set_timer(due_ms)
             self.forget(channel)
             self._number += 1
             self._timed[self._number] = channel
@@ -72,7 +71,7 @@ class Turns:
             if channel is None:
                 continue
             self._timer_of.pop(channel, None)
-            channel.timer_ms = 0
+            channel.set_timer(0)
             if channel.tick(mono_ms):
                 self.mark_channel(channel)
             self.time(channel)

@@ -9,7 +9,7 @@ from typing import cast
 
 from penstock.client.routes import split_address
 from penstock.errors import ConnectionLost, NotConnected, TimedOut, WireError
-from penstock.wire.remoting import FLAG_ONEWAY, CommandParser, RemotingCommand, encode
+from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 from penstock.words import FRAME_BYTES_MAX
 
 OnRequest = Callable[["Connection", RemotingCommand], None]
@@ -67,13 +67,13 @@ class Connection(asyncio.Protocol):
 
     def send_oneway(self, command: RemotingCommand) -> None:
         """Write a request that is not answered."""
-        command.opaque = next(self._opaques) & 0x7FFFFFFF
-        command.flag |= FLAG_ONEWAY
+        command.number(next(self._opaques))
+        command.ask_nothing()
         self.send(command)
 
     def request(self, command: RemotingCommand) -> asyncio.Future[RemotingCommand]:
         """Write a request; the future gets its answer or ConnectionLost."""
-        command.opaque = opaque = next(self._opaques) & 0x7FFFFFFF
+        opaque = command.number(next(self._opaques))
         self.send(command)
         future = self._waiting[opaque] = self._loop.create_future()
         return future

@@ -55,7 +55,7 @@ def _auth(session: NsqSession, words: list[bytes], body: bytes) -> None:
         raise Failed(b"E_INVALID AUTH already set")
     if not shared.strict or shared.ask_authority is None:
         raise Failed(b"E_AUTH_DISABLED AUTH disabled")
-    session.buffered = session.stalled = True
+    session.stall()
 
     def answered(rights: Rights | None) -> None:
         if rights is None:
@@ -63,7 +63,7 @@ def _auth(session: NsqSession, words: list[bytes], body: bytes) -> None:
         elif not rights.rules:
             session.fail(b"E_UNAUTHORIZED AUTH no authorizations found")
         else:
-            session.rights = rights
+            session.grant(rights)
             reply = {
                 "identity": rights.identity,
                 "identity_url": rights.identity_url,
@@ -109,8 +109,7 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
 
 def _cls(session: NsqSession, words: list[bytes], body: bytes) -> None:
     _state(session, b"CLS", (SUBSCRIBED,))
-    session.ready_count = 0
-    session.state = CLOSING
+    session.take_no_more()
     session.respond(CLOSE_WAIT_FRAME)
 
 

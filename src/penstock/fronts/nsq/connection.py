@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import cython
 
@@ -63,7 +62,7 @@ class NsqConnection(Consumer):
         self.msg_size_max = config.max_msg_size
         self.body_size_max = config.max_body_size
         self.tls_needed = config.tls_required in ("true", "tcp-https")
-        self.base: Any = address(MAGIC)  # of the bytes that are being read
+        self.base = address(MAGIC)  # of the bytes that are being read
         self._wire: list[bytes] = []
         self._hold_number = 0  # the flush that the last answers wait for
         self._held: list[tuple[int, bytes]] = []
@@ -117,6 +116,18 @@ class NsqConnection(Consumer):
         """A command that cannot come now."""
         why = b" (TLS required)" if self.tls_needed else b""
         self.fail(b"E_INVALID cannot %s in current state%s" % (verb, why))
+
+    def be_safe(self) -> None:
+        """There is TLS now."""
+        self.tls_needed = False
+
+    def end(self) -> None:
+        """The peer has ended it: write what there is, then close."""
+        self.closing = True
+
+    def grant(self, rights: Rights) -> None:
+        """What AUTH grants it from now on."""
+        self.rights = rights
 
     def check_right(self, permission: bytes, topic: bytes, channel: bytes, verb: bytes) -> None:
         """Failed where AUTH did not grant this."""

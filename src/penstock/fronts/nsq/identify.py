@@ -139,12 +139,10 @@ def identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
     config = shared.config
     asked = parse(body)
     settings = _settings(asked, config, session.heartbeat_ms)
-    session.about = {
-        name: asked[name] or (session.about[name] if name != "user_agent" else "") for name in session.about
-    }
-    session.heartbeat_ms = settings.heartbeat_ms
-    session.sample_rate, session.msg_timeout_ms = settings.sample_rate, settings.msg_timeout_ms
-    session.beat_ms = shared.mono_ms
+    session.introduce(
+        {name: asked[name] or (session.about[name] if name != "user_agent" else "") for name in session.about}
+    )
+    session.agree(settings.heartbeat_ms, settings.sample_rate, settings.msg_timeout_ms)
     if settings.heartbeat_ms:
         shared.look_at(session, shared.mono_ms + settings.heartbeat_ms)
     if not asked["feature_negotiation"]:
@@ -155,8 +153,9 @@ def identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
     if not (upgrade.tls or upgrade.deflate or upgrade.snappy):
         return
     session.seal()
-    session.buffered = True
+    session.buffer()
     if upgrade.tls:
+        assert shared.tls_context is not None
         session.layers.append(Tls(session, shared.tls_context, partial(_shaken, session, upgrade)))
     else:
         _compress(session, upgrade)
@@ -164,7 +163,7 @@ def identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
 
 def _shaken(session: NsqSession, upgrade: Upgrade) -> None:
     """TLS has begun: what is compressed goes inside."""
-    session.tls_needed = False
+    session.be_safe()
     session.respond(OK_FRAME)
     session.seal()
     _compress(session, upgrade)

@@ -21,8 +21,10 @@ _CHUNK_MAX = 65536 + 4 + 16 + 65536 // 6
 class Layered(Protocol):
     """A connection, as its layers see it."""
 
-    closing: bool
     layers: list[Layer]
+
+    def end(self) -> None:
+        """The peer has ended it."""
 
     def raw(self, data: bytes) -> None:
         """Bytes of a layer itself."""
@@ -89,7 +91,7 @@ class Tls(Layer):
             while True:
                 piece = self._tls.read(PIECE)
                 if not piece:
-                    self.session.closing = True
+                    self.session.end()
                     break
                 yield piece
         except ssl.SSLWantReadError:

@@ -123,7 +123,7 @@ class Publisher:
             return -1
         if self.shared.strict and not self._may(asker, b"PUB"):
             return body
-        topic: Topic = self.topic
+        topic: Topic = self.topic  # type: ignore[assignment]
         answer = topic.ready(size, 1)
         if answer != 0 or not self.shared.healthy:
             self._not_stored(asker, answer, b"E_PUB_FAILED PUB failed ")
@@ -198,7 +198,7 @@ class Publisher:
     def _store(self, asker: NsqConnection, at: int, end: int, count: int) -> int:
         """Store the messages that begin at `at`, all or none; where they end."""
         base = asker.base
-        topic: Topic = self.topic
+        topic: Topic = self.topic  # type: ignore[assignment]
         answer = topic.ready(end - at - words.SIZE_BYTES * count, count)
         if answer != 0 or not self.shared.healthy:
             self._not_stored(asker, answer, b"E_MPUB_FAILED MPUB failed ")

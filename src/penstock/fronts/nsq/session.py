@@ -107,6 +107,33 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
             if self.closing or self.stalled:
                 return
 
+    def buffer(self) -> None:
+        """Layers come between the socket and the commands: what is read goes through `_inner`."""
+        self.buffered = True
+
+    def stall(self) -> None:
+        """An answer from outside is waited for: commands are kept until `resume`."""
+        self.buffered = self.stalled = True
+
+    def introduce(self, about: dict[str, str]) -> None:
+        """What the client says of itself."""
+        self.about = about
+
+    def agree(self, heartbeat_ms: int, sample_rate: int, msg_timeout_ms: int) -> None:
+        """What IDENTIFY has settled."""
+        self.heartbeat_ms = heartbeat_ms
+        self.sample_rate, self.msg_timeout_ms = sample_rate, msg_timeout_ms
+        self.beat_ms = self.shared.mono_ms
+
+    def take_no_more(self) -> None:
+        """CLS: what is in flight may be finished, nothing more is given."""
+        self.ready_count = 0
+        self.state = words.CLOSING
+
+    def number_beat(self, number: int) -> None:
+        """Where it stands among those that are due for a heartbeat."""
+        self.due_number = number
+
     def resume(self) -> None:
         """The answer from outside is there: go on with what was kept."""
         self.stalled = False
@@ -237,6 +264,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
             self.fail(b"E_INVALID invalid message ID")
             return 0
         channel = self.channel
+        assert channel is not None
         shared = self.shared
         answer = channel.finish(self, hex16(self.base, at), shared.now_ns, shared.mono_ms)
         if answer != words.DONE:
@@ -271,8 +299,10 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
                 self.fail(b"E_INVALID RDY count %d out of range 0-%d" % (count, limit))
                 return 0
         self.ready_count = count  # the most messages this client holds at once
-        if not self.channel.marked:
-            self.keeper.mark_channel(self.channel)
+        channel = self.channel
+        assert channel is not None
+        if not channel.marked:
+            self.keeper.mark_channel(channel)
         return 0
 
     def subscribe(self, channel: Channel) -> None:

@@ -11,6 +11,7 @@ import cython
 
 from penstock.broker.broker import Broker
 from penstock.broker.nsq.queueing import Queueing
+from penstock.fronts.nsq.layers import Layer
 from penstock.wire.nsq import OK_FRAME
 
 if cython.compiled:
@@ -35,16 +36,30 @@ class Rights(Protocol):
     def grants(self, permission: bytes, topic: bytes, channel: bytes, mono_ms: int) -> bool: ...
 
 
+class Asking(Protocol):
+    """A connection whose rights are asked for, and again when they have grown old."""
+
+    remote: str
+    closing: bool
+    layers: list[Layer]
+
+    def grant(self, rights: Rights) -> None:
+        """It has these from now on."""
+
+
 class Beating(Protocol):
     """A connection, as the heartbeats see it."""
 
     due_number: int
 
+    def number_beat(self, number: int) -> None:
+        """Where it stands among those that are due."""
+
     def beat(self, mono_ms: int) -> int:
         """Do what is due; when to look again (0: never)."""
 
 
-Ask = Callable[[object, bytes, Callable[["Rights | None"], None]], None]
+Ask = Callable[[Asking, bytes, Callable[["Rights | None"], None]], None]
 
 
 class Shared:
@@ -80,7 +95,7 @@ class Shared:
         """Look whether this session is due for a heartbeat then."""
         self._number += 1
         self._due.pop(session.due_number, None)
-        session.due_number = self._number
+        session.number_beat(self._number)
         self._due[self._number] = session
         heapq.heappush(self._beats, (due_ms, self._number))
 

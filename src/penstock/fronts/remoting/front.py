@@ -18,6 +18,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.topics import LogTopic
 from penstock.delivery.waiters import Outcome, Waiter
 from penstock.errors import PenstockError, Refused, StoreError, WireError
+from penstock.fronts.remoting.pulling import Hold
 from penstock.fronts.remoting.session import FAILED
 from penstock.fronts.requests import Requests
 from penstock.log.consumequeue import ConsumeQueue
@@ -59,7 +60,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     """A producer or consumer at the broker."""
 
     def __init__(self, front: BrokerFront, remote: str, wake: Callable[[], None], born: bytes) -> None:
-        RemotingSession.__init__(self, front, remote, wake)
+        RemotingSession.__init__(self, front, remote, wake)  # type: ignore[arg-type]
         self.sender = Sender(front.shared, born)
         self.puller = Puller(front.shared, front.park)
         self.behind = False
@@ -118,9 +119,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         if request.code in _HOT and not request.response:
             # An unusual header of a hot request: written again in the plain form, then it is like any other.
             answer_in = request.serialize
-            request.serialize = words.BINARY
-            names = _LETTERS if request.code in _LETTERED else _LONG_NAMES
-            request.ext = {name: request.ext[name] for name in names if name in request.ext}
+            request.rewrite(words.BINARY, _LETTERS if request.code in _LETTERED else _LONG_NAMES)
             frame = remoting.encode(request)
             outer = self.base
             self.base = address(frame)
@@ -142,7 +141,9 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
 
     def seal(self) -> bytes:
         """The answers of this turn that wait for a flush."""
-        return self.sender.held.take()
+        answers = self.sender.held.take()
+        self.waits += 1 if answers else 0
+        return answers
 
     def settled(self, answers: bytes, outcome: Outcome) -> None:
         """What these answers waited for has come, or never will."""
@@ -152,8 +153,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         else:
             code, remark = _UNSTORED[outcome]
             for answer in remoting.CommandParser().feed(answers):
-                answer.code = code
-                answer.remark = remark
+                answer.become(code, remark)
                 self.out.put(remoting.encode(answer))
         self.wake()
 
@@ -163,6 +163,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
 
     def resume(self, waiter: Waiter, expired: bool) -> None:
         """News for a held pull, or its time is over: answer it, or hold it on."""
+        assert isinstance(waiter, Hold)
         if not self.closed and self.puller.resume(self, waiter, expired, self.behind):
             self.wake()
 
@@ -201,20 +202,20 @@ class BrokerFront:
             if broker.groups.find(group.name, broker.now_ms).notify_changes:
                 self.requests.consuming.tell(group)
 
-    def park(self, waiter: Waiter) -> bool:
+    def park(self, hold: Hold) -> bool:
         """Hold a pull until news or its deadline; False when too many are held."""
-        if not self.broker.holds.park(waiter):
+        if not self.broker.holds.park(hold):
             return False
-        if waiter.what.durable:
-            self._durable_keys.add(waiter.what.queue)
-        waiter.what.queue.watched = True
+        if hold.durable:
+            self._durable_keys.add(hold.queue)
+        hold.queue.watch()
         return True
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:
         """The first thing in each turn."""
-        self.shared.blocked = self.broker.store.blocked(self.broker.mono_ms)
+        self.shared.block(self.broker.store.blocked(self.broker.mono_ms))
 
     def end_turn(self, news: list[ConsumeQueue]) -> None:
         """Let this turn's answers wait where they must; resume the pulls whose queue has news, and those that are due."""
@@ -235,17 +236,16 @@ class BrokerFront:
     def _seal(self) -> None:
         """The answers this turn held wait for the flush of all that is in the log now."""
         broker = self.broker
-        holding, self.shared.holding = self.shared.holding, []
+        holding = self.shared.take_holding()
         for session in holding:
             answers = session.seal()
             if answers:
-                session.waits += 1
                 told = partial(session.settled, answers)
                 broker.stored.wait(broker.store.end_position, session, told, broker.mono_ms + FLUSH_MS_MAX)
         broker.store.want_flush()
 
     def _wake(self, queue: ConsumeQueue) -> None:
-        queue.watched = False
+        queue.unwatch()
         for waiter in self.broker.holds.wake(queue):
             waiter.owner.resume(waiter, False)
 

@@ -39,4 +39,4 @@ cdef class Puller:
     @cython.locals(result=ReadResult)
     cdef _not_found(self, RemotingSession asker, int outcome, long long offset)
     @cython.locals(outcome=cython.int, nothing=cython.bint)
-    cpdef bint resume(self, RemotingSession asker, object waiter, bint expired, bint behind) except -1
+    cpdef bint resume(self, RemotingSession asker, object hold, bint expired, bint behind) except -1

@@ -57,14 +57,16 @@ _CODES = {
 }
 
 
-class Hold:
+class Hold(Waiter):
     """A pull that waits: all that is needed to run it again."""
 
     def __init__(
-        self, opaque: int, kind: int, topic: LogTopic, queue: ConsumeQueue, offset: int, limits: tuple[int, int], durable: bool
+        self, asker: RemotingSession, deadline_ms: int, topic: LogTopic, queue: ConsumeQueue, offset: int,
+        limits: tuple[int, int], durable: bool
     ) -> None:  # fmt: skip
-        self.opaque = opaque
-        self.kind = kind
+        super().__init__(queue, asker, deadline_ms)
+        self.opaque = asker.opaque_now
+        self.kind = asker.serialize
         self.topic = topic
         self.queue = queue
         self.offset = offset
@@ -77,21 +79,21 @@ class Hold:
 class Puller:
     """The pulls of one session. What the last one named is kept: the next is nearly always the same."""
 
-    def __init__(self, shared: Shared, park: Callable[[Waiter], bool]) -> None:
+    def __init__(self, shared: Shared, park: Callable[[Hold], bool]) -> None:
         self.shared = shared
         self.broker = shared.broker
         self.store = shared.store
         self.answers = shared.answers
         self.result = shared.result
         self.park = park
-        self.topic = None
+        self.topic: LogTopic | None = None
         self.group = b""
         self.expression = b""
         self.flags = 0
         self.version = -1
-        self.online = None
+        self.online: ConsumerGroup | None = None
         self.revision = -1
-        self.config = None
+        self.config: Group | None = None
         self.codes: TagCodes | None = None
         self.counts = [0, 0]
         self.names = ("", "")
@@ -145,10 +147,10 @@ class Puller:
         suspend = flags & words.PULL_SUSPEND and self.shared.hold_enabled and suspend_ms > 0
         empty = outcome == status.OFFSET_OVERFLOW_ONE or (outcome == status.NO_MESSAGE_IN_QUEUE and offset == 0)
         if suspend and empty:
-            hold = Hold(asker.opaque_now, asker.serialize, topic, queue, offset, (max_count, max_bytes), durable)
-            hold.codes, hold.counts = self.codes, self.counts
             deadline_ms = self.broker.mono_ms + min(suspend_ms, words.HOLD_MS_MAX)
-            if self.park(Waiter(queue, asker, deadline_ms, hold)):
+            hold = Hold(asker, deadline_ms, topic, queue, offset, (max_count, max_bytes), durable)
+            hold.codes, hold.counts = self.codes, self.counts
+            if self.park(hold):
                 return
         self._not_found(asker, outcome, offset)
 
@@ -173,7 +175,7 @@ class Puller:
         n = scan.length[fields.CONSUMER_GROUP]
         if n != len(self.group) or not same(asker.base, scan.at[fields.CONSUMER_GROUP], self.group, 0, n):
             return False
-        name: bytes = self.topic.name
+        name: bytes = self.topic.name  # type: ignore[union-attr]
         n = scan.length[fields.TOPIC]
         if n != len(name) or not same(asker.base, scan.at[fields.TOPIC], name, 0, n):
             return False
@@ -255,13 +257,11 @@ class Puller:
         }
         asker.out.put(remoting.encode(asker.answer(code, READ_NAMES[outcome], ext)))
 
-    def resume(self, asker: RemotingSession, waiter: Waiter, expired: bool, behind: bool) -> bool:
+    def resume(self, asker: RemotingSession, hold: Hold, expired: bool, behind: bool) -> bool:
         """News for a held pull, or its time is over: answer it (True), or let it wait on. `behind`: the peer does not read
         its answers.
         """
-        hold = waiter.what
-        asker.opaque_now = hold.opaque
-        asker.serialize = hold.kind
+        asker.answer_to(hold.opaque, hold.kind)
         outcome = self._read(hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.durable, hold.codes)
         if behind or asker.out.size > words.TURN_BYTES_MAX:  # it may ask again
             self.result.next_offset = hold.offset
@@ -274,7 +274,7 @@ class Puller:
         if not expired and hold.topic.open and (nothing or outcome == status.NO_MATCHED_MESSAGE):
             if outcome == status.NO_MATCHED_MESSAGE:
                 hold.offset = self.result.next_offset
-            if self.park(waiter):
+            if self.park(hold):
                 return False
         self._not_found(asker, outcome, hold.offset)
         return True

@@ -13,6 +13,7 @@ import cython
 from penstock.broker.sending import APPEND_REFUSALS
 from penstock.broker.topics import check_topic_name
 from penstock.fronts.remoting import storing
+from penstock.octets import Readable
 from penstock.wire import remoting
 from penstock.wire.codes import ResponseCode
 from penstock.wire.header import NAMES
@@ -50,7 +51,7 @@ class Sender:
         self.born_host = born
         self.born = address(born)
         self.born_len = len(born)
-        self.topic = None
+        self.topic: LogTopic | None = None
         self.topic_at = self.born
         self.topic_len = 0
         self.special = False  # a property asks for more than storing
@@ -134,8 +135,7 @@ class Sender:
             code, remark = APPEND_REFUSALS[outcome]
             asker.refuse(code, remark)
             return
-        topic.put_count += 1
-        topic.put_bytes += draft.size
+        topic.count(1, draft.size)
         if not asker.oneway:
             self.answers.sent(
                 self.outbox(asker, topic, wait), asker.serialize, asker.opaque_now, draft.physical, queue_id, draft.queue_offset
@@ -145,7 +145,7 @@ class Sender:
         """Where the answer to a stored message goes: out now, or held until the next flush."""
         if (topic.level == words.LEVEL_DISK and wait) or self.shared.blocked:
             if not self.held.size:
-                self.shared.holding.append(asker)
+                self.shared.holding.append(asker)  # type: ignore[arg-type]
             return self.held
         return asker.out
 
@@ -233,15 +233,15 @@ class Sender:
             text.size += shared.cluster_len
         return wait
 
-    def _is(self, b: bytes, p: int, n: int, at: int, size: int) -> bool:
+    def _is(self, b: Readable, p: int, n: int, at: int, size: int) -> bool:
         """Whether the name of n bytes at p is the searched one."""
         return n == size and same(b, p, self.shared.searched, at, size)
 
-    def _false(self, b: bytes, p: int, stop: int) -> bool:
+    def _false(self, b: Readable, p: int, stop: int) -> bool:
         """Whether a value of five letters begins with F: false."""
         return stop - p == words.FALSE_BYTES and (b[p] | words.LOWER_CASE) == 102
 
-    def _note(self, b: bytes, p: int, eq: int, stop: int) -> None:
+    def _note(self, b: Readable, p: int, eq: int, stop: int) -> None:
         """Remember what a property means; it is about to be copied to the end of `text`."""
         draft = self.draft
         n = eq - p
@@ -269,10 +269,10 @@ class Sender:
         ):
             self.special = True
 
-    def _begins(self, b: bytes, p: int, n: int, at: int, size: int) -> bool:
+    def _begins(self, b: Readable, p: int, n: int, at: int, size: int) -> bool:
         return n >= size and same(b, p, self.shared.searched, at, size)
 
-    def _reserved_within(self, b: bytes, p: int, end: int) -> bool:
+    def _reserved_within(self, b: Readable, p: int, end: int) -> bool:
         """Whether a message of the batch b[p:end] has a property that only the broker may set."""
         while end - p >= layout.BATCH_FIXED_BYTES:
             total = ube32(b, p)
@@ -303,8 +303,7 @@ class Sender:
             code, remark = APPEND_REFUSALS[-count]
             asker.refuse(code, remark)
             return
-        topic.put_count += count
-        topic.put_bytes += draft.size
+        topic.count(count, draft.size)
         if asker.oneway:
             return
         out = self.outbox(asker, topic, wait)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 import cython
 
+from penstock.delivery.waiters import Waiter
 from penstock.errors import Refused, StoreError
 from penstock.wire import remoting
 from penstock.wire.codes import LanguageCode, ResponseCode
@@ -91,6 +92,10 @@ class RemotingSession:
         """One whole frame: header of `size` bytes, body up to `end`."""
         self.cold(kind, self.cut(header, size), self.cut(header + size, end - header - size))
 
+    def resume(self, waiter: Waiter, expired: bool) -> None:
+        """News for what the session has parked, or its time is over."""
+        raise NotImplementedError
+
     def cut(self, at: int, n: int) -> bytes:
         """These bytes as an object."""
         return bytes(self.base[at : at + n])
@@ -140,13 +145,18 @@ class RemotingSession:
         if not self.oneway:
             self.out.put(remoting.encode(self.answer(code, remark)))
 
+    def answer_to(self, opaque: int, serialize: int) -> None:
+        """What is answered now belongs to this request."""
+        self.opaque_now = opaque
+        self.serialize = serialize
+
     def push(self, command: remoting.RemotingCommand) -> None:
         """Send a one-way request, or an answer that took its time."""
         if self.closed:
             return
         if not command.response and not command.opaque:
             self._opaque += 1
-            command.opaque = self._opaque
+            command.number(self._opaque)
         self.out.put(remoting.encode(command))
         self.wake()
 
@@ -158,8 +168,7 @@ class RemotingSession:
     ) -> None:
         """Ask the peer; `done` gets its answer, or None after the deadline or the end of the connection."""
         self._opaque += 1
-        command.opaque = self._opaque
-        self._pending[command.opaque] = (done, deadline_ms)
+        self._pending[command.number(self._opaque)] = (done, deadline_ms)
         self.push(command)
 
     def tick(self, mono_ms: int) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import cython
 
 from penstock.broker.broker import Broker
+from penstock.delivery.waiters import Outcome
 from penstock.wire import names
 from penstock.wire.answers import Answers
 from penstock.wire.outbox import Outbox
@@ -22,6 +23,17 @@ else:
 
 if TYPE_CHECKING:
     from penstock.log.store import LogStore
+
+
+class Held(Protocol):
+    """A session with answers that wait for a flush."""
+
+    def seal(self) -> bytes:
+        """The answers of this turn that wait."""
+        raise NotImplementedError
+
+    def settled(self, answers: bytes, outcome: Outcome) -> None:
+        """What they waited for has come, or never will."""
 
 
 class Shared:
@@ -43,4 +55,13 @@ class Shared:
         self._searched = names.SEARCHED
         self.searched = address(self._searched)
         self.blocked = False  # level `os`: unflushed bytes are older than the promised second
-        self.holding: list[object] = []  # sessions with answers that wait for a flush that is not asked for yet
+        self.holding: list[Held] = []  # sessions with answers that wait for a flush that is not asked for yet
+
+    def block(self, blocked: bool) -> None:
+        """Level `os`: whether unflushed bytes are older than the promised second."""
+        self.blocked = blocked
+
+    def take_holding(self) -> list[Held]:
+        """The sessions with answers that wait for a flush that is not asked for yet."""
+        holding, self.holding = self.holding, []
+        return holding

@@ -72,7 +72,7 @@ def put_sequenced(
     producer, number, count = parse_sequence(draft.sequence())
     stored = sequences.find(producer, number)
     if stored is not None and stored.there >= stored.messages:
-        sequences.repeats += 1
+        sequences.count_repeat()
         return stored
     properties = record.parse_properties(text.decode("utf-8", "replace"))
     if topic.is_retry or draft.sys_flag & SYS_ROLLBACK or names.HALF in properties or count != 1:
@@ -97,7 +97,7 @@ def put_sequenced_batch(
     producer, number, count = parse_sequence(value)
     stored = sequences.find(producer, number)
     if stored is not None and stored.there >= stored.messages:
-        sequences.repeats += 1
+        sequences.count_repeat()
         return stored
     if topic.is_retry or special:
         raise Refused("batch messages can be neither delayed nor retried", remoting=ResponseCode.MESSAGE_ILLEGAL)
@@ -126,8 +126,7 @@ def _append_sequenced(
     if done < 0:
         code, remark = APPEND_REFUSALS[-done]
         raise Refused(remark, remoting=code)
-    topic.put_count += done
-    topic.put_bytes += draft.size
+    topic.count(done, draft.size)
     end = store.end_position
     if part is not None:
         return part._replace(end=end, parts=(*part.parts, (draft.physical, done)))

@@ -134,5 +134,7 @@ class Administration(Calls):
         raise Refused("Can not update config from the network: change the configuration file and restart.", remoting=16)
 
     def clean_up(self, session: Peer, request: RemotingCommand) -> Answer:
-        self.broker.store.upkeep.retention.ask()
+        retention = self.broker.store.upkeep.retention
+        assert retention is not None  # there is one as long as the store is open
+        retention.ask()
         return request.reply()

@@ -61,6 +61,7 @@ class Members(Calls):
         fields = read_fields(request.code, request.ext)
         broker, name, group = self.broker, fields["topic"], fields["group"]
         topic, table = self.topic(name), fastjson.Pairs()
+        moved: dict[int, int] = {}
         online = broker.clients.consumers.get(group)
         channels = broker.queueing.log_channels(name.encode(), group.encode())
         if online is None and channels is None:
@@ -74,11 +75,12 @@ class Members(Calls):
                 if fields["timestamp"] == -1
                 else broker.store.offset_by_time(queue, fields["timestamp"])
             )
-            table.append((self.queue_key(name, queue_id), at if fields["isForce"] or at < old else old))
+            moved[queue_id] = at if fields["isForce"] or at < old else old
+            table.append((self.queue_key(name, queue_id), moved[queue_id]))
         ext = {key: request.ext[key] for key in ("topic", "group", "timestamp", "isForce")}
         as_list = [{**key, "offset": at} for key, at in table]
         if channels is not None:
-            channels.reset(group.encode(), {key["queueId"]: at for key, at in table})
+            channels.reset(group.encode(), moved)
         for member in online.members.values() if online is not None else ():
             body = {"offsetTable": as_list if member.language == "CPP" else table}
             member.peer.push(

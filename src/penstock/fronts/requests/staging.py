@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from penstock import msgid
 from penstock.broker.clients import Peer
@@ -121,7 +120,7 @@ def _object(body: bytes) -> JsonObject:
     return value
 
 
-def _tokens(value: Any) -> tuple[str, ...]:
+def _tokens(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(token, str) for token in value):
         raise Refused("tokens are a list of texts")
     return tuple(value)

@@ -4,6 +4,7 @@ Each method copies and byte-swaps one column into buffers of exactly its size, a
 the decoder's table of rows. `words` and `pairs` walk their texts twice: to count, then to copy.
 """
 
+# mypy: disable-error-code="arg-type"
 from __future__ import annotations
 
 import cython

@@ -6,6 +6,7 @@
 and each row's place moves on behind what it wrote. `rows` says which rows, in their order in the output.
 """
 
+# mypy: disable-error-code="arg-type"
 from __future__ import annotations
 
 import cython

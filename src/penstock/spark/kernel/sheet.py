@@ -11,6 +11,7 @@ batch in it (`arenas.h`): fresh memory costs more than filling it.
 A body that must be inflated is not copied as it stands: the sheet stops before it and says so. Only for compiled builds.
 """
 
+# mypy: disable-error-code="arg-type"
 from __future__ import annotations
 
 import cython

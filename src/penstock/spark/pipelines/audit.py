@@ -131,7 +131,7 @@ def _window(
     queues: dict[tuple[str, int], QueueFiles],
     segment: LogSegment,
 ) -> None:
-    part.records += len(w.topic)
+    part.count(records=len(w.topic))
     for at, why in _broken(w, sums, part):
         part.add(_about(w, at, "damage", why, segment.path))
     whose = w.topic * (1 << 32) + (w.queue.astype(np.int64) & 0xFFFFFFFF)
@@ -172,7 +172,7 @@ def _broken(w: LogWindow, sums: Sums | None, part: PieceAudit) -> Iterator[tuple
     for at in np.flatnonzero(~bodies & (lengths > 0)).tolist():
         yield at, "the body has another checksum"
     if sums is None:
-        part.unchecked += len(w.topic)
+        part.count(unchecked=len(w.topic))
         return
     covers_from, covers_to, starts, crcs = sums
     inside = w.begin + w.start
@@ -182,7 +182,7 @@ def _broken(w: LogWindow, sums: Sums | None, part: PieceAudit) -> Iterator[tuple
         zip(w.start.tolist(), w.size.tolist(), inside.tolist(), place.tolist(), strict=True)
     ):
         if not covers_from <= where < covers_to:
-            part.unchecked += 1
+            part.count(unchecked=1)
         elif n >= len(starts) or starts[n] != where:
             if bodies[at]:
                 yield at, "no checksum was stored for a record that begins here"
@@ -230,7 +230,7 @@ def _orphan_keys(folder: Path, part: PieceAudit, piece: Piece, keyed: list[Longs
         except FileNotFoundError:  # dropped since
             continue
         first, entries = index.between(low, high)
-        part.index_entries += len(entries)
+        part.count(index_entries=len(entries))
         physical, hashes = entries["physical"].astype(np.int64), entries["hash"].astype(np.int64)
         asked = _key_of(physical - low, hashes)
         place = np.minimum(np.searchsorted(known, asked), max(len(known) - 1, 0))

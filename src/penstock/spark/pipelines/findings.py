@@ -42,6 +42,30 @@ class AuditResult:
     def ok(self) -> bool:
         return self.more_findings == 0 and all(one.level == "note" for one in self.findings)
 
+    def take(self, part: PieceAudit) -> None:
+        """Add what a task has counted."""
+        self.records += part.records
+        self.unchecked += part.unchecked
+        self.index_entries += part.index_entries
+        self.more_findings += part.more
+        for topic, (count, size) in part.topics.items():
+            held = self.topics.setdefault(topic, [0, 0])
+            held[0] += count
+            held[1] += size
+
+    def keep_segments(self, count: int) -> None:
+        """So many of them were still there at the end."""
+        self.segments = count
+
+    def count_queues(self, queues: int, entries: int) -> None:
+        """So many consume queues were looked at, with so many entries."""
+        self.queues, self.entries = queues, entries
+
+    def tell(self, findings: list[MessageFinding]) -> None:
+        """The findings in their order: those that have room, and how many more there are."""
+        self.findings = findings[:FINDINGS_MAX]
+        self.more_findings += max(len(findings) - FINDINGS_MAX, 0)
+
     def as_dict(self) -> dict[str, object]:
         """For JSON."""
         return {"ok": self.ok, **asdict(self)}
@@ -67,3 +91,9 @@ class PieceAudit:
             self.findings.append(finding)
         else:
             self.more += 1
+
+    def count(self, *, records: int = 0, unchecked: int = 0, index_entries: int = 0) -> None:
+        """So many more were looked at."""
+        self.records += records
+        self.unchecked += unchecked
+        self.index_entries += index_entries

@@ -44,17 +44,10 @@ class Judge:
         if len(self.segments) < result.segments:
             why = f"{result.segments - len(self.segments)} segments were dropped while this ran"
             self.findings.append(MessageFinding("note", "", why, end=self.first))
-            result.segments = len(self.segments)
+            result.keep_segments(len(self.segments))
         for part in self.parts:
-            result.records += part.records
-            result.unchecked += part.unchecked
-            result.index_entries += part.index_entries
-            result.more_findings += part.more
+            result.take(part)
             self.findings += part.findings
-            for topic, (count, size) in part.topics.items():
-                held = result.topics.setdefault(topic, [0, 0])
-                held[0] += count
-                held[1] += size
         for segment in self.segments:
             counts = [part.segments.get(segment.base, [0, 0]) for part in self.parts]
             result.per_segment.append([segment.base, *(sum(c[i] for c in counts) for i in (0, 1))])
@@ -64,8 +57,7 @@ class Judge:
         self._index()
         order = {"damage": 0, "derived": 1, "note": 2}
         self.findings.sort(key=lambda one: (order[one.level], one.position, one.topic, one.queue, one.offset))
-        result.more_findings += max(len(self.findings) - FINDINGS_MAX, 0)
-        result.findings = self.findings[:FINDINGS_MAX]
+        result.tell(self.findings)
 
     def _segments(self) -> None:
         usual = self.usual
@@ -97,15 +89,16 @@ class Judge:
         for part in self.parts:
             for key, found in part.stretches.items():
                 stretches.setdefault(key, []).extend(found)
-        self.result.queues = len(there | stretches.keys())
+        count = 0
         for key in sorted(there | stretches.keys()):
             topic, number = key
             offsets, physical, sizes, fillers = self._entries(base / topic / str(number))
-            self.result.entries += len(offsets)
+            count += len(offsets)
             self._follow(
                 key, stretches.get(key, []), dict(zip(offsets.tolist(), physical.tolist(), strict=True)), fillers
             )
             self._lead(key, stretches.get(key, []), offsets, physical, sizes)
+        self.result.count_queues(len(there | stretches.keys()), count)
 
     def _entries(self, folder: Path) -> tuple[Longs, Longs, Longs, set[int]]:
         """(offsets, physical offsets, sizes) of the entries that should lead to a record, and the offsets given up."""
