@@ -331,7 +331,7 @@ class ReadySegment(SegmentFile):
             more = self._goes_on(n)
             if torn_batch:
                 self._leave_out(n, at, length)
-                torn_batch = more
+                torn_batch = more != 0
             at += length
             n += 1
             if not more:

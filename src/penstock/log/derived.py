@@ -9,10 +9,11 @@ from typing import Any
 
 from penstock.disk import tables
 from penstock.log import checkpoint as marks
-from penstock.log.consumequeue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
+from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.contents import Contents, Recovery
 from penstock.log.state import LogState
 from penstock.log.tail import Tail
+from penstock.wire import layout
 
 
 class Derived:
@@ -80,13 +81,13 @@ class Derived:
         return bad
 
     def _last_holds(self, queue: ConsumeQueue, below: int) -> bool:
-        if queue.max_offset * ENTRY_SIZE <= queue.file.first:
+        if queue.max_offset * layout.ENTRY_BYTES <= queue.file.first:
             return True
         entry = queue.entry(queue.max_offset - 1)
         if entry is None:
             return False
         physical, size, _ = entry
-        if size == FILLER_SIZE or physical < self.store.log.file.first:
+        if size == layout.FILLER_SIZE or physical < self.store.log.file.first:
             return True
         return physical < below and self._matches(queue, physical, size)
 
@@ -154,10 +155,10 @@ class Derived:
 
     def headless(self, queue: ConsumeQueue) -> bool:
         """Whether the first file of the queue may be missing: those that retention takes end below the log."""
-        if queue.file.first == 0 or not queue.max_offset * ENTRY_SIZE > queue.file.first:
+        if queue.file.first == 0 or not queue.max_offset * layout.ENTRY_BYTES > queue.file.first:
             return False
-        entry = queue.entry(queue.file.first // ENTRY_SIZE)
-        return entry is not None and entry[1] != FILLER_SIZE and entry[0] > self.store.log.file.first
+        entry = queue.entry(queue.file.first // layout.ENTRY_BYTES)
+        return entry is not None and entry[1] != layout.FILLER_SIZE and entry[0] > self.store.log.file.first
 
     def _cut_queue(self, queue: ConsumeQueue, start: int) -> None:
         for segment in queue.cut(start):

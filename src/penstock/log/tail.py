@@ -10,8 +10,9 @@ from penstock.disk.segments import Segment
 from penstock.errors import StoreError
 from penstock.log.contents import Contents, Recovery
 from penstock.log.state import LogState
+from penstock.wire import layout
 
-_MAGIC = b"\xda\xa3\x20\xa7"
+_MAGIC = layout.MAGIC_V1.to_bytes(4)
 _CHUNK = 1 << 20
 
 

@@ -23,6 +23,7 @@ from penstock.spark.log.files import Damage, LogSegment, Piece
 from penstock.spark.log.options import LogOptions, parse
 from penstock.spark.read.source import asked_by_pushdown, keep_memory
 from penstock.spark.tools.plainly import all_plainly
+from penstock.wire import layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +127,8 @@ def _held(place: Path, oldest: int, newest: int) -> tuple[int, int, int, int] | 
     for path in sorted(path for path in place.iterdir() if len(path.name) == 20 and path.name.isdigit()):
         entries = np.fromfile(path, ENTRY)
         physical, sizes = entries["physical"].astype(np.int64), entries["size"].astype(np.int64)
-        good = (sizes >= 91) & (sizes != 0x7FFFFFFF) & (physical >= oldest) & (physical + sizes <= newest)
+        good = (sizes >= layout.RECORD_FIXED_BYTES) & (sizes != layout.FILLER_SIZE)
+        good &= (physical >= oldest) & (physical + sizes <= newest)
         at = np.flatnonzero(good)
         if not len(at):
             continue

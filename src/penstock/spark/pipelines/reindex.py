@@ -31,8 +31,10 @@ from penstock.spark.kernel.buffers import Records
 from penstock.spark.log import derive
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
-from penstock.spark.log.indexfile import INDEX_ENTRY, INDEX_HEADER
+from penstock.spark.log.indexfile import INDEX_ENTRY
 from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
+from penstock.wire import layout
+from penstock.wire.record import INDEX_HEAD
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.parallel import Spark
@@ -205,7 +207,7 @@ def write_queue(folder: Path, rows: Records, size: int) -> None:
     offsets = rows["offset"]
     folder.mkdir(parents=True, exist_ok=True)
     filler = np.zeros(1, derive.ENTRY)
-    filler["size"] = derive.FILLER_SIZE
+    filler["size"] = layout.FILLER_SIZE
     end = int(offsets.max()) + 1
     for first in range(begin, end, per_file):
         held = np.repeat(filler, min(end - first, per_file))
@@ -227,7 +229,9 @@ def _write_index(out: Path, parts: list[NpzFile], slots: int, entries: int) -> i
         (out / "index").mkdir(parents=True, exist_ok=True)
         with open(out / "index" / f"{name:017d}", "wb") as file:
             file.write(index_file(some, slots, before))
-            file.truncate(40 + slots * 4 + entries * 20)
+            file.truncate(
+                layout.INDEX_HEAD_BYTES + slots * layout.INDEX_SLOT_BYTES + entries * layout.INDEX_ENTRY_BYTES
+            )
         name, before = name + 1, int(some["stored"][-1])
     return len(keys)
 
@@ -248,10 +252,10 @@ def index_file(keys: Records, slots: int, before: int) -> bytes:
     previous = np.zeros(count, np.int64)
     previous[order[1:][same]] = order[:-1][same] + 1
     entries["hash"][1:], entries["physical"][1:] = keys["hash"], keys["physical"]
-    entries["seconds"][1:], entries["previous"][1:] = np.clip(seconds, 0, 0x7FFFFFFF), previous
+    entries["seconds"][1:], entries["previous"][1:] = np.clip(seconds, 0, layout.INDEX_SECONDS_MAX), previous
     heads = np.zeros(slots, ">i4")
     heads[slot] = np.arange(1, count + 1)  # of several the last one stays
-    header = INDEX_HEADER.pack(
+    header = INDEX_HEAD.pack(
         begin,
         int(stored[-1]),
         int(keys["physical"][0]),
