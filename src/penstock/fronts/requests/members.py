@@ -64,7 +64,10 @@ class Members(Calls):
         online = broker.clients.consumers.get(group)
         channels = broker.queueing.log_channels(name.encode(), group.encode())
         if online is None and channels is None:
-            raise Refused(f"Consumer not online, so can not reset offset, Group: {group} Topic: {name}", remoting=206)
+            raise Refused(
+                f"Consumer not online, so can not reset offset, Group: {group} Topic: {name}",
+                remoting=ResponseCode.CONSUMER_NOT_ONLINE,
+            )
         for queue_id, queue in enumerate(topic.queues):
             old = broker.offsets.get(group, name, queue_id)
             if old is None:
