@@ -111,7 +111,6 @@ FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 PERM_WRITE = 2
 PERM_READ = 4
-SYS_TRANSACTION = 0xC  # the two bits that make a message half, committed or rolled back
 PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2
 PULL_SUBSCRIPTION = 4

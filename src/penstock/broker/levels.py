@@ -7,4 +7,5 @@ from penstock.words import LEVEL_MEMORY as LEVEL_MEMORY
 from penstock.words import LEVEL_OS as LEVEL_OS
 
 LEVEL_NAMES = ("os", "disk", "memory")
+LOG_LEVELS = LEVEL_NAMES[:2]  # a log topic is on the disk in any case
 LEVELS = {name: number for number, name in enumerate(LEVEL_NAMES)}

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.broker import shapes
-from penstock.broker.levels import LEVEL_DISK, LEVEL_OS, LEVELS
+from penstock.broker.levels import LEVEL_DISK, LEVEL_NAMES, LEVEL_OS, LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
 from penstock.errors import Refused
 from penstock.log.consumequeue import ConsumeQueue
@@ -106,7 +106,7 @@ def _details(config: Mapping[str, object]) -> TopicDetails:
 
 def _log_level(name: object, otherwise: int) -> int:
     """The level of that name, if a log topic can have it."""
-    return LEVELS[name] if isinstance(name, str) and name in ("os", "disk") else otherwise
+    return LEVELS[name] if isinstance(name, str) and name in LOG_LEVELS else otherwise
 
 
 class LogTopic:
@@ -264,7 +264,7 @@ class TopicTable:
             self.by_name[name] = topic
             if announce:
                 log.info("topic made name=%s kind=log queues=%d level=%s", name.decode(), topic.queue_count,
-                         "disk" if level == LEVEL_DISK else "os")  # fmt: skip
+                         LEVEL_NAMES[level])  # fmt: skip
         else:
             topic.change(read_queues, write_queues, perm, topic.level if level is None else level)
         topic.detail(more)

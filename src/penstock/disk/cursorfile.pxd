@@ -5,6 +5,7 @@ from penstock.disk.stream cimport Stream
 
 @cython.locals(x=cython.ulonglong)
 cdef long long mix(long long n) noexcept
+cdef long long _check(long long turn, long long committed) noexcept
 
 
 @cython.final

@@ -45,8 +45,7 @@ log = logging.getLogger("penstock.disk")
 PAGE = layout.PAGE_BYTES
 PAGE_BITS = layout.PAGE_BITS
 WINDOW_MAX = (layout.PAGES_MAX - 2) * PAGE_BITS  # a channel runs at most so far past its oldest unfinished record
-_SLOT = Struct(">QQQ")  # turn, committed, check
-_CHECK = 0x436F6D6D69747465
+_SLOT = Struct(">qqq")  # turn, committed, check
 _SOUND_END = 1 << 62  # of a turn, of an ordinal
 # Version 1 had no sums, and `committed` once, behind its head: magic, version, pages.
 _OLD_HEAD = Struct(">IIQ")
@@ -62,6 +61,11 @@ def mix(n: int) -> int:
     x = n + 1
     x = x * layout.MIX_FACTOR & layout.MIX_MASK
     return x ^ (x >> layout.MIX_SHIFT)
+
+
+def _check(turn: int, committed: int) -> int:
+    """What stands behind both, when they are whole."""
+    return turn ^ committed ^ layout.CHECK_CONSTANT
 
 
 class CursorFile:
@@ -130,7 +134,8 @@ class CursorFile:
         for at in (layout.SLOT, layout.SLOT + layout.SLOT_BYTES):
             if len(data) >= at + _SLOT.size:
                 turn, committed, check = _SLOT.unpack_from(data, at)
-                if turn ^ committed ^ _CHECK == check and max(turn, committed) < _SOUND_END:
+                sound = min(turn, committed) >= 0 and max(turn, committed) < _SOUND_END
+                if sound and check == _check(turn, committed):
                     found.append((turn, committed))
         return max(found, default=None)
 
@@ -344,7 +349,7 @@ class CursorFile:
         at = layout.SLOT + (turn & 1) * layout.SLOT_BYTES
         put64(self.base, at, turn)
         put64(self.base, at + layout.COMMITTED, self.committed)
-        put64(self.base, at + layout.CHECK, turn ^ self.committed ^ layout.CHECK_CONSTANT)
+        put64(self.base, at + layout.CHECK, _check(turn, self.committed))
 
     def restart(self, ordinal: int) -> None:
         """Begin anew at an ordinal, forward or back: nothing from there on is finished."""

@@ -42,7 +42,6 @@ NO_SUM = 0xFFFFFFFF  # what stands where a page was overwritten
 SPOILED = 0x5A5A5A5A  # what makes the sum of a record that is left out a wrong one
 
 # Looking at what is found.
-PAGE_BYTES = 4_096
 SUMS_STEP_MAX = 1_048_576
 EMPTY_ENTRIES_MAX = 4_096  # so many empty entries are the end of the sums
 FIRST_RECORDS = 64  # of which one sum must hold, else the first ordinal is wrong

@@ -19,19 +19,20 @@ from penstock.disk.files import Files, take_room
 from penstock.errors import DiskFull, StoreError
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.disk import readylayout as layout
     from cython.cimports.penstock.octets import address, be64, crc32, put32, put64, ube32
 else:
+    from penstock import words
     from penstock.disk import readylayout as layout
     from penstock.octets import address, be64, crc32, put32, put64, ube32
 
 log = logging.getLogger("penstock.disk")
 
 STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
-_MAGIC = b"PRDY"
 NOT_CLEAN = 0xFFFFFFFF  # the count of a segment that is in use
-_HEAD = Struct(">4sIQIIII")  # magic, version, first ordinal, segment size, tag, count, sum
-_OLD_HEAD = Struct(">4sIQQQ")  # of version 1: magic, version, first ordinal, segment size, count
+_HEAD = Struct(">IIQIIII")  # magic, version, first ordinal, segment size, tag, count, sum
+_OLD_HEAD = Struct(">IIQQQ")  # of version 1: magic, version, first ordinal, segment size, count
 _SUMMED = 28  # bytes of a head
 _OLD_VERSION = 1
 _OLD_FIRST_END, _OLD_SIZE_END = 1 << 62, 1 << 31  # what a head of version 1, which has no sum, may say
@@ -137,7 +138,7 @@ class SegmentFile:
                 self.allocated = take_room(self.files, self.fd, self.allocated, least, target)
             need = layout.HEAD_BYTES + (self.count + records) * layout.ENTRY_BYTES
             if need > self.sums_allocated or not self.sums_allocated:
-                step = max(layout.PAGE_BYTES, min(layout.SUMS_STEP_MAX, self.sums_allocated))
+                step = max(words.PAGE_BYTES, min(layout.SUMS_STEP_MAX, self.sums_allocated))
                 target = min(self.sums_size, max(need, self.sums_allocated + step))
                 least = min(target, max(need, self.sums_allocated + 1))
                 self.sums_allocated = take_room(self.files, self.sums_fd, self.sums_allocated, least, target)
@@ -229,9 +230,9 @@ class ReadySegment(SegmentFile):
         # What was written is allocated; what is not reads as zeros and is allocated before it is written.
         limit = max((end for _, end in ranges), default=0)
         tail = self.sums_size - layout.HEAD_BYTES
-        pages_end = tail // layout.PAGE_BYTES * layout.PAGE_BYTES
+        pages_end = tail // words.PAGE_BYTES * words.PAGE_BYTES
         told = [end for begin, end in self.files.data_ranges(self.sums_fd, 0, tail) if begin < pages_end]
-        self.sums_written = max(told, default=min(tail, layout.PAGE_BYTES))
+        self.sums_written = max(told, default=min(tail, words.PAGE_BYTES))
         self.allocated = self.sums_allocated = 0
         if not own:
             return UNCHECKED
@@ -264,11 +265,11 @@ class ReadySegment(SegmentFile):
         for data in copies:
             if len(data) == _HEAD.size:
                 magic, version, first, segment_size, tag, count, crc = _HEAD.unpack(data)
-                if magic == _MAGIC and version == layout.VERSION_NOW and crc32_of(data[:_SUMMED]) == crc:
+                if magic == layout.MAGIC and version == layout.VERSION_NOW and crc32_of(data[:_SUMMED]) == crc:
                     found.append(Head(first, segment_size, tag, count))
         if not found and len(front) == _OLD_HEAD.size:
             magic, version, first, segment_size, count = _OLD_HEAD.unpack(front)
-            old = magic == _MAGIC and version == _OLD_VERSION
+            old = magic == layout.MAGIC and version == _OLD_VERSION
             if old and first < _OLD_FIRST_END and size <= segment_size < _OLD_SIZE_END:
                 return [Head(first, segment_size, self.tag, min(count, NOT_CLEAN))], True
         return found, False

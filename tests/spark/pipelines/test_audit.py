@@ -19,6 +19,7 @@ from spark_records import Record
 from penstock.errors import ConfigError
 from penstock.log.verify import inspect
 from penstock.spark.kernel import batches, numpydecode
+from penstock.spark.kernel.buffers import ENTRY
 from penstock.spark.log import derive
 from penstock.spark.pipelines import audit, parallel, reindex
 
@@ -149,7 +150,7 @@ def test_orphans_in_queues_and_index(good: Path, tmp_path: Path) -> None:
     queues = [path for path in (good / "consumequeue").rglob("*") if path.is_file()]
     for _ in range(FAULTS):
         store, path = copy(good, tmp_path / "s"), dice.choice(queues)
-        entries = np.fromfile(path, derive.ENTRY)
+        entries = np.fromfile(path, ENTRY)
         used = np.flatnonzero((entries["size"] != 0) & (entries["size"] != derive.FILLER_SIZE))
         n = int(dice.choice(used.tolist()))
         flip(store / path.relative_to(good), n * 20 + dice.randrange(20), dice.randrange(8))
@@ -223,7 +224,7 @@ def test_holes_are_fillers_and_the_newest_of_doubles_counts(tmp_path: Path) -> N
     made = [Record(n, b"b") for n in (3, 4, 7, 4)]
     write_log(tmp_path, made)
     reindex.run(None, tmp_path, to=tmp_path / "new")
-    entries = np.fromfile(next((tmp_path / "new" / "consumequeue").rglob("0*0")), derive.ENTRY)
+    entries = np.fromfile(next((tmp_path / "new" / "consumequeue").rglob("0*0")), ENTRY)
     size = len(replace(made[0]).encode())
     assert entries["size"][:9].tolist() == [derive.FILLER_SIZE] * 3 + [size] * 2 + [derive.FILLER_SIZE] * 2 + [size, 0]
     assert int(entries["physical"][4]) == 3 * size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.broker.clients import Peer
+from penstock.broker.levels import LOG_LEVELS
 from penstock.broker.topics import TopicDetails, check_topic_name
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
@@ -42,7 +43,7 @@ class Administration(Calls):
         if not 0 <= fields["perm"] <= 15:
             raise Refused(f"perm {fields['perm']} is none")
         level = request.ext.get("level")  # ours: os or disk
-        if level is not None and level not in ("os", "disk"):
+        if level is not None and level not in LOG_LEVELS:
             raise Refused(f"level {level} is neither os nor disk")
         topics = self.broker.topics
         known = topics.get(name.encode())

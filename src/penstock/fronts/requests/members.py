@@ -85,7 +85,13 @@ class Members(Calls):
         for member in online.members.values() if online is not None else ():
             body = {"offsetTable": as_list if member.language == "CPP" else table}
             member.peer.push(
-                RemotingCommand(220, ext, fastjson.dumps(body), flag=FLAG_ONEWAY, language=LanguageCode.JAVA)
+                RemotingCommand(
+                    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+                    ext,
+                    fastjson.dumps(body),
+                    flag=FLAG_ONEWAY,
+                    language=LanguageCode.JAVA,
+                )
             )
         return request.reply(body=fastjson.dumps({"offsetTable": table}))
 

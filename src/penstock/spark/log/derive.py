@@ -25,7 +25,6 @@ from penstock.wire import layout
 from penstock.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from penstock.wire.record import java_hash
 
-ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
 _DUE = tuple((timer.name.encode(), timer.unit, int(timer.relative)) for timer in TIMERS)
 _NEVER = 1 << 62
 _MULTIPLIER = np.uint32(31)
@@ -105,8 +104,9 @@ def _window(decoder: RecordDecoder, columns: DecodedColumns, begin: int, levels:
     positions, _ = columns.spans(START)
     return LogWindow(
         decoder.owner, begin, names, topic, queue,
-        columns.longs(START, 20), columns.longs(START, 28), columns.ints(START, 0),
-        code, of_tag, late, columns.ints(START, 36) & 12, stored, positions.astype(np.int64), columns,
+        columns.longs(START, layout.QUEUE_OFFSET), columns.longs(START, layout.PHYSICAL), columns.ints(START, 0),
+        code, of_tag, late, columns.ints(START, layout.SYS_FLAG) & layout.SYS_TRANSACTION, stored,
+        positions.astype(np.int64), columns,
     )  # fmt: skip
 
 

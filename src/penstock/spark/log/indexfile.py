@@ -80,7 +80,7 @@ class IndexFile:
         previous[order[1:][same]] = order[:-1][same] + 1
         for n in np.flatnonzero(entries["previous"][1:] != previous).tolist():
             yield n + 1, f"entry {n + 1} links to {int(entries['previous'][n + 1])}, not to {int(previous[n])}"
-        heads = np.fromfile(self.path, ">i4", self.slots, offset=40).astype(np.int64)
+        heads = np.fromfile(self.path, ">i4", self.slots, offset=layout.INDEX_HEAD_BYTES).astype(np.int64)
         if moving:
             self._as_before(heads)
         wanted = np.zeros(self.slots, np.int64)

@@ -27,7 +27,7 @@ from penstock.disk import tables
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, Locked
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
-from penstock.spark.kernel.buffers import Records
+from penstock.spark.kernel.buffers import ENTRY, Records
 from penstock.spark.log import derive
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 SPLIT_BYTES = 128 << 20
 _FAR = 10_000_000  # entries: an offset that jumps further is damage, as for the broker
-_ROW = np.dtype([("offset", "i8"), ("entry", derive.ENTRY)])
+_ROW = np.dtype([("offset", "i8"), ("entry", ENTRY)])
 _KEY = np.dtype([("hash", "i8"), ("physical", "i8"), ("stored", "i8")])
 
 
@@ -196,7 +196,7 @@ def _write_queues(out: Path, parts: list[NpzFile], size: int) -> tuple[int, int]
 
 def write_queue(folder: Path, rows: Records, size: int) -> None:
     """The files of one queue from its entries in the order of the log."""
-    per_file = size // derive.ENTRY.itemsize
+    per_file = size // ENTRY.itemsize
     offsets = rows["offset"]
     begin = int(offsets[0]) // per_file * per_file
     ahead = np.maximum.accumulate(offsets)
@@ -206,14 +206,14 @@ def write_queue(folder: Path, rows: Records, size: int) -> None:
     rows = rows[offsets >= begin]
     offsets = rows["offset"]
     folder.mkdir(parents=True, exist_ok=True)
-    filler = np.zeros(1, derive.ENTRY)
+    filler = np.zeros(1, ENTRY)
     filler["size"] = layout.FILLER_SIZE
     end = int(offsets.max()) + 1
     for first in range(begin, end, per_file):
         held = np.repeat(filler, min(end - first, per_file))
         inside = (offsets >= first) & (offsets < first + per_file)
         held[offsets[inside] - first] = rows["entry"][inside]  # of several with one offset the last one stays
-        with open(folder / f"{first * derive.ENTRY.itemsize:020d}", "wb") as file:
+        with open(folder / f"{first * ENTRY.itemsize:020d}", "wb") as file:
             file.write(held.tobytes())
             file.truncate(size)
     return None
@@ -274,7 +274,7 @@ def _size(table: Mapping[str, object], name: str, default: int) -> int:
 def _queue_size(folder: Path) -> int:
     """What the consume queues' files there are measure: RocketMQ writes its sizes nowhere."""
     for path in (folder / "consumequeue").glob("*/*/*"):
-        if path.stat().st_size and path.stat().st_size % derive.ENTRY.itemsize == 0:
+        if path.stat().st_size and path.stat().st_size % ENTRY.itemsize == 0:
             return path.stat().st_size
     return 6_000_000
 
