@@ -99,8 +99,8 @@ class Derived:
         if log.check(physical) <= 0:
             return True  # the record is damaged: that is not the queue's fault
         record = log.bytes_at(physical, log.check(physical))
-        numbers = (int.from_bytes(record[12:16]), int.from_bytes(record[20:28]))
-        return len(record) == size and numbers == (queue.queue_id, queue.max_offset - 1) and queue.topic in record
+        mine = log.stands_for(physical, queue.queue_id, queue.max_offset - 1)
+        return len(record) == size and mine and queue.topic in record
 
     def prepare_index(self, known: marks.Checkpoint | None, start: int) -> int:
         store = self.store

@@ -83,9 +83,9 @@ class Tail:
         at = position + 1
         while at < log.file.end:
             segment: Any = log.file.at(at)
-            offset = segment.map.find(_MAGIC, at - segment.first + 4)
+            offset = segment.map.find(_MAGIC, at - segment.first + layout.MAGIC)
             while offset >= 0:
-                candidate = segment.first + offset - 4
+                candidate = segment.first + offset - layout.MAGIC
                 if log.check(candidate) > 0:
                     return int(candidate)
                 offset = segment.map.find(_MAGIC, offset + 1)

@@ -290,10 +290,10 @@ def _next_good(log: CommitLog, position: int) -> int:
     at = position + 1
     while at < log.file.end:
         segment: Any = log.file.at(at)
-        offset = segment.map.find(_MAGIC, at - segment.first + 4)
+        offset = segment.map.find(_MAGIC, at - segment.first + layout.MAGIC)
         while offset >= 0:
-            if log.check(segment.first + offset - 4) > 0:
-                return int(segment.first + offset - 4)
+            if log.check(segment.first + offset - layout.MAGIC) > 0:
+                return int(segment.first + offset - layout.MAGIC)
             offset = segment.map.find(_MAGIC, offset + 1)
         at = segment.first + segment.size
         if at < log.file.end and log.check(at) > 0:
@@ -322,7 +322,7 @@ def inspect(path: Path) -> Iterator[dict[str, Any]]:
         return _inspect_live(path)
     if name == "checkpoint":
         return _inspect_checkpoint(path)
-    if number and (path.parent.name == "commitlog" or head[4:8] == _MAGIC):
+    if number and (path.parent.name == "commitlog" or head[layout.MAGIC : layout.BODY_CRC] == _MAGIC):
         return _inspect_log(path)
     if number:
         return _inspect_queue(path)
@@ -480,8 +480,10 @@ def _shape_in_store(path: Path) -> tuple[int, int]:
 def _inspect_sums(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as stream:
         head = stream.read(sidelayout.HEAD_BYTES)
-        first, covers = int.from_bytes(head[8:16]), int.from_bytes(head[16:20])
-        yield {"kind": "header", "version": int.from_bytes(head[4:8]), "first": first, "coversFrom": covers}
+        version = int.from_bytes(head[sidelayout.VERSION : sidelayout.FIRST])
+        first = int.from_bytes(head[sidelayout.FIRST : sidelayout.COVERS_FROM])
+        covers = int.from_bytes(head[sidelayout.COVERS_FROM : sidelayout.HEAD_SUM])
+        yield {"kind": "header", "version": version, "first": first, "coversFrom": covers}
         n = 0
         while len(data := stream.read(sidelayout.ENTRY_BYTES)) == sidelayout.ENTRY_BYTES:
             start, crc = int.from_bytes(data[:4]), int.from_bytes(data[4:])

@@ -20,8 +20,8 @@ from penstock.errors import ConfigError
 from penstock.log.verify import inspect
 from penstock.spark.kernel import batches, numpydecode
 from penstock.spark.kernel.buffers import ENTRY
-from penstock.spark.log import derive
 from penstock.spark.pipelines import audit, parallel, reindex
+from penstock.wire import layout
 
 LOAD_S = float(os.environ.get("PENSTOCK_LOAD_S", "4"))
 FAULTS = int(os.environ.get("PENSTOCK_FAULTS", "25"))  # of each kind
@@ -151,7 +151,7 @@ def test_orphans_in_queues_and_index(good: Path, tmp_path: Path) -> None:
     for _ in range(FAULTS):
         store, path = copy(good, tmp_path / "s"), dice.choice(queues)
         entries = np.fromfile(path, ENTRY)
-        used = np.flatnonzero((entries["size"] != 0) & (entries["size"] != derive.FILLER_SIZE))
+        used = np.flatnonzero((entries["size"] != 0) & (entries["size"] != layout.FILLER_SIZE))
         n = int(dice.choice(used.tolist()))
         flip(store / path.relative_to(good), n * 20 + dice.randrange(20), dice.randrange(8))
         result = audit.run(None, store)
@@ -226,7 +226,7 @@ def test_holes_are_fillers_and_the_newest_of_doubles_counts(tmp_path: Path) -> N
     reindex.run(None, tmp_path, to=tmp_path / "new")
     entries = np.fromfile(next((tmp_path / "new" / "consumequeue").rglob("0*0")), ENTRY)
     size = len(replace(made[0]).encode())
-    assert entries["size"][:9].tolist() == [derive.FILLER_SIZE] * 3 + [size] * 2 + [derive.FILLER_SIZE] * 2 + [size, 0]
+    assert entries["size"][:9].tolist() == [layout.FILLER_SIZE] * 3 + [size] * 2 + [layout.FILLER_SIZE] * 2 + [size, 0]
     assert int(entries["physical"][4]) == 3 * size
 
 

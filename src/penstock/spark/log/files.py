@@ -229,7 +229,7 @@ def walk(piece: Piece, decoder: RecordDecoder, window_bytes: int = WINDOW_BYTES)
 
 def next_good(fd: int, segment: LogSegment, at: int) -> int:
     """The first place from `at` on where a whole record stands at its own physical offset, or -1."""
-    at = max(at, 0) + 4
+    at = max(at, 0) + layout.MAGIC
     while at < segment.size:
         at = _data(fd, at)
         chunk = os.pread(fd, _CHUNK + 3, at)
@@ -237,8 +237,8 @@ def next_good(fd: int, segment: LogSegment, at: int) -> int:
             return -1
         found = chunk.find(_MAGIC)
         while found >= 0:
-            if chunk[found : found + 4] in _MAGIC_BYTES and _measure(fd, segment, at + found - 4):
-                return at + found - 4
+            if chunk[found : found + 4] in _MAGIC_BYTES and _measure(fd, segment, at + found - layout.MAGIC):
+                return at + found - layout.MAGIC
             found = chunk.find(_MAGIC, found + 1)
         at += _CHUNK
     return -1
@@ -271,9 +271,9 @@ def _measure(fd: int, segment: LogSegment, at: int) -> int:
     fixed = layout.BODY_LENGTH
     fixed += layout.HOST_V6_MORE if flags & layout.SYS_BORN_IPV6 else 0
     fixed += layout.HOST_V6_MORE if flags & layout.SYS_STORE_IPV6 else 0
-    body = int.from_bytes(head[fixed : fixed + 4], "big", signed=True)
+    body = int.from_bytes(head[fixed : fixed + layout.LENGTH_BYTES], "big", signed=True)
     wide = 1 + (magic == layout.MAGIC_V2)
-    topic = fixed + 4 + body
+    topic = fixed + layout.LENGTH_BYTES + body
     if body < 0 or topic + wide + 2 > total:
         return 0
     properties = topic + wide + int.from_bytes(os.pread(fd, wide, at + topic), "big")

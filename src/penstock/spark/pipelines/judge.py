@@ -114,7 +114,7 @@ class Judge:
         for first, path in derive.segment_files(str(folder)):
             held = entries_of(Path(path))
             size, physical = held["size"].astype(np.int64), held["physical"].astype(np.int64)
-            offsets = first // 20 + np.arange(len(held))
+            offsets = first // layout.ENTRY_BYTES + np.arange(len(held))
             given_up = (size == layout.FILLER_SIZE) & (physical == 0)
             fillers.update(offsets[given_up].tolist())
             real = ((size != 0) | (physical != 0)) & ~given_up
