@@ -179,12 +179,28 @@ def _assigned(module: str, node: ast.AST, own: set[str], here: str, declared: di
 
 
 def numbers(tree: ast.Module) -> Iterator[tuple[int, int]]:
-    """Unnamed integers above 2 inside functions, as (line, value)."""
+    """Unnamed integers above 2 inside functions, as (line, value); not the ASCII letters that a byte is compared with."""
+    letters = {id(one) for node in ast.walk(tree) if isinstance(node, ast.Compare) for one in _letters(node)}
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.Constant) and type(inner.value) is int and inner.value > 2:
+                    if id(inner) in letters:
+                        continue
                     yield inner.lineno, inner.value
+
+
+def _letters(node: ast.Compare) -> list[ast.Constant]:
+    """The codes of ASCII letters that a byte of a text is compared with: one of a buffer, or `c`, in small letters too."""
+    byte = node.left
+    if isinstance(byte, ast.BinOp) and isinstance(byte.op, ast.BitOr) and "LOWER_CASE" in ast.dump(byte.right):
+        byte = byte.left
+    if not (isinstance(byte, ast.Subscript) or (isinstance(byte, ast.Name) and byte.id == "c")):
+        return []
+    if not all(isinstance(op, (ast.Eq, ast.NotEq)) for op in node.ops):
+        return []
+    constants = [one for one in node.comparators if isinstance(one, ast.Constant) and isinstance(one.value, int)]
+    return [one for one in constants if chr(one.value).isascii() and chr(one.value).isalpha()]
 
 
 def imports(name: str, tree: ast.Module, known: set[str], is_package: bool = False) -> dict[str, str]:

@@ -8,10 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 import msgspec
 
 from penstock.msgid import offset_msg_id, pack_host
+
+TAGS: Final = "TAGS"
+KEYS: Final = "KEYS"
+UNIQUE_KEY: Final = "UNIQ_KEY"
+SHARDING_KEY: Final = "__SHARDINGKEY"
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -75,17 +81,17 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def tags(self) -> str | None:
         """The tag, or None."""
-        return self.properties.get("TAGS")
+        return self.properties.get(TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The keys it can be found by."""
-        return tuple(self.properties.get("KEYS", "").split())
+        return tuple(self.properties.get(KEYS, "").split())
 
     @property
     def uniq_key(self) -> str | None:
         """The id its producer gave it: equal for copies that the producer's own retries made."""
-        return self.properties.get("UNIQ_KEY")
+        return self.properties.get(UNIQUE_KEY)
 
     @property
     def offset_msg_id(self) -> str:
@@ -95,7 +101,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def msg_id(self) -> str:
         """`nsq_id` or `uniq_key` where there is one, else `offset_msg_id`."""
-        return self.nsq_id or self.properties.get("UNIQ_KEY") or self.offset_msg_id
+        return self.nsq_id or self.properties.get(UNIQUE_KEY) or self.offset_msg_id
 
     @property
     def attempts(self) -> int:
@@ -105,7 +111,7 @@ class ReceivedMessage(msgspec.Struct, frozen=True, gc=False):
     @property
     def sharding_key(self) -> str | None:
         """What chose its message queue, when the producer said so."""
-        return self.properties.get("__SHARDINGKEY")
+        return self.properties.get(SHARDING_KEY)
 
     @property
     def born_at(self) -> datetime:

@@ -29,6 +29,7 @@ from typing import Protocol
 from penstock.disk.job import Job
 from penstock.errors import WireError
 from penstock.faults import Faults
+from penstock.words import MS_A_SECOND
 
 log = logging.getLogger("penstock.net")
 
@@ -41,6 +42,10 @@ IDLE_MS = 120_000
 SWEEP_MS = 5_000
 TICK_MS_MAX = 1_000
 BACKLOG = 1024
+_MEMORY_PARTS = 4  # of the machine's memory connections get one
+_REJECTED_MAX = 1_000  # peers whose last message in the log is remembered
+_REASON_MAX = 200  # characters in the log
+_CLOSING_LOOKS = 100  # whether connections are gone, when the process ends
 BACKLOG_BYTES_MAX = 1 << 20  # with no memory left for connections, one that owes its peer more than this is closed
 
 
@@ -55,7 +60,7 @@ class Limits:
     @property
     def memory_bytes(self) -> int:
         """The bound in bytes."""
-        return self.memory_bytes_max or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4
+        return self.memory_bytes_max or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY_PARTS
 
 
 class Role(Protocol):
@@ -473,11 +478,11 @@ class Net:
     def rejected(self, remote: str, error: Exception, about: str = "") -> None:
         """Say that a peer was no peer, at most once a second for each address and reason."""
         key = (remote.rpartition(":")[0], about or type(error).__name__)
-        if self.role.mono_ms - self._rejected.get(key, -1000) >= 1000:
+        if self.role.mono_ms - self._rejected.get(key, -MS_A_SECOND) >= MS_A_SECOND:
             self._rejected[key] = self.role.mono_ms
-            if len(self._rejected) > 1000:
+            if len(self._rejected) > _REJECTED_MAX:
                 self._rejected.clear()
-            log.warning("connection closed peer=%s reason=%s", remote, ascii(str(error))[:200])
+            log.warning("connection closed peer=%s reason=%s", remote, ascii(str(error))[:_REASON_MAX])
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
@@ -564,7 +569,7 @@ class Net:
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = due_ms
-        self._timer = self.loop.call_later(max(0, due_ms - self.role.mono_ms) / 1000, self._tick)
+        self._timer = self.loop.call_later(max(0, due_ms - self.role.mono_ms) / MS_A_SECOND, self._tick)
 
     # -- threads -------------------------------------------------------------------------------------------------
 
@@ -618,7 +623,7 @@ class Net:
             connection.flush()
             if connection.transport is not None:
                 connection.transport.close()
-        for _ in range(100):
+        for _ in range(_CLOSING_LOOKS):
             if not self.connections:
                 break
             await asyncio.sleep(0.005)

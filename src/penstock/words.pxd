@@ -25,6 +25,7 @@ cdef enum:
     BINARY_OPAQUE = 5
     BINARY_FLAG = 9
     LETTERS = 14
+    LETTER_A = 97
     SLOT_WIDTH = 24
     INT16_MAX = 32767
     INT16_RANGE = 65536
@@ -85,7 +86,6 @@ cdef enum:
     FLAG_ONEWAY = 2
     PERM_WRITE = 2
     PERM_READ = 4
-    SYS_TRANSACTION = 12
     PULL_COMMIT_OFFSET = 1
     PULL_SUSPEND = 2
     PULL_SUBSCRIPTION = 4
@@ -135,7 +135,18 @@ cdef enum:
     PERCENT = 100
     REFILL_MAX = 256
     SLOTS_MIN = 16
+    ID_FOLD = 17
+    ID_FACTOR = 40503
+    ID_FOLD_AGAIN = 31
     MS_A_SECOND = 1000
+    US_A_MS = 1000
+    NS_A_MS = 1000000
+    BYTE_BITS = 8
+    BYTE_SHIFT = 3
+    BIT_MASK = 7
+    BYTE_MASK = 255
+    INT64_BYTES = 8
+    PAGE_BYTES = 4096
     DATA_ATTEMPTS_AT = 8
     DATA_ID_AT = 10
     DATA_ID_END_AT = 18

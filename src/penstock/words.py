@@ -8,7 +8,8 @@ A compiled module writes
         from penstock import words
 
 and then ``words.HEADER_BYTES_MAX`` is a C constant where the module is compiled and this attribute where it is not.
-`words.pxd` holds the same names and values; a test compares them.
+`words.pxd` holds the same names and values; a test compares them. A value above INT32_MAX is for arithmetic with C integers
+only: where a compiled module makes a Python object of it, Cython takes it for an int of 32 bits, and the compiler warns.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ BINARY_VERSION = 3  # where the version begins in a binary header
 BINARY_OPAQUE = 5
 BINARY_FLAG = 9
 LETTERS = 14  # SEND's fields have the names a to n, too
+LETTER_A = 97  # their names begin here
 SLOT_WIDTH = 24  # of a name in the scanner's table
 INT16_MAX = 0x7FFF
 INT16_RANGE = 0x10000
@@ -109,7 +111,6 @@ FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 PERM_WRITE = 2
 PERM_READ = 4
-SYS_TRANSACTION = 0xC  # the two bits that make a message half, committed or rolled back
 PULL_COMMIT_OFFSET = 1
 PULL_SUSPEND = 2
 PULL_SUBSCRIPTION = 4
@@ -169,7 +170,20 @@ OUT_BYTES_MAX = 8_388_608  # a consumer has not read yet: then it gets no more
 PERCENT = 100
 REFILL_MAX = 256  # messages that a memory queue takes back from its files at once
 SLOTS_MIN = 16
+ID_FOLD = 17  # a message's id to its place in the table of slots: a hash
+ID_FACTOR = 40_503
+ID_FOLD_AGAIN = 31
 MS_A_SECOND = 1_000
+US_A_MS = 1_000
+NS_A_MS = 1_000_000
+
+# Bits and bytes
+BYTE_BITS = 8
+BYTE_SHIFT = 3  # of the number of a bit to its byte
+BIT_MASK = 7  # of the number of a bit to its place in the byte
+BYTE_MASK = 0xFF
+INT64_BYTES = 8
+PAGE_BYTES = 4_096  # of memory, and of most file systems
 
 # A message's data as NSQ stores it: timestamp, attempts, id, body
 DATA_ATTEMPTS_AT = 8

@@ -14,8 +14,8 @@ from penstock.broker.sinks import Sink, Sinks
 from penstock.broker.spool import pieces
 from penstock.broker.staging import Token
 from penstock.disk.files import Files
-from penstock.errors import Refused
 from penstock.disk.job import run_now
+from penstock.errors import Refused
 
 
 @pytest.fixture

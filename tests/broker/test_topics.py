@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 from penstock.broker.topics import TopicTable
+from penstock.disk.files import Files
+from penstock.log.consumequeue import ConsumeQueue
+
+
+def queue_of(name: bytes, queue_id: int) -> ConsumeQueue:
+    """Seven messages that retention has not touched."""
+    queue = ConsumeQueue(Path("queue"), name, queue_id, 20 * 64, Files())
+    queue.max_offset = 7
+    return queue
 
 
 def table(**options: Any) -> TopicTable:
-    topics = TopicTable(lambda name, queue_id: SimpleNamespace(min_offset=0, max_offset=7), **options)  # type: ignore[arg-type,return-value]
+    topics = TopicTable(queue_of, **options)
     topics.create(b"TBW102", 8, 8, 7, announce=False)
     return topics
 
@@ -77,7 +86,7 @@ def test_topics_of_the_store_that_the_file_does_not_know() -> None:
     topics = table()
     topics.create(b"Deleted", 1, 1)
     topics.delete(b"Deleted", 0)
-    queue = SimpleNamespace(min_offset=0, max_offset=7)
+    queue = queue_of(b"T", 0)
     topics.take_up({b"Lost": {0: queue, 3: queue}, b"Deleted": {0: queue}})  # type: ignore[dict-item]
     lost = topics.get(b"Lost")
     assert lost is not None

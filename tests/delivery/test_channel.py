@@ -120,9 +120,9 @@ def test_too_many_attempts_end_with_the_dead_letters_if_they_can_be_stored(takes
 def test_paused_and_emptied() -> None:
     one, reader = channel(4), Reader(ready=2)
     one.add(reader)
-    one.paused = True
+    one.pause(True)
     assert one.pump(0) == 0
-    one.paused = False
+    one.pause(False)
     one.pump(0)
     one.empty()
     assert (one.depth(), one.in_flight_count, reader.in_flight) == (0, 0, 0)

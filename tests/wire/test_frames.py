@@ -27,6 +27,12 @@ def test_where_frames_lie() -> None:
         assert cutter.need == 0
 
 
+def test_eight_bytes_say_where_the_header_and_the_body_will_lie() -> None:
+    cutter = FrameCutter(HEADER_BYTES_MAX)
+    assert not cutter.cut(prefix(4 + 3 + 2, 1, 3), 0)
+    assert (cutter.kind, cutter.header, cutter.size, cutter.end, cutter.need) == (1, 8, 3, 13, 13)
+
+
 @pytest.mark.parametrize(
     ("length", "kind", "size", "says"),
     [

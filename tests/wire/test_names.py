@@ -35,6 +35,15 @@ def test_the_searched_properties_lie_where_their_offsets_say(name: str) -> None:
     assert names.SEARCHED[at : at + size].decode() == wanted.get(word, word)
 
 
+@pytest.mark.parametrize(
+    ("word", "name"),
+    [(fields.TAGS_WORD, names.TAGS), (fields.KEYS_WORD, names.KEYS), (fields.SEQUENCE_WORD, names.SEQUENCE),
+     (fields.UNIQUE_WORD, names.UNIQUE_KEY)],
+)  # fmt: skip
+def test_a_property_s_name_as_an_integer(word: int, name: str) -> None:
+    assert word == int.from_bytes(name.encode())
+
+
 def test_the_slots_are_the_scanners() -> None:
     assert len(NAMES) == fields.SLOTS
     assert NAMES[fields.QUEUE_ID] == "queueId"

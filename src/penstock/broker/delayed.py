@@ -16,7 +16,8 @@ from penstock.broker.topics import RETRY_PREFIX
 from penstock.errors import Refused
 from penstock.message import ReceivedMessage
 from penstock.schedule.schedule import Due
-from penstock.wire import record
+from penstock.wire import names, record
+from penstock.wire.codes import ResponseCode
 
 WORK_MAX = 1_000  # of one page: an entry counted is 1, one that is decoded 5 and its size in KiB
 BODY_SHOWN = 256
@@ -80,7 +81,9 @@ class Delayed:
         due, row = self._take(id_)
         if not self.broker.sending.put_over(id_):
             self.broker.schedule.put_back(id_)
-            raise Refused("the log takes nothing now: it is not cancelled", remoting=14, http=503)
+            raise Refused(
+                "the log takes nothing now: it is not cancelled", remoting=ResponseCode.SERVICE_NOT_AVAILABLE, http=503
+            )
         about = deferred_of(due)
         if about is not None:
             self.broker.queueing.deferral.cancelled(about, id_)
@@ -96,7 +99,9 @@ class Delayed:
             raise Refused(f"delayed message {id_} makes no sense: {error}. It was set aside", http=500) from error
         if not delivered:
             self.broker.schedule.put_back(id_)
-            raise Refused("the log takes nothing now: it is not delivered", remoting=14, http=503)
+            raise Refused(
+                "the log takes nothing now: it is not delivered", remoting=ResponseCode.SERVICE_NOT_AVAILABLE, http=503
+            )
         return row
 
     def _take(self, id_: int) -> tuple[Due, Row]:
@@ -104,7 +109,7 @@ class Delayed:
         due = schedule.get(id_)
         row = None if due is None else self.row(due, Wanted())
         if due is None or row is None or schedule.fire_now(id_) is None:
-            raise Refused(f"no delayed message {id_}", remoting=22, http=404)
+            raise Refused(f"no delayed message {id_}", remoting=ResponseCode.QUERY_NOT_FOUND, http=404)
         return due, row
 
     def row(self, due: Due, wanted: Wanted) -> Row | None:
@@ -151,9 +156,9 @@ class Delayed:
 
 def _of_log(message: ReceivedMessage) -> tuple[Row, list[str]]:
     """A delayed message of a log topic; one that a group gave back belongs to the group."""
-    topic, group = message.properties.get("REAL_TOPIC", ""), ""
+    topic, group = message.properties.get(names.REAL_TOPIC, ""), ""
     if topic.startswith(RETRY_PREFIX.decode()):
-        topic, group = message.properties.get("RETRY_TOPIC", topic), topic.removeprefix(RETRY_PREFIX.decode())
+        topic, group = message.properties.get(names.RETRY_TOPIC, topic), topic.removeprefix(RETRY_PREFIX.decode())
     row = {
         "kind": "log",
         "topic": topic,

@@ -11,7 +11,7 @@ from penstock.disk.tables import replace
 from penstock.errors import Refused, StoreError
 from penstock.schedule.delays import TIMER_PROPERTIES, digits
 from penstock.schedule.schedule import Due
-from penstock.wire import record
+from penstock.wire import names, record
 
 log = logging.getLogger("penstock.broker")
 
@@ -60,8 +60,8 @@ class DueMessages:
         for gone in TIMER_PROPERTIES:
             properties.pop(gone, None)
         try:
-            topic = sending.topic_to_write(properties.get("REAL_TOPIC", "").encode())
-            queue_id = digits(properties.get("REAL_QID", "0")) % max(1, topic.queue_count)
+            topic = sending.topic_to_write(properties.get(names.REAL_TOPIC, "").encode())
+            queue_id = digits(properties.get(names.REAL_QUEUE, "0")) % max(1, topic.queue_count)
             sending.put_again(topic, queue_id, message, properties, prepared=due.id, half=True)
         except Refused as refused:
             if refused.remoting in (2, 14):

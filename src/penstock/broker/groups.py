@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from penstock.broker import shapes
 from penstock.broker.topics import check_group_name
 from penstock.errors import Refused
+from penstock.wire.codes import ResponseCode
 
 GROUPS_MAX = 10_000
 SYSTEM_GROUPS = (
@@ -68,7 +69,11 @@ class GroupTable:
         if group is None:
             check_group_name(name)
             if not self.auto_create:
-                raise Refused(f"subscription group not exist, {name}", remoting=26, http=404)
+                raise Refused(
+                    f"subscription group not exist, {name}",
+                    remoting=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
+                    http=404,
+                )
             if len(self.by_name) >= GROUPS_MAX:
                 raise Refused(f"no more than {GROUPS_MAX} groups")
             group = self.by_name[name] = Group(name)

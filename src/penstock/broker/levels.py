@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-LEVEL_OS, LEVEL_DISK, LEVEL_MEMORY = 0, 1, 2
+from penstock.words import LEVEL_DISK as LEVEL_DISK
+from penstock.words import LEVEL_MEMORY as LEVEL_MEMORY
+from penstock.words import LEVEL_OS as LEVEL_OS
+
 LEVEL_NAMES = ("os", "disk", "memory")
+LOG_LEVELS = LEVEL_NAMES[:2]  # a log topic is on the disk in any case
 LEVELS = {name: number for number, name in enumerate(LEVEL_NAMES)}

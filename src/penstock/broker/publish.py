@@ -19,16 +19,15 @@ from penstock.broker.spool import Piece, Spool, Spools
 from penstock.broker.topics import DONE_TOPIC
 from penstock.errors import Refused, StoreError
 from penstock.log import status
-from penstock.log.consumequeue import FILLER_SIZE
 from penstock.log.draft import Draft
 from penstock.log.veil import Veils
-from penstock.wire import record
+from penstock.wire import layout, record
+from penstock.wire.codes import ResponseCode
 
 log = logging.getLogger("penstock.staging")
 
 ROOM_BESIDE = 64 << 20  # what a publish leaves free: queues and index grow, too
 ROOM_AT_END = 1 << 16
-_TRANSACTION = 0xC  # bits of the sys flag
 
 
 class BatchPublish:
@@ -48,7 +47,10 @@ class BatchPublish:
         if size + ROOM_AT_END > store.log.backed_end - store.log.end:
             used, total = self._core.files.usage(self._spools.folder)
             if total - used < 2 * size + min(ROOM_BESIDE, 2 * store.log.file.size):
-                raise Refused("the disk has no room for the batch: nothing is published", remoting=14)
+                raise Refused(
+                    "the disk has no room for the batch: nothing is published",
+                    remoting=ResponseCode.SERVICE_NOT_AVAILABLE,
+                )
 
     def append(self, spools: list[Spool], skip: int) -> None:
         """Append what lies between `begin` and `done`, but for the first `skip` rows, and `done`.
@@ -75,7 +77,10 @@ class BatchPublish:
         except (Refused, StoreError) as error:
             log.error("a publish was cut short sink=%s error=%s", begun.about["sink"], error)
             self._core.store.fail(error)
-            raise Refused(f"not published; a restart of the broker finishes it: {error}", remoting=14) from error
+            raise Refused(
+                f"not published; a restart of the broker finishes it: {error}",
+                remoting=ResponseCode.SERVICE_NOT_AVAILABLE,
+            ) from error
         veil.complete()
         self._veils.lift()
 
@@ -93,7 +98,7 @@ class BatchPublish:
         draft = self._draft
         draft.set_properties(b"")
         draft.set_tail(b"")
-        marks = Marks(sys_flag=piece.sys_flag & ~_TRANSACTION)
+        marks = Marks(sys_flag=piece.sys_flag & ~layout.SYS_TRANSACTION)
         fill(draft, topic.queues[piece.queue_id], born, piece.born_ms, marks)
         parts = [piece.messages] if not skip else list(_messages(piece.messages))[skip:]
         while parts:
@@ -103,7 +108,7 @@ class BatchPublish:
                 parts[:0] = [part[:one], part[one:]]  # more than a segment takes at once
                 continue
             if count < 0:
-                raise Refused(f"the store refused with status {-count}", remoting=14)
+                raise Refused(f"the store refused with status {-count}", remoting=ResponseCode.SERVICE_NOT_AVAILABLE)
             topic.count_put(count, draft.size)
 
     # -- after a crash -------------------------------------------------------------------------------------------
@@ -150,7 +155,7 @@ class BatchPublish:
         for queue in self._core.topics.by_name[DONE_TOPIC].queues:
             for offset in range(queue.first_at_or_after(position), queue.max_offset):
                 entry = queue.entry(offset)
-                found += entry is not None and entry[0] > position and entry[1] != FILLER_SIZE
+                found += entry is not None and entry[0] > position and entry[1] != layout.FILLER_SIZE
         return found
 
 

@@ -17,7 +17,7 @@ from penstock.broker.topics import DEAD_PREFIX, RETRY_PREFIX, LogTopic
 from penstock.errors import Refused
 from penstock.message import ReceivedMessage
 from penstock.schedule.delays import LEVEL, TIMER_PROPERTIES
-from penstock.wire import record
+from penstock.wire import names, record
 
 DEAD_SUFFIX = b".dead"
 DEAD_NAME_BYTES = 64
@@ -73,8 +73,8 @@ class Retry:
         if message is None:
             raise Refused(f"look message by offset failed, {physical}")
         properties = without_delay(message.properties)
-        properties.setdefault("RETRY_TOPIC", message.topic)
-        properties["WAIT"] = "false"
+        properties.setdefault(names.RETRY_TOPIC, message.topic)
+        properties[names.WAIT] = "false"
         if level < 0 or is_dead(group, message.reconsume_times, retry_max):
             topic = self.dead_letters_of(group_name.encode())
             queue_id = 0
@@ -82,7 +82,7 @@ class Retry:
             topic = self._retry_topic(group_name, group.retry_queues)
             queue_id = random.randrange(topic.queue_count)
             if delay_ms is not None:
-                properties["TIMER_DELAY_MS"] = str(delay_ms)
+                properties[names.TIMER_DELAY_MS] = str(delay_ms)
             else:
                 properties[LEVEL] = str(level or FIRST_LEVEL + message.reconsume_times)
         properties.setdefault("ORIGIN_MESSAGE_ID", origin_id or message.offset_msg_id)
@@ -105,11 +105,11 @@ class Retry:
         sending = self._sending
         dead = self.dead_letters_of(_NOT_IN_GROUPS.sub(lambda found: b"%%%02X" % found[0][0], channel))
         if message is None:  # a copy that was deferred: the original may be gone
-            properties = {"RETRY_TOPIC": origin.decode()}
+            properties = {names.RETRY_TOPIC: origin.decode()}
             sending.put(dead, 0, body, properties, born_host=sending.store_host, born_ms=sending.time.now_ms)
             return
         properties = without_delay(message.properties)
-        properties.setdefault("RETRY_TOPIC", origin.decode())
+        properties.setdefault(names.RETRY_TOPIC, origin.decode())
         properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_msg_id)
         sending.put_again(dead, 0, message, properties, given_back=attempts)
 

@@ -7,9 +7,10 @@ import re
 from typing import NamedTuple
 
 from penstock.broker.sending import Sending
-from penstock.broker.sinks import SINK_TOPIC, Note, Sink, Sinks
+from penstock.broker.sinks import Note, Sink, Sinks
 from penstock.errors import Refused
 from penstock.wire.codes import ResponseCode
+from penstock.wire.names import SINK_TOPIC
 
 NAME_MAX = 255
 _NAME = re.compile(r"[!-~][ -~]*")

@@ -27,8 +27,8 @@ from penstock.log.draft import Draft
 from penstock.log.store import LogStore
 from penstock.message import ReceivedMessage
 from penstock.schedule.delays import LEVEL, DelayRule
-from penstock.wire import record
-from penstock.wire.codes import SYS_BORN_IPV6, SYS_STORE_IPV6
+from penstock.wire import names, record
+from penstock.wire.codes import SYS_BORN_IPV6, SYS_STORE_IPV6, ResponseCode
 
 # RocketMQ's code and words for what an append may answer.
 APPEND_REFUSALS = {
@@ -96,11 +96,15 @@ class Sending:
         """The topic a producer writes to, made when it is new. Refused 16 when no producer may, or 17."""
         topic = self.topics.get(name)
         if topic is not None and topic.protected:
-            raise Refused(f"Sending message to topic[{name.decode()}] is forbidden.", remoting=16)
+            raise Refused(
+                f"Sending message to topic[{name.decode()}] is forbidden.", remoting=ResponseCode.NO_PERMISSION
+            )
         if topic is None:
             topic = self.topic_to_write(name, template, queues)
         if not topic.perm & PERM_WRITE:
-            raise Refused(f"the topic[{name.decode()}] sending message is forbidden", remoting=16)
+            raise Refused(
+                f"the topic[{name.decode()}] sending message is forbidden", remoting=ResponseCode.NO_PERMISSION
+            )
         return topic
 
     def topic_to_write(self, name: bytes, template: bytes = TEMPLATE_TOPIC, queues: int = 4) -> LogTopic:
@@ -110,7 +114,10 @@ class Sending:
             topic = self.topics.create_from_template(name, template, queues, self.time.now_ms)
             if topic is None:
                 raise Refused(
-                    f"topic[{name.decode()}] not exist, apply first please!", remoting=17, nsq="E_BAD_TOPIC", http=404
+                    f"topic[{name.decode()}] not exist, apply first please!",
+                    remoting=ResponseCode.TOPIC_NOT_EXIST,
+                    nsq="E_BAD_TOPIC",
+                    http=404,
                 )
         return topic
 
@@ -146,7 +153,7 @@ class Sending:
         due_ms = None if half else self.due_ms(properties)
         queue = topic.queues[queue_id]
         if due_ms is not None:
-            properties = {**properties, "REAL_TOPIC": topic.name.decode(), "REAL_QID": str(queue_id)}
+            properties = {**properties, names.REAL_TOPIC: topic.name.decode(), names.REAL_QUEUE: str(queue_id)}
             if LEVEL in properties:
                 level = self.delays.level(properties[LEVEL])
                 queue = self.topics.by_name[SCHEDULE_TOPIC].queues[level - 1]

@@ -21,9 +21,9 @@ from typing import Any, TypedDict
 from penstock.disk.files import Files
 from penstock.disk.job import Job
 from penstock.disk.tables import load, replace
+from penstock.wire.names import SINK_TOPIC
 from penstock.wire.record import decode_record
 
-SINK_TOPIC = b"rmq_sys_penstock_sinks"
 SINKS_MAX = 10_000
 STALE_RUNS_MAX = 32
 LAYOUT_TOPICS_MAX = 1_000

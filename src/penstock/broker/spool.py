@@ -259,7 +259,10 @@ class Spools:
         except StoreError as error:
             self.files.cut(spool.fd, spool.size)
             full = isinstance(error, DiskFull)
-            raise Refused(f"not staged: {error}", remoting=14 if full else 1) from error
+            raise Refused(
+                f"not staged: {error}",
+                remoting=ResponseCode.SERVICE_NOT_AVAILABLE if full else ResponseCode.SYSTEM_ERROR,
+            ) from error
         spool.grow(len(data))
         spool.written(now_ms)
         self.staged_bytes += len(data)

@@ -149,7 +149,9 @@ class Staging:
 
     def _demand_room(self) -> None:
         if self._core.store.refusal == status.DISK_FULL:
-            raise Refused("the disk is full: nothing is staged until there is room", remoting=14)
+            raise Refused(
+                "the disk is full: nothing is staged until there is room", remoting=ResponseCode.SERVICE_NOT_AVAILABLE
+            )
         limit = self._core.config.stage_max_bytes
         if self.staged_bytes >= limit:
             raise Refused(
@@ -251,7 +253,9 @@ class Staging:
             return False, sink
         store = self._core.store
         if store.refusal or self.sinks.begun is not None:
-            raise Refused("the store takes no messages now: nothing is published", remoting=14)
+            raise Refused(
+                "the store takes no messages now: nothing is published", remoting=ResponseCode.SERVICE_NOT_AVAILABLE
+            )
         for spool in spools:
             for name, queue_id in spool.queues:
                 if not queue_id < self._core.sending.open_to_senders(name).queue_count:

@@ -3,52 +3,54 @@
 from __future__ import annotations
 
 from penstock.broker.levels import LEVEL_DISK
-from penstock.broker.sinks import SINK_TOPIC
 from penstock.broker.topics import (
     DONE_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
+    PERM_BOTH,
+    PERM_INHERIT,
+    PERM_READ,
     SCHEDULE_TOPIC,
     TEMPLATE_TOPIC,
     TIMER_TOPIC,
     TopicTable,
 )
 from penstock.config import BrokerConfig
+from penstock.wire import names
 
-_NAMED = frozenset(
-    (TEMPLATE_TOPIC.decode(), "SELF_TEST_TOPIC", "BenchmarkTest", "OFFSET_MOVED_EVENT", SCHEDULE_TOPIC.decode(),
-     "TRANS_CHECK_MAX_TIME_TOPIC")
-)  # fmt: skip
+_PERM_ALL = PERM_BOTH | PERM_INHERIT
 
 
 def make_system_topics(config: BrokerConfig, topics: TopicTable, levels: int) -> None:
     """Make those that are missing; `levels`: of delays."""
     make = topics.create
     if config.auto_create_topic_enable:
-        make(TEMPLATE_TOPIC, config.default_topic_queue_nums, config.default_topic_queue_nums, 7, announce=False)
+        make(
+            TEMPLATE_TOPIC, config.default_topic_queue_nums, config.default_topic_queue_nums, _PERM_ALL, announce=False
+        )
     wanted: list[tuple[bytes, int, int]] = [
-        (b"SELF_TEST_TOPIC", 1, 6),
-        (b"BenchmarkTest", 1024, 6),
-        (config.cluster_name.encode(), 16, 7),
-        (config.broker_name.encode(), 1, 7),
-        (b"OFFSET_MOVED_EVENT", 1, 6),
-        (SCHEDULE_TOPIC, levels, 6),
-        (TIMER_TOPIC, 1, 6),
-        (b"RMQ_SYS_TRACE_TOPIC", 1, 6),
-        (config.cluster_name.encode() + b"_REPLY_TOPIC", 1, 6),
-        (HALF_TOPIC, 1, 6),
-        (OP_TOPIC, 1, 6),
-        (b"TRANS_CHECK_MAX_TIME_TOPIC", 1, 6),
-        (DONE_TOPIC, 1, 6),
+        (names.SELF_TEST_TOPIC, 1, PERM_BOTH),
+        (names.BENCHMARK_TOPIC, 1024, PERM_BOTH),
+        (config.cluster_name.encode(), 16, _PERM_ALL),
+        (config.broker_name.encode(), 1, _PERM_ALL),
+        (names.OFFSET_MOVED_TOPIC, 1, PERM_BOTH),
+        (SCHEDULE_TOPIC, levels, PERM_BOTH),
+        (TIMER_TOPIC, 1, PERM_BOTH),
+        (names.TRACE_TOPIC, 1, PERM_BOTH),
+        (config.cluster_name.encode() + names.REPLY_SUFFIX.encode(), 1, PERM_BOTH),
+        (HALF_TOPIC, 1, PERM_BOTH),
+        (OP_TOPIC, 1, PERM_BOTH),
+        (names.GIVEN_UP_TOPIC, 1, PERM_BOTH),
+        (DONE_TOPIC, 1, PERM_BOTH),
     ]
     for name, queues, perm in wanted:
         if topics.get(name) is None:
             make(name, queues, queues, perm, announce=False)
-    if topics.get(SINK_TOPIC) is None:
-        make(SINK_TOPIC, 1, 1, 4, announce=False, level=LEVEL_DISK)
+    if topics.get(names.SINK_TOPIC) is None:
+        make(names.SINK_TOPIC, 1, 1, PERM_READ, announce=False, level=LEVEL_DISK)
 
 
 def is_system_topic(config: BrokerConfig, name: str) -> bool:
     """Whether a topic is hidden in lists, and not to be deleted."""
-    own = (config.cluster_name, config.broker_name, f"{config.cluster_name}_REPLY_TOPIC")
-    return name.lower().startswith("rmq_sys_") or name in _NAMED or name in own
+    own = (config.cluster_name, config.broker_name, f"{config.cluster_name}{names.REPLY_SUFFIX}")
+    return name.lower().startswith(names.SYSTEM_PREFIX) or name in names.SYSTEM_TOPICS or name in own

@@ -13,11 +13,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.broker import shapes
-from penstock.broker.levels import LEVEL_DISK, LEVEL_OS, LEVELS
+from penstock.broker.levels import LEVEL_DISK, LEVEL_NAMES, LEVEL_OS, LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
 from penstock.errors import Refused
 from penstock.log.consumequeue import ConsumeQueue
+from penstock.wire.codes import PERM_INHERIT as PERM_INHERIT
+from penstock.wire.codes import PERM_READ as PERM_READ
+from penstock.wire.codes import PERM_WRITE as PERM_WRITE
+from penstock.wire.codes import ResponseCode
+from penstock.wire.layout import TOPIC_BYTES_MAX as TOPIC_BYTES_MAX
 from penstock.wire.names import DEAD_PREFIX as DEAD_PREFIX
+from penstock.wire.names import DONE_TOPIC as DONE_TOPIC
+from penstock.wire.names import GIVEN_UP_TOPIC, OFFSET_MOVED_TOPIC, SELF_TEST_TOPIC, SINK_TOPIC
 from penstock.wire.names import HALF_TOPIC as HALF_TOPIC
 from penstock.wire.names import OP_TOPIC as OP_TOPIC
 from penstock.wire.names import RETRY_PREFIX as RETRY_PREFIX
@@ -25,22 +32,20 @@ from penstock.wire.names import SCHEDULE_TOPIC as SCHEDULE_TOPIC
 from penstock.wire.names import TEMPLATE_TOPIC as TEMPLATE_TOPIC
 from penstock.wire.names import TIMER_TOPIC as TIMER_TOPIC
 
-PERM_READ, PERM_WRITE, PERM_INHERIT = 4, 2, 1
 PERM_BOTH = PERM_READ | PERM_WRITE
 _PERM_LETTERS = (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
-TOPIC_BYTES_MAX = 127
 GROUP_BYTES_MAX = 255
 DEFAULT_QUEUES = 4  # of a table that does not say
 QUEUES_MAX = 1024
 TOPICS_MAX = 10_000
 
-DONE_TOPIC = b"rmq_sys_penstock_done"  # records here say which entries of the schedule are over
+_QUEUES = 8  # of the template
+_CONFLICT = 409  # HTTP's status
 
 _NAME = re.compile(rb"[%|a-zA-Z0-9_-]+")
 # Closed to senders (rocketmq.md §9.1).
 PROTECTED = frozenset(
-    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, b"TRANS_CHECK_MAX_TIME_TOPIC", b"SELF_TEST_TOPIC", b"OFFSET_MOVED_EVENT",
-     b"rmq_sys_penstock_sinks")
+    (SCHEDULE_TOPIC, TIMER_TOPIC, HALF_TOPIC, OP_TOPIC, GIVEN_UP_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC, SINK_TOPIC)
 )  # fmt: skip
 
 log = logging.getLogger("penstock.broker")
@@ -101,7 +106,7 @@ def _details(config: Mapping[str, object]) -> TopicDetails:
 
 def _log_level(name: object, otherwise: int) -> int:
     """The level of that name, if a log topic can have it."""
-    return LEVELS[name] if isinstance(name, str) and name in ("os", "disk") else otherwise
+    return LEVELS[name] if isinstance(name, str) and name in LOG_LEVELS else otherwise
 
 
 class LogTopic:
@@ -211,7 +216,7 @@ class TopicTable:
         *,
         level: int = LEVEL_OS,
         auto_create: bool = True,
-        default_queues: int = 8,
+        default_queues: int = _QUEUES,
         rules: Iterable[tuple[re.Pattern[str], TopicRule]] = (),
     ) -> None:
         self._queue_of = queue_of
@@ -251,13 +256,13 @@ class TopicTable:
         topic = self.by_name.get(name)
         if topic is None:
             if len(self.by_name) >= TOPICS_MAX:
-                raise Refused(f"no more than {TOPICS_MAX} topics", remoting=14)
+                raise Refused(f"no more than {TOPICS_MAX} topics", remoting=ResponseCode.SERVICE_NOT_AVAILABLE)
             rule = self.rule(name)
             if self._taken(name) or rule.get("kind") == "queue":
                 raise Refused(
                     f"topic[{name.decode()}] is a queue topic of the NSQ side",
                     nsq="E_BAD_TOPIC",
-                    http=409,
+                    http=_CONFLICT,
                     hint="Use an NSQ client, or another name.",
                 )
             if level is None:
@@ -268,7 +273,7 @@ class TopicTable:
             self.by_name[name] = topic
             if announce:
                 log.info("topic made name=%s kind=log queues=%d level=%s", name.decode(), topic.queue_count,
-                         "disk" if level == LEVEL_DISK else "os")  # fmt: skip
+                         LEVEL_NAMES[level])  # fmt: skip
         else:
             topic.change(read_queues, write_queues, perm, topic.level if level is None else level)
         topic.detail(more)

@@ -23,14 +23,12 @@ from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.reading import ReadResult
 from penstock.log.status import FOUND
 from penstock.message import ReceivedMessage
-from penstock.wire import record
-from penstock.wire.codes import Fields
+from penstock.wire import names, record
+from penstock.wire.codes import SYS_COMMIT, SYS_ROLLBACK, Fields
 
 log = logging.getLogger("penstock.transactions")
 
 GROUP = "CID_RMQ_SYS_TRANS"
-GIVEN_UP_TOPIC = b"TRANS_CHECK_MAX_TIME_TOPIC"
-COMMIT, ROLLBACK = 8, 12
 OP_TAG = "d"
 
 
@@ -101,7 +99,7 @@ class Transactions:
     def end(self, fields: Fields) -> None:
         """Carry out END_TRANSACTION. Refused when it names no half message of that group."""
         what = fields["commitOrRollback"]
-        if what not in (COMMIT, ROLLBACK):
+        if what not in (SYS_COMMIT, SYS_ROLLBACK):
             return  # still unknown: it will be asked about
         core = self._core
         physical, offset = fields["commitLogOffset"], fields["tranStateTableOffset"]
@@ -109,20 +107,20 @@ class Transactions:
         half = None if data is None else record.decode_record(data, 0, decompress=False)
         if half is None or half.topic != HALF_TOPIC.decode():
             raise Refused("Find prepared transaction message failed")
-        if half.properties.get("PGROUP") != fields["producerGroup"]:
+        if half.properties.get(names.PRODUCER_GROUP) != fields["producerGroup"]:
             raise Refused("The producer group wrong")
         if half.queue_offset != offset:
             raise Refused("The transaction state table offset wrong")
         if offset not in self.open:
             return  # a second answer to the same question
-        if what == COMMIT:
-            topic = core.sending.topic_to_write(half.properties.get("REAL_TOPIC", "").encode())
-            queue_id = _number(half.properties.get("REAL_QID", "0")) % max(1, topic.queue_count)
-            core.sending.put_again(topic, queue_id, half, dict(half.properties), prepared=physical, sys_flag=COMMIT)
+        if what == SYS_COMMIT:
+            topic = core.sending.topic_to_write(half.properties.get(names.REAL_TOPIC, "").encode())
+            queue_id = _number(half.properties.get(names.REAL_QUEUE, "0")) % max(1, topic.queue_count)
+            core.sending.put_again(topic, queue_id, half, dict(half.properties), prepared=physical, sys_flag=SYS_COMMIT)
         self._write_op(offset)
 
     def _write_op(self, offset: int) -> None:
-        placed = self._core.sending.put_own(OP_TOPIC, str(offset).encode(), {"TAGS": OP_TAG})
+        placed = self._core.sending.put_own(OP_TOPIC, str(offset).encode(), {names.TAGS: OP_TAG})
         self._finish(offset, placed.queue_offset)
 
     def tick(self, mono_ms: int) -> int:
@@ -157,12 +155,12 @@ class Transactions:
         properties = dict(message.properties)
         half.asked()
         if half.checks > self._core.config.transaction_check_max:
-            topic = self._core.topics.by_name[GIVEN_UP_TOPIC]
+            topic = self._core.topics.by_name[names.GIVEN_UP_TOPIC]
             self._core.sending.put_again(topic, 0, message, properties, half=True)
             self._write_op(offset)
             return
-        properties["TRANSACTION_CHECK_TIMES"] = str(half.checks)
-        uniq_key = message.properties.get("UNIQ_KEY", "")
+        properties[names.CHECK_TIMES] = str(half.checks)
+        uniq_key = message.properties.get(names.UNIQUE_KEY, "")
         fields = {
             "commitLogOffset": str(half.physical),
             "msgId": uniq_key,
@@ -171,10 +169,10 @@ class Transactions:
             "transactionId": uniq_key,
         }
         real = record.encode_record(
-            message.properties.get("REAL_TOPIC", "").encode(),
+            message.properties.get(names.REAL_TOPIC, "").encode(),
             message.body,
             record.format_properties(properties).encode(),
-            queue_id=_number(message.properties.get("REAL_QID", "0")),
+            queue_id=_number(message.properties.get(names.REAL_QUEUE, "0")),
             queue_offset=offset,
             physical_offset=half.physical,
             flag=message.flag,
@@ -185,7 +183,7 @@ class Transactions:
             store_host=msgid.pack_host(message.store_host),
             reconsume_times=message.reconsume_times,
         )
-        if not self._ask(message.properties.get("PGROUP", ""), real, fields):
+        if not self._ask(message.properties.get(names.PRODUCER_GROUP, ""), real, fields):
             half.not_asked()
 
 
@@ -205,4 +203,4 @@ def _half(message: ReceivedMessage) -> Half:
 
 def _checks(properties: dict[str, str]) -> int:
     """How often it was asked about already: RocketMQ writes that down with the half."""
-    return _number(properties.get("TRANSACTION_CHECK_TIMES", "0"))
+    return _number(properties.get(names.CHECK_TIMES, "0"))

@@ -7,9 +7,10 @@ import socket
 import time
 from struct import Struct
 
-from penstock.errors import ConnectionLost, TimedOut, WireError
+from penstock.errors import ConnectionLost, TimedOut
+from penstock.wire.frames import FrameCutter
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
-from penstock.words import FRAME_BYTES_MAX
+from penstock.words import FRAME_BYTES_MAX, PREFIX_BYTES
 
 _TIMEVAL = Struct("@ll")
 
@@ -28,6 +29,7 @@ class Line:
         self._patience = 0.0
         self._wait_at_most(timeout_s)
         self._opaques = itertools.count(1)
+        self._cutter = FrameCutter(FRAME_BYTES_MAX)  # the answer to a batch names every message in its header
 
     def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
         """The answer. TimedOut and ConnectionLost leave the line unusable."""
@@ -72,14 +74,10 @@ class Line:
             raise ConnectionLost(f"connection broke: {error}") from error
 
     def _receive(self, deadline: float) -> RemotingCommand:
-        prefix = self._exactly(8, deadline)
-        length = int.from_bytes(prefix[:4], "big")
-        mark = int.from_bytes(prefix[4:], "big")
-        header_size = mark & 0xFFFFFF
-        if not 4 <= length <= FRAME_BYTES_MAX or header_size > length - 4:
-            raise WireError(f"frame of {length} bytes with a header of {header_size}")
-        header = self._exactly(header_size, deadline)
-        return decode(mark >> 24, header, self._exactly(length - 4 - header_size, deadline))
+        cutter = self._cutter
+        cutter.cut(self._exactly(PREFIX_BYTES, deadline), 0)
+        header = self._exactly(cutter.size, deadline)
+        return decode(cutter.kind, header, self._exactly(cutter.end - cutter.header - cutter.size, deadline))
 
     def _exactly(self, size: int, deadline: float) -> bytes:
         """So many bytes, received in place: nearly always in one call."""

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from penstock.errors import WireError
 from penstock.wire.nsq import ERROR, HEAD_BYTES, MAGIC, MESSAGE, RESPONSE
+from penstock.words import DATA_ATTEMPTS_AT, DATA_ID_AT
 
 FRAME_BYTES_MAX = 64 << 20  # of one frame, far beyond what any broker is set to send
 HEARTBEAT = b"_heartbeat_"
@@ -66,10 +67,15 @@ def read_message(data: bytes) -> ArrivedMessage:
     if len(data) < HEAD_BYTES:
         raise WireError(f"a message of {len(data)} bytes")
     try:
-        message_id = data[10:HEAD_BYTES].decode("ascii")
+        message_id = data[DATA_ID_AT:HEAD_BYTES].decode("ascii")
     except UnicodeDecodeError:
         raise WireError("a message whose id is no text") from None
-    return ArrivedMessage(message_id, data[HEAD_BYTES:], int.from_bytes(data[8:10]), int.from_bytes(data[:8]))
+    return ArrivedMessage(
+        message_id,
+        data[HEAD_BYTES:],
+        int.from_bytes(data[DATA_ATTEMPTS_AT:DATA_ID_AT]),
+        int.from_bytes(data[:DATA_ATTEMPTS_AT]),
+    )
 
 
 def greeting(about: Mapping[str, object]) -> bytes:

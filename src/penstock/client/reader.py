@@ -80,13 +80,14 @@ class LogReader:
         """The users' topics, sorted: without the broker's own, retry and dead-letter topics."""
         every = loads(self._ask_registry(RemotingCommand(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body)
         system = loads(self._ask_registry(RemotingCommand(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)).body)
-        hidden = {*_SYSTEM_TOPICS, *(system.get("topicList") or ())}
+        hidden = {*_HIDDEN, *(system.get("topicList") or ())}
         return sorted(
             topic
             for topic in every.get("topicList") or ()
             if topic not in hidden
-            and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX, "rmq_sys_"))
-            and not topic.endswith("_REPLY_TOPIC")
+            and not topic.startswith((RETRY_PREFIX, DLQ_PREFIX))
+            and not topic.lower().startswith(names.SYSTEM_PREFIX)
+            and not topic.endswith(names.REPLY_SUFFIX)
         )
 
     def queues(self, topic: str) -> list[MessageQueue]:
@@ -237,17 +238,4 @@ class LogReader:
             raise
 
 
-_SYSTEM_TOPICS = frozenset(
-    (
-        names.TEMPLATE_TOPIC.decode(),
-        "SELF_TEST_TOPIC",
-        "BenchmarkTest",
-        "OFFSET_MOVED_EVENT",
-        names.SCHEDULE_TOPIC.decode(),
-        names.TRACE_TOPIC.decode(),
-        names.HALF_TOPIC.decode(),
-        names.OP_TOPIC.decode(),
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "DefaultCluster",
-    )
-)
+_HIDDEN = frozenset((*names.SYSTEM_TOPICS, "DefaultCluster"))

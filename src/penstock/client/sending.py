@@ -52,7 +52,7 @@ def properties_text(message: Message, uniq_key: str) -> str:
     if message.deliver_at_ms is not None:
         found[names.TIMER_DELIVER_MS] = str(message.deliver_at_ms)
     if message.sharding_key is not None:
-        found["__SHARDINGKEY"] = message.sharding_key
+        found[names.SHARDING_KEY] = message.sharding_key
     if message.properties:
         found = {**message.properties, **found}
     text = format_properties(found)

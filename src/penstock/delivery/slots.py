@@ -56,8 +56,8 @@ class Slots:
 
     def _home(self, message_id: int) -> int:
         """Where in the table the search for an id begins."""
-        x = message_id ^ (message_id >> 17)
-        return (x * 40503 + (x >> 31)) & self._mask
+        x = message_id ^ (message_id >> words.ID_FOLD)
+        return (x * words.ID_FACTOR + (x >> words.ID_FOLD_AGAIN)) & self._mask
 
     def _enter(self, slot: int) -> None:
         at = self._home(self.id[slot])

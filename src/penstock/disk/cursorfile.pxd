@@ -5,6 +5,7 @@ from penstock.disk.stream cimport Stream
 
 @cython.locals(x=cython.ulonglong)
 cdef long long mix(long long n) noexcept
+cdef long long _check(long long turn, long long committed) noexcept
 
 
 @cython.final
@@ -26,6 +27,9 @@ cdef class CursorFile:
     cdef void _put_committed(self) noexcept
     @cython.locals(at=cython.longlong, first=cython.longlong, wrong=cython.longlong, bit=cython.longlong, number=cython.longlong)
     cpdef _weigh(self)
+    cdef bint _mine(self, long long first, long long number) noexcept
+    cdef int _bit(self, long long at, long long bit) noexcept
+    cdef void _clear(self, long long at, long long bit) noexcept
     @cython.locals(found=cython.longlong, n=cython.longlong, k=cython.longlong, byte=cython.int)
     cdef long long _sum(self, long long at) noexcept
     @cython.locals(found=cython.longlong, at=cython.longlong, first=cython.longlong, n=cython.longlong, number=cython.longlong)

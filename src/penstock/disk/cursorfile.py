@@ -21,6 +21,7 @@ import logging
 from collections.abc import Iterator
 from mmap import mmap
 from pathlib import Path
+from struct import Struct
 
 import cython
 
@@ -29,30 +30,42 @@ from penstock.disk.files import Files
 from penstock.errors import StoreError
 
 if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.disk import cursorlayout as layout
     from cython.cimports.penstock.disk.stream import Stream
     from cython.cimports.penstock.octets import address, be64, copy, put32, put64, zero
 else:
+    from penstock import words
+    from penstock.disk import cursorlayout as layout
     from penstock.disk.stream import Stream
     from penstock.octets import address, be64, copy, put32, put64, zero
 
 log = logging.getLogger("penstock.disk")
 
-MAGIC = 0x50435552
-VERSION = 2
-PAGE = 4096
-PAGE_BITS = (PAGE - 16) * 8
-PAGES_MIN, PAGES_MAX = 2, 32
-WINDOW_MAX = (PAGES_MAX - 2) * PAGE_BITS  # a channel runs at most so far past its oldest unfinished record
-_SLOTS = (512, 1024)
-_CHECK = 0x436F6D6D69747465
-_OLD_PAGE_BITS = (PAGE - 8) * 8  # of version 1, which had no sums and `committed` once, at 16
+PAGE = layout.PAGE_BYTES
+PAGE_BITS = layout.PAGE_BITS
+WINDOW_MAX = (layout.PAGES_MAX - 2) * PAGE_BITS  # a channel runs at most so far past its oldest unfinished record
+_SLOT = Struct(">qqq")  # turn, committed, check
+_SOUND_END = 1 << 62  # of a turn, of an ordinal
+# Version 1 had no sums, and `committed` once, behind its head: magic, version, pages.
+_OLD_HEAD = Struct(">IIQ")
+_OLD_COMMITTED = Struct(">Q")
+_OLD_COMMITTED_END = 24
+_OLD_VERSION = 1
+_OLD_PAGE_HEAD = 8
+_OLD_PAGE_BITS = (PAGE - _OLD_PAGE_HEAD) * 8
 
 
 def mix(n: int) -> int:
     """What bit n adds to its page's sum; of a multiple of the bits of a page, where the sum begins."""
     x = n + 1
-    x = x * 0x1E3779B97F4A7C15 & 0x7FFFFFFFFFFFFFFF
-    return x ^ (x >> 29)
+    x = x * layout.MIX_FACTOR & layout.MIX_MASK
+    return x ^ (x >> layout.MIX_SHIFT)
+
+
+def _check(turn: int, committed: int) -> int:
+    """What stands behind both, when they are whole."""
+    return turn ^ committed ^ layout.CHECK_CONSTANT
 
 
 class CursorFile:
@@ -64,7 +77,7 @@ class CursorFile:
         self.committed = 0
         self.durable = 0  # `committed` as of the last flush that is over
         self.beyond = 0  # finished ordinals past `committed`
-        self.pages = PAGES_MIN
+        self.pages = layout.PAGES_MIN
         self.turn = 0
         self.dirty = False
         self.named = False
@@ -81,10 +94,14 @@ class CursorFile:
             fd = self.files.open(self.path)
             try:
                 size = self.files.size(fd)
-                data = self.files.read(fd, 0, min(size, (PAGES_MAX + 1) * PAGE))
+                data = self.files.read(fd, 0, min(size, (layout.PAGES_MAX + 1) * layout.PAGE_BYTES))
                 found = self._slot(data)
-                pages = size // PAGE - 1
-                if found is not None and size % PAGE == 0 and PAGES_MIN <= pages <= PAGES_MAX:
+                pages = size // layout.PAGE_BYTES - 1
+                if (
+                    found is not None
+                    and size % layout.PAGE_BYTES == 0
+                    and layout.PAGES_MIN <= pages <= layout.PAGES_MAX
+                ):
                     self.turn, self.committed = found
                     self.files.allocate(fd, 0, size)
                     self.map = self.files.map(fd, size)
@@ -100,7 +117,7 @@ class CursorFile:
                 log.error("%s has %d bytes: what was finished out of order comes again", self.path.name, size)
                 self.turn, self.committed = found
                 self.durable = self.committed
-                self._make(PAGES_MIN)
+                self._make(layout.PAGES_MIN)
                 return
             if self._take_old(data):
                 return
@@ -108,26 +125,32 @@ class CursorFile:
                 try_set_aside(self.files, data_folder(self.path), self.path, "a cursor that cannot be believed")
             log.error("%s is in doubt: its channel begins again at %d", self.path.name, begin)
         self.committed = self.durable = begin
-        self._make(PAGES_MIN)
+        self._make(layout.PAGES_MIN)
 
     @staticmethod
     def _slot(data: bytes) -> tuple[int, int] | None:
         """(turn, committed) of the newest slot whose check holds."""
         found = []
-        for at in _SLOTS:
-            turn, committed, check = (int.from_bytes(data[p : p + 8]) for p in (at, at + 8, at + 16))
-            if turn ^ committed ^ _CHECK == check and len(data) >= at + 24 and max(turn, committed) < 1 << 62:
-                found.append((turn, committed))
+        for at in (layout.SLOT, layout.SLOT + layout.SLOT_BYTES):
+            if len(data) >= at + _SLOT.size:
+                turn, committed, check = _SLOT.unpack_from(data, at)
+                sound = min(turn, committed) >= 0 and max(turn, committed) < _SOUND_END
+                if sound and check == _check(turn, committed):
+                    found.append((turn, committed))
         return max(found, default=None)
 
     def _take_old(self, data: bytes) -> bool:
         """Version 1, as far as it can be told that it is one: it is written anew."""
-        pages = len(data) // PAGE - 1
-        head = MAGIC.to_bytes(4) + (1).to_bytes(4) + max(0, pages).to_bytes(8)
-        if len(data) % PAGE or pages < 1 or data[:16] != head or any(data[24:PAGE]) or data[16] > 0x3F:
+        pages = len(data) // layout.PAGE_BYTES - 1
+        if len(data) % layout.PAGE_BYTES or pages < 1 or any(data[_OLD_COMMITTED_END : layout.PAGE_BYTES]):
             return False
-        self.committed = self.durable = int.from_bytes(data[16:24])
-        self._make(PAGES_MIN)
+        if data[: _OLD_HEAD.size] != _OLD_HEAD.pack(layout.MAGIC, _OLD_VERSION, pages):
+            return False
+        committed = _OLD_COMMITTED.unpack_from(data, _OLD_HEAD.size)[0]
+        if committed >= _SOUND_END:
+            return False
+        self.committed = self.durable = committed
+        self._make(layout.PAGES_MIN)
         for ordinal in _old_bits(data, pages, self.committed):
             if ordinal - self.committed < WINDOW_MAX:
                 self.finish(ordinal)
@@ -137,32 +160,43 @@ class CursorFile:
     def _weigh(self) -> None:
         """Let every page about something past `committed` be what its sum says, or say nothing."""
         for number in range(self.pages):
-            at = PAGE + number * PAGE
+            at = layout.PAGE_BYTES + number * layout.PAGE_BYTES
             first = be64(self.base, at)
-            if first % PAGE_BITS or first // PAGE_BITS % self.pages != number or first + PAGE_BITS <= self.committed:
+            if not self._mine(first, number) or first + layout.PAGE_BITS <= self.committed:
                 continue
-            wrong = be64(self.base, at + 8) ^ self._sum(at)
+            wrong = be64(self.base, at + layout.SUM) ^ self._sum(at)
             if not wrong:
                 continue
             bit = 0
-            while bit < PAGE_BITS and mix(bit) != wrong:
+            while bit < layout.PAGE_BITS and mix(bit) != wrong:
                 bit += 1
-            if bit < PAGE_BITS:  # one bit changed, or the process ended between sum and bit: not finished
-                self.base[at + 16 + (bit >> 3)] &= ~(1 << (bit & 7)) & 255
-                put64(self.base, at + 8, self._sum(at))
+            if bit < layout.PAGE_BITS:  # one bit changed, or the process ended between sum and bit: not finished
+                self._clear(at, bit)
+                put64(self.base, at + layout.SUM, self._sum(at))
             else:
-                zero(self.base, at, PAGE)
+                zero(self.base, at, layout.PAGE_BYTES)
             log.warning("%s is in doubt from ordinal %d on: some messages come again", self.path.name, first)
+
+    def _mine(self, first: int, number: int) -> bool:
+        """Whether page `number` is the one for ordinals from `first` on; one never used may not be."""
+        return first % layout.PAGE_BITS == 0 and first // layout.PAGE_BITS % self.pages == number
+
+    def _bit(self, at: int, bit: int) -> int:
+        """This bit of the page at `at`."""
+        return (self.base[at + layout.BITS + (bit >> words.BYTE_SHIFT)] >> (bit & words.BIT_MASK)) & 1
+
+    def _clear(self, at: int, bit: int) -> None:
+        self.base[at + layout.BITS + (bit >> words.BYTE_SHIFT)] &= ~(1 << (bit & words.BIT_MASK)) & words.BYTE_MASK
 
     def _sum(self, at: int) -> int:
         """The sum of the page at `at`, as it stands."""
         found = mix(be64(self.base, at)) ^ mix(0)
-        for n in range(4080):
-            byte = self.base[at + 16 + n]
+        for n in range(layout.BITS_BYTES):
+            byte = self.base[at + layout.BITS + n]
             if byte:
-                for k in range(8):
+                for k in range(words.BYTE_BITS):
                     if (byte >> k) & 1:
-                        found ^= mix(n * 8 + k)
+                        found ^= mix(n * words.BYTE_BITS + k)
         return found
 
     def _make(self, pages: int) -> None:
@@ -171,8 +205,8 @@ class CursorFile:
         fresh = self.path.with_name(self.path.name + ".tmp")
         fd = self.files.open(fresh, create=True)
         try:
-            self.files.allocate(fd, 0, (pages + 1) * PAGE)
-            view = self.files.map(fd, (pages + 1) * PAGE)
+            self.files.allocate(fd, 0, (pages + 1) * layout.PAGE_BYTES)
+            view = self.files.map(fd, (pages + 1) * layout.PAGE_BYTES)
         except StoreError:
             self.files.unlink(fresh)
             raise
@@ -180,16 +214,23 @@ class CursorFile:
             self.files.close(fd)
         old, old_view, old_pages = self.base, self.map, self.pages
         self.base = address(view)
-        zero(self.base, 0, (pages + 1) * PAGE)
-        put32(self.base, 0, MAGIC)
-        put32(self.base, 4, VERSION)
+        zero(self.base, 0, (pages + 1) * layout.PAGE_BYTES)
+        put32(self.base, 0, layout.MAGIC)
+        put32(self.base, layout.VERSION, layout.VERSION_NOW)
         self._put_committed()
         if old_view is not None:
             for number in range(old_pages):
-                first = be64(old, PAGE + number * PAGE)
-                mine = first % PAGE_BITS == 0 and first // PAGE_BITS % old_pages == number  # one never used is not
-                if mine and first + PAGE_BITS > min(self.committed, self.durable):
-                    copy(self.base, PAGE + first // PAGE_BITS % pages * PAGE, old, PAGE + number * PAGE, PAGE)
+                first = be64(old, layout.PAGE_BYTES + number * layout.PAGE_BYTES)
+                number_of = first // layout.PAGE_BITS  # of one never used it is another number, or no whole one
+                mine = first % layout.PAGE_BITS == 0 and number_of % old_pages == number
+                if mine and first + layout.PAGE_BITS > min(self.committed, self.durable):
+                    copy(
+                        self.base,
+                        layout.PAGE_BYTES + first // layout.PAGE_BITS % pages * layout.PAGE_BYTES,
+                        old,
+                        layout.PAGE_BYTES + number * layout.PAGE_BYTES,
+                        layout.PAGE_BYTES,
+                    )
         self.map = view
         self.pages = pages
         self.files.rename(fresh, self.path)
@@ -205,36 +246,36 @@ class CursorFile:
             self.commit(begin)
         self.beyond = 0
         for number in range(self.pages):
-            at = PAGE + number * PAGE
+            at = layout.PAGE_BYTES + number * layout.PAGE_BYTES
             first = be64(self.base, at)
-            if first % PAGE_BITS or first // PAGE_BITS % self.pages != number or first + PAGE_BITS <= self.committed:
+            if not self._mine(first, number) or first + layout.PAGE_BITS <= self.committed:
                 continue
             if first >= end:
-                zero(self.base, at, PAGE)
+                zero(self.base, at, layout.PAGE_BYTES)
                 self.dirty = True
                 continue
-            for ordinal in range(max(first, self.committed), first + PAGE_BITS):
+            for ordinal in range(max(first, self.committed), first + layout.PAGE_BITS):
                 bit = ordinal - first
-                if not (self.base[at + 16 + (bit >> 3)] >> (bit & 7)) & 1:
+                if not self._bit(at, bit):
                     continue
                 if ordinal < end and stream.next(ordinal) == ordinal:
                     self.beyond += 1
                 else:
-                    put64(self.base, at + 8, be64(self.base, at + 8) ^ mix(bit))
-                    self.base[at + 16 + (bit >> 3)] &= ~(1 << (bit & 7)) & 255
+                    put64(self.base, at + layout.SUM, be64(self.base, at + layout.SUM) ^ mix(bit))
+                    self._clear(at, bit)
                     self.dirty = True
 
     def reach(self) -> int:
         """Behind the last ordinal that this file knows of: all below have been given out."""
         found = self.committed
         for number in range(self.pages):
-            at = PAGE + number * PAGE
+            at = layout.PAGE_BYTES + number * layout.PAGE_BYTES
             first = be64(self.base, at)
-            if first % PAGE_BITS == 0 and first // PAGE_BITS % self.pages == number and first + PAGE_BITS > found:
-                n = 4079
-                while n >= 0 and self.base[at + 16 + n] == 0:
+            if self._mine(first, number) and first + layout.PAGE_BITS > found:
+                n = layout.BITS_BYTES - 1
+                while n >= 0 and self.base[at + layout.BITS + n] == 0:
                     n -= 1
-                found = max(found, first + (n + 1) * 8) if n >= 0 else found
+                found = max(found, first + (n + 1) * words.BYTE_BITS) if n >= 0 else found
         return found
 
     def take_flush(self) -> bool:
@@ -255,42 +296,42 @@ class CursorFile:
 
     def finished(self, ordinal: int) -> int:
         """Whether a record at or past `committed` is finished: 1 or 0."""
-        page = ordinal // 32640
-        at = 4096 + page % self.pages * 4096
-        if be64(self.base, at) != page * 32640:
+        page = ordinal // layout.PAGE_BITS
+        at = layout.PAGE_BYTES + page % self.pages * layout.PAGE_BYTES
+        if be64(self.base, at) != page * layout.PAGE_BITS:
             return 0
-        bit = ordinal - page * 32640
-        return (self.base[at + 16 + (bit >> 3)] >> (bit & 7)) & 1
+        bit = ordinal - page * layout.PAGE_BITS
+        return self._bit(at, bit)
 
     def finish(self, ordinal: int) -> int:
         """A record past `committed` is finished. 0, or 1 when it cannot be remembered (the window, or the disk)."""
-        page = ordinal // 32640
-        at = 4096 + page % self.pages * 4096
-        first = page * 32640
+        page = ordinal // layout.PAGE_BITS
+        at = layout.PAGE_BYTES + page % self.pages * layout.PAGE_BYTES
+        first = page * layout.PAGE_BITS
         if be64(self.base, at) != first:
             old = be64(self.base, at)
-            if page - self.committed // 32640 >= self.pages:
+            if page - self.committed // layout.PAGE_BITS >= self.pages:
                 if not self._widen(page, self.committed):
                     return 1
-                at = 4096 + page % self.pages * 4096
+                at = layout.PAGE_BYTES + page % self.pages * layout.PAGE_BYTES
             elif (
-                old % 32640 == 0
+                old % layout.PAGE_BITS == 0
                 and old < first
-                and old // 32640 % self.pages == page % self.pages
-                and old + 32640 > self.durable
-                and self.pages < 32  # PAGES_MAX: without room for both the new page goes first
+                and old // layout.PAGE_BITS % self.pages == page % self.pages
+                and old + layout.PAGE_BITS > self.durable
+                and self.pages < layout.PAGES_MAX  # without room for both the new page goes first
             ):
                 self._widen(page, self.durable)
-                at = 4096 + page % self.pages * 4096
+                at = layout.PAGE_BYTES + page % self.pages * layout.PAGE_BYTES
             if be64(self.base, at) != first:
-                zero(self.base, at, 4096)
+                zero(self.base, at, layout.PAGE_BYTES)
                 put64(self.base, at, first)
-                put64(self.base, at + 8, mix(first) ^ mix(0))
+                put64(self.base, at + layout.SUM, mix(first) ^ mix(0))
         bit = ordinal - first
-        if (self.base[at + 16 + (bit >> 3)] >> (bit & 7)) & 1:
+        if self._bit(at, bit):
             return 0
-        put64(self.base, at + 8, be64(self.base, at + 8) ^ mix(bit))
-        self.base[at + 16 + (bit >> 3)] |= 1 << (bit & 7)
+        put64(self.base, at + layout.SUM, be64(self.base, at + layout.SUM) ^ mix(bit))
+        self.base[at + layout.BITS + (bit >> words.BYTE_SHIFT)] |= 1 << (bit & words.BIT_MASK)
         self.beyond += 1
         self.dirty = True
         return 0
@@ -298,9 +339,9 @@ class CursorFile:
     def _widen(self, page: int, begin: int) -> bool:
         """Have room for the pages from the one of ordinal `begin` to this one."""
         pages = self.pages
-        while page - begin // PAGE_BITS >= pages:
+        while page - begin // layout.PAGE_BITS >= pages:
             pages *= 2
-        if pages > PAGES_MAX:
+        if pages > layout.PAGES_MAX:
             return False
         try:
             self._make(pages)
@@ -321,14 +362,14 @@ class CursorFile:
         """Into the older slot: a process that ends midway leaves the other one."""
         turn = self.turn + 1
         self.turn = turn
-        at = 512 + (turn & 1) * 512
+        at = layout.SLOT + (turn & 1) * layout.SLOT_BYTES
         put64(self.base, at, turn)
-        put64(self.base, at + 8, self.committed)
-        put64(self.base, at + 16, turn ^ self.committed ^ 0x436F6D6D69747465)
+        put64(self.base, at + layout.COMMITTED, self.committed)
+        put64(self.base, at + layout.CHECK, _check(turn, self.committed))
 
     def restart(self, ordinal: int) -> None:
         """Begin anew at an ordinal, forward or back: nothing from there on is finished."""
-        zero(self.base, PAGE, self.pages * PAGE)
+        zero(self.base, layout.PAGE_BYTES, self.pages * layout.PAGE_BYTES)
         self.beyond = 0
         self.commit(ordinal)
 
@@ -348,11 +389,11 @@ class CursorFile:
 def _old_bits(data: bytes, pages: int, committed: int) -> Iterator[int]:
     """The finished ordinals past `committed` of a file of version 1."""
     for number in range(pages):
-        page = data[PAGE + number * PAGE :][:PAGE]
-        first = int.from_bytes(page[:8])
+        page = data[layout.PAGE_BYTES + number * layout.PAGE_BYTES :][: layout.PAGE_BYTES]
+        first = int.from_bytes(page[:_OLD_PAGE_HEAD])
         if first % _OLD_PAGE_BITS or first // _OLD_PAGE_BITS % pages != number:
             continue
-        for n, byte in enumerate(page[8:]):
-            for k in range(8) if byte else ():
-                if byte >> k & 1 and first + n * 8 + k >= committed:
-                    yield first + n * 8 + k
+        for n, byte in enumerate(page[_OLD_PAGE_HEAD:]):
+            for k in range(words.BYTE_BITS) if byte else ():
+                if byte >> k & 1 and first + n * words.BYTE_BITS + k >= committed:
+                    yield first + n * words.BYTE_BITS + k

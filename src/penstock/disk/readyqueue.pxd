@@ -13,7 +13,7 @@ cdef class ReadyQueue(Stream):
     cdef ReadySegment _seen
     cdef public bint unflushed, renamed, stamped
 
-    @cython.locals(segment=ReadySegment)
+    @cython.locals(segment=ReadySegment, sums=cython.longlong)
     cpdef int ready(self, long long length, long long records) except -1
     @cython.locals(segment=ReadySegment)
     cpdef int _roll(self, long long length) except -1

@@ -39,9 +39,11 @@ from penstock.errors import DiskFull, StoreError
 from penstock.octets import Readable
 
 if cython.compiled:
+    from cython.cimports.penstock.disk import readylayout as layout
     from cython.cimports.penstock.disk.readysegment import ReadySegment
     from cython.cimports.penstock.octets import be16, be64, copy, crc32, put8, put16, put32, put64, ube32
 else:
+    from penstock.disk import readylayout as layout
     from penstock.disk.readysegment import ReadySegment
     from penstock.octets import be16, be64, copy, crc32, put8, put16, put32, put64, ube32
 
@@ -49,11 +51,12 @@ log = logging.getLogger("penstock.disk")
 
 POOL_MAX = 2
 KEEP_NOTHING = 1 << 62
+_MARK_BITS, _MARK_SET = 0x7FFFFFFF, 0x80000000
 
 
 def mark_of(schedule_id: int) -> int:
     """The mark of a copy of this entry: never 0."""
-    return schedule_id & 0x7FFFFFFF | 0x80000000
+    return schedule_id & _MARK_BITS | _MARK_SET
 
 
 class Pool:
@@ -255,13 +258,14 @@ class ReadyQueue(Stream):
             if answer:
                 return answer
             segment = self.last
-        if segment.end + length <= segment.allocated and 32 + (segment.count + records) * 8 <= segment.sums_allocated:
+        sums = layout.START + (segment.count + records) * layout.ENTRY_BYTES
+        if segment.end + length <= segment.allocated and sums <= segment.sums_allocated:
             return 0
         return segment.room(length, records)
 
     def _roll(self, length: int) -> int:
         size = max(self.segment_bytes, length)  # a batch that fits no segment gets one of its own
-        if length >= 1 << 31:
+        if length > layout.BYTES_MAX:
             return BROKEN
         self._number += 1
         path = self.folder / f"{self.name}_{self._number}.queue"
@@ -299,19 +303,19 @@ class ReadyQueue(Stream):
         segment = self.last
         end = segment.end
         base = segment.base
-        if end + length + 19 < segment.allocated:
-            put8(base, end + length + 19, 0)  # the next life of the file must not run on into this one's rest
-        put8(base, end, 118)
-        put32(base, end + 1, length + 14)
-        put64(base, end + 5, message_id)
-        put16(base, end + 13, attempts)
-        put32(base, end + 15, self._mark)
-        copy(base, end + 19, body, at, length)
-        crc = crc32(base, end, length + 19, segment.first + segment.count)
-        put32(segment.sums, 32 + segment.count * 8, end | (more << 31))
-        put32(segment.sums, 36 + segment.count * 8, crc)
+        if end + length + layout.BODY < segment.allocated:
+            put8(base, end + length + layout.BODY, 0)  # the next life of the file must not run on into this one's rest
+        put8(base, end, layout.LETTER)
+        put32(base, end + layout.LENGTH, length + layout.COUNTED_BYTES)
+        put64(base, end + layout.ID, message_id)
+        put16(base, end + layout.ATTEMPTS, attempts)
+        put32(base, end + layout.MARK, self._mark)
+        copy(base, end + layout.BODY, body, at, length)
+        crc = crc32(base, end, length + layout.BODY, segment.first + segment.count)
+        put32(segment.sums, layout.START + segment.count * layout.ENTRY_BYTES, end | (more << layout.MORE_BIT))
+        put32(segment.sums, layout.CRC + segment.count * layout.ENTRY_BYTES, crc)
         segment.count += 1
-        segment.end = end + length + 19
+        segment.end = end + length + layout.BODY
         self.total += 1
         self.unflushed = True
 
@@ -330,9 +334,9 @@ class ReadyQueue(Stream):
                     if segment.damaged and n in segment.damaged:
                         continue
                     at = segment.start(n)
-                    mark = ube32(segment.base, at + 15)
+                    mark = ube32(segment.base, at + layout.MARK)
                     if mark:
-                        found.append((mark, be64(segment.base, at + 5), segment.first + n))
+                        found.append((mark, be64(segment.base, at + layout.ID), segment.first + n))
         return found
 
     def show_all(self) -> None:
@@ -412,21 +416,21 @@ class ReadyQueue(Stream):
         if segment.damaged and n in segment.damaged:
             return 0
         at = segment.start(n)
-        if segment.unverified and (at + 19 > segment.end or segment.holds(n, at, segment.end) == 0):
+        if segment.unverified and (at + layout.BODY > segment.end or segment.holds(n, at, segment.end) == 0):
             segment.review()
             return self.find(ordinal)
-        length = ube32(segment.base, at + 1)
-        if segment.base[at] != 118 or length < 14 or at + 5 + length > segment.end:
+        length = ube32(segment.base, at + layout.LENGTH)
+        if segment.base[at] != layout.LETTER or length < layout.COUNTED_BYTES or at + layout.ID + length > segment.end:
             return 0
         self.base = segment.base
-        self.at = at + 19
-        self.length = length - 14
-        self.message_id = self.stamp_ns = be64(segment.base, at + 5)
-        self.attempts = be16(segment.base, at + 13)
+        self.at = at + layout.BODY
+        self.length = length - layout.COUNTED_BYTES
+        self.message_id = self.stamp_ns = be64(segment.base, at + layout.ID)
+        self.attempts = be16(segment.base, at + layout.ATTEMPTS)
         if self.stamped:
-            self.stamp_ns = be64(segment.base, at + 19)
-            self.at += 8
-            self.length -= 8
+            self.stamp_ns = be64(segment.base, at + layout.BODY)
+            self.at += layout.STAMP_BYTES
+            self.length -= layout.STAMP_BYTES
         return 1
 
     # -- letting go ----------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ cdef class SegmentFile:
     @cython.locals(need=cython.longlong, step=cython.longlong, target=cython.longlong, least=cython.longlong)
     cpdef int room(self, long long length, long long records) except -1
     cpdef long long start(self, long long n) noexcept
+    cpdef long long sum(self, long long n) noexcept
     cpdef long long message_id(self, long long n) noexcept
     cpdef long long framed(self, long long at, long long limit) noexcept
     @cython.locals(length=cython.longlong)
@@ -23,6 +24,9 @@ cdef class SegmentFile:
 
 @cython.final
 cdef class ReadySegment(SegmentFile):
+    cpdef long long _most(self) noexcept
+    cdef bint _written(self, long long n) noexcept
+    cdef long long _goes_on(self, long long n) noexcept
     @cython.locals(at=cython.longlong, length=cython.longlong)
     cpdef _look(self, long long clean, long long limit, bint torn)
     @cython.locals(n=cython.longlong, at=cython.longlong, whole=cython.longlong, whole_end=cython.longlong, length=cython.longlong, most=cython.longlong, ahead=cython.longlong, remade=cython.longlong, there=cython.bint, torn_batch=cython.bint, more=cython.longlong)

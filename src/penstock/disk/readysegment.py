@@ -10,6 +10,8 @@ from __future__ import annotations
 import logging
 from mmap import mmap
 from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
 from zlib import crc32 as crc32_of
 
 import cython
@@ -18,21 +20,35 @@ from penstock.disk.files import Files, take_room
 from penstock.errors import DiskFull, StoreError
 
 if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.disk import readylayout as layout
     from cython.cimports.penstock.octets import address, be64, crc32, put32, put64, ube32
 else:
+    from penstock import words
+    from penstock.disk import readylayout as layout
     from penstock.octets import address, be64, crc32, put32, put64, ube32
 
 log = logging.getLogger("penstock.disk")
 
-MAGIC = 0x50524459
-VERSION = 2
-SUMS_HEAD = 32
-RECORD_HEAD = 19  # 'v', length, id, attempts, delay
-SMALLEST = 20
 STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
+NOT_CLEAN = 0xFFFFFFFF  # the count of a segment that is in use
+_HEAD = Struct(">IIQIIII")  # magic, version, first ordinal, segment size, tag, count, sum
+_OLD_HEAD = Struct(">IIQQQ")  # of version 1: magic, version, first ordinal, segment size, count
+_SUMMED = 28  # bytes of a head
+_OLD_VERSION = 1
+_OLD_FIRST_END, _OLD_SIZE_END = 1 << 62, 1 << 31  # what a head of version 1, which has no sum, may say
+_INT64_END, _WORDS = 1 << 63, 1 << 64  # a word from the upper half is a negative integer of 64 bits
 FULL, BROKEN = 1, 2  # what an append may answer besides 0
 CHECKED, UNCHECKED, FOREIGN, OLD_DOUBT = 0, 1, 2, 3  # what opening may find
-NOT_CLEAN = 0xFFFFFFFF
+
+
+class Head(NamedTuple):
+    """What a head says."""
+
+    first: int
+    size: int
+    tag: int
+    records: int
 
 
 class SegmentFile:
@@ -84,8 +100,8 @@ class SegmentFile:
         self.sums_fd = files.open(self.sums_path, create=True)
         files.grow(self.fd, self.size)
         files.grow(self.sums_fd, self.sums_size)
-        files.allocate(self.sums_fd, 0, SUMS_HEAD)  # the two heads are written in any case
-        files.allocate(self.sums_fd, self.sums_size - SUMS_HEAD, SUMS_HEAD)
+        files.allocate(self.sums_fd, 0, layout.HEAD_BYTES)  # the two heads are written in any case
+        files.allocate(self.sums_fd, self.sums_size - layout.HEAD_BYTES, layout.HEAD_BYTES)
         self.map = files.map(self.fd, self.size)
         self.sums_map = files.map(self.sums_fd, self.sums_size)
         self.base, self.sums = address(self.map), address(self.sums_map)
@@ -101,16 +117,16 @@ class SegmentFile:
 
     def _put_heads(self, count: int) -> None:
         """Both copies of the head. The count and the sum over it are one store each time: kill -9 leaves no half."""
-        for at in (0, self.sums_size - SUMS_HEAD):
-            put32(self.sums, at, MAGIC)
-            put32(self.sums, at + 4, VERSION)
-            put64(self.sums, at + 8, self.first)
-            put32(self.sums, at + 16, self.size)
-            put32(self.sums, at + 20, self.tag)
-            crc = crc32(self.sums, at, 24, 0)
-            crc = crc32_of(count.to_bytes(4), crc)
-            word = count << 32 | crc
-            put64(self.sums, at + 24, word if word < 1 << 63 else word - (1 << 64))
+        for at in (0, self.sums_size - layout.HEAD_BYTES):
+            put32(self.sums, at, layout.MAGIC)
+            put32(self.sums, at + layout.VERSION, layout.VERSION_NOW)
+            put64(self.sums, at + layout.FIRST, self.first)
+            put32(self.sums, at + layout.SEGMENT_SIZE, self.size)
+            put32(self.sums, at + layout.TAG, self.tag)
+            crc = crc32(self.sums, at, layout.COUNT, 0)
+            crc = crc32_of(count.to_bytes(layout.COUNT_BYTES), crc)
+            word = count << layout.WORD_BITS | crc
+            put64(self.sums, at + layout.COUNT, word if word < _INT64_END else word - _WORDS)
 
     def room(self, length: int, records: int) -> int:
         """0 when so much more fits on the disk (the caller looked whether it fits the segment); FULL, BROKEN."""
@@ -121,9 +137,9 @@ class SegmentFile:
                 target = min(self.size, max(need, self.allocated + step))
                 least = min(target, max(need, self.allocated + 1))
                 self.allocated = take_room(self.files, self.fd, self.allocated, least, target)
-            need = SUMS_HEAD + (self.count + records) * 8
+            need = layout.HEAD_BYTES + (self.count + records) * layout.ENTRY_BYTES
             if need > self.sums_allocated or not self.sums_allocated:
-                step = max(4096, min(1 << 20, self.sums_allocated))
+                step = max(words.PAGE_BYTES, min(layout.SUMS_STEP_MAX, self.sums_allocated))
                 target = min(self.sums_size, max(need, self.sums_allocated + step))
                 least = min(target, max(need, self.sums_allocated + 1))
                 self.sums_allocated = take_room(self.files, self.sums_fd, self.sums_allocated, least, target)
@@ -135,33 +151,37 @@ class SegmentFile:
 
     def start(self, n: int) -> int:
         """Where record n begins."""
-        return ube32(self.sums, 32 + n * 8) & 0x7FFFFFFF
+        return ube32(self.sums, layout.START + n * layout.ENTRY_BYTES) & layout.START_BITS
+
+    def sum(self, n: int) -> int:
+        """The stored CRC-32 of record n."""
+        return ube32(self.sums, layout.CRC + n * layout.ENTRY_BYTES)
 
     def message_id(self, n: int) -> int:
         """The id of record n."""
-        return be64(self.base, self.start(n) + 5)
+        return be64(self.base, self.start(n) + layout.ID)
 
     def framed(self, at: int, limit: int) -> int:
         """The length of what stands at `at` if it may be a record by its own lengths, else 0."""
-        if at + 19 > limit or self.base[at] != 118:
+        if at + layout.BODY > limit or self.base[at] != layout.LETTER:
             return 0
-        length = ube32(self.base, at + 1) + 5
-        if length < 19 or at + length > limit:
+        length = ube32(self.base, at + layout.LENGTH) + layout.ID
+        if length < layout.BODY or at + length > limit:
             return 0
         return length
 
     def holds(self, n: int, at: int, limit: int) -> int:
         """The length of record n if it stands at `at` and its sum holds, else 0."""
         length = self.framed(at, limit)
-        if length and crc32(self.base, at, length, self.first + n) != ube32(self.sums, 36 + n * 8):
+        if length and crc32(self.base, at, length, self.first + n) != self.sum(n):
             return 0
         return length
 
     def seal(self, at: int, length: int, more: int) -> None:
         """The record written at `at` counts from now on; `more` is bit 31 when messages of the same batch follow."""
         crc = crc32(self.base, at, length, self.first + self.count)
-        put32(self.sums, 32 + self.count * 8, at | more)
-        put32(self.sums, 36 + self.count * 8, crc)
+        put32(self.sums, layout.START + self.count * layout.ENTRY_BYTES, at | more)
+        put32(self.sums, layout.CRC + self.count * layout.ENTRY_BYTES, crc)
         self.count += 1
         self.end = at + length
 
@@ -201,12 +221,12 @@ class ReadySegment(SegmentFile):
         """
         size = self.path.stat().st_size
         heads, old = self._read_heads(size)
-        own = [head for head in heads if head[2] == self.tag]
+        own = [head for head in heads if head.tag == self.tag]
         self.named = True
         if heads and not own:
             return FOREIGN
-        head = max(own, default=(0, max(size, SMALLEST), 0, NOT_CLEAN))
-        self.size = head[1]
+        head = max(own, default=Head(0, max(size, layout.SMALLEST), 0, NOT_CLEAN))
+        self.size = head.size
         self.sums_size = _sums_size(self.size)
         self.fd = self.files.open(self.path)
         ranges = self.files.data_ranges(self.fd, 0, size)
@@ -214,14 +234,15 @@ class ReadySegment(SegmentFile):
         self._map(create=False)
         # What was written is allocated; what is not reads as zeros and is allocated before it is written.
         limit = max((end for _, end in ranges), default=0)
-        tail = self.sums_size - SUMS_HEAD
-        told = [end for begin, end in self.files.data_ranges(self.sums_fd, 0, tail) if begin < tail // 4096 * 4096]
-        self.sums_written = max(told, default=min(tail, 4096))
+        tail = self.sums_size - layout.HEAD_BYTES
+        pages_end = tail // words.PAGE_BYTES * words.PAGE_BYTES
+        told = [end for begin, end in self.files.data_ranges(self.sums_fd, 0, tail) if begin < pages_end]
+        self.sums_written = max(told, default=min(tail, words.PAGE_BYTES))
         self.allocated = self.sums_allocated = 0
         if not own:
             return UNCHECKED
-        self.first = head[0]
-        clean = head[3] if all(head == other for other in own) and head[3] <= (self.sums_size - 64) // 8 else -1
+        self.first = head.first
+        clean = head.records if all(head == other for other in own) and head.records <= self._most() else -1
         if old and (clean > 0 or self._aligned(limit)) and not self._begins_good(limit):
             return OLD_DOUBT
         self.cut = after_cut and clean < 0 and not old
@@ -234,35 +255,47 @@ class ReadySegment(SegmentFile):
         self._put_heads(NOT_CLEAN if self.damaged or clean < 0 else self.count)
         return CHECKED
 
-    def _read_heads(self, size: int) -> tuple[list[tuple[int, int, int, int]], bool]:
-        """(first, size, tag, count) of each copy of the head that holds; whether it is one of version 1, without a sum."""
+    def _read_heads(self, size: int) -> tuple[list[Head], bool]:
+        """The copies of the head that hold; whether it is one of version 1, without a sum."""
         if not self.sums_path.is_file():
             return [], False
         fd = self.files.open(self.sums_path)
         try:
             length = self.files.size(fd)
-            copies = [self.files.read(fd, at, SUMS_HEAD) for at in {0, max(0, length - SUMS_HEAD)}]
-            front = self.files.read(fd, 0, SUMS_HEAD)
+            copies = [self.files.read(fd, at, layout.HEAD_BYTES) for at in {0, max(0, length - layout.HEAD_BYTES)}]
+            front = self.files.read(fd, 0, layout.HEAD_BYTES)
         finally:
             self.files.close(fd)
         found = []
         for data in copies:
-            if data[:8] == b"PRDY" + VERSION.to_bytes(4) and crc32_of(data[:28]) == int.from_bytes(data[28:]):
-                first, segment_size, tag, count = (
-                    int.from_bytes(data[a:b]) for a, b in ((8, 16), (16, 20), (20, 24), (24, 28))
-                )
-                found.append((first, segment_size, tag, count))
-        if not found and front[:8] == b"PRDY\0\0\0\1":
-            first, segment_size = int.from_bytes(front[8:16]), int.from_bytes(front[16:24])
-            if first < 1 << 62 and size <= segment_size < 1 << 31:
-                return [(first, segment_size, self.tag, min(int.from_bytes(front[24:32]), NOT_CLEAN))], True
+            if len(data) == _HEAD.size:
+                magic, version, first, segment_size, tag, count, crc = _HEAD.unpack(data)
+                if magic == layout.MAGIC and version == layout.VERSION_NOW and crc32_of(data[:_SUMMED]) == crc:
+                    found.append(Head(first, segment_size, tag, count))
+        if not found and len(front) == _OLD_HEAD.size:
+            magic, version, first, segment_size, count = _OLD_HEAD.unpack(front)
+            old = magic == layout.MAGIC and version == _OLD_VERSION
+            if old and first < _OLD_FIRST_END and size <= segment_size < _OLD_SIZE_END:
+                return [Head(first, segment_size, self.tag, min(count, NOT_CLEAN))], True
         return found, False
+
+    def _most(self) -> int:
+        """How many entries the sums have room for."""
+        return (self.sums_size - layout.HEADS_BYTES) // layout.ENTRY_BYTES
+
+    def _written(self, n: int) -> bool:
+        """Whether the entry of record n lies in what was written of the sums."""
+        return layout.ENTRY_END + n * layout.ENTRY_BYTES <= self.sums_written
+
+    def _goes_on(self, n: int) -> int:
+        """1 when the entry of record n says that its batch goes on, else 0."""
+        return ube32(self.sums, layout.START + n * layout.ENTRY_BYTES) >> layout.MORE_BIT
 
     def _look(self, clean: int, limit: int, torn: bool) -> None:
         """Find the records. Closed cleanly: the last one is looked at, the others when they are read."""
         if clean == 0:
             return
-        if clean > 0 and 32 + clean * 8 <= self.sums_written:
+        if clean > 0 and self._written(clean - 1):
             at = self.start(clean - 1)
             length = self.holds(clean - 1, at, limit)
             if length:
@@ -276,11 +309,11 @@ class ReadySegment(SegmentFile):
         only the sums are bad they are made again. After a power cut pages behind the last flush may be missing while
         later ones are there: what has no sum is left out, and with it the rest of its batch.
         """
-        most = (self.sums_size - 64) // 8 if clean < 0 else clean
+        most = self._most() if clean < 0 else clean
         n = at = whole = whole_end = remade = 0
         torn_batch = False  # what stands here may go on with a batch of which something is missing
         while n < most:
-            there = 40 + n * 8 <= self.sums_written
+            there = self._written(n)
             length = self.holds(n, at, limit) if there and self.start(n) == at else 0
             if not length:
                 if self.cut:
@@ -301,10 +334,10 @@ class ReadySegment(SegmentFile):
                     at += length
                     n += 1
                 continue
-            more = ube32(self.sums, 32 + n * 8) >> 31 != 0
+            more = self._goes_on(n)
             if torn_batch:
                 self._leave_out(n, at, length)
-                torn_batch = more
+                torn_batch = more != 0
             at += length
             n += 1
             if not more:
@@ -331,24 +364,24 @@ class ReadySegment(SegmentFile):
 
     def _ends_batch(self, n: int, at: int) -> bool:
         """Whether the sum of record n, at `at`, is there, be it right or not, and says that no other record belongs to it."""
-        if 40 + n * 8 > self.sums_written or ube32(self.sums, 32 + n * 8) != at:
+        if not self._written(n) or ube32(self.sums, layout.START + n * layout.ENTRY_BYTES) != at:
             return False
-        stored = ube32(self.sums, 36 + n * 8)
-        return stored != 0 and stored != NOT_CLEAN
+        stored = self.sum(n)
+        return stored != 0 and stored != layout.NO_SUM
 
     def _leave_out(self, n: int, at: int, length: int) -> None:
         """Record n is not served, now or by a later start: its sum says so."""
         self.damaged.add(n)
-        self.files.allocate(self.sums_fd, SUMS_HEAD + n * 8, 8)
-        put32(self.sums, 32 + n * 8, at | (ube32(self.sums, 32 + n * 8) >> 31 << 31))
-        put32(self.sums, 36 + n * 8, self._crc(n, at, length) ^ 0x5A5A5A5A)
+        self.files.allocate(self.sums_fd, layout.START + n * layout.ENTRY_BYTES, layout.ENTRY_BYTES)
+        put32(self.sums, layout.START + n * layout.ENTRY_BYTES, at | (self._goes_on(n) << layout.MORE_BIT))
+        put32(self.sums, layout.CRC + n * layout.ENTRY_BYTES, self._crc(n, at, length) ^ layout.SPOILED)
 
     def _leave_out_before(self, n: int) -> None:
         """Record n is torn: the batch that goes on with it is not whole."""
         n -= 1
-        while n >= 0 and n not in self.damaged and ube32(self.sums, 32 + n * 8) >> 31:
+        while n >= 0 and n not in self.damaged and self._goes_on(n):
             at = self.start(n)
-            self._leave_out(n, at, ube32(self.base, at + 1) + 5)
+            self._leave_out(n, at, ube32(self.base, at + layout.LENGTH) + layout.ID)
             n -= 1
 
     def _crc(self, n: int, at: int, length: int) -> int:
@@ -358,11 +391,11 @@ class ReadySegment(SegmentFile):
         """Record n stands at `at` and its sum does not hold: 1 when it is the sum that is damaged, and it is made again; 0
         when it may be the record.
         """
-        if 40 + n * 8 <= self.sums_written:
-            stored = ube32(self.sums, 36 + n * 8)
+        if self._written(n):
+            stored = self.sum(n)
             if (
                 stored
-                and stored != NOT_CLEAN
+                and stored != layout.NO_SUM
                 and self.start(n) == at
                 and not _one_bit(stored ^ self._crc(n, at, length))
             ):
@@ -376,9 +409,9 @@ class ReadySegment(SegmentFile):
 
     def _remake(self, n: int, at: int, length: int) -> None:
         """The sum of record n anew."""
-        self.files.allocate(self.sums_fd, SUMS_HEAD + n * 8, 8)
-        put32(self.sums, 32 + n * 8, at)
-        put32(self.sums, 36 + n * 8, self._crc(n, at, length))
+        self.files.allocate(self.sums_fd, layout.START + n * layout.ENTRY_BYTES, layout.ENTRY_BYTES)
+        put32(self.sums, layout.START + n * layout.ENTRY_BYTES, at)
+        put32(self.sums, layout.CRC + n * layout.ENTRY_BYTES, self._crc(n, at, length))
 
     def clip(self, ordinal: int) -> None:
         """What stands here from this ordinal on was left out once, and others have got these ordinals."""
@@ -395,7 +428,7 @@ class ReadySegment(SegmentFile):
                 return -1
             at += length
             n += 1
-            there = n < most and 40 + n * 8 <= self.sums_written
+            there = n < most and self._written(n)
             if there and self.start(n) == at and self.holds(n, at, limit):
                 return n
         return -1
@@ -427,14 +460,13 @@ class ReadySegment(SegmentFile):
 
     def _begins_good(self, limit: int) -> bool:
         """Whether a sum of the first ones holds: else it is the first ordinal that is wrong."""
-        return any(self.holds(n, self.start(n), limit) for n in range(64))
+        return any(self.holds(n, self.start(n), limit) for n in range(layout.FIRST_RECORDS))
 
     def _next_good(self, n: int, at: int, limit: int, most: int) -> int:
         """The next record behind a bad one whose sum holds; -1 when there is none."""
         empty = 0
-        while (
-            n < most and empty < 4096 and 40 + n * 8 <= self.sums_written
-        ):  # a flipped bit, or pages of sums; so many empty entries are the end
+        # A flipped bit, or pages of sums; so many empty entries are the end.
+        while n < most and empty < layout.EMPTY_ENTRIES_MAX and self._written(n):
             start = self.start(n)
             if start >= at and self.holds(n, start, limit):
                 return n
@@ -445,7 +477,7 @@ class ReadySegment(SegmentFile):
     def review(self) -> None:
         """A record of a segment that was trusted does not hold: look at all of it."""
         self.unverified = False
-        self.sums_written = SUMS_HEAD + self.count * 8
+        self.sums_written = layout.START + self.count * layout.ENTRY_BYTES
         self._scan(self.end, self.count, False)
 
     def adopt_unchecked(self, first: int) -> None:
@@ -469,7 +501,7 @@ class ReadySegment(SegmentFile):
 
 
 def _sums_size(size: int) -> int:
-    return 2 * SUMS_HEAD + (size // SMALLEST + 1) * 8
+    return layout.HEADS_BYTES + (size // layout.SMALLEST + 1) * layout.ENTRY_BYTES
 
 
 def _one_bit(difference: int) -> bool:

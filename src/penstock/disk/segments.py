@@ -22,8 +22,10 @@ from penstock.disk.files import Files, number_names, take_room
 from penstock.errors import Corrupt
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.octets import address, populate
 else:
+    from penstock import words
     from penstock.octets import address, populate
 
 
@@ -86,7 +88,7 @@ class Segment:
             return
         piece, most = (PIECE_SMALL, PIECE_SMALL_MAX) if self.scattered else (PIECE, PIECE_MAX)
         target = max(end, piece, have + min(have, most))
-        target = min(self.size, (target + 4095) // 4096 * 4096)
+        target = min(self.size, (target + words.PAGE_BYTES - 1) // words.PAGE_BYTES * words.PAGE_BYTES)
         fd = self.fd
         if fd >= 0:
             target = take_room(self.files, fd, have, end, target)

@@ -15,7 +15,7 @@ cdef class Sidecar:
     cdef public object files
     cdef unsigned char *base
 
-    @cython.locals(base=cython.p_uchar, version=cython.longlong, first=cython.longlong, used=cython.longlong, whole=cython.bint)
+    @cython.locals(base=cython.p_uchar, version=cython.longlong, first=cython.longlong, used=cython.longlong, whole=cython.bint, summed=cython.bint)
     cpdef open(self, bint mend)
     @cython.locals(n=cython.longlong)
     cpdef long long seek(self, long long start, long long crc)
@@ -26,6 +26,7 @@ cdef class Sidecar:
     cpdef long long find(self, long long start)
     cpdef long long start(self, long long n)
     cpdef long long sum(self, long long n)
+    cdef bint _empty(self, long long n)
 
 
 @cython.final

@@ -30,22 +30,18 @@ from penstock.disk.files import Files, last_byte, take_room, wipe
 from penstock.errors import DiskFull, StoreError
 
 if cython.compiled:
+    from cython.cimports.penstock.log import sidelayout as layout
+    from cython.cimports.penstock.log import status
     from cython.cimports.penstock.octets import address, be32, be64, crc32, put32, put64, ube32
 else:
+    from penstock.log import sidelayout as layout
+    from penstock.log import status
     from penstock.octets import address, be32, be64, crc32, put32, put64, ube32
 
 log = logging.getLogger("penstock.log")
 
-HEADER_SIZE = 32
-ENTRY_SIZE = 8  # hot functions below write the numbers: a module's name is a dictionary look-up when compiled
-MAGIC = 0x5053554D
-VERSION = 2
 SMALLEST_RECORD = 92
 WINDOW_MIN, WINDOW = 16 << 10, 1 << 20
-
-HOLDS = 1
-BROKEN = 0
-UNCHECKED = 2
 
 
 class Sidecar:
@@ -54,7 +50,7 @@ class Sidecar:
     def __init__(self, path: Path, first: int, segment_size: int, files: Files) -> None:
         self.path = path
         self.first = first
-        self.size = HEADER_SIZE + (segment_size // SMALLEST_RECORD + 2) * ENTRY_SIZE
+        self.size = layout.HEAD_BYTES + (segment_size // SMALLEST_RECORD + 2) * layout.ENTRY_BYTES
         self.files = files
         self.count = 0
         self.allocated = 0
@@ -82,11 +78,11 @@ class Sidecar:
 
     def _put_header(self, covers_from: int) -> None:
         self.covers_from = covers_from
-        put32(self.base, 0, MAGIC)
-        put32(self.base, 4, VERSION)
-        put64(self.base, 8, self.first)
-        put32(self.base, 16, covers_from)
-        put32(self.base, 20, crc32(self.base, 0, 20, 0))
+        put32(self.base, 0, layout.MAGIC)
+        put32(self.base, layout.VERSION, layout.VERSION_NOW)
+        put64(self.base, layout.FIRST, self.first)
+        put32(self.base, layout.COVERS_FROM, covers_from)
+        put32(self.base, layout.HEAD_SUM, crc32(self.base, 0, layout.HEAD_SUM, 0))
 
     def open(self, mend: bool) -> None:
         """Map the existing file. A header that is damaged or missing is told from what follows; with `mend` it is written
@@ -98,21 +94,23 @@ class Sidecar:
                 self.files.grow(fd, self.size)
             if self.files.size(fd) < self.size:
                 raise StoreError(f"{self.path} is too short")
-            self.files.allocate(fd, 0, min(self.size, HEADER_SIZE))
+            self.files.allocate(fd, 0, min(self.size, layout.HEAD_BYTES))
             self.map = self.files.map(fd, self.size, scattered=True)
         except BaseException:
             self.files.close(fd)
             raise
         self.fd = fd
         self.base = base = address(self.map)
-        version, first = be32(base, 4), be64(base, 8)
-        used = last_byte(self.files, self.path, self.map, HEADER_SIZE, self.size)
-        self.count = (used - HEADER_SIZE + ENTRY_SIZE - 1) // ENTRY_SIZE
-        whole = version == 2 and ube32(base, 20) == crc32(base, 0, 20, 0)
-        if be32(base, 0) == MAGIC and first == self.first and (whole or version == 1):
-            self.covers_from = ube32(base, 16)
+        version, first = be32(base, layout.VERSION), be64(base, layout.FIRST)
+        used = last_byte(self.files, self.path, self.map, layout.HEAD_BYTES, self.size)
+        self.count = (used - layout.HEAD_BYTES + layout.ENTRY_BYTES - 1) // layout.ENTRY_BYTES
+        summed = ube32(base, layout.HEAD_SUM) == crc32(base, 0, layout.HEAD_SUM, 0)
+        whole = version == layout.VERSION_NOW and summed
+        if be32(base, 0) == layout.MAGIC and first == self.first and (whole or version == layout.VERSION_OLD):
+            self.covers_from = ube32(base, layout.COVERS_FROM)
         else:
-            starts = [self.start(n) for n in range(min(self.count, 512)) if be64(base, HEADER_SIZE + n * ENTRY_SIZE)]
+            looked = min(self.count, layout.STARTS_MAX)
+            starts = [self.start(n) for n in range(looked) if not self._empty(n)]
             self.covers_from = min(starts, default=0)
             log.error("sum damaged: the header of %s is told anew from what follows", self.path.name)
         self.allocated = 0
@@ -125,32 +123,35 @@ class Sidecar:
 
     def start(self, n: int) -> int:
         """Where in the segment record n begins."""
-        return ube32(self.base, 32 + n * 8)
+        return ube32(self.base, layout.START + n * layout.ENTRY_BYTES)
 
     def sum(self, n: int) -> int:
         """The CRC-32 of record n."""
-        return ube32(self.base, 36 + n * 8)
+        return ube32(self.base, layout.CRC + n * layout.ENTRY_BYTES)
+
+    def _empty(self, n: int) -> bool:
+        return be64(self.base, layout.START + n * layout.ENTRY_BYTES) == 0
 
     def room(self, records: int) -> int:
         """0 when so many more entries can be put; else DISK_FULL (1) or NOT_WRITABLE (2)."""
-        if 32 + (self.count + records) * 8 <= self.allocated:
-            return 0
+        if layout.START + (self.count + records) * layout.ENTRY_BYTES <= self.allocated:
+            return status.OK
         try:
-            need = HEADER_SIZE + (self.count + records) * ENTRY_SIZE
+            need = layout.HEAD_BYTES + (self.count + records) * layout.ENTRY_BYTES
             want = min(self.size, max(need, self.allocated) + max(WINDOW_MIN, min(WINDOW, self.allocated)))
             self.allocated = take_room(self.files, self.fd, 0, min(self.size, need), want)
         except DiskFull:
             self.allocated = 0
-            return 1
+            return status.DISK_FULL
         except StoreError:
             self.allocated = 0
-            return 2
-        return 0 if need <= self.size else 2
+            return status.NOT_WRITABLE
+        return status.OK if need <= self.size else status.NOT_WRITABLE
 
     def put(self, start: int, crc: int) -> None:
         """The next record's sum; `room` said 0."""
-        put32(self.base, 32 + self.count * 8, start)
-        put32(self.base, 36 + self.count * 8, crc)
+        put32(self.base, layout.START + self.count * layout.ENTRY_BYTES, start)
+        put32(self.base, layout.CRC + self.count * layout.ENTRY_BYTES, crc)
         self.count += 1
 
     def find(self, start: int) -> int:
@@ -168,7 +169,9 @@ class Sidecar:
     def seek(self, start: int, crc: int) -> int:
         """The entry of this record among damaged ones, by its start, or by its sum; -1 when there is none."""
         for n in range(self.count):
-            if self.start(n) == start and self.sum(n) != 0 and self.sum(n) != 0xFFFFFFFF:  # overwritten, it is no sum
+            if (
+                self.start(n) == start and self.sum(n) != 0 and self.sum(n) != layout.NO_SUM
+            ):  # overwritten, it is no sum
                 return n
         for n in range(self.count):
             if self.sum(n) == crc:
@@ -178,9 +181,9 @@ class Sidecar:
     def cut(self, start: int) -> None:
         """Forget the records from start on. What stands behind the cut becomes zeros."""
         keep = self.count
-        while keep > 0 and (self.start(keep - 1) >= start or be64(self.base, HEADER_SIZE + (keep - 1) * 8) == 0):
+        while keep > 0 and (self.start(keep - 1) >= start or self._empty(keep - 1)):
             keep -= 1
-        wipe(self.files, self.path, self.map, HEADER_SIZE + keep * ENTRY_SIZE, self.size)
+        wipe(self.files, self.path, self.map, layout.HEAD_BYTES + keep * layout.ENTRY_BYTES, self.size)
         self.count = keep
 
     def entries(self) -> Iterator[tuple[int, int]]:
@@ -252,7 +255,7 @@ class Checksums:
     def room(self, records: int) -> int:
         car = self.current
         if car is None:
-            return 2
+            return status.NOT_WRITABLE
         return car.room(records)
 
     def put(self, start: int, crc: int) -> None:
@@ -264,18 +267,18 @@ class Checksums:
         if car is None or car.first != segment_first:
             car = self.get(segment_first)
             if car is None:
-                return 2
+                return layout.UNCHECKED
             self._hint_car = car
             self._hint = 0
         if start < car.covers_from or start >= car.covers_to:
-            return 2
+            return layout.UNCHECKED
         n = self._hint
         if n >= car.count or car.start(n) != start:
             n = car.find(start)
         if n < car.count and car.start(n) == start:
             self._hint = n + 1
             if car.sum(n) == crc:
-                return 1
+                return layout.HOLDS
         return self._weigh(car, segment_first, start, crc)
 
     def _weigh(self, car: Sidecar, segment_first: int, start: int, crc: int) -> int:
@@ -283,19 +286,19 @@ class Checksums:
         n = car.seek(start, crc)
         if n < 0:
             if segment_first + start >= self.strict_from:
-                return 0
+                return layout.BROKEN
             self._report(car, start)
-            return 2
+            return layout.UNCHECKED
         self._hint = n + 1
         wrong = car.sum(n) ^ crc
         if wrong & (wrong - 1) == 0:  # one flipped bit of the sum: no damaged record has such a sum
             self._report(car, start)
-            return 1
-        return 0
+            return layout.HOLDS
+        return layout.BROKEN
 
     def _report(self, car: Sidecar, start: int) -> None:
         self.damaged += 1
-        if self.damaged < 20:
+        if self.damaged < layout.REPORTS_MAX:
             log.error("sum damaged: of the record at %d of %s, which is served", start, car.path.name)
 
     def ignore_from(self, position: int) -> None:

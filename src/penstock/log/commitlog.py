@@ -25,11 +25,11 @@ from penstock.log.draft import Draft
 from penstock.octets import Readable
 
 if cython.compiled:
-    from cython.cimports.penstock.log import status
+    from cython.cimports.penstock.log import sidelayout, status
     from cython.cimports.penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64, ube32
     from cython.cimports.penstock.wire import layout
 else:
-    from penstock.log import status
+    from penstock.log import sidelayout, status
     from penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64, ube32
     from penstock.wire import layout
 
@@ -309,7 +309,7 @@ class CommitLog:
         if size > 0:
             if not body_holds(segment.base, at):
                 return -1
-            if self.sums.verdict(segment.first, at, crc32(segment.base, at, size, 0)) == 0:
+            if self.sums.verdict(segment.first, at, crc32(segment.base, at, size, 0)) == sidelayout.BROKEN:
                 return -1
         return size
 

@@ -36,7 +36,7 @@ cdef class ConsumeQueue(QueueState):
     cdef public long long reserved
     cdef public str trouble
     cdef public list subscribers
-    cdef public int due_kind
+    cdef public bint by_level
     cdef unsigned char *topic_at
     cdef int topic_len
     cdef long long key_hash
@@ -59,7 +59,7 @@ cdef class ConsumeQueue(QueueState):
     cdef void _fill(self, Segment segment, long long at, long long end)
     @cython.locals(n=cython.longlong, at=cython.longlong)
     cdef void put(self, long long offset, long long physical, long long size, long long code) noexcept
-    @cython.locals(segment=Segment, at=cython.longlong, status=cython.int)
+    @cython.locals(segment=Segment, at=cython.longlong)
     cpdef put_at(self, long long offset, long long physical, long long size, long long code)
     @cython.locals(segment=Segment, at=cython.longlong)
     cpdef tuple entry(self, long long offset)

@@ -24,17 +24,18 @@ from penstock.log.subscriber import Subscriber
 from penstock.wire.names import SCHEDULE_TOPIC
 
 if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.log import status
     from cython.cimports.penstock.octets import address, be32, be64, java_hash, put32, put64
+    from cython.cimports.penstock.wire import layout
 else:
+    from penstock import words
+    from penstock.log import status
     from penstock.octets import address, be32, be64, java_hash, put32, put64
+    from penstock.wire import layout
 
-ENTRY_SIZE = 20
-FILLER_SIZE = 0x7FFFFFFF
-_NEVER = 1 << 62
-
-DUE_NEVER = 0
-DUE_BY_LEVEL = 1
-"""The queue's entries carry the moment of delivery instead of a tags code."""
+_SKIP_MAX = 64
+NEVER = 1 << 62
 
 
 class TagCodes:
@@ -43,14 +44,14 @@ class TagCodes:
     def __init__(self, codes: Iterable[int]) -> None:
         self.codes = tuple(codes)
         self._count = len(self.codes)
-        self._held = bytearray(8 * self._count + 8)
+        self._held = bytearray(words.INT64_BYTES * (self._count + 1))
         self._at = address(self._held)
         for n, code in enumerate(self.codes):
-            put64(self._at, 8 * n, code)
+            put64(self._at, words.INT64_BYTES * n, code)
 
     def match(self, code: int) -> bool:
         for n in range(self._count):  # noqa: SIM110 a generator would not compile to a plain loop
-            if be64(self._at, 8 * n) == code:
+            if be64(self._at, words.INT64_BYTES * n) == code:
                 return True
         return False
 
@@ -60,9 +61,9 @@ class QueueState:
 
     def __init__(self) -> None:
         self.min_offset = 0
-        self.dirty_from = _NEVER
-        self.reserve_at = _NEVER
-        self.hidden_from = _NEVER
+        self.dirty_from = NEVER
+        self.reserve_at = NEVER
+        self.hidden_from = NEVER
         self.fresh = False
         self.watched = False
         self.arrived = False
@@ -116,7 +117,7 @@ class QueueState:
 
     def await_reserve(self) -> None:
         """Offsets are being reserved for it: it does not ask again before it has them."""
-        self.reserve_at = _NEVER
+        self.reserve_at = NEVER
 
 
 class ConsumeQueue(QueueState):
@@ -131,7 +132,7 @@ class ConsumeQueue(QueueState):
         self.reserved = 0
         self.trouble = ""  # why the last entry could not be written
         self.subscribers: list[Subscriber] | None = None
-        self.due_kind = DUE_BY_LEVEL if topic == SCHEDULE_TOPIC else DUE_NEVER
+        self.by_level = topic == SCHEDULE_TOPIC  # its entries have the moment of delivery, not a tags code
         self._files = files
         self._held = topic + b"#"
         self.topic_at = address(self._held)
@@ -148,7 +149,7 @@ class ConsumeQueue(QueueState):
     def room(self) -> int:
         """0 when the entry at `max_offset` can be put; else DISK_FULL (1) or NOT_WRITABLE (2)."""
         if self._at < self._limit:
-            return 0
+            return status.OK
         return self._turn()
 
     def ready(self) -> bool:
@@ -157,26 +158,26 @@ class ConsumeQueue(QueueState):
 
     def room_for(self, count: int) -> int:
         """As `room`, for so many entries one behind another."""
-        status = self.room()
-        if status == 0 and self._at + count * 20 > self._limit:
+        room = self.room()
+        if room == status.OK and self._at + count * layout.ENTRY_BYTES > self._limit:
             try:
-                while (self.max_offset + count) * ENTRY_SIZE > self.file.end:
+                while (self.max_offset + count) * layout.ENTRY_BYTES > self.file.end:
                     segment = self.file.make_next(durable=False)
                     segment.close()
                     self.file.adopt(segment)
                     self.fresh = True
-                begin, end = self.max_offset * ENTRY_SIZE, (self.max_offset + count) * ENTRY_SIZE
+                begin, end = self.max_offset * layout.ENTRY_BYTES, (self.max_offset + count) * layout.ENTRY_BYTES
                 while begin < end:
                     found = self.file.at(begin)
                     assert found is not None
                     found.back(min(found.size, end - found.first))
                     begin = found.first + found.size
             except DiskFull:
-                return 1
+                return status.DISK_FULL
             except StoreError as error:
                 self.trouble = str(error)
-                return 2
-        return status
+                return status.NOT_WRITABLE
+        return room
 
     def visible_end(self) -> int:
         """Readers see the offsets below: those whose number is reserved durably, so that it never means anything
@@ -193,7 +194,7 @@ class ConsumeQueue(QueueState):
     def _turn(self) -> int:
         """Go to the file that takes the entry at max_offset, making it if it is not there, and take room for more."""
         try:
-            byte = self.max_offset * ENTRY_SIZE
+            byte = self.max_offset * layout.ENTRY_BYTES
             if byte >= self.file.end:
                 if not self.file.segments:
                     self.file.start_at(byte)
@@ -209,23 +210,23 @@ class ConsumeQueue(QueueState):
                 found = self.file.at(byte)
                 assert found is not None
                 segment = found
-            segment.back(byte - segment.first + ENTRY_SIZE)
+            segment.back(byte - segment.first + layout.ENTRY_BYTES)
         except DiskFull:
-            return 1
+            return status.DISK_FULL
         except StoreError as error:
             self.trouble = str(error)
-            return 2
+            return status.NOT_WRITABLE
         self._segment = segment
         self._base = segment.base
         self._at = byte - segment.first
-        self._limit = min(segment.size, segment.allocated // ENTRY_SIZE * ENTRY_SIZE)
-        return 0
+        self._limit = min(segment.size, segment.allocated // layout.ENTRY_BYTES * layout.ENTRY_BYTES)
+        return status.OK
 
     def _fill(self, segment: Segment, at: int, end: int) -> None:
-        for p in range(at, end, ENTRY_SIZE):
+        for p in range(at, end, layout.ENTRY_BYTES):
             put64(segment.base, p, 0)
-            put32(segment.base, p + 8, FILLER_SIZE)
-            put64(segment.base, p + 12, 0)
+            put32(segment.base, p + layout.ENTRY_SIZE, layout.FILLER_SIZE)
+            put64(segment.base, p + layout.ENTRY_TAGS, 0)
         self._touch(segment.first + at)
 
     def _touch(self, byte: int) -> None:
@@ -236,42 +237,42 @@ class ConsumeQueue(QueueState):
         """Write the entry at max_offset, for which `room` said 0."""
         at = self._at
         put64(self._base, at, physical)
-        put32(self._base, at + 8, size)
-        put64(self._base, at + 12, code)
-        n = offset * 20
+        put32(self._base, at + layout.ENTRY_SIZE, size)
+        put64(self._base, at + layout.ENTRY_TAGS, code)
+        n = offset * layout.ENTRY_BYTES
         if n < self.dirty_from:
             self.dirty_from = n
-        self._at = at + 20
+        self._at = at + layout.ENTRY_BYTES
         self.max_offset = offset + 1
 
     def put_at(self, offset: int, physical: int, size: int, code: int) -> None:
         """Write the entry of any offset again (recovery); offsets left out before it become fillers. StoreError."""
         if offset < self.max_offset:
-            segment = self.file.at(offset * ENTRY_SIZE)
+            segment = self.file.at(offset * layout.ENTRY_BYTES)
             if segment is None:
                 return  # below the first file: deleted with its messages
-            at = offset * ENTRY_SIZE - segment.first
+            at = offset * layout.ENTRY_BYTES - segment.first
             if (
                 be64(segment.base, at) == physical
-                and be32(segment.base, at + 8) == size
-                and be64(segment.base, at + 12) == code
+                and be32(segment.base, at + layout.ENTRY_SIZE) == size
+                and be64(segment.base, at + layout.ENTRY_TAGS) == code
             ):
                 return
-            segment.back(at + ENTRY_SIZE)  # a copy of the file may have come with holes
+            segment.back(at + layout.ENTRY_BYTES)  # a copy of the file may have come with holes
             put64(segment.base, at, physical)
-            put32(segment.base, at + 8, size)
-            put64(segment.base, at + 12, code)
-            self._touch(offset * ENTRY_SIZE)
+            put32(segment.base, at + layout.ENTRY_SIZE, size)
+            put64(segment.base, at + layout.ENTRY_TAGS, code)
+            self._touch(offset * layout.ENTRY_BYTES)
             return
         self.fill_to(offset)
         self._demand_room()
         self.put(offset, physical, size, code)
 
     def _demand_room(self) -> None:
-        status = self.room()
-        if status == 1:
+        room = self.room()
+        if room == status.DISK_FULL:
             raise DiskFull(f"no room for a consume queue of {self.topic!r}")
-        if status:
+        if room:
             raise StoreError(f"cannot write a consume queue of {self.topic!r}: {self.trouble}")
 
     def fill_to(self, offset: int) -> None:
@@ -281,7 +282,7 @@ class ConsumeQueue(QueueState):
             self._demand_room()  # the file is what remembers it
         while self.max_offset < offset:
             self._demand_room()
-            self.put(self.max_offset, 0, FILLER_SIZE, 0)
+            self.put(self.max_offset, 0, layout.FILLER_SIZE, 0)
 
     def seek(self, offset: int) -> None:
         """Let an empty queue begin at offset."""
@@ -292,23 +293,27 @@ class ConsumeQueue(QueueState):
 
     def entry(self, offset: int) -> tuple[int, int, int] | None:
         """(physical, size, tags code) of an offset, fillers as they are; None outside the files."""
-        segment = self.file.at(offset * 20)
+        segment = self.file.at(offset * layout.ENTRY_BYTES)
         if segment is None or offset >= self.max_offset:
             return None
-        at = offset * 20 - segment.first
-        return be64(segment.base, at), be32(segment.base, at + 8), be64(segment.base, at + 12)
+        at = offset * layout.ENTRY_BYTES - segment.first
+        return (
+            be64(segment.base, at),
+            be32(segment.base, at + layout.ENTRY_SIZE),
+            be64(segment.base, at + layout.ENTRY_TAGS),
+        )
 
     def _below(self, offset: int, limit: int, whole: bool) -> bool:
         """Whether the entry is one, and its record begins (with `whole`: ends) no later than limit."""
-        segment = self.file.at(offset * 20)
+        segment = self.file.at(offset * layout.ENTRY_BYTES)
         if segment is None:
             return False
-        at = offset * 20 - segment.first
+        at = offset * layout.ENTRY_BYTES - segment.first
         physical = be64(segment.base, at)
-        size = be32(segment.base, at + 8)
+        size = be32(segment.base, at + layout.ENTRY_SIZE)
         if size <= 0 or physical < 0:
             return False
-        if size == 2147483647:
+        if size == layout.FILLER_SIZE:
             return True
         if whole:
             return physical + size <= limit
@@ -341,17 +346,17 @@ class ConsumeQueue(QueueState):
         """
         if not self.file.segments:
             return self.max_offset
-        low = self.file.first // ENTRY_SIZE
+        low = self.file.first // layout.ENTRY_BYTES
         high = self.max_offset
         while low < high:
             middle = (low + high) // 2
             probe = middle
             at = -1
             while probe < high:  # a filler says nothing: look at the next real entry
-                segment = self.file.at(probe * 20)
+                segment = self.file.at(probe * layout.ENTRY_BYTES)
                 assert segment is not None
-                at = probe * 20 - segment.first
-                if be32(segment.base, at + 8) != FILLER_SIZE:
+                at = probe * layout.ENTRY_BYTES - segment.first
+                if be32(segment.base, at + layout.ENTRY_SIZE) != layout.FILLER_SIZE:
                     break
                 probe += 1
             if probe < high and be64(segment.base, at) < physical:  # type: ignore[union-attr]
@@ -361,13 +366,13 @@ class ConsumeQueue(QueueState):
         # A damaged entry may have sent the search too far: nothing before the place found may lie behind physical.
         probe = low
         skipped = 0
-        lowest = self.file.first // ENTRY_SIZE
-        while probe > lowest and skipped < 64:
+        lowest = self.file.first // layout.ENTRY_BYTES
+        while probe > lowest and skipped < _SKIP_MAX:
             probe -= 1
-            segment = self.file.at(probe * 20)
+            segment = self.file.at(probe * layout.ENTRY_BYTES)
             assert segment is not None
-            at = probe * 20 - segment.first
-            if be32(segment.base, at + 8) == FILLER_SIZE or be64(segment.base, at) < physical:
+            at = probe * layout.ENTRY_BYTES - segment.first
+            if be32(segment.base, at + layout.ENTRY_SIZE) == layout.FILLER_SIZE or be64(segment.base, at) < physical:
                 skipped += 1
             else:
                 low = probe
@@ -377,7 +382,7 @@ class ConsumeQueue(QueueState):
     def _skip_fillers(self, offset: int) -> int:
         while offset < self.max_offset:
             entry = self.entry(offset)
-            if entry is None or entry[1] != FILLER_SIZE:
+            if entry is None or entry[1] != layout.FILLER_SIZE:
                 break
             offset += 1
         return offset
@@ -387,8 +392,9 @@ class ConsumeQueue(QueueState):
     def load(self) -> list[Path]:
         """Find the files and the end of the entries; returns files that do not belong."""
         odd = self.file.load()
-        self.max_offset = self._search(self.file.first // ENTRY_SIZE, self._written() // ENTRY_SIZE, _NEVER, False)
-        self.min_offset = self._skip_fillers(self.file.first // ENTRY_SIZE)
+        first = self.file.first // layout.ENTRY_BYTES
+        self.max_offset = self._search(first, self._written() // layout.ENTRY_BYTES, NEVER, False)
+        self.min_offset = self._skip_fillers(first)
         self._at = self._limit = 0
         self._durable = 0
         return odd
@@ -402,7 +408,7 @@ class ConsumeQueue(QueueState):
             finally:
                 self._files.close(fd)
             if ranges:
-                last = (ranges[len(ranges) - 1][1] + ENTRY_SIZE - 1) // ENTRY_SIZE * ENTRY_SIZE
+                last = (ranges[len(ranges) - 1][1] + layout.ENTRY_BYTES - 1) // layout.ENTRY_BYTES * layout.ENTRY_BYTES
                 return segment.first + min(segment.size, last)
         return self.file.first
 
@@ -412,7 +418,7 @@ class ConsumeQueue(QueueState):
         False when an entry there cannot be one: of an impossible size, out of order, or behind a hole. What stands
         behind them is `cut`'s to remove.
         """
-        self.max_offset = self.file.first // ENTRY_SIZE
+        self.max_offset = self.file.first // layout.ENTRY_BYTES
         self._at = self._limit = 0
         before = -1
         ended = False
@@ -424,13 +430,17 @@ class ConsumeQueue(QueueState):
             at = 0
             while at < used:
                 physical = be64(segment.base, at)
-                size = be32(segment.base, at + 8)
-                if size == 2147483647 and physical == 0 and be64(segment.base, at + 12) == 0:
+                size = be32(segment.base, at + layout.ENTRY_SIZE)
+                if size == layout.FILLER_SIZE and physical == 0 and be64(segment.base, at + layout.ENTRY_TAGS) == 0:
                     if not ended:
                         self.max_offset += 1
-                elif size == 0 and physical == 0 and be64(segment.base, at + 12) == 0:
+                elif size == 0 and physical == 0 and be64(segment.base, at + layout.ENTRY_TAGS) == 0:
                     ended = True
-                elif size <= 90 or physical <= before or (physical < limit and physical + size > limit):
+                elif (
+                    size < layout.RECORD_FIXED_BYTES
+                    or physical <= before
+                    or (physical < limit and physical + size > limit)
+                ):
                     if not ended:
                         return False
                 elif physical >= limit:
@@ -440,8 +450,8 @@ class ConsumeQueue(QueueState):
                 else:
                     before = physical
                     self.max_offset += 1
-                at += 20
-            if used <= segment.size - 20:
+                at += layout.ENTRY_BYTES
+            if used <= segment.size - layout.ENTRY_BYTES:
                 ended = True
         return True
 
@@ -451,14 +461,14 @@ class ConsumeQueue(QueueState):
 
         Later entries must not stay: they would pass for good ones when the log has grown over those positions again.
         """
-        first = self.file.first // ENTRY_SIZE
+        first = self.file.first // layout.ENTRY_BYTES
         self.max_offset = self._search(first, self.max_offset, physical, False)
         self._at = self._limit = 0
         self._durable = 0
         gone = self.file.drop_from(
-            (self.max_offset * ENTRY_SIZE + self.file.size - 1) // self.file.size * self.file.size
+            (self.max_offset * layout.ENTRY_BYTES + self.file.size - 1) // self.file.size * self.file.size
         )
-        begin = self.max_offset * ENTRY_SIZE
+        begin = self.max_offset * layout.ENTRY_BYTES
         segment = self.file.at(begin)
         if segment is not None:
             at = begin - segment.first
@@ -472,7 +482,9 @@ class ConsumeQueue(QueueState):
         """The log now begins at physical: move min_offset, and give back files with nothing above it."""
         gone: list[Segment] = []
         self.min_offset = max(self.min_offset, self.first_at_or_after(physical))
-        while len(self.file.segments) > 1 and (self.file.first + self.file.size) <= self.min_offset * ENTRY_SIZE:
+        while (
+            len(self.file.segments) > 1 and (self.file.first + self.file.size) <= self.min_offset * layout.ENTRY_BYTES
+        ):
             gone.append(self.file.drop_first())
         return gone
 
@@ -482,11 +494,11 @@ class ConsumeQueue(QueueState):
 
     def is_dirty(self) -> bool:
         """Whether something was written since."""
-        return self.dirty_from != _NEVER
+        return self.dirty_from != NEVER
 
     def flushed(self) -> None:
         """Forget what was written so far: it is being flushed."""
-        self.dirty_from = _NEVER
+        self.dirty_from = NEVER
         self.in_dirty = False
 
     def close(self) -> None:

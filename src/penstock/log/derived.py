@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from penstock.disk import tables
 from penstock.log import checkpoint as marks
-from penstock.log.consumequeue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
+from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.contents import Contents, Recovery
 from penstock.log.state import LogState
 from penstock.log.tail import Tail
+from penstock.wire import layout
 
 
 class Derived:
@@ -78,13 +79,13 @@ class Derived:
         return bad
 
     def _last_holds(self, queue: ConsumeQueue, below: int) -> bool:
-        if queue.max_offset * ENTRY_SIZE <= queue.file.first:
+        if queue.max_offset * layout.ENTRY_BYTES <= queue.file.first:
             return True
         entry = queue.entry(queue.max_offset - 1)
         if entry is None:
             return False
         physical, size, _ = entry
-        if size == FILLER_SIZE or physical < self.store.log.file.first:
+        if size == layout.FILLER_SIZE or physical < self.store.log.file.first:
             return True
         return physical < below and self._matches(queue, physical, size)
 
@@ -96,8 +97,8 @@ class Derived:
         if log.check(physical) <= 0:
             return True  # the record is damaged: that is not the queue's fault
         record = log.bytes_at(physical, log.check(physical))
-        numbers = (int.from_bytes(record[12:16]), int.from_bytes(record[20:28]))
-        return len(record) == size and numbers == (queue.queue_id, queue.max_offset - 1) and queue.topic in record
+        mine = log.stands_for(physical, queue.queue_id, queue.max_offset - 1)
+        return len(record) == size and mine and queue.topic in record
 
     def prepare_index(self, known: marks.Checkpoint | None, start: int) -> int:
         store = self.store
@@ -152,10 +153,10 @@ class Derived:
 
     def headless(self, queue: ConsumeQueue) -> bool:
         """Whether the first file of the queue may be missing: those that retention takes end below the log."""
-        if queue.file.first == 0 or not queue.max_offset * ENTRY_SIZE > queue.file.first:
+        if queue.file.first == 0 or not queue.max_offset * layout.ENTRY_BYTES > queue.file.first:
             return False
-        entry = queue.entry(queue.file.first // ENTRY_SIZE)
-        return entry is not None and entry[1] != FILLER_SIZE and entry[0] > self.store.log.file.first
+        entry = queue.entry(queue.file.first // layout.ENTRY_BYTES)
+        return entry is not None and entry[1] != layout.FILLER_SIZE and entry[0] > self.store.log.file.first
 
     def _cut_queue(self, queue: ConsumeQueue, start: int) -> None:
         for segment in queue.cut(start):

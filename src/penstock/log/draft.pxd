@@ -44,8 +44,7 @@ cdef class Draft:
     cdef public long long store_ms
     cdef public long long size
 
-    @cython.locals(p=cython.longlong, end=cython.longlong, eq=cython.longlong, stop=cython.longlong, n=cython.longlong, v=cython.longlong, c=cython.int)
+    @cython.locals(p=cython.longlong, end=cython.longlong, eq=cython.longlong, stop=cython.longlong, n=cython.longlong, v=cython.longlong, word=cython.longlong)
     cpdef void scan(self)
-    cdef bint _named(self, long long p, long long a, long long b, long long c, long long d)
     @cython.locals(b_pos=cython.longlong, tl=cython.longlong)
     cdef void load(self, unsigned char *b, long long at)

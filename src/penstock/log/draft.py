@@ -12,19 +12,15 @@ import cython
 from penstock.octets import Readable
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.log.consumequeue import ConsumeQueue
-    from cython.cimports.penstock.octets import address, be16, be32, be64, find, java_hash
+    from cython.cimports.penstock.octets import address, be16, be32, be64, find, java_hash, ube32
+    from cython.cimports.penstock.wire import fields, layout
 else:
+    from penstock import words
     from penstock.log.consumequeue import ConsumeQueue
-    from penstock.octets import address, be16, be32, be64, find, java_hash
-
-# Bits of sysFlag.
-TRANSACTION = 0xC
-HALF = 0x4
-COMMIT = 0x8
-ROLLBACK = 0xC
-BORN_V6 = 0x10
-STORE_V6 = 0x20
+    from penstock.octets import address, be16, be32, be64, find, java_hash, ube32
+    from penstock.wire import fields, layout
 
 
 class Draft:
@@ -46,7 +42,7 @@ class Draft:
         self.topic_pos = self.topic_len = 0
         self.queue: ConsumeQueue = None  # type: ignore[assignment]
         self.queue_id = 0
-        self.born_len = 8
+        self.born_len = layout.HOST_BYTES
         self.flag = 0
         self.sys_flag = 0
         self.born_ms = 0
@@ -101,23 +97,23 @@ class Draft:
         p = self.props_pos
         end = p + self.props_len
         while p < end:
-            stop = find(self.props, p, end, 2)
+            stop = find(self.props, p, end, words.PROPERTY_END)
             if stop < 0:
                 stop = end
-            eq = find(self.props, p, stop, 1)
+            eq = find(self.props, p, stop, words.NAME_END)
             if eq >= 0:
                 n = eq - p
                 v = eq + 1
-                c = self.props[p]
-                if n == 4 and c == 84 and self._named(p, 84, 65, 71, 83):
+                word = be32(self.props, p) if n == fields.TAGS_BYTES else 0
+                if word == fields.TAGS_WORD:
                     self.tags_code = java_hash(self.props, v, stop - v, 0)
-                elif n == 4 and c == 75 and self._named(p, 75, 69, 89, 83):
+                elif word == fields.KEYS_WORD:
                     self.keys_pos = v
                     self.keys_len = stop - v
-                elif n == 4 and c == 80 and self._named(p, 80, 83, 69, 81):  # PSEQ
+                elif word == fields.SEQUENCE_WORD:
                     self.seq_pos = v
                     self.seq_len = stop - v
-                elif n == 8 and c == 85 and self._named(p, 85, 78, 73, 81) and self._named(p + 4, 95, 75, 69, 89):
+                elif n == fields.UNIQUE_BYTES and be64(self.props, p) == fields.UNIQUE_WORD:
                     self.uniq_pos = v
                     self.uniq_len = stop - v
             p = stop + 1
@@ -126,31 +122,30 @@ class Draft:
         """The value of PSEQ; empty without."""
         return bytes(self.props[self.seq_pos : self.seq_pos + self.seq_len]) if self.seq_len > 0 else b""
 
-    def _named(self, p: int, a: int, b: int, c: int, d: int) -> bool:
-        return be32(self.props, p) == (a << 24 | b << 16 | c << 8 | d)
-
     def load(self, b: Readable, at: int) -> None:
         """Take everything from a whole record at b[at:]; size, lengths and magic were checked before. No queue yet."""
         self.size = be32(b, at)
-        self.queue_id = be32(b, at + 12)
-        self.flag = be32(b, at + 16)
-        self.queue_offset = be64(b, at + 20)
-        self.physical = be64(b, at + 28)
-        self.sys_flag = be32(b, at + 36)
-        self.born_ms = be64(b, at + 40)
+        self.queue_id = be32(b, at + layout.QUEUE_ID)
+        self.flag = be32(b, at + layout.FLAG)
+        self.queue_offset = be64(b, at + layout.QUEUE_OFFSET)
+        self.physical = be64(b, at + layout.PHYSICAL)
+        self.sys_flag = be32(b, at + layout.SYS_FLAG)
+        self.born_ms = be64(b, at + layout.BORN_MS)
         self.born = b
-        self.born_len = 20 if self.sys_flag & 0x10 else 8
-        b_pos = at + 48 + self.born_len
+        self.born_len = layout.HOST_V6_BYTES if self.sys_flag & layout.SYS_BORN_IPV6 else layout.HOST_BYTES
+        b_pos = at + layout.BORN_HOST + self.born_len
         self.store_ms = be64(b, b_pos)
-        b_pos += 8 + (20 if self.sys_flag & 0x20 else 8)
+        b_pos += layout.MS_BYTES
+        b_pos += layout.HOST_V6_BYTES if self.sys_flag & layout.SYS_STORE_IPV6 else layout.HOST_BYTES
         self.reconsume_times = be32(b, b_pos)
-        self.prepared = be64(b, b_pos + 4)
+        self.prepared = be64(b, b_pos + layout.PREPARED - layout.RECONSUME_TIMES)
         self.body = b
-        self.body_len = be32(b, b_pos + 12)
-        self.body_pos = b_pos + 16
-        b_pos += 16 + self.body_len
+        b_pos += layout.BODY_LENGTH - layout.RECONSUME_TIMES
+        self.body_len = be32(b, b_pos)
+        self.body_pos = b_pos + layout.LENGTH_BYTES
+        b_pos = self.body_pos + self.body_len
         self.topic = b
-        if be32(b, at + 4) == -626843477:  # RocketMQ 5's second version: two bytes of topic length
+        if ube32(b, at + layout.MAGIC) == layout.MAGIC_V2:  # RocketMQ 5's second version: two bytes of topic length
             tl = be16(b, b_pos)
             b_pos += 2
         else:

@@ -14,6 +14,7 @@ cdef class IndexFile:
     cdef public bint dirty
 
     cdef long long _entry_at(self, long long n) noexcept
+    cdef long long _slot_at(self, long long hash_) noexcept
     @cython.locals(need=cython.longlong, ahead=cython.longlong, target=cython.longlong, begin=cython.longlong)
     cpdef back(self, long long entries)
 
@@ -22,7 +23,7 @@ cdef class IndexFile:
     @cython.locals(slot=cython.longlong, previous=cython.longlong, at=cython.longlong, begin=cython.longlong, seconds=cython.longlong)
     cdef void put(self, long long hash_, long long physical, long long store_ms) noexcept
     @cython.locals(n=cython.longlong, slot=cython.longlong, previous=cython.longlong, at=cython.longlong, hash_=cython.longlong, used=cython.longlong,
-                   before=cython.longlong)
+                   before=cython.longlong, begin=cython.longlong, whole_seconds=cython.longlong)
     cpdef bint cut(self, long long count)
     @cython.locals(n=cython.longlong, at=cython.longlong, when=cython.longlong, begin=cython.longlong, previous=cython.longlong)
     cpdef list find(self, long long hash_, long long begin_ms, long long end_ms, long long limit)

@@ -22,12 +22,16 @@ from penstock.disk.files import Files, take_room
 from penstock.errors import Corrupt, DiskFull, StoreError
 
 if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.log import status
     from cython.cimports.penstock.octets import address, be32, be64, put32, put64, zero
+    from cython.cimports.penstock.wire import layout
 else:
+    from penstock import words
+    from penstock.log import status
     from penstock.octets import address, be32, be64, put32, put64, zero
+    from penstock.wire import layout
 
-HEADER_SIZE = 40
-ENTRY_SIZE = 20
 PIECE_MIN, PIECE_MAX = 64 << 10, 4 << 20
 
 
@@ -47,7 +51,7 @@ class IndexFile:
 
     @property
     def size(self) -> int:
-        return HEADER_SIZE + self.slots * 4 + self.entries * ENTRY_SIZE
+        return self._entry_at(self.entries)
 
     def mark_dirty(self) -> None:
         """It was perhaps not flushed."""
@@ -73,11 +77,11 @@ class IndexFile:
         finally:
             self.files.close(fd)
         self.base = address(self.map)
-        put64(self.base, 0, begin_ms)
-        put64(self.base, 8, begin_ms)
-        put64(self.base, 16, begin_physical)
-        put64(self.base, 24, begin_physical)
-        put32(self.base, 36, 1)
+        put64(self.base, layout.INDEX_BEGIN_MS, begin_ms)
+        put64(self.base, layout.INDEX_END_MS, begin_ms)
+        put64(self.base, layout.INDEX_BEGIN_PHYSICAL, begin_physical)
+        put64(self.base, layout.INDEX_END_PHYSICAL, begin_physical)
+        put32(self.base, layout.INDEX_COUNT, 1)
         self.dirty = True
 
     def open(self) -> None:
@@ -92,12 +96,15 @@ class IndexFile:
         finally:
             self.files.close(fd)
         self.base = address(self.map)
-        self.count = be32(self.base, 36)
+        self.count = be32(self.base, layout.INDEX_COUNT)
         if not 1 <= self.count <= self.entries:
-            raise Corrupt(self.path, 36, f"count {self.count}")
+            raise Corrupt(self.path, layout.INDEX_COUNT, f"count {self.count}")
 
     def _entry_at(self, n: int) -> int:
-        return HEADER_SIZE + self.slots * 4 + n * ENTRY_SIZE
+        return layout.INDEX_HEAD_BYTES + self.slots * layout.INDEX_SLOT_BYTES + n * layout.INDEX_ENTRY_BYTES
+
+    def _slot_at(self, hash_: int) -> int:
+        return layout.INDEX_HEAD_BYTES + hash_ % self.slots * layout.INDEX_SLOT_BYTES
 
     def back(self, entries: int) -> None:
         """Take room on the disk for so many more entries, as far as they fit. StoreError, DiskFull."""
@@ -115,59 +122,61 @@ class IndexFile:
             self.files.close(fd)
 
     def begin_ms(self) -> int:
-        return be64(self.base, 0)
+        return be64(self.base, layout.INDEX_BEGIN_MS)
 
     def end_ms(self) -> int:
-        return be64(self.base, 8)
+        return be64(self.base, layout.INDEX_END_MS)
 
     def begin_physical(self) -> int:
         """The physical offset of the first record in it."""
-        return be64(self.base, 16)
+        return be64(self.base, layout.INDEX_BEGIN_PHYSICAL)
 
     def end_physical(self) -> int:
         """The physical offset of the last record in it."""
-        return be64(self.base, 24)
+        return be64(self.base, layout.INDEX_END_PHYSICAL)
 
     def holds(self) -> bool:
         """Whether the header says what the first and the last entry say."""
         if self.count <= 1:
             return True
-        first = 40 + self.slots * 4 + 20
-        last = 40 + self.slots * 4 + (self.count - 1) * 20
-        if be64(self.base, first + 4) != be64(self.base, 16) or be64(self.base, last + 4) != be64(self.base, 24):
+        first = self._entry_at(1)
+        last = self._entry_at(self.count - 1)
+        if be64(self.base, first + layout.INDEX_PHYSICAL) != self.begin_physical():
             return False
-        begin = be64(self.base, 0)
-        return begin >= 0 and begin + be32(self.base, last + 12) * 1000 <= be64(self.base, 8)
+        if be64(self.base, last + layout.INDEX_PHYSICAL) != self.end_physical():
+            return False
+        begin = self.begin_ms()
+        return begin >= 0 and begin + be32(self.base, last + layout.INDEX_SECONDS) * words.MS_A_SECOND <= self.end_ms()
 
     def put(self, hash_: int, physical: int, store_ms: int) -> None:
         """One more entry; there is room."""
-        slot = 40 + hash_ % self.slots * 4
+        slot = self._slot_at(hash_)
         previous = be32(self.base, slot)
         if previous < 0 or previous >= self.count:
             previous = 0
-        begin = be64(self.base, 0)
+        begin = be64(self.base, layout.INDEX_BEGIN_MS)
         seconds = 0
         if begin > 0:
-            seconds = (store_ms - begin) // 1000
+            seconds = (store_ms - begin) // words.MS_A_SECOND
             if seconds < 0:
                 seconds = 0
-            elif seconds > 0x7FFFFFFF:
-                seconds = 0x7FFFFFFF
-        at = 40 + self.slots * 4 + self.count * 20
+            elif seconds > layout.INDEX_SECONDS_MAX:
+                seconds = layout.INDEX_SECONDS_MAX
+        at = self._entry_at(self.count)
         put32(self.base, at, hash_)
-        put64(self.base, at + 4, physical)
-        put32(self.base, at + 12, seconds)
-        put32(self.base, at + 16, previous)
+        put64(self.base, at + layout.INDEX_PHYSICAL, physical)
+        put32(self.base, at + layout.INDEX_SECONDS, seconds)
+        put32(self.base, at + layout.INDEX_PREVIOUS, previous)
         put32(self.base, slot, self.count)
         if self.count == 1:
-            put64(self.base, 0, store_ms)
-            put64(self.base, 16, physical)
+            put64(self.base, layout.INDEX_BEGIN_MS, store_ms)
+            put64(self.base, layout.INDEX_BEGIN_PHYSICAL, physical)
         if previous == 0:
-            put32(self.base, 32, be32(self.base, 32) + 1)
-        put64(self.base, 8, store_ms)
-        put64(self.base, 24, physical)
+            put32(self.base, layout.INDEX_SLOTS_USED, be32(self.base, layout.INDEX_SLOTS_USED) + 1)
+        put64(self.base, layout.INDEX_END_MS, store_ms)
+        put64(self.base, layout.INDEX_END_PHYSICAL, physical)
         self.count += 1
-        put32(self.base, 36, self.count)
+        put32(self.base, layout.INDEX_COUNT, self.count)
         self.dirty = True
 
     def cut(self, count: int) -> bool:
@@ -175,47 +184,49 @@ class IndexFile:
 
         False when they are not in the order of the log.
         """
-        zero(self.base, HEADER_SIZE, self.slots * 4)
+        zero(self.base, layout.INDEX_HEAD_BYTES, self.slots * layout.INDEX_SLOT_BYTES)
         used = 0
         before = 0
         whole = self.count
         for n in range(1, count):
-            at = 40 + self.slots * 4 + n * 20
-            if be64(self.base, at + 4) < before:
+            at = self._entry_at(n)
+            if be64(self.base, at + layout.INDEX_PHYSICAL) < before:
                 return False
-            before = be64(self.base, at + 4)
-            hash_ = be32(self.base, at) & 0x7FFFFFFF
-            slot = 40 + hash_ % self.slots * 4
+            before = be64(self.base, at + layout.INDEX_PHYSICAL)
+            hash_ = be32(self.base, at) & layout.INDEX_HASH_MAX
+            slot = self._slot_at(hash_)
             previous = be32(self.base, slot)
             if previous == 0:
                 used += 1
-            put32(self.base, at + 16, previous)
+            put32(self.base, at + layout.INDEX_PREVIOUS, previous)
             put32(self.base, slot, n)
         self.count = count
-        put32(self.base, 32, used)
-        put32(self.base, 36, count)
-        if count > 1 and (count < whole or before != be64(self.base, 24)):
-            at = 40 + self.slots * 4 + (count - 1) * 20
-            put64(self.base, 24, before)
-            put64(self.base, 8, be64(self.base, 0) + be32(self.base, at + 12) * 1000 + 999)
+        put32(self.base, layout.INDEX_SLOTS_USED, used)
+        put32(self.base, layout.INDEX_COUNT, count)
+        if count > 1 and (count < whole or before != be64(self.base, layout.INDEX_END_PHYSICAL)):
+            at = self._entry_at(count - 1)
+            put64(self.base, layout.INDEX_END_PHYSICAL, before)
+            begin = be64(self.base, layout.INDEX_BEGIN_MS)
+            whole_seconds = be32(self.base, at + layout.INDEX_SECONDS) * words.MS_A_SECOND
+            put64(self.base, layout.INDEX_END_MS, begin + whole_seconds + words.MS_A_SECOND - 1)
         self.dirty = True
         return True
 
     def find(self, hash_: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Physical offsets under this hash with a store time in begin … end, newest first, at most limit."""
         found: list[int] = []
-        begin = be64(self.base, 0)
-        n = be32(self.base, 40 + hash_ % self.slots * 4)
+        begin = be64(self.base, layout.INDEX_BEGIN_MS)
+        n = be32(self.base, self._slot_at(hash_))
         if n >= self.count:
             return found
         while n > 0 and len(found) < limit:
-            at = 40 + self.slots * 4 + n * 20
-            when = begin + be32(self.base, at + 12) * 1000
-            if when + 999 < begin_ms:
+            at = self._entry_at(n)
+            when = begin + be32(self.base, at + layout.INDEX_SECONDS) * words.MS_A_SECOND
+            if when + words.MS_A_SECOND - 1 < begin_ms:
                 break
             if be32(self.base, at) == hash_ and when <= end_ms:
-                found.append(be64(self.base, at + 4))
-            previous = be32(self.base, at + 16)
+                found.append(be64(self.base, at + layout.INDEX_PHYSICAL))
+            previous = be32(self.base, at + layout.INDEX_PREVIOUS)
             if previous >= n:  # links lead to older entries only; anything else would be a ring
                 break
             n = previous
@@ -307,22 +318,23 @@ class KeyIndex:
         current = self._current
         try:
             if current is not None:
-                if 40 + self.slots * 4 + (current.count + keys) * 20 > current.allocated:
+                if current._entry_at(current.count + keys) > current.allocated:
                     current.back(keys)
                 if current.count + keys <= self.entries:
-                    return 0
+                    return status.OK
             if self._spare is None:
                 self._spare = self._make()
             self._spare.back(keys)
         except DiskFull:
-            return 1
+            return status.DISK_FULL
         except StoreError:
-            return 2
-        return 0
+            return status.NOT_WRITABLE
+        return status.OK
 
     def _make(self) -> IndexFile:
         now_ms = self.clock.now_ms()
-        name = int(time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / 1000)) + f"{now_ms % 1000:03d}")
+        second = time.strftime("%Y%m%d%H%M%S", time.localtime(now_ms / words.MS_A_SECOND))
+        name = int(f"{second}{now_ms % words.MS_A_SECOND:03d}")
         begin_ms = begin_physical = 0
         last = self._newest()
         if last is not None:
@@ -348,7 +360,8 @@ class KeyIndex:
         for index_file in reversed(self.index_files):
             if len(found) >= limit:
                 break
-            if index_file.count > 1 and index_file.begin_ms() <= end_ms and index_file.end_ms() + 999 >= begin_ms:
+            last_ms = index_file.end_ms() + words.MS_A_SECOND - 1
+            if index_file.count > 1 and index_file.begin_ms() <= end_ms and last_ms >= begin_ms:
                 found += index_file.find(hash_, begin_ms, end_ms, limit - len(found))
         return found
 

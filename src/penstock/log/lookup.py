@@ -14,11 +14,14 @@ from penstock.log.state import LogState
 
 if cython.compiled:
     from cython.cimports.penstock.octets import address, be32, be64, java_hash
+    from cython.cimports.penstock.wire import layout
 else:
     from penstock.octets import address, be32, be64, java_hash
+    from penstock.wire import layout
 
 log = logging.getLogger("penstock.log")
 
+_QUERY_MAX, _QUERY_PLACES = 64, 1_024  # records of a query, and how many entries of its hash are looked at
 _MEND_ENTRIES, _MEND_BYTES = 1_000, 256 << 20  # how far a damaged entry's neighbour, and its record, is looked for
 
 
@@ -45,9 +48,9 @@ class Lookup(LogState):
     def _store_time_at(self, physical: int) -> int:
         segment = self.log.file.at(physical)
         at = physical - segment.first  # type: ignore[union-attr]
-        if be32(segment.base, at + 36) & 0x10:  # type: ignore[union-attr]
-            at += 12
-        return be64(segment.base, at + 56)  # type: ignore[union-attr]
+        if be32(segment.base, at + layout.SYS_FLAG) & layout.SYS_BORN_IPV6:  # type: ignore[union-attr]
+            at += layout.HOST_V6_MORE
+        return be64(segment.base, at + layout.STORE_MS)  # type: ignore[union-attr]
 
     def _first_since(self, queue: ConsumeQueue, ms: int) -> int:
         low = queue.min_offset
@@ -94,16 +97,16 @@ class Lookup(LogState):
         """
         if self.index is None:
             return []
-        max_num = min(max_num, 64)
+        max_num = min(max_num, _QUERY_MAX)
         prefix = topic + b"#" + key
         h = java_hash(address(prefix), 0, len(prefix), 0)
         if h < 0:
             h = -h
-        if h > 0x7FFFFFFF:
+        if h > layout.INDEX_HASH_MAX:
             h = 0
         found: list[bytes] = []
         seen: set[int] = set()
-        for physical in self.index.find(h, begin_ms, end_ms, 1024):
+        for physical in self.index.find(h, begin_ms, end_ms, _QUERY_PLACES):
             if physical in seen or len(found) >= max_num:
                 continue
             seen.add(physical)
@@ -139,9 +142,9 @@ class Lookup(LogState):
         self._unmended.add((queue.topic, queue.queue_id, offset))
         entry = queue.entry(offset)
         commit_log, first = self.log, self.log.file.first
-        if entry is None or entry[1] == 2147483647 or offset < queue.min_offset:
+        if entry is None or entry[1] == layout.FILLER_SIZE or offset < queue.min_offset:
             return False
-        if entry[0] >= first and entry[1] > 90:
+        if entry[0] >= first and entry[1] >= layout.RECORD_FIXED_BYTES:
             size = commit_log.size_at(entry[0])
             follows = entry[0] + entry[1]
             if size < 0 and (follows == commit_log.end or commit_log.size_at(follows) >= 0):
@@ -151,7 +154,7 @@ class Lookup(LogState):
         position = first
         for before in range(offset - 1, max(queue.min_offset, offset - _MEND_ENTRIES) - 1, -1):
             known = queue.entry(before)
-            if known is None or known[1] <= 90 or not first <= known[0] < commit_log.end:
+            if known is None or known[1] < layout.RECORD_FIXED_BYTES or not first <= known[0] < commit_log.end:
                 continue
             if commit_log.check(known[0]) == known[1] and commit_log.stands_for(known[0], queue.queue_id, before):
                 position = known[0] + known[1]
@@ -176,11 +179,15 @@ class Lookup(LogState):
                 position = segment.first + segment.size
                 continue
             at = position - segment.first
-            if be32(segment.base, at + 12) == queue.queue_id and be64(segment.base, at + 20) == offset:
+            queue_id, queue_offset = (
+                be32(segment.base, at + layout.QUEUE_ID),
+                be64(segment.base, at + layout.QUEUE_OFFSET),
+            )
+            if queue_id == queue.queue_id and queue_offset == offset:
                 d.load(segment.base, at)
-                if d.topic_name() == queue.topic and not d.sys_flag & 4:
+                if d.topic_name() == queue.topic and not d.sys_flag & layout.SYS_HALF:
                     code = d.tags_code
-                    if queue.due_kind == 1:
+                    if queue.by_level:
                         code = d.store_ms + self._delay(d.queue_id)
                     try:
                         queue.put_at(offset, position, size, code)

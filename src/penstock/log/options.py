@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.wire.layout import BODY_BYTES_MAX
+
 MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -28,7 +30,7 @@ class StoreOptions:
     max_hash_slot_num: int = 5_000_000
     max_index_num: int = 20_000_000
     message_index_enable: bool = True
-    max_message_size: int = 4 << 20
+    max_message_size: int = BODY_BYTES_MAX
     message_delay_level: str = MESSAGE_DELAY_LEVEL
     store_host: bytes = b"\x7f\x00\x00\x01\x00\x00\x2a\x9f"
     """4 or 16 bytes of address, 4 of port: part of every record."""

@@ -10,9 +10,13 @@ from penstock.octets import Writable
 
 if cython.compiled:
     from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.penstock.log import status
     from cython.cimports.penstock.octets import address, be64, copy, put64
 else:
+    from penstock.log import status
     from penstock.octets import address, be64, copy, put64
+
+_RUNS_FIRST = 64  # there is room for so many from the start
 
 
 class ReadResult:
@@ -27,8 +31,8 @@ class ReadResult:
         self.bytes_ = 0
         self.run_count = 0
         self.log: CommitLog = None  # type: ignore[assignment]
-        self._limit = 64
-        self._runs = bytearray(16 * 64)
+        self._limit = _RUNS_FIRST
+        self._runs = bytearray(status.RUN_BYTES * _RUNS_FIRST)
         self._at = address(self._runs)
 
     def clear(self) -> None:
@@ -40,14 +44,17 @@ class ReadResult:
         self.count += 1
         self.bytes_ += size
         if self.run_count > 0:
-            last = self.run_count * 16 - 16
-            if be64(self._at, last) + be64(self._at, last + 8) == physical and physical % self.log.file.size != 0:
-                put64(self._at, last + 8, be64(self._at, last + 8) + size)
+            last = self.run_count * status.RUN_BYTES - status.RUN_BYTES
+            if (
+                be64(self._at, last) + be64(self._at, last + status.RUN_LENGTH) == physical
+                and physical % self.log.file.size != 0
+            ):
+                put64(self._at, last + status.RUN_LENGTH, be64(self._at, last + status.RUN_LENGTH) + size)
                 return
         if self.run_count == self._limit:
             self._grow()
-        put64(self._at, self.run_count * 16, physical)
-        put64(self._at, self.run_count * 16 + 8, size)
+        put64(self._at, self.run_count * status.RUN_BYTES, physical)
+        put64(self._at, self.run_count * status.RUN_BYTES + status.RUN_LENGTH, size)
         self.run_count += 1
 
     def _grow(self) -> None:
@@ -58,15 +65,16 @@ class ReadResult:
     @property
     def runs(self) -> list[tuple[int, int]]:
         """(physical offset, length) of each piece."""
-        return [(be64(self._at, 16 * n), be64(self._at, 16 * n + 8)) for n in range(self.run_count)]
+        places = range(0, self.run_count * status.RUN_BYTES, status.RUN_BYTES)
+        return [(be64(self._at, at), be64(self._at, at + status.RUN_LENGTH)) for at in places]
 
     def copy_out(self, to: Writable, pos: int) -> int:
         """Copy the records, one behind another, to to[pos:], which has `bytes_` bytes of room; returns the position
         after.
         """
         for n in range(self.run_count):
-            physical = be64(self._at, 16 * n)
-            size = be64(self._at, 16 * n + 8)
+            physical = be64(self._at, status.RUN_BYTES * n)
+            size = be64(self._at, status.RUN_BYTES * n + status.RUN_LENGTH)
             segment = self.log.file.at(physical)
             copy(to, pos, segment.base, physical - segment.first, size)  # type: ignore[union-attr]
             pos += size

@@ -25,13 +25,18 @@ from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.subscriber import Remembered, Subscriber
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.log import status
     from cython.cimports.penstock.octets import address, java_hash
+    from cython.cimports.penstock.wire import layout
 else:
+    from penstock import words
     from penstock.log import status
     from penstock.octets import address, java_hash
+    from penstock.wire import layout
 
 _TOPIC = re.compile(rb"[%|a-zA-Z0-9_.#-]{1,127}")
+_OFFSET_MAX = 1 << 58
 _FAR = 10_000_000
 """A queue offset so far beyond the last one was not given out by any broker."""
 
@@ -149,10 +154,10 @@ class LogState:
     def dispatch(self, d: Draft) -> None:
         """Derive everything from one record of the log: live, recovered or copied from a master."""
         queue = d.queue
-        tx = d.sys_flag & 12
+        tx = d.sys_flag & layout.SYS_TRANSACTION
         code = d.tags_code
-        if not tx & 4:  # half and rollback records stand in no consume queue
-            if queue.due_kind == 1:
+        if not tx & layout.SYS_HALF:  # half and rollback records stand in no consume queue
+            if queue.by_level:
                 code = d.store_ms + self._delay(d.queue_id)
             if d.queue_offset == queue.max_offset and queue.ready():
                 queue.put(d.queue_offset, d.physical, d.size, code)
@@ -166,12 +171,12 @@ class LogState:
                 self.short_queues.append(queue)
             if queue.watched and queue.arrive():
                 self.arrived.append(queue)
-        if d.indexed and tx != 12 and self.index is not None and d.physical >= self.index_from:
+        if d.indexed and tx != layout.SYS_TRANSACTION and self.index is not None and d.physical >= self.index_from:
             if d.uniq_len > 0:
                 self._index(d, d.uniq_pos, d.uniq_len)
             if d.keys_len > 0:
                 self._index_words(d)
-        if queue.subscribers is not None and not tx & 4:
+        if queue.subscribers is not None and not tx & layout.SYS_HALF:
             for subscriber in queue.subscribers:
                 if d.physical >= subscriber.position:
                     subscriber.add(d.physical, self.log.bytes_at(d.physical, d.size), code, d.store_ms)
@@ -185,7 +190,7 @@ class LogState:
         """The entry of a record that is not simply the next one: replay, or a hole that damage has left."""
         queue = d.queue
         offset = d.queue_offset
-        if offset < 0 or offset > 1 << 58 or (queue.file.segments and offset > queue.max_offset + _FAR):
+        if offset < 0 or offset > _OFFSET_MAX or (queue.file.segments and offset > queue.max_offset + _FAR):
             self.skipped += 1
             return
         if offset > queue.max_offset and queue.file.segments:
@@ -204,7 +209,7 @@ class LogState:
         h = java_hash(d.props, pos, n, d.queue.key_hash)
         if h < 0:
             h = -h
-        if h > 0x7FFFFFFF:
+        if h > layout.INDEX_HASH_MAX:
             h = 0  # Java's abs of the smallest integer is negative, and RocketMQ takes 0 then
         self.index.put(h, d.physical, d.store_ms)
 
@@ -213,7 +218,7 @@ class LogState:
         end = p + d.keys_len
         while p < end:
             q = p
-            while q < end and d.props[q] != 32:
+            while q < end and d.props[q] != words.SPACE:
                 q += 1
             if q > p:
                 self._index(d, p, q - p)
@@ -267,7 +272,7 @@ class LogState:
                 position = segment.first + segment.size
                 continue
             d.load(segment.base, position - segment.first)
-            if d.sys_flag & 12 != 12 and d.uniq_len + d.keys_len > 0:
+            if d.sys_flag & layout.SYS_TRANSACTION != layout.SYS_TRANSACTION and d.uniq_len + d.keys_len > 0:
                 return position
             position += size
             most -= 1

@@ -15,3 +15,5 @@ cdef enum:
     NO_MATCHED_LOGIC_QUEUE = 7
     NO_MESSAGE_IN_QUEUE = 8
     SCAN_MIN = 800
+    RUN_LENGTH = 8
+    RUN_BYTES = 16

@@ -25,6 +25,10 @@ NO_MESSAGE_IN_QUEUE = 8
 SCAN_MIN = 800
 """A read that a filter makes long looks at so many entries of a queue at least: what RocketMQ does."""
 
+# A run of records that lie together, as a read keeps it: physical offset (8), length (8).
+RUN_LENGTH = 8
+RUN_BYTES = 16
+
 READ_NAMES = (
     "FOUND",
     "NO_MATCHED_MESSAGE",

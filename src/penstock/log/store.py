@@ -23,11 +23,15 @@ from penstock.log.upkeep import Upkeep
 from penstock.octets import Readable
 
 if cython.compiled:
-    from cython.cimports.penstock.log import status
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.log import sidelayout, status
     from cython.cimports.penstock.octets import address, be16, be32, be64, put64
+    from cython.cimports.penstock.wire import layout
 else:
-    from penstock.log import status
+    from penstock import words
+    from penstock.log import sidelayout, status
     from penstock.octets import address, be16, be32, be64, put64
+    from penstock.wire import layout
 
 
 class LogStore(Lookup):
@@ -65,12 +69,12 @@ class LogStore(Lookup):
         if not self._in_turn:
             self._now_ms = self.clock.now_ms()
         self._announce(size)
-        if d.sys_flag & 4:  # half and rollback records (4, 12) stand in no consume queue
+        if d.sys_flag & layout.SYS_HALF:  # half and rollback records stand in no consume queue
             self.log.put(d, 0, self._now_ms)
         else:
             self.log.put(d, queue.max_offset, self._now_ms)
         self.dispatch(d)
-        put64(self._live, 16, self.log.end)
+        put64(self._live, sidelayout.LIVE_END, self.log.end)
         return status.OK
 
     def append_batch(self, d: Draft, b: Readable, pos: int, end: int) -> int:
@@ -114,7 +118,7 @@ class LogStore(Lookup):
             self.dispatch(e)
             p += be32(b, p)
         d.store_ms = e.store_ms
-        put64(self._live, 16, self.log.end)
+        put64(self._live, sidelayout.LIVE_END, self.log.end)
         return count
 
     def _weigh(self, d: Draft, b: Readable, pos: int, end: int) -> int:
@@ -146,8 +150,8 @@ class LogStore(Lookup):
 
     def _announce(self, size: int) -> None:
         """Say in the live page from where to where the log goes now: a process killed midway has lost nothing."""
-        put64(self._live, 16, self.log.end)
-        put64(self._live, 24, self.log.end + size)
+        put64(self._live, sidelayout.LIVE_END, self.log.end)
+        put64(self._live, sidelayout.LIVE_NEXT, self.log.end + size)
 
     def append_batch_bytes(self, d: Draft, body: bytes) -> int:
         """As append_batch, for a whole object."""
@@ -159,7 +163,7 @@ class LogStore(Lookup):
         e.born = d.born
         e.born_len = d.born_len
         e.born_ms = d.born_ms
-        e.sys_flag = d.sys_flag & ~12
+        e.sys_flag = d.sys_flag & ~layout.SYS_TRANSACTION
         e.reconsume_times = d.reconsume_times
         e.prepared = 0
         e.indexed = d.indexed
@@ -170,21 +174,26 @@ class LogStore(Lookup):
     def _next_element(self, b: Readable, p: int, end: int) -> int:
         """Let the element draft be the batch's message at p; ILLEGAL when its lengths do not add up."""
         e = self._element
-        if end - p < 22:
+        if end - p < layout.BATCH_FIXED_BYTES:
             return status.ILLEGAL
         total = be32(b, p)
-        body_len = be32(b, p + 16)
-        if total < 22 or total > end - p or body_len < 0 or body_len > total - 22:
+        body_len = be32(b, p + layout.BATCH_BODY_LENGTH)
+        if (
+            total < layout.BATCH_FIXED_BYTES
+            or total > end - p
+            or body_len < 0
+            or body_len > total - layout.BATCH_FIXED_BYTES
+        ):
             return status.ILLEGAL
-        props_len = be16(b, p + 20 + body_len)
-        if 22 + body_len + props_len != total:
+        props_len = be16(b, p + layout.BATCH_BODY + body_len)
+        if layout.BATCH_FIXED_BYTES + body_len + props_len != total:
             return status.ILLEGAL
-        e.flag = be32(b, p + 12)
+        e.flag = be32(b, p + layout.BATCH_FLAG)
         e.body = b
-        e.body_pos = p + 20
+        e.body_pos = p + layout.BATCH_BODY
         e.body_len = body_len
         e.props = b
-        e.props_pos = p + 22 + body_len
+        e.props_pos = p + layout.BATCH_FIXED_BYTES + body_len
         e.props_len = props_len
         e.scan()
         return status.OK
@@ -231,22 +240,22 @@ class LogStore(Lookup):
         at = end = 0
         while offset < limit and scanned < scan_max and result.count < max_count:
             if at >= end:
-                segment = queue.file.at(offset * 20)
+                segment = queue.file.at(offset * layout.ENTRY_BYTES)
                 if segment is None:
                     break
                 base = segment.base
-                at = offset * 20 - segment.first
+                at = offset * layout.ENTRY_BYTES - segment.first
                 end = segment.size
             physical = be64(base, at)
-            size = be32(base, at + 8)
-            if size == 2147483647:
+            size = be32(base, at + layout.ENTRY_SIZE)
+            if size == layout.FILLER_SIZE:
                 fillers += 1
             elif size <= 0:
                 if self.mend(queue, offset):
                     continue
                 fillers += 1
                 self.suspects[physical] = (queue.topic, queue.queue_id, offset)
-            elif codes is None or codes.match(be64(base, at + 12)):
+            elif codes is None or codes.match(be64(base, at + layout.ENTRY_TAGS)):
                 if result.count > 0 and result.bytes_ + size > max_bytes:
                     break
                 if physical < self.log.file.first:
@@ -262,7 +271,7 @@ class LogStore(Lookup):
                 else:
                     fillers += 1
                     self.suspects[physical] = (queue.topic, queue.queue_id, offset)
-            at += 20
+            at += layout.ENTRY_BYTES
             offset += 1
             scanned += 1
         result.next_offset = offset
@@ -291,7 +300,7 @@ class LogStore(Lookup):
 
     def tick(self, now_ms: int, mono_ms: int) -> int:
         """Do what is due; returns when to call again, in monotonic ms."""
-        return self.upkeep.tick(now_ms, mono_ms) if self.is_open else mono_ms + 1000
+        return self.upkeep.tick(now_ms, mono_ms) if self.is_open else mono_ms + words.MS_A_SECOND
 
     # ---- opening and closing
 

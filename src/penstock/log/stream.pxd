@@ -20,6 +20,6 @@ cdef class LogStream(Stream):
     cpdef long long next(self, long long ordinal) except -1
     @cython.locals(begin=cython.longlong, end=cython.longlong)
     cpdef long long count(self, long long ordinal) except -1
-    @cython.locals(entry=tuple, physical=cython.longlong, size=cython.longlong, log=CommitLog, segment=Segment, at=cython.longlong, base=cython.p_uchar, flags=cython.longlong, born=cython.longlong, host=cython.longlong, start=cython.longlong)
+    @cython.locals(entry=tuple, physical=cython.longlong, size=cython.longlong, log=CommitLog, segment=Segment, at=cython.longlong, base=cython.p_uchar, flags=cython.longlong, whole=cython.bint, start=cython.longlong)
     cpdef int find(self, long long ordinal) except -1
     cdef int _inflate(self, long long physical) except -1

@@ -12,19 +12,19 @@ from penstock.disk.stream import Stream
 from penstock.wire.record import decode_record
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.disk.segments import Segment
     from cython.cimports.penstock.log.consumequeue import ConsumeQueue
     from cython.cimports.penstock.log.store import LogStore
     from cython.cimports.penstock.octets import address, be32, be64
+    from cython.cimports.penstock.wire import layout
 else:
+    from penstock import words
     from penstock.disk.segments import Segment
     from penstock.log.consumequeue import ConsumeQueue
     from penstock.log.store import LogStore
     from penstock.octets import address, be32, be64
-
-# rocketmq.md §5.1: total size 0, magic 4, CRC 8, queue id 12, flag 16, queue offset 20, physical offset 28, sys flag 36,
-# born time 40, born host 48 (8 or 20), store time, store host, reconsume times, prepared offset, body length, body.
-# Bits of the sys flag: 1 the body is compressed, 16 and 32 the hosts have 20 bytes.
+    from penstock.wire import layout
 
 
 class LogStream(Stream):
@@ -64,7 +64,8 @@ class LogStream(Stream):
         physical = entry[0]
         size = entry[1]
         log = self.store.log
-        if size <= 88 or log.check(physical) != size or not log.stands_for(physical, self.queue.queue_id, ordinal):
+        whole = size >= layout.RECORD_FIXED_BYTES and log.check(physical) == size
+        if not whole or not log.stands_for(physical, self.queue.queue_id, ordinal):
             return self.find(ordinal) if self.store.mend(self.queue, ordinal) else 0
         segment = log.file.at(physical)
         if segment is None:
@@ -72,17 +73,19 @@ class LogStream(Stream):
         self._segment = segment  # keeps the mapping while the record is shown
         at = physical - segment.first
         base = segment.base
-        flags = be32(base, at + 36)
-        born = 20 if flags & 16 else 8
-        host = 20 if flags & 32 else 8
-        self.stamp_ns = be64(base, at + 48 + born) * 1000000
-        self.attempts = be32(base, at + 56 + born + host)
-        start = at + 68 + born + host
+        flags = be32(base, at + layout.SYS_FLAG)
+        if flags & layout.SYS_BORN_IPV6:
+            at += layout.HOST_V6_MORE
+        self.stamp_ns = be64(base, at + layout.STORE_MS) * words.NS_A_MS
+        if flags & layout.SYS_STORE_IPV6:
+            at += layout.HOST_V6_MORE
+        self.attempts = be32(base, at + layout.RECONSUME_TIMES)
+        start = at + layout.BODY_LENGTH
         self.length = be32(base, start)
         self.message_id = physical + 1  # never 0
         self.base = base
-        self.at = start + 4
-        if flags & 1:
+        self.at = start + layout.LENGTH_BYTES
+        if flags & layout.SYS_COMPRESSED:
             return self._inflate(physical)
         return 1
 

@@ -9,8 +9,9 @@ from penstock.disk.segments import Segment
 from penstock.errors import StoreError
 from penstock.log.contents import Contents, Recovery
 from penstock.log.state import LogState
+from penstock.wire import layout
 
-_MAGIC = b"\xda\xa3\x20\xa7"
+_MAGIC = layout.MAGIC_V1.to_bytes(4)
 _CHUNK = 1 << 20
 
 
@@ -82,9 +83,9 @@ class Tail:
         while at < log.file.end:
             segment = log.file.at(at)
             assert segment is not None
-            offset = segment.map.find(_MAGIC, at - segment.first + 4)
+            offset = segment.map.find(_MAGIC, at - segment.first + layout.MAGIC)
             while offset >= 0:
-                candidate = segment.first + offset - 4
+                candidate = segment.first + offset - layout.MAGIC
                 if log.check(candidate) > 0:
                     return int(candidate)
                 offset = segment.map.find(_MAGIC, offset + 1)

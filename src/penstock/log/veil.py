@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from penstock.delivery.waiters import Positions
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.store import LogStore
+from penstock.wire import layout
 from penstock.wire.record import decode_record
 
 NEVER = 1 << 62
-_HALF = 4  # bit of the sys flag: a half of a transaction, which stands in no queue
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Veils:
         if not self._veils:
             return False
         message = decode_record(data, decompress=False)
-        if message is None or message.sys_flag & _HALF:
+        if message is None or message.sys_flag & layout.SYS_HALF:
             return False
         queue = self._store.queues.get(message.topic.encode(), {}).get(message.queue_id)
         return queue is not None and message.queue_offset >= queue.hidden_from

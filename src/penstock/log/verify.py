@@ -21,21 +21,15 @@ from penstock.disk.files import Files, number_names
 from penstock.disk.segments import Segment, SegmentedFile, segment_name
 from penstock.errors import Corrupt, StoreError
 from penstock.log import checkpoint as marks
-from penstock.log.checksums import ENTRY_SIZE as SUM_SIZE
-from penstock.log.checksums import HEADER_SIZE as SUM_HEADER
-from penstock.log.checksums import MAGIC as SUM_MAGIC
+from penstock.log import sidelayout
 from penstock.log.checksums import Checksums
 from penstock.log.commitlog import CommitLog
-from penstock.log.consumequeue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue
-from penstock.log.keyindex import HEADER_SIZE as INDEX_HEADER
-from penstock.wire.record import decode_record
+from penstock.log.consumequeue import ConsumeQueue
+from penstock.wire import layout
+from penstock.wire.record import ENTRY, INDEX_ENTRY, INDEX_HEAD, decode_record
 
-_MAGIC = b"\xda\xa3\x20\xa7"
-_ENTRY = struct.Struct(">qiq")
-_INDEX_ENTRY = struct.Struct(">iqii")
-_INDEX_HEADER = struct.Struct(">qqqqii")
+_MAGIC = layout.MAGIC_V1.to_bytes(4)
 _FINDINGS_MAX = 1000
-_HALF = 0x4
 
 
 class _Reading(Files):
@@ -144,7 +138,7 @@ class _Verifier:
                 log_size = names[1] - names[0]
             elif names:
                 log_size = (self.folder / "commitlog" / segment_name(names[0])).stat().st_size or log_size
-        if not isinstance(queue_size, int) or queue_size <= 0 or queue_size % ENTRY_SIZE:
+        if not isinstance(queue_size, int) or queue_size <= 0 or queue_size % layout.ENTRY_BYTES:
             queue_size = 6_000_000
         return log_size, queue_size
 
@@ -215,7 +209,7 @@ class _Verifier:
         if car is None or not car.covers_from <= position % log.file.size < car.covers_to:
             report.unchecked += 1
         record = decode_record(log.bytes_at(position, size), decompress=False)
-        if record is None or record.sys_flag & _HALF:
+        if record is None or record.sys_flag & layout.SYS_HALF:
             return
         queue = self.queues.get((record.topic, record.queue_id))
         where = f"consumequeue/{record.topic}/{record.queue_id}"
@@ -252,7 +246,7 @@ class _Verifier:
             real = 0
             for offset in range(queue.min_offset, queue.max_offset):
                 entry = queue.entry(offset)
-                if entry is not None and entry[1] != FILLER_SIZE and entry[0] >= log.file.first:
+                if entry is not None and entry[1] != layout.FILLER_SIZE and entry[0] >= log.file.first:
                     real += 1
             report.entries += real
             extra = real - self.matched.get((topic, queue_id), 0)
@@ -297,10 +291,10 @@ def _next_good(log: CommitLog, position: int) -> int:
     while at < log.file.end:
         segment = log.file.at(at)
         assert segment is not None
-        offset = segment.map.find(_MAGIC, at - segment.first + 4)
+        offset = segment.map.find(_MAGIC, at - segment.first + layout.MAGIC)
         while offset >= 0:
-            if log.check(segment.first + offset - 4) > 0:
-                return int(segment.first + offset - 4)
+            if log.check(segment.first + offset - layout.MAGIC) > 0:
+                return int(segment.first + offset - layout.MAGIC)
             offset = segment.map.find(_MAGIC, offset + 1)
         at = segment.first + segment.size
         if at < log.file.end and log.check(at) > 0:
@@ -323,13 +317,13 @@ def inspect(path: Path) -> Iterator[dict[str, object]]:
         head = stream.read(8)
     name = path.name
     number = len(name) == 20 and name.isdigit()
-    if head[:4] == SUM_MAGIC.to_bytes(4) and number:
+    if head[:4] == sidelayout.MAGIC.to_bytes(4) and number:
         return _inspect_sums(path)
     if head[:4] == b"PLIV" or name in ("live0", "live1"):
         return _inspect_live(path)
     if name == "checkpoint":
         return _inspect_checkpoint(path)
-    if number and (path.parent.name == "commitlog" or head[4:8] == _MAGIC):
+    if number and (path.parent.name == "commitlog" or head[layout.MAGIC : layout.BODY_CRC] == _MAGIC):
         return _inspect_log(path)
     if number:
         return _inspect_queue(path)
@@ -416,13 +410,13 @@ def _inspect_log(path: Path) -> Iterator[dict[str, object]]:
 
 
 def _inspect_queue(path: Path) -> Iterator[dict[str, object]]:
-    offset = int(path.name) // ENTRY_SIZE
+    offset = int(path.name) // layout.ENTRY_BYTES
     with path.open("rb") as stream:
-        while len(data := stream.read(ENTRY_SIZE)) == ENTRY_SIZE:
-            physical, size, code = _ENTRY.unpack(data)
+        while len(data := stream.read(layout.ENTRY_BYTES)) == layout.ENTRY_BYTES:
+            physical, size, code = ENTRY.unpack(data)
             if size == 0:
                 return
-            if size == FILLER_SIZE:
+            if size == layout.FILLER_SIZE:
                 yield {"kind": "filler", "queueOffset": offset}
             else:
                 yield {"kind": "entry", "queueOffset": offset, "physical": physical, "size": size, "tagsCode": code}
@@ -432,11 +426,11 @@ def _inspect_queue(path: Path) -> Iterator[dict[str, object]]:
 def _inspect_index(path: Path) -> Iterator[dict[str, object]]:
     size = path.stat().st_size
     with path.open("rb") as stream:
-        head = stream.read(INDEX_HEADER)
-        if len(head) < INDEX_HEADER:
+        head = stream.read(layout.INDEX_HEAD_BYTES)
+        if len(head) < layout.INDEX_HEAD_BYTES:
             yield {"kind": "bad", "why": "shorter than its header"}
             return
-        begin, end, first, last, used, count = _INDEX_HEADER.unpack(head)
+        begin, end, first, last, used, count = INDEX_HEAD.unpack(head)
         slots, entries = index_shape(path, size)
         yield {
             "kind": "header",
@@ -452,9 +446,9 @@ def _inspect_index(path: Path) -> Iterator[dict[str, object]]:
         if slots == 0 or not 1 <= count <= entries:
             yield {"kind": "bad", "why": f"count {count} of {entries}"}
             return
-        stream.seek(INDEX_HEADER + slots * 4 + 20)
+        stream.seek(layout.INDEX_HEAD_BYTES + slots * layout.INDEX_SLOT_BYTES + layout.INDEX_ENTRY_BYTES)
         for n in range(1, count):
-            key_hash, physical, seconds, previous = _INDEX_ENTRY.unpack(stream.read(20))
+            key_hash, physical, seconds, previous = INDEX_ENTRY.unpack(stream.read(INDEX_ENTRY.size))
             if not 0 <= previous < n:
                 yield {"kind": "bad", "why": f"entry {n} links to {previous}"}
             yield {
@@ -472,9 +466,9 @@ def index_shape(path: Path, size: int) -> tuple[int, int]:
     the slots.
     """
     for slots, entries in ((5_000_000, 20_000_000), _shape_in_store(path)):
-        if size == INDEX_HEADER + slots * 4 + entries * 20:
+        if size == layout.INDEX_HEAD_BYTES + slots * layout.INDEX_SLOT_BYTES + entries * layout.INDEX_ENTRY_BYTES:
             return slots, entries
-    slots, rest = divmod(size - INDEX_HEADER, 84)
+    slots, rest = divmod(size - layout.INDEX_HEAD_BYTES, 84)
     return (slots, 4 * slots) if rest == 0 else (0, 0)
 
 
@@ -486,11 +480,13 @@ def _shape_in_store(path: Path) -> tuple[int, int]:
 
 def _inspect_sums(path: Path) -> Iterator[dict[str, object]]:
     with path.open("rb") as stream:
-        head = stream.read(SUM_HEADER)
-        first, covers = int.from_bytes(head[8:16]), int.from_bytes(head[16:20])
-        yield {"kind": "header", "version": int.from_bytes(head[4:8]), "first": first, "coversFrom": covers}
+        head = stream.read(sidelayout.HEAD_BYTES)
+        version = int.from_bytes(head[sidelayout.VERSION : sidelayout.FIRST])
+        first = int.from_bytes(head[sidelayout.FIRST : sidelayout.COVERS_FROM])
+        covers = int.from_bytes(head[sidelayout.COVERS_FROM : sidelayout.HEAD_SUM])
+        yield {"kind": "header", "version": version, "first": first, "coversFrom": covers}
         n = 0
-        while len(data := stream.read(SUM_SIZE)) == SUM_SIZE:
+        while len(data := stream.read(sidelayout.ENTRY_BYTES)) == sidelayout.ENTRY_BYTES:
             start, crc = int.from_bytes(data[:4]), int.from_bytes(data[4:])
             if start == 0 and (n > 0 or crc == 0):
                 return

@@ -16,8 +16,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from penstock.errors import Refused
+from penstock.wire import names
+from penstock.wire.codes import ResponseCode
+from penstock.words import MS_A_SECOND
 
-LEVEL = "DELAY"
+LEVEL = names.DELAY
 DIGITS_MAX = 18
 
 
@@ -33,7 +36,11 @@ class Timer(NamedTuple):
         return value * self.unit + (stored_ms if self.relative else 0)
 
 
-TIMERS = (Timer("TIMER_DELIVER_MS", 1, False), Timer("TIMER_DELAY_MS", 1, True), Timer("TIMER_DELAY_SEC", 1000, True))
+TIMERS = (
+    Timer(names.TIMER_DELIVER_MS, 1, False),
+    Timer(names.TIMER_DELAY_MS, 1, True),
+    Timer(names.TIMER_DELAY_SEC, MS_A_SECOND, True),
+)
 TIMER_PROPERTIES = tuple(timer.name for timer in TIMERS)
 
 
@@ -65,7 +72,7 @@ class DelayRule:
         try:
             return max(0, min(len(self.levels_ms), digits(text)))
         except ValueError:
-            raise Refused("DELAY is not a number", remoting=13) from None
+            raise Refused("DELAY is not a number", remoting=ResponseCode.MESSAGE_ILLEGAL) from None
 
     def due_ms(self, properties: Mapping[str, str], now_ms: int) -> int | None:
         """When a message with these properties is due, or None: at once. Refused (13) when a number is none."""
@@ -77,6 +84,6 @@ class DelayRule:
                 try:
                     due = timer.due_ms(digits(properties[timer.name]), now_ms)
                 except ValueError:
-                    raise Refused(f"{timer.name} is not a number", remoting=13) from None
+                    raise Refused(f"{timer.name} is not a number", remoting=ResponseCode.MESSAGE_ILLEGAL) from None
                 return due if due > now_ms else None
         return None

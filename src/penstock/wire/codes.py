@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock import words
 from penstock.errors import Refused
-from penstock.wire import names
+from penstock.wire import layout, names
 
 Fields = dict[str, Any]  # by name, each of the type that its header's table says
 
@@ -193,13 +193,13 @@ PERM_WRITE: Final = words.PERM_WRITE
 PERM_READ: Final = words.PERM_READ
 
 # sysFlag of a message
-SYS_COMPRESSED: Final = 0x1
+SYS_COMPRESSED: Final = layout.SYS_COMPRESSED
 SYS_MULTI_TAGS: Final = 0x2
-SYS_PREPARED: Final = 0x4
+SYS_PREPARED: Final = layout.SYS_HALF
 SYS_COMMIT: Final = 0x8
-SYS_ROLLBACK: Final = words.SYS_TRANSACTION
-SYS_BORN_IPV6: Final = 0x10
-SYS_STORE_IPV6: Final = 0x20
+SYS_ROLLBACK: Final = layout.SYS_TRANSACTION
+SYS_BORN_IPV6: Final = layout.SYS_BORN_IPV6
+SYS_STORE_IPV6: Final = layout.SYS_STORE_IPV6
 SYS_COMPRESSION_SHIFT: Final = 8  # three bits: 0 and 3 zlib, 1 LZ4, 2 ZSTD
 
 # sysFlag of a pull

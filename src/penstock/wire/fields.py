@@ -52,6 +52,12 @@ TIMER_BYTES = 6
 SEQUENCE_BYTES = 4
 RESERVED_BYTES = 9
 
+# Property names as the integer that their bytes are.
+TAGS_WORD = 0x5441_4753
+KEYS_WORD = 0x4B45_5953
+SEQUENCE_WORD = 0x5053_4551
+UNIQUE_WORD = 0x554E_4951_5F4B_4559
+
 # Texts of answers.
 JSON_SENT = 0
 JSON_SENT_QUEUE = 1

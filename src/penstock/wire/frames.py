@@ -27,7 +27,8 @@ else:
 class FrameCutter:
     """The frame that was found last: its `kind`, where its `header` begins, the header's `size`, where the body ends.
 
-    `need` is the size of a frame that is not complete, or 0 when not even its length is known.
+    `need` is the size of a frame that is not complete, or 0 when its first eight bytes are not there; with them the other
+    four are known.
     """
 
     def __init__(self, header_bytes_max: int) -> None:
@@ -55,14 +56,14 @@ class FrameCutter:
             raise WireError(f"serialize type {kind}")
         if size > length - words.LENGTH_BYTES or size > self.header_bytes_max:
             raise WireError(f"a header of {size} bytes in a frame of {length}, at most {self.header_bytes_max}")
-        if total - pos < words.LENGTH_BYTES + length:
-            self.need = words.LENGTH_BYTES + length
-            return False
         self.kind = kind
         self.header = pos + words.PREFIX_BYTES
         self.size = size
         self.end = pos + words.LENGTH_BYTES + length
-        return True
+        if self.end <= total:
+            return True
+        self.need = words.LENGTH_BYTES + length
+        return False
 
     def cut(self, owner: bytes | bytearray, pos: int) -> bool:
         """`next` in all of a buffer, for callers that are not compiled."""

@@ -180,7 +180,7 @@ class HeaderScan:
     def slot_of(self, p: int, n: int) -> int:
         """The slot of a field name, or -1."""
         if n == 1:
-            slot = self.base[p] - 97
+            slot = self.base[p] - words.LETTER_A
             return slot if 0 <= slot < words.LETTERS else -1
         for slot in range(SLOTS):
             if self.lengths[slot] == n and same(self.base, p, self.names, slot * words.SLOT_WIDTH, n):

@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.message import KEYS as KEYS
+from penstock.message import SHARDING_KEY as SHARDING_KEY
+from penstock.message import TAGS as TAGS
+from penstock.message import UNIQUE_KEY as UNIQUE_KEY
+
 # Topics
 SCHEDULE_TOPIC: Final = b"SCHEDULE_TOPIC_XXXX"
 TIMER_TOPIC: Final = b"rmq_sys_wheel_timer"
@@ -14,6 +19,18 @@ HALF_TOPIC: Final = b"RMQ_SYS_TRANS_HALF_TOPIC"
 OP_TOPIC: Final = b"RMQ_SYS_TRANS_OP_HALF_TOPIC"
 TRACE_TOPIC: Final = b"RMQ_SYS_TRACE_TOPIC"
 TEMPLATE_TOPIC: Final = b"TBW102"
+GIVEN_UP_TOPIC: Final = b"TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC: Final = b"SELF_TEST_TOPIC"
+BENCHMARK_TOPIC: Final = b"BenchmarkTest"
+OFFSET_MOVED_TOPIC: Final = b"OFFSET_MOVED_EVENT"
+DONE_TOPIC: Final = b"rmq_sys_penstock_done"  # records here say which entries of the schedule are over
+SINK_TOPIC: Final = b"rmq_sys_penstock_sinks"
+SYSTEM_PREFIX: Final = "rmq_sys_"  # in small letters
+REPLY_SUFFIX: Final = "_REPLY_TOPIC"
+SYSTEM_TOPICS: Final = frozenset(  # that have not the prefix
+    name.decode()
+    for name in (TEMPLATE_TOPIC, SELF_TEST_TOPIC, BENCHMARK_TOPIC, OFFSET_MOVED_TOPIC, SCHEDULE_TOPIC, GIVEN_UP_TOPIC)
+)
 RETRY_PREFIX: Final = b"%RETRY%"
 DEAD_PREFIX: Final = b"%DLQ%"
 
@@ -24,11 +41,8 @@ NSQ_NAME: Final = rb"[.a-zA-Z0-9_-]+(?:#ephemeral|#tmp)?"  # a pattern; a name h
 NSQ_NAME_BYTES_MAX: Final = 64
 NSQD_VERSION: Final = "1.3.0"  # of nsqd, whose answers ours are: tools read it as a semantic version
 
-# Properties of messages
-TAGS: Final = "TAGS"
-KEYS: Final = "KEYS"
+# Properties of messages; the first four are read from any message, so `message` names them
 WAIT: Final = "WAIT"
-UNIQUE_KEY: Final = "UNIQ_KEY"
 DELAY: Final = "DELAY"
 TIMER_DELIVER_MS: Final = "TIMER_DELIVER_MS"
 TIMER_DELAY_MS: Final = "TIMER_DELAY_MS"
@@ -40,11 +54,12 @@ REAL_TOPIC: Final = "REAL_TOPIC"
 REAL_QUEUE: Final = "REAL_QID"
 RETRY_TOPIC: Final = "RETRY_TOPIC"
 CLUSTER: Final = "CLUSTER"
+MIN_OFFSET: Final = "MIN_OFFSET"
+MAX_OFFSET: Final = "MAX_OFFSET"
+CONSUME_START_TIME: Final = "CONSUME_START_TIME"
+CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 SEQUENCE: Final = "PSEQ"
 RESERVED_PREFIX: Final = "PENSTOCK_"  # what only the broker sets
-
-# What asks for a delay beside DELAY, RocketMQ's level.
-TIMER_PROPERTIES: Final = (TIMER_DELIVER_MS, TIMER_DELAY_MS, TIMER_DELAY_SEC)
 
 # What a send is searched for, as `wire.fields` places it.
 SEARCHED: Final = "".join((WAIT, TAGS, KEYS, UNIQUE_KEY, DELAY, HALF, TIMER_PREFIX, SEQUENCE, RESERVED_PREFIX)).encode()

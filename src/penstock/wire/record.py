@@ -38,6 +38,9 @@ FIXED_BYTES = layout.RECORD_FIXED_BYTES
 
 _ZLIB_ERROR = cast(type[Exception], isal_zlib.error)
 
+ENTRY = Struct(">qiq")  # of a consume queue: physical offset, size, tags code
+INDEX_HEAD = Struct(">qqqqii")  # times, places, used slots, count
+INDEX_ENTRY = Struct(">iqii")  # hash, physical offset, seconds, previous
 _HEAD = Struct(">iIIiiqqiq")  # size … born time
 _AFTER_STORE = Struct(">iqi")  # reconsume times, prepared offset, body length
 _U16, _I32, _I64 = Struct(">H"), Struct(">i"), Struct(">q")
@@ -135,7 +138,7 @@ def _zstd(body: bytes, bytes_max: int) -> bytes:
 
 def body_crc(body: bytes) -> int:
     """What the record says of its stored body."""
-    return int(isal_zlib.crc32(body)) & 0x7FFFFFFF
+    return int(isal_zlib.crc32(body)) & layout.CRC_MASK
 
 
 # records

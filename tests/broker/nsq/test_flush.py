@@ -8,8 +8,8 @@ import pytest
 
 from broker.queueside import Quick, Side
 from penstock.broker.nsq.flush import FLUSH_WINDOW_MS, GroupFlush
-from penstock.errors import StoreError
 from penstock.disk.job import run_now
+from penstock.errors import StoreError
 
 
 def flush_jobs(side: Side) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from fronts.frontside import RemotingSide
+from penstock.disk.job import run_now
 from penstock.errors import StoreError
 from penstock.fronts.remoting.front import BrokerFront
-from penstock.disk.job import run_now
 from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand
 

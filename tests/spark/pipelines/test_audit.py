@@ -17,8 +17,8 @@ from spark_records import Record
 
 from penstock.errors import ConfigError
 from penstock.log.verify import inspect
-from penstock.spark.log import derive
 from penstock.spark.pipelines import audit, parallel, reindex
+from penstock.wire import layout
 
 LOAD_S = float(os.environ.get("PENSTOCK_LOAD_S", "4"))
 FAULTS = int(os.environ.get("PENSTOCK_FAULTS", "25"))  # of each kind
@@ -128,8 +128,8 @@ def test_orphans_in_queues_and_index(good: Path, tmp_path: Path) -> None:
     queues = [path for path in (good / "consumequeue").rglob("*") if path.is_file()]
     for _ in range(FAULTS):
         store, path = copy(good, tmp_path / "s"), dice.choice(queues)
-        entries = np.fromfile(path, derive.ENTRY)
-        used = np.flatnonzero((entries["size"] != 0) & (entries["size"] != derive.FILLER_SIZE))
+        entries = np.fromfile(path, ENTRY)
+        used = np.flatnonzero((entries["size"] != 0) & (entries["size"] != layout.FILLER_SIZE))
         n = int(dice.choice(used.tolist()))
         flip(store / path.relative_to(good), n * 20 + dice.randrange(20), dice.randrange(8))
         result = audit.run(None, store)

@@ -36,6 +36,7 @@ from penstock.delivery.cursor import CursorSource
 from penstock.delivery.source import MemorySource
 from penstock.disk.readyqueue import ReadyQueue, mark_of
 from penstock.errors import Refused
+from penstock.wire import names
 
 Copies = list[tuple[ReadyQueue, int]]
 
@@ -62,7 +63,7 @@ class Deferral:
             return
         topic.count(len(body))
         if isinstance(topic, LogChannels):
-            due = {"TIMER_DELIVER_MS": str(core.time.now_ms + delay_ms)}
+            due = {names.TIMER_DELIVER_MS: str(core.time.now_ms + delay_ms)}
             core.sending.put(topic.stored, 0, body, due, born_host=core.store_host, born_ms=core.time.now_ms)
             return
         assert isinstance(topic, QueueTopic)
@@ -98,7 +99,7 @@ class Deferral:
         return True
 
     def _append(self, about: Deferred, body: bytes, delay_ms: int) -> None:
-        due = {"TIMER_DELIVER_MS": str(self._core.time.now_ms + delay_ms)}
+        due = {names.TIMER_DELIVER_MS: str(self._core.time.now_ms + delay_ms)}
         self._core.sending.put_own(TIMER_TOPIC, body, about.properties() | due)
 
     # -- out of it -----------------------------------------------------------------------------------------------

@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from penstock.broker.topics import TIMER_TOPIC
 from penstock.message import ReceivedMessage
 from penstock.schedule.schedule import Due
+from penstock.wire import names
 from penstock.wire.names import RESERVED_PREFIX as RESERVED_PREFIX
 from penstock.wire.record import decode_record
 
-TOPIC_PROPERTY = "PENSTOCK_QUEUE"
-CHANNEL_PROPERTY = "PENSTOCK_CHANNEL"
-ID_PROPERTY = "PENSTOCK_ID"
-ATTEMPTS_PROPERTY = "PENSTOCK_ATTEMPTS"
-LANE_PROPERTY = "PENSTOCK_LANE"  # which of its channel's streams a message given back with a delay stood in
-PLACE_PROPERTY = "PENSTOCK_PLACE"  # and where
-STAMP_PROPERTY = "PENSTOCK_STAMP"  # where the id is not the timestamp
+TOPIC_PROPERTY = names.RESERVED_PREFIX + "QUEUE"
+CHANNEL_PROPERTY = names.RESERVED_PREFIX + "CHANNEL"
+ID_PROPERTY = names.RESERVED_PREFIX + "ID"
+ATTEMPTS_PROPERTY = names.RESERVED_PREFIX + "ATTEMPTS"
+LANE_PROPERTY = (
+    names.RESERVED_PREFIX + "LANE"
+)  # which of its channel's streams a message given back with a delay stood in
+PLACE_PROPERTY = names.RESERVED_PREFIX + "PLACE"  # and where
+STAMP_PROPERTY = names.RESERVED_PREFIX + "STAMP"  # where the id is not the timestamp
 RESERVED = frozenset(
     (TOPIC_PROPERTY, CHANNEL_PROPERTY, ID_PROPERTY, ATTEMPTS_PROPERTY, LANE_PROPERTY, PLACE_PROPERTY, STAMP_PROPERTY)
 )
@@ -65,7 +68,7 @@ class Deferred:
 def deferred(message: ReceivedMessage) -> Deferred | None:
     """What a record of the schedule says; None when it is an ordinary message. ValueError when it makes no sense."""
     properties = message.properties
-    if TOPIC_PROPERTY not in properties or properties.get("REAL_TOPIC") != TIMER_TOPIC.decode():
+    if TOPIC_PROPERTY not in properties or properties.get(names.REAL_TOPIC) != TIMER_TOPIC.decode():
         return None
     message_id = _number(properties.get(ID_PROPERTY, "0"), 1 << 63)
     return Deferred(

@@ -12,6 +12,7 @@ from penstock.broker.nsq.registry import Registry
 from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.delivery.cursor import CursorSource
 from penstock.disk.nsqdata import TopicEntry, read_nsqd_dat
+from penstock.words import DATA_ATTEMPTS_AT, DATA_BODY_AT, DATA_ID_AT
 
 log = logging.getLogger("penstock.queueing")
 
@@ -87,10 +88,11 @@ class Opening:
     @staticmethod
     def _take(topic: QueueTopic, data: bytes, owed: set[bytes] | None) -> bool:
         """One message as nsqd stored it; False when it is none."""
-        if len(data) < 27:
+        if len(data) <= DATA_BODY_AT:
             return False
-        stamp = topic.new_id(max(1, int.from_bytes(data[:8], signed=True)))
-        answer = topic.redeliver(stamp, stamp, int.from_bytes(data[8:10]), data[26:], owed)
+        stamp = topic.new_id(max(1, int.from_bytes(data[:DATA_ATTEMPTS_AT], signed=True)))
+        attempts = int.from_bytes(data[DATA_ATTEMPTS_AT:DATA_ID_AT])
+        answer = topic.redeliver(stamp, stamp, attempts, data[DATA_BODY_AT:], owed)
         if answer:
             raise refusal(answer)
         return True

@@ -24,6 +24,7 @@ from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import WINDOW_MAX
 from penstock.disk.readyqueue import ReadyQueue
 from penstock.errors import Refused, StoreError
+from penstock.wire.codes import ResponseCode
 
 log = logging.getLogger("penstock.queueing")
 
@@ -122,7 +123,9 @@ class Registry:
             self.write_table()
         except StoreError as error:  # a message in a topic that a restart forgets would be lost with it
             self.delete(topic)
-            raise Refused(f"topic not stored: {error}", remoting=14, nsq="E_PUB_FAILED", http=503) from error
+            raise Refused(
+                f"topic not stored: {error}", remoting=ResponseCode.SERVICE_NOT_AVAILABLE, nsq="E_PUB_FAILED", http=503
+            ) from error
         log.info("topic made name=%s kind=%s level=%s", shown(name), topic.kind, LEVEL_NAMES[topic.level])
         for call in self.fresh_topic:
             call(topic)

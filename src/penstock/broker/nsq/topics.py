@@ -13,7 +13,7 @@ from typing import Protocol
 
 import cython
 
-from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY
+from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.names import EPHEMERAL, bad_channel, shown, too_many_channels, valid_nsq_name
 from penstock.broker.nsq.sources import finish_ahead, lanes, memory
@@ -292,7 +292,7 @@ class QueueTopic(Topic):
         return 0
 
     def _show(self) -> None:
-        if self.level == 0 and not self.paused:  # os
+        if self.level == LEVEL_OS and not self.paused:
             self.stream.show_all()
 
     def new_id(self, now_ns: int) -> int:

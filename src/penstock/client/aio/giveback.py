@@ -12,6 +12,7 @@ from penstock.client.routes import MessageQueue
 from penstock.client.sending import send_request
 from penstock.errors import ClientError, NoRoute, WireError
 from penstock.message import Message, ReceivedMessage
+from penstock.wire import names
 from penstock.wire.codes import RETRY_PREFIX, RequestCode
 from penstock.wire.remoting import RemotingCommand
 
@@ -19,7 +20,16 @@ log = logging.getLogger("penstock.client")
 
 # properties of one delivery, which the copy for the retry topic must not have
 _NOT_CARRIED = frozenset(
-    ("MIN_OFFSET", "MAX_OFFSET", "CONSUME_START_TIME", "TRAN_MSG", "DELAY", "REAL_TOPIC", "REAL_QID", "WAIT")
+    (
+        names.MIN_OFFSET,
+        names.MAX_OFFSET,
+        names.CONSUME_START_TIME,
+        names.HALF,
+        names.DELAY,
+        names.REAL_TOPIC,
+        names.REAL_QUEUE,
+        names.WAIT,
+    )
 )
 
 
@@ -67,7 +77,7 @@ class GiveBack:
         if not queues:
             raise NoRoute(f"no broker takes messages for topic {topic!r}")
         properties = {name: value for name, value in message.properties.items() if name not in _NOT_CARRIED}
-        properties.setdefault("RETRY_TOPIC", message.topic)
+        properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties.setdefault("ORIGIN_MESSAGE_ID", message.msg_id)
         delay = max(0, level or 3 + message.reconsume_times)
         again = Message(topic, message.body, properties=properties, flag=message.flag, delay_level=delay)

@@ -28,6 +28,7 @@ from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Subscription, start_ms
 from penstock.errors import ClientError, Closed, WireError
 from penstock.message import ReceivedMessage
+from penstock.wire import names
 from penstock.wire.codes import RETRY_PREFIX
 
 log = logging.getLogger("penstock.client")
@@ -190,7 +191,7 @@ class LogConsumer:
     def _hand_out(self, assigned: Assigned, messages: list[ReceivedMessage], next_offset: int) -> None:
         assigned.window.add(messages, next_offset)
         for message in messages:
-            origin = message.properties.get("RETRY_TOPIC")
+            origin = message.properties.get(names.RETRY_TOPIC)
             if origin and assigned.queue.topic.startswith(RETRY_PREFIX):
                 message = msgspec.structs.replace(message, topic=origin)
             if self.orderly:

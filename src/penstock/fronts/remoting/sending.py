@@ -122,7 +122,7 @@ class Sender:
             self._send_sequenced(asker, topic, queue_id, asker.cut(body, body_len), wait, batch)
         elif batch:
             self._send_batch(asker, topic, queue_id, wait, body, body_len)
-        elif self.special or topic.is_retry or sys_flag & words.SYS_TRANSACTION:
+        elif self.special or topic.is_retry or sys_flag & layout.SYS_TRANSACTION:
             self._send_special(asker, topic, queue_id, asker.cut(body, body_len), wait)
         else:
             self._send_one(asker, topic, queue_id, wait)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from penstock.broker.clients import Peer
+from penstock.broker.levels import LOG_LEVELS
 from penstock.broker.topics import TopicDetails, check_topic_name
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
-from penstock.wire.codes import RequestCode, read_fields
+from penstock.wire.codes import RequestCode, ResponseCode, read_fields
 from penstock.wire.remoting import RemotingCommand
 
 
@@ -42,7 +43,7 @@ class Administration(Calls):
         if not 0 <= fields["perm"] <= 15:
             raise Refused(f"perm {fields['perm']} is none")
         level = request.ext.get("level")  # ours: os or disk
-        if level is not None and level not in ("os", "disk"):
+        if level is not None and level not in LOG_LEVELS:
             raise Refused(f"level {level} is neither os nor disk")
         topics = self.broker.topics
         known = topics.get(name.encode())
@@ -106,7 +107,7 @@ class Administration(Calls):
         name = read_fields(request.code, request.ext)["group"]
         group = self.broker.groups.by_name.get(name)
         if group is None:
-            raise Refused(f"No group in this broker: {name}", remoting=26)
+            raise Refused(f"No group in this broker: {name}", remoting=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
         return request.reply(body=fastjson.dumps(group.as_config()))
 
     def system_topics(self, session: Peer, request: RemotingCommand) -> Answer:
@@ -131,7 +132,10 @@ class Administration(Calls):
         return request.reply(ext={"version": version}, body=body.encode())
 
     def update_broker_config(self, session: Peer, request: RemotingCommand) -> Answer:
-        raise Refused("Can not update config from the network: change the configuration file and restart.", remoting=16)
+        raise Refused(
+            "Can not update config from the network: change the configuration file and restart.",
+            remoting=ResponseCode.NO_PERMISSION,
+        )
 
     def clean_up(self, session: Peer, request: RemotingCommand) -> Answer:
         retention = self.broker.store.upkeep.retention

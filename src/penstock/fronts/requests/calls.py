@@ -11,7 +11,7 @@ from penstock.broker.topics import LogTopic
 from penstock.errors import Refused, StoreError, WireError
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire import fastjson
-from penstock.wire.codes import Fields, RequestCode
+from penstock.wire.codes import Fields, RequestCode, ResponseCode
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
 
@@ -33,7 +33,7 @@ class Calls:
     def topic(self, name: str) -> LogTopic:
         topic = self.broker.topics.get(name.encode())
         if topic is None:
-            raise Refused(f"topic[{name}] not exist", remoting=17, http=404)
+            raise Refused(f"topic[{name}] not exist", remoting=ResponseCode.TOPIC_NOT_EXIST, http=404)
         return topic
 
     def queue(self, fields: Fields) -> ConsumeQueue | None:
@@ -60,7 +60,7 @@ class Calls:
     def online(self, name: str) -> ConsumerGroup:
         online = self.broker.clients.consumers.get(name)
         if online is None:
-            raise Refused(f"the consumer group[{name}] not online", remoting=206)
+            raise Refused(f"the consumer group[{name}] not online", remoting=ResponseCode.CONSUMER_NOT_ONLINE)
         return online
 
     def when_saved(self, session: Peer, request: RemotingCommand, undo: Callable[[], None] = lambda: None) -> Answer:

@@ -25,7 +25,7 @@ def parse_tags(expression: str) -> tuple[list[str], list[int]]:
         return [], []
     tags = [tag for tag in (part.strip() for part in expression.split("||")) if tag]
     if not tags:
-        raise Refused("parse the consumer's subscription failed", remoting=23)
+        raise Refused("parse the consumer's subscription failed", remoting=ResponseCode.SUBSCRIPTION_PARSE_FAILED)
     return tags, [record.java_hash(tag) for tag in tags]
 
 

@@ -65,7 +65,10 @@ class Members(Calls):
         online = broker.clients.consumers.get(group)
         channels = broker.queueing.log_channels(name.encode(), group.encode())
         if online is None and channels is None:
-            raise Refused(f"Consumer not online, so can not reset offset, Group: {group} Topic: {name}", remoting=206)
+            raise Refused(
+                f"Consumer not online, so can not reset offset, Group: {group} Topic: {name}",
+                remoting=ResponseCode.CONSUMER_NOT_ONLINE,
+            )
         for queue_id, queue in enumerate(topic.queues):
             old = broker.offsets.get(group, name, queue_id)
             if old is None:
@@ -84,7 +87,13 @@ class Members(Calls):
         for member in online.members.values() if online is not None else ():
             body = {"offsetTable": as_list if member.language == "CPP" else table}
             member.peer.push(
-                RemotingCommand(220, ext, fastjson.dumps(body), flag=FLAG_ONEWAY, language=LanguageCode.JAVA)
+                RemotingCommand(
+                    RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+                    ext,
+                    fastjson.dumps(body),
+                    flag=FLAG_ONEWAY,
+                    language=LanguageCode.JAVA,
+                )
             )
         return request.reply(body=fastjson.dumps({"offsetTable": table}))
 

@@ -10,7 +10,7 @@ from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
-from penstock.wire.codes import Fields, RequestCode, read_fields
+from penstock.wire.codes import Fields, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
 
@@ -92,12 +92,16 @@ class QueueCalls(Calls):
             if level is not None and level not in LEVEL_NAMES:
                 raise Refused(f"level {level} is none of {', '.join(LEVEL_NAMES)}")
             if queueing.topic(name, level).kind != "queue":
-                raise Refused(f"{fields['topic']} is a log topic, or a rule says so", remoting=18, http=409)
+                raise Refused(
+                    f"{fields['topic']} is a log topic, or a rule says so",
+                    remoting=ResponseCode.TOPIC_EXIST_ALREADY,
+                    http=409,
+                )
             queueing.write_table()
             return request.reply()
         topic = queueing.find(name)
         if topic is None or (topic.kind != "queue" and not channel):
-            raise Refused(f"no queue topic {fields['topic']}", remoting=17, http=404)
+            raise Refused(f"no queue topic {fields['topic']}", remoting=ResponseCode.TOPIC_NOT_EXIST, http=404)
         if channel:
             _change_channel(topic, channel, action)
         elif action == "rm":
@@ -116,7 +120,11 @@ def _change_channel(topic: Topic, name: bytes, action: str) -> None:
         return
     channel = topic.channels.get(name)
     if channel is None:
-        raise Refused(f"topic {topic.name.decode()} has no channel {name.decode()}", remoting=17, http=404)
+        raise Refused(
+            f"topic {topic.name.decode()} has no channel {name.decode()}",
+            remoting=ResponseCode.TOPIC_NOT_EXIST,
+            http=404,
+        )
     if action == "rm":
         topic.delete_channel(name)
     elif action == "empty":

@@ -7,12 +7,13 @@ import json
 from penstock import msgid
 from penstock.broker.clients import Peer
 from penstock.broker.runs import Run
-from penstock.broker.sinks import LAYOUT_TOPICS_MAX, SINK_TOPIC
+from penstock.broker.sinks import LAYOUT_TOPICS_MAX
 from penstock.broker.staging import Token, Wanted
 from penstock.errors import Refused, StoreError
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire.codes import Fields, RequestCode, read_fields
 from penstock.wire.fastjson import JsonObject
+from penstock.wire.names import SINK_TOPIC
 from penstock.wire.remoting import RemotingCommand
 
 

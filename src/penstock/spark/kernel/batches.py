@@ -16,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import Corrupt
-from penstock.spark.kernel import decode
+from penstock.spark.kernel import decode, rowtable
 from penstock.spark.kernel.buffers import DecodedColumns, Ints, Longs, Octets
 from penstock.spark.kernel.columns import Columns
-from penstock.spark.kernel.sheet import BYTES, INT, LONG, ONE, TEXT, TIME, Sheet
+from penstock.spark.kernel.rowtable import BYTES, INT, LONG, ONE, TEXT, TIME
 from penstock.spark.kernel.sheet import COMPILED as SHEETS
+from penstock.spark.kernel.sheet import Sheet
+from penstock.wire import layout, names
 
 if TYPE_CHECKING or os.environ.get("PENSTOCK_PURE") == "1":
     from penstock.spark.kernel import numpydecode as kernel
@@ -262,21 +264,21 @@ def _host(span: int) -> Callable[[Batches, pa.DataType], pa.Array]:
 
 
 def _message_ids(batches: Batches, kind: pa.DataType) -> pa.Array:
-    hosts = {raw: raw.hex().upper() for raw in set(_texts(batches, kernel.STORE)) if raw is not None}
-    physical = batches.columns.longs(kernel.START, 28).tolist()
-    rows = zip(_texts(batches, kernel.STORE), physical, strict=True)
+    hosts = {raw: raw.hex().upper() for raw in set(_texts(batches, rowtable.STORE)) if raw is not None}
+    physical = batches.columns.longs(rowtable.START, layout.PHYSICAL).tolist()
+    rows = zip(_texts(batches, rowtable.STORE), physical, strict=True)
     return pa.array([f"{hosts[raw or b'']}{at & 0xFFFFFFFFFFFFFFFF:016X}" for raw, at in rows], kind)
 
 
 def _property_rows(batches: Batches) -> Iterator[dict[bytes, bytes]]:
-    for text in _texts(batches, kernel.PROPERTIES):
+    for text in _texts(batches, rowtable.PROPERTIES):
         pairs = (pair.partition(b"\x01") for pair in (text or b"").split(b"\x02"))
         yield {name: value for name, _, value in pairs if name and value}
 
 
 def _due(batches: Batches, kind: pa.DataType) -> pa.Array:
     def micros(properties: dict[bytes, bytes]) -> int | None:
-        text = properties.get(b"TIMER_DELIVER_MS", b"")
+        text = properties.get(names.TIMER_DELIVER_MS.encode(), b"")
         return int(text) * 1000 if text.isdigit() and len(text) <= 14 else None
 
     return pa.array([micros(properties) for properties in _property_rows(batches)], pa.int64()).cast(kind)
@@ -284,35 +286,37 @@ def _due(batches: Batches, kind: pa.DataType) -> pa.Array:
 
 def _real_topic(batches: Batches, kind: pa.DataType) -> pa.Array:
     stored = _BUILDERS["topic"](batches, kind).to_pylist()
-    named = (row.get(b"RETRY_TOPIC") or row.get(b"REAL_TOPIC") for row in _property_rows(batches))
+    named = (
+        row.get(names.RETRY_TOPIC.encode()) or row.get(names.REAL_TOPIC.encode()) for row in _property_rows(batches)
+    )
     return pa.array(
         [real.decode("utf-8", "replace") if real else topic for topic, real in zip(stored, named, strict=True)], kind
     )
 
 
 _BUILDERS: dict[str, Callable[[Batches, pa.DataType], pa.Array]] = {
-    "key": _bytes(kernel.KEYS),
-    "value": _bytes(kernel.VALUE),
-    "topic": _bytes(kernel.TOPIC),
-    "partition": _ints(kernel.START, 12),
-    "offset": _longs(kernel.START, 20),
-    "timestamp": _times(kernel.STORE, -8),
+    "key": _bytes(rowtable.KEYS),
+    "value": _bytes(rowtable.VALUE),
+    "topic": _bytes(rowtable.TOPIC),
+    "partition": _ints(rowtable.START, layout.QUEUE_ID),
+    "offset": _longs(rowtable.START, layout.QUEUE_OFFSET),
+    "timestamp": _times(rowtable.STORE, -layout.MS_BYTES),
     "timestampType": _append_time,
     "headers": _headers,
-    "tags": _bytes(kernel.TAGS),
-    "keys": _words(kernel.KEYS),
+    "tags": _bytes(rowtable.TAGS),
+    "keys": _words(rowtable.KEYS),
     "properties": _properties,
     "msgId": _message_ids,
-    "uniqKey": _bytes(kernel.UNIQUE),
+    "uniqKey": _bytes(rowtable.UNIQUE),
     "broker": _broker,
-    "bornTimestamp": _times(kernel.START, 40),
-    "bornHost": _host(kernel.BORN),
-    "storeHost": _host(kernel.STORE),
-    "flag": _ints(kernel.START, 16),
-    "sysFlag": _ints(kernel.START, 36),
-    "reconsumeTimes": _ints(kernel.BODY, -16),
-    "physicalOffset": _longs(kernel.START, 28),
-    "size": _ints(kernel.START, 0),
+    "bornTimestamp": _times(rowtable.START, layout.BORN_MS),
+    "bornHost": _host(rowtable.BORN),
+    "storeHost": _host(rowtable.STORE),
+    "flag": _ints(rowtable.START, layout.FLAG),
+    "sysFlag": _ints(rowtable.START, layout.SYS_FLAG),
+    "reconsumeTimes": _ints(rowtable.BODY, layout.RECONSUME_TIMES - layout.BODY),
+    "physicalOffset": _longs(rowtable.START, layout.PHYSICAL),
+    "size": _ints(rowtable.START, 0),
     "crcOk": _intact,
     "delayUntil": _due,
     "segment": _segment,
@@ -321,19 +325,19 @@ _BUILDERS: dict[str, Callable[[Batches, pa.DataType], pa.Array]] = {
 # -- what a sheet copies: (kind, span, delta)
 
 _PLAIN = {
-    "key": (BYTES, kernel.KEYS, 0),
-    "value": (BYTES, kernel.BODY, 0),
-    "topic": (TEXT, kernel.TOPIC, 0),
-    "partition": (INT, kernel.START, 12),
-    "offset": (LONG, kernel.START, 20),
-    "timestamp": (TIME, kernel.STORE, -8),
+    "key": (BYTES, rowtable.KEYS, 0),
+    "value": (BYTES, rowtable.BODY, 0),
+    "topic": (TEXT, rowtable.TOPIC, 0),
+    "partition": (INT, rowtable.START, layout.QUEUE_ID),
+    "offset": (LONG, rowtable.START, layout.QUEUE_OFFSET),
+    "timestamp": (TIME, rowtable.STORE, -layout.MS_BYTES),
     "timestampType": (ONE, 0, 0),
-    "tags": (TEXT, kernel.TAGS, 0),
-    "uniqKey": (TEXT, kernel.UNIQUE, 0),
-    "bornTimestamp": (TIME, kernel.START, 40),
-    "flag": (INT, kernel.START, 16),
-    "sysFlag": (INT, kernel.START, 36),
-    "reconsumeTimes": (INT, kernel.BODY, -16),
-    "physicalOffset": (LONG, kernel.START, 28),
-    "size": (INT, kernel.START, 0),
+    "tags": (TEXT, rowtable.TAGS, 0),
+    "uniqKey": (TEXT, rowtable.UNIQUE, 0),
+    "bornTimestamp": (TIME, rowtable.START, layout.BORN_MS),
+    "flag": (INT, rowtable.START, layout.FLAG),
+    "sysFlag": (INT, rowtable.START, layout.SYS_FLAG),
+    "reconsumeTimes": (INT, rowtable.BODY, layout.RECONSUME_TIMES - layout.BODY),
+    "physicalOffset": (LONG, rowtable.START, layout.PHYSICAL),
+    "size": (INT, rowtable.START, 0),
 }

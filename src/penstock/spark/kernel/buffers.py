@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,9 @@ Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 Records = NDArray[np.void]
+
+ENTRY: Final = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
+"""An entry of a consume queue; the code is of the tags, or the moment of delivery."""
 
 Bits = Octets
 """A bitmap, the lowest bit first."""

@@ -1,9 +1,6 @@
 cimport cython
 from penstock.spark.kernel.decode cimport Decoder
 
-cdef int _BODY, _PROPS, _WIDTH
-cdef long long _TIME_MIN, _TIME_MAX
-
 @cython.final
 cdef class Columns:
     cdef readonly Decoder decoder
@@ -28,7 +25,7 @@ cdef class Columns:
 
     @cython.locals(rows=cython.longlong, table="int[::1]", records="unsigned char *", i=cython.longlong,
                    at=cython.longlong, n=cython.longlong, total=cython.longlong, nulls=cython.longlong,
-                   words=cython.longlong, offsets="int[::1]", inner="int[::1]", valid="unsigned char[::1]",
+                   count=cython.longlong, offsets="int[::1]", inner="int[::1]", valid="unsigned char[::1]",
                    to="unsigned char *", p=cython.longlong, o=cython.longlong, end=cython.longlong,
                    stop=cython.longlong, w=cython.longlong)
     cpdef object words(self, int span)

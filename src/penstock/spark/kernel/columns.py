@@ -4,7 +4,7 @@ Each method copies and byte-swaps one column into buffers of exactly its size, a
 the decoder's table of rows. `words` and `pairs` walk their texts twice: to count, then to copy.
 """
 
-# mypy: disable-error-code="arg-type"
+# mypy: disable-error-code="arg-type, no-any-return"
 from __future__ import annotations
 
 import cython
@@ -13,15 +13,17 @@ import numpy as np
 from penstock.spark.kernel.buffers import Binary, Bits, Ints, Longs, Pairs, Spans, Words
 
 if cython.compiled:
-    from cython.cimports.penstock.octets import address, be32, be64, copy, crc32, find, same, ube32
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.octets import address, be32, be64, copy, crc32, find, ube32
+    from cython.cimports.penstock.spark.kernel import rowtable
     from cython.cimports.penstock.spark.kernel.decode import Decoder
+    from cython.cimports.penstock.wire import fields, layout
 else:
-    from penstock.octets import address, be32, be64, copy, crc32, find, same, ube32
+    from penstock import words
+    from penstock.octets import address, be32, be64, copy, crc32, find, ube32
+    from penstock.spark.kernel import rowtable
     from penstock.spark.kernel.decode import Decoder
-
-# In the compiled module these are C variables.
-_BODY, _PROPS, _WIDTH = 1, 5, 19
-_TIME_MIN, _TIME_MAX = -62135596800000, 253402300799999  # years 1 to 9999: what a timestamp column can show
+    from penstock.wire import fields, layout
 
 
 class Columns:
@@ -39,7 +41,7 @@ class Columns:
         out = result
         with cython.nogil:
             for i in range(rows):
-                p = table[i * _WIDTH + span] + delta
+                p = table[i * rowtable.WIDTH + span] + delta
                 out[i] = be32(records, p)
         return result
 
@@ -52,7 +54,7 @@ class Columns:
         out = result
         with cython.nogil:
             for i in range(rows):
-                p = table[i * _WIDTH + span] + delta
+                p = table[i * rowtable.WIDTH + span] + delta
                 out[i] = be64(records, p)
         return result
 
@@ -65,13 +67,13 @@ class Columns:
         out = result
         with cython.nogil:
             for i in range(rows):
-                p = table[i * _WIDTH + span] + delta
+                p = table[i * rowtable.WIDTH + span] + delta
                 ms = be64(records, p)
-                if ms < _TIME_MIN:
-                    ms = _TIME_MIN
-                elif ms > _TIME_MAX:
-                    ms = _TIME_MAX
-                out[i] = ms * 1000
+                if ms < rowtable.TIME_MIN:
+                    ms = rowtable.TIME_MIN
+                elif ms > rowtable.TIME_MAX:
+                    ms = rowtable.TIME_MAX
+                out[i] = ms * words.US_A_MS
         return result
 
     def binary(self, span: int) -> Binary:
@@ -87,24 +89,24 @@ class Columns:
         with cython.nogil:
             for i in range(rows):
                 offsets[i] = total
-                n = table[i * _WIDTH + span + 1]
+                n = table[i * rowtable.WIDTH + span + 1]
                 if n < 0:
                     nulls += 1
                 else:
                     total += n
             offsets[rows] = total
         data = np.empty(total, np.uint8)
-        bitmap = np.zeros((rows + 7) // 8 if nulls else 0, np.uint8)
+        bitmap = np.zeros((rows + words.BIT_MASK) // words.BYTE_BITS if nulls else 0, np.uint8)
         valid = bitmap
         to = address(data)
         with cython.nogil:
             for i in range(rows):
-                at = i * _WIDTH + span
+                at = i * rowtable.WIDTH + span
                 n = table[at + 1]
                 if n < 0:
                     continue
                 if nulls > 0:
-                    valid[i >> 3] |= 1 << (i & 7)
+                    valid[i >> words.BYTE_SHIFT] |= 1 << (i & words.BIT_MASK)
                 p = table[at]
                 o = offsets[i]
                 if p >= 0:
@@ -120,13 +122,13 @@ class Columns:
         records = self.decoder.records
         edges = np.empty(rows + 1, np.int32)
         offsets = edges
-        words = 0
+        count = 0
         total = 0
         nulls = 0
         with cython.nogil:
             for i in range(rows):
-                offsets[i] = words
-                at = i * _WIDTH + span
+                offsets[i] = count
+                at = i * rowtable.WIDTH + span
                 n = table[at + 1]
                 if n < 0:
                     nulls += 1
@@ -134,34 +136,34 @@ class Columns:
                 p = table[at]
                 end = p + n
                 while p < end:
-                    stop = find(records, p, end, 32)
+                    stop = find(records, p, end, words.SPACE)
                     if stop < 0:
                         stop = end
                     if stop > p:
-                        words += 1
+                        count += 1
                         total += stop - p
                     p = stop + 1
-            offsets[rows] = words
-        items = np.empty(words + 1, np.int32)
+            offsets[rows] = count
+        items = np.empty(count + 1, np.int32)
         inner = items
         data = np.empty(total, np.uint8)
         to = address(data)
-        bitmap = np.zeros((rows + 7) // 8 if nulls else 0, np.uint8)
+        bitmap = np.zeros((rows + words.BIT_MASK) // words.BYTE_BITS if nulls else 0, np.uint8)
         valid = bitmap
         w = 0
         o = 0
         with cython.nogil:
             for i in range(rows):
-                at = i * _WIDTH + span
+                at = i * rowtable.WIDTH + span
                 n = table[at + 1]
                 if n < 0:
                     continue
                 if nulls > 0:
-                    valid[i >> 3] |= 1 << (i & 7)
+                    valid[i >> words.BYTE_SHIFT] |= 1 << (i & words.BIT_MASK)
                 p = table[at]
                 end = p + n
                 while p < end:
-                    stop = find(records, p, end, 32)
+                    stop = find(records, p, end, words.SPACE)
                     if stop < 0:
                         stop = end
                     if stop > p:
@@ -186,14 +188,14 @@ class Columns:
         with cython.nogil:
             for i in range(rows):
                 offsets[i] = pairs
-                at = i * _WIDTH + _PROPS
+                at = i * rowtable.WIDTH + rowtable.PROPERTIES
                 p = table[at]
                 end = p + table[at + 1]
                 while p < end:
-                    stop = find(records, p, end, 2)
+                    stop = find(records, p, end, words.PROPERTY_END)
                     if stop < 0:
                         stop = end
-                    cut = find(records, p, stop, 1)
+                    cut = find(records, p, stop, words.NAME_END)
                     if cut > p and cut + 1 < stop and not (headers and self._hidden(p, cut - p)):
                         pairs += 1
                         names += cut - p
@@ -213,14 +215,14 @@ class Columns:
         values = 0
         with cython.nogil:
             for i in range(rows):
-                at = i * _WIDTH + _PROPS
+                at = i * rowtable.WIDTH + rowtable.PROPERTIES
                 p = table[at]
                 end = p + table[at + 1]
                 while p < end:
-                    stop = find(records, p, end, 2)
+                    stop = find(records, p, end, words.PROPERTY_END)
                     if stop < 0:
                         stop = end
-                    cut = find(records, p, stop, 1)
+                    cut = find(records, p, stop, words.NAME_END)
                     if cut > p and cut + 1 < stop and not (headers and self._hidden(p, cut - p)):
                         name_at[n] = names
                         value_at[n] = values
@@ -236,22 +238,24 @@ class Columns:
 
     def _hidden(self, p: int, n: int) -> bool:
         records = self.decoder.records
-        return n == 4 and (same(records, p, b"KEYS", 0, 4) or same(records, p, b"TAGS", 0, 4))
+        if n != fields.KEYS_BYTES:
+            return False
+        return be32(records, p) == fields.KEYS_WORD or be32(records, p) == fields.TAGS_WORD
 
     def intact(self) -> Bits:
         """A bitmap: does the stored body match its CRC-32?"""
         rows = self.decoder.rows
         table = self.decoder.table
         records = self.decoder.records
-        bitmap = np.zeros((rows + 7) // 8, np.uint8)
+        bitmap = np.zeros((rows + words.BIT_MASK) // words.BYTE_BITS, np.uint8)
         bits = bitmap
         with cython.nogil:
             for i in range(rows):
-                at = i * _WIDTH
-                if (crc32(records, table[at + _BODY], table[at + _BODY + 1], 0) & 0x7FFFFFFF) == (
-                    ube32(records, table[at] + 8)
+                at = i * rowtable.WIDTH
+                if (crc32(records, table[at + rowtable.BODY], table[at + rowtable.BODY + 1], 0) & layout.CRC_MASK) == (
+                    ube32(records, table[at] + layout.BODY_CRC)
                 ):
-                    bits[i >> 3] |= 1 << (i & 7)
+                    bits[i >> words.BYTE_SHIFT] |= 1 << (i & words.BIT_MASK)
         return bitmap
 
     def spans(self, span: int) -> Spans:
@@ -263,6 +267,6 @@ class Columns:
         sizes = np.empty(rows, np.int32)
         lengths = sizes
         for i in range(rows):
-            positions[i] = table[i * _WIDTH + span]
-            lengths[i] = table[i * _WIDTH + span + 1]
+            positions[i] = table[i * rowtable.WIDTH + span]
+            lengths[i] = table[i * rowtable.WIDTH + span + 1]
         return where, sizes

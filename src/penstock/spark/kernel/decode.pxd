@@ -1,8 +1,5 @@
 cimport cython
 
-cdef int _BODY, _TOPIC, _PROPS, _KEYS, _TAGS, _UNIQUE, _BORN, _STORE, _VALUE, _WIDTH
-cdef long long _PLAIN, _WIDE
-
 @cython.final
 cdef class Decoder:
     cdef readonly object owner
@@ -52,7 +49,7 @@ cdef class Decoder:
     @cython.locals(i=cython.longlong, p=cython.longlong, kept=cython.longlong)
     cdef long long _look(self, long long need, long long first, long long base) noexcept nogil
 
-    @cython.locals(stored=cython.longlong)
+    @cython.locals(stored=cython.longlong, tags=cython.longlong, tags_length=cython.longlong)
     cdef bint _wanted(self) noexcept nogil
 
     @cython.locals(p=cython.longlong, length=cython.longlong)

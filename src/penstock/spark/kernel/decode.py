@@ -25,17 +25,17 @@ from penstock.spark.kernel.buffers import Ints
 from penstock.spark.kernel.inflate import inflate as inflate_body
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.octets import address, be16, be32, be64, crc32, find, same, ube32
+    from cython.cimports.penstock.spark.kernel import rowtable
+    from cython.cimports.penstock.wire import fields, layout
 else:
+    from penstock import words
     from penstock.octets import address, be16, be32, be64, crc32, find, same, ube32
+    from penstock.spark.kernel import rowtable
+    from penstock.wire import fields, layout
 
-# Columns of the table of rows: a position in the records, then (for all but START) a length, -1 where there is none.
-START, BODY, TOPIC, PROPERTIES, KEYS, TAGS, UNIQUE, BORN, STORE, VALUE = 0, 1, 3, 5, 7, 9, 11, 13, 15, 17
-WIDTH = 19
-# The same once more for the loops: in the compiled module these are C variables.
-_BODY, _TOPIC, _PROPS, _KEYS, _TAGS, _UNIQUE, _BORN, _STORE, _VALUE, _WIDTH = 1, 3, 5, 7, 9, 11, 13, 15, 17, 19
-_PLAIN = -626843481  # 0xDAA320A7
-_WIDE = -626843477  # 0xDAA320AB: the topic's size takes two bytes
+_EVER = 1 << 62  # later than any moment
 
 
 class Decoder:
@@ -61,15 +61,15 @@ class Decoder:
         self._topics = b""
         self.topics = address(self._topics)
         self.topics_size = 0
-        self.since = -(1 << 62)
-        self.before = 1 << 62
+        self.since = -_EVER
+        self.before = _EVER
         self.verify = False
         self.raw = False
         self.halves = False
         self.broken = 0  # wanted records of the last sweep whose body has another sum; they are left out
         self.broken_at = -1  # where the first of them begins
         self.starts = np.empty(1, np.int32)
-        self._table = np.empty(WIDTH, np.int32)
+        self._table = np.empty(rowtable.WIDTH, np.int32)
         self.table = self._table
 
     def choose(
@@ -99,9 +99,9 @@ class Decoder:
         self.owner = records
         self.records = address(records)
         self.size = len(records)
-        if self.size > 2_000_000_000:
+        if self.size > rowtable.FETCH_BYTES_MAX:
             raise ValueError("a fetch is limited to 2 GB")
-        need = self.size // 91 + 1
+        need = self.size // layout.RECORD_FIXED_BYTES + 1
         if len(self.starts) < need:
             self.starts = np.empty(need, np.int32)
         with cython.nogil:
@@ -142,7 +142,7 @@ class Decoder:
         self.owner = owner
         self.records = address(owner)
         self.size = len(owner)
-        need = self.size // 91 + 1
+        need = self.size // layout.RECORD_FIXED_BYTES + 1
         if len(self.starts) < need:
             self.starts = np.empty(need, np.int32)
         self.broken = 0
@@ -157,9 +157,9 @@ class Decoder:
         kept = 0
         while p < until and p < self.size:
             total = self._frame(p, self.size - p, 0)
-            if total < 0 or be64(self.records, p + 28) != base + p:
+            if total < 0 or be64(self.records, p + layout.PHYSICAL) != base + p:
                 break
-            if (self.halves or not be32(self.records, p + 36) & 4) and self._wanted():
+            if (self.halves or not be32(self.records, p + layout.SYS_FLAG) & layout.SYS_HALF) and self._wanted():
                 self.starts[kept] = p
                 kept += 1
             p += total
@@ -172,7 +172,10 @@ class Decoder:
             p = self.starts[i]
             if self._frame(p, self.size - p, 0) < 0:
                 return -1 - i
-            if be64(self.records, p + 20) != first + i or be64(self.records, p + 28) != base + p:
+            if (
+                be64(self.records, p + layout.QUEUE_OFFSET) != first + i
+                or be64(self.records, p + layout.PHYSICAL) != base + p
+            ):
                 return -1 - i
             if self._wanted():
                 self.starts[kept] = p
@@ -188,7 +191,7 @@ class Decoder:
             total = self._frame(p, self.size - p, 0)
             if total < 0:
                 return -1 - p
-            offset = be64(self.records, p + 20)
+            offset = be64(self.records, p + layout.QUEUE_OFFSET)
             self.last = offset
             if first <= offset < until and self._wanted():
                 self.starts[kept] = p
@@ -198,26 +201,30 @@ class Decoder:
 
     def _wanted(self) -> bool:
         """Whether the record in the table's first row is one of those asked for."""
-        stored = be64(self.records, self.table[_STORE] - 8)
+        stored = be64(self.records, self.table[rowtable.STORE] - layout.MS_BYTES)
         if stored < self.since or stored >= self.before:
             return False
         if self.topics_size > 0 and not self._among(
-            self.topics, self.topics_size, self.table[_TOPIC], self.table[_TOPIC + 1]
+            self.topics, self.topics_size, self.table[rowtable.TOPIC], self.table[rowtable.TOPIC + 1]
         ):
             return False
         if self.tags_size > 0 or self.keys_size > 0:
             self._scan(0)
-        if self.tags_size > 0 and not self._among(self.tags, self.tags_size, self.table[_TAGS], self.table[_TAGS + 1]):
+        if self.tags_size > 0 and not self._among(
+            self.tags, self.tags_size, self.table[rowtable.TAGS], self.table[rowtable.TAGS + 1]
+        ):
             return False
-        if self.keys_size > 0 and not self._any_key(self.table[_KEYS], self.table[_KEYS + 1]):
+        if self.keys_size > 0 and not self._any_key(self.table[rowtable.KEYS], self.table[rowtable.KEYS + 1]):
             return False
         return not self.verify or self._holds()
 
     def _holds(self) -> bool:
         """Whether the body in the table's first row has the sum its record names; an empty one needs none."""
-        p = self.table[_BODY]
-        length = self.table[_BODY + 1]
-        if length == 0 or (crc32(self.records, p, length, 0) & 0x7FFFFFFF) == ube32(self.records, self.table[0] + 8):
+        p = self.table[rowtable.BODY]
+        length = self.table[rowtable.BODY + 1]
+        if length == 0 or (crc32(self.records, p, length, 0) & layout.CRC_MASK) == ube32(
+            self.records, self.table[0] + layout.BODY_CRC
+        ):
             return True
         if self.broken == 0:
             self.broken_at = self.table[0]
@@ -226,72 +233,76 @@ class Decoder:
 
     def _frame(self, p: int, left: int, at: int) -> int:
         """Fill the table's row at `at` from the record at p; its size, or -1 when it is not whole."""
-        if left < 91:
+        if left < layout.RECORD_FIXED_BYTES:
             return -1
         total: int = be32(self.records, p)
-        magic = be32(self.records, p + 4)
-        if total < 91 or total > left or (magic != _PLAIN and magic != _WIDE):
+        magic = ube32(self.records, p + layout.MAGIC)
+        if total < layout.RECORD_FIXED_BYTES or total > left or (magic != layout.MAGIC_V1 and magic != layout.MAGIC_V2):
             return -1
-        flags = be32(self.records, p + 36)
-        born = p + 48
-        length = 20 if flags & 0x10 else 8
+        flags = be32(self.records, p + layout.SYS_FLAG)
+        born = p + layout.BORN_HOST
+        length = layout.HOST_V6_BYTES if flags & layout.SYS_BORN_IPV6 else layout.HOST_BYTES
         self.table[at] = p
-        self.table[at + _BORN] = born
-        self.table[at + _BORN + 1] = length
-        store = born + length + 8
-        length = 20 if flags & 0x20 else 8
-        self.table[at + _STORE] = store
-        self.table[at + _STORE + 1] = length
-        store += length + 16  # where the body starts
+        self.table[at + rowtable.BORN] = born
+        self.table[at + rowtable.BORN + 1] = length
+        store = born + length + layout.MS_BYTES
+        length = layout.HOST_V6_BYTES if flags & layout.SYS_STORE_IPV6 else layout.HOST_BYTES
+        self.table[at + rowtable.STORE] = store
+        self.table[at + rowtable.STORE + 1] = length
+        store += length + layout.BODY - layout.RECONSUME_TIMES  # where the body starts
         if store > p + total:
             return -1
-        length = be32(self.records, store - 4)
-        if length < 0 or store + length + 3 > p + total:
+        length = be32(self.records, store - layout.LENGTH_BYTES)
+        if length < 0 or store + length + layout.TAIL_BYTES_MIN > p + total:
             return -1
-        self.table[at + _BODY] = store
-        self.table[at + _BODY + 1] = length
-        self.table[at + _VALUE] = store
-        self.table[at + _VALUE + 1] = length
+        self.table[at + rowtable.BODY] = store
+        self.table[at + rowtable.BODY + 1] = length
+        self.table[at + rowtable.VALUE] = store
+        self.table[at + rowtable.VALUE + 1] = length
         topic = store + length
-        if magic == _WIDE:
+        if magic == layout.MAGIC_V2:
             length = be16(self.records, topic)
             topic += 2
         else:
-            length = be16(self.records, topic) >> 8
+            length = be16(self.records, topic) >> layout.TOPIC_SHIFT
             topic += 1
         if topic + length + 2 > p + total:
             return -1
-        self.table[at + _TOPIC] = topic
-        self.table[at + _TOPIC + 1] = length
+        self.table[at + rowtable.TOPIC] = topic
+        self.table[at + rowtable.TOPIC + 1] = length
         topic += length
         length = be16(self.records, topic)
         if topic + 2 + length != p + total:
             return -1
-        self.table[at + _PROPS] = topic + 2
-        self.table[at + _PROPS + 1] = length
-        self.table[at + _KEYS + 1] = -1
-        self.table[at + _TAGS + 1] = -1
-        self.table[at + _UNIQUE + 1] = -1
+        self.table[at + rowtable.PROPERTIES] = topic + 2
+        self.table[at + rowtable.PROPERTIES + 1] = length
+        self.table[at + rowtable.KEYS + 1] = -1
+        self.table[at + rowtable.TAGS + 1] = -1
+        self.table[at + rowtable.UNIQUE + 1] = -1
         return total
 
     def _scan(self, at: int) -> None:
         """Where KEYS, TAGS and UNIQ_KEY stand; of several the last; a pair without a value is none."""
-        p = self.table[at + _PROPS]
-        end = p + self.table[at + _PROPS + 1]
+        p = self.table[at + rowtable.PROPERTIES]
+        end = p + self.table[at + rowtable.PROPERTIES + 1]
         while p < end:
-            stop = find(self.records, p, end, 2)
+            stop = find(self.records, p, end, words.PROPERTY_END)
             if stop < 0:
                 stop = end
             span = 0
-            cut = p + 4
-            if cut < stop and self.records[cut] == 1:
-                if same(self.records, p, b"KEYS", 0, 4):
-                    span = _KEYS
-                elif same(self.records, p, b"TAGS", 0, 4):
-                    span = _TAGS
-            elif p + 8 < stop and self.records[p + 8] == 1 and same(self.records, p, b"UNIQ_KEY", 0, 8):
-                span = _UNIQUE
-                cut = p + 8
+            cut = p + fields.KEYS_BYTES
+            if cut < stop and self.records[cut] == words.NAME_END:
+                if be32(self.records, p) == fields.KEYS_WORD:
+                    span = rowtable.KEYS
+                elif be32(self.records, p) == fields.TAGS_WORD:
+                    span = rowtable.TAGS
+            elif (
+                p + fields.UNIQUE_BYTES < stop
+                and self.records[p + fields.UNIQUE_BYTES] == words.NAME_END
+                and be64(self.records, p) == fields.UNIQUE_WORD
+            ):
+                span = rowtable.UNIQUE
+                cut = p + fields.UNIQUE_BYTES
             if span != 0 and cut + 1 < stop:
                 self.table[at + span] = cut + 1
                 self.table[at + span + 1] = stop - cut - 1
@@ -310,7 +321,7 @@ class Decoder:
         p = start
         end = start + n
         while p < end:
-            stop = find(self.records, p, end, 32)
+            stop = find(self.records, p, end, words.SPACE)
             if stop < 0:
                 stop = end
             if stop > p and self._among(self.keys, self.keys_size, p, stop - p):
@@ -324,8 +335,8 @@ class Decoder:
         """Make rows from `row` on the current batch; how many they are (at least one if there is one)."""
         if rows_max > self.count - row:
             rows_max = self.count - row
-        if len(self.table) < rows_max * WIDTH:
-            self._table = np.empty(rows_max * WIDTH, np.int32)
+        if len(self.table) < rows_max * rowtable.WIDTH:
+            self._table = np.empty(rows_max * rowtable.WIDTH, np.int32)
             self.table = self._table
         self.extra = b""
         self.lost = []
@@ -345,9 +356,9 @@ class Decoder:
             size = be32(self.records, p)
             if n > 0 and used + size > bytes_max:
                 break
-            self._frame(p, self.size - p, n * _WIDTH)
-            self._scan(n * _WIDTH)
-            self.packed += be32(self.records, p + 36) & 1
+            self._frame(p, self.size - p, n * rowtable.WIDTH)
+            self._scan(n * rowtable.WIDTH)
+            self.packed += be32(self.records, p + layout.SYS_FLAG) & layout.SYS_COMPRESSED
             used += size
             n += 1
         return n
@@ -356,21 +367,21 @@ class Decoder:
         """Inflate the compressed bodies of the batch into `extra`; VALUE points there as -1 - position."""
         extra = bytearray()
         for i in range(self.rows):
-            at = i * _WIDTH
+            at = i * rowtable.WIDTH
             p = self.table[at]
-            flags = be32(self.records, p + 36)
-            if not flags & 1:
+            flags = be32(self.records, p + layout.SYS_FLAG)
+            if not flags & layout.SYS_COMPRESSED:
                 continue
-            start = self.table[at + _BODY]
-            body = inflate_body(self.owner[start : start + self.table[at + _BODY + 1]], flags)
+            start = self.table[at + rowtable.BODY]
+            body = inflate_body(self.owner[start : start + self.table[at + rowtable.BODY + 1]], flags)
             if body is None:
-                self.lost.append(be64(self.records, p + 20))
+                self.lost.append(be64(self.records, p + layout.QUEUE_OFFSET))
                 if self.raw:
                     continue
-                self.table[at + _VALUE + 1] = -1
+                self.table[at + rowtable.VALUE + 1] = -1
                 continue
-            self.table[at + _VALUE] = -1 - len(extra)
-            self.table[at + _VALUE + 1] = len(body)
+            self.table[at + rowtable.VALUE] = -1 - len(extra)
+            self.table[at + rowtable.VALUE + 1] = len(body)
             extra += body
         self.extra = bytes(extra)
         self.inflated = address(self.extra)
@@ -381,6 +392,6 @@ class Decoder:
 
     def reserve(self, rows: int) -> None:
         """Make sure that the table has room for so many rows."""
-        if len(self.table) < rows * WIDTH:
-            self._table = np.empty(rows * WIDTH, np.int32)
+        if len(self.table) < rows * rowtable.WIDTH:
+            self._table = np.empty(rows * rowtable.WIDTH, np.int32)
             self.table = self._table

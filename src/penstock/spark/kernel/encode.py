@@ -14,11 +14,15 @@ import cython
 from penstock.spark.kernel.buffers import Longs, Octets
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.octets import address, copy, java_hash, put8, put16, put32
+    from cython.cimports.penstock.wire import layout
 else:
+    from penstock import words
     from penstock.octets import address, copy, java_hash, put8, put16, put32
+    from penstock.wire import layout
 
-HEAD = 22  # bytes of a message beside its body and properties
+HEAD = layout.BATCH_FIXED_BYTES  # bytes of a message beside its body and properties
 
 
 def heads(out: Octets, at: Longs, rows: Longs, data: Octets, offsets: Longs, sizes: Longs) -> int:
@@ -32,15 +36,15 @@ def heads(out: Octets, at: Longs, rows: Longs, data: Octets, offsets: Longs, siz
         start = offsets[row]
         body = offsets[row + 1] - start
         size = sizes[row]
-        put32(o, p, 22 + body + size)
-        put32(o, p + 4, 0)
-        put32(o, p + 8, 0)
-        put32(o, p + 12, 0)
-        put32(o, p + 16, body)
-        copy(o, p + 20, d, start, body)
-        put16(o, p + 20 + body, size)
-        at[n] = p + 22 + body
-        p += 22 + body + size
+        put32(o, p, layout.BATCH_FIXED_BYTES + body + size)
+        put32(o, p + layout.MAGIC, 0)
+        put32(o, p + layout.BODY_CRC, 0)
+        put32(o, p + layout.BATCH_FLAG, 0)
+        put32(o, p + layout.BATCH_BODY_LENGTH, body)
+        copy(o, p + layout.BATCH_BODY, d, start, body)
+        put16(o, p + layout.BATCH_BODY + body, size)
+        at[n] = p + layout.BATCH_FIXED_BYTES + body
+        p += layout.BATCH_FIXED_BYTES + body + size
     return p
 
 
@@ -57,7 +61,7 @@ def texts(
         if valid[row]:
             p = at[n]
             if begun[n]:
-                put8(o, p, 2)
+                put8(o, p, words.PROPERTY_END)
                 p += 1
             start = offsets[row]
             size = offsets[row + 1] - start

@@ -13,15 +13,16 @@ import pyarrow as pa
 
 from penstock.errors import Corrupt
 from penstock.octets import crc32
+from penstock.spark.kernel import rowtable
 from penstock.spark.kernel.buffers import Binary, Bits, Flags, Ints, Longs, Octets, Pairs, Spans, Words
 from penstock.spark.kernel.inflate import inflate as inflate_body
+from penstock.wire import layout, names
 
-START, BODY, TOPIC, PROPERTIES, KEYS, TAGS, UNIQUE, BORN, STORE, VALUE = 0, 1, 3, 5, 7, 9, 11, 13, 15, 17
-WIDTH = 19
-_HEAD = Struct(">ii")
+_HEAD = Struct(">iI")  # size, magic
 _PLACE = Struct(">q")
-_PLAIN, _WIDE = -626843481, -626843477
-_TIME_MIN, _TIME_MAX = -62135596800000, 253402300799999
+_KEYS, _TAGS, _UNIQUE = (name.encode() for name in (names.KEYS, names.TAGS, names.UNIQUE_KEY))
+_NAMED = ((rowtable.KEYS, _KEYS), (rowtable.TAGS, _TAGS), (rowtable.UNIQUE, _UNIQUE))
+_MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)
 
 
 class Decoder:
@@ -38,7 +39,7 @@ class Decoder:
         self.verify = self.raw = self.halves = False
         self.broken, self.broken_at = 0, -1
         self.bytes: Octets = np.empty(0, np.uint8)
-        self.fetched: Longs = np.empty((0, WIDTH), np.int64)
+        self.fetched: Longs = np.empty((0, rowtable.WIDTH), np.int64)
         self.table = self.fetched
 
     def choose(
@@ -59,7 +60,7 @@ class Decoder:
         starts = self._walk(records)
         table = self._whole(starts)
         self._scan(table)
-        offsets = self._field(table[:, START] + 20, 8)
+        offsets = self._field(table[:, rowtable.START] + layout.QUEUE_OFFSET, 8)
         self.last = int(offsets[-1]) if len(offsets) else -1
         return self._keep(table[(offsets >= first) & (offsets < until)])
 
@@ -69,9 +70,9 @@ class Decoder:
         self.broken, self.broken_at = 0, -1
         table = self._whole(starts.astype(np.int64))
         self._scan(table)
-        at = table[:, START]
-        wrong = self._field(at + 20, 8) != first + np.arange(len(at))
-        wrong |= self._field(at + 28, 8) != base + at
+        at = table[:, rowtable.START]
+        wrong = self._field(at + layout.QUEUE_OFFSET, 8) != first + np.arange(len(at))
+        wrong |= self._field(at + layout.PHYSICAL, 8) != base + at
         if wrong.any():
             i = int(np.flatnonzero(wrong)[0])
             raise Corrupt("commit log", base + int(at[i]), f"not the record of offset {first + i}")
@@ -83,11 +84,11 @@ class Decoder:
         self.owner, self.bytes = owner, np.frombuffer(owner, np.uint8)
         self.broken, self.broken_at = 0, -1
         starts, p, size = [], 0, len(owner)
-        while p < until and size - p >= 91:
+        while p < until and size - p >= layout.RECORD_FIXED_BYTES:
             total, magic = _HEAD.unpack_from(owner, p)
-            if total < 91 or total > size - p or magic not in (_PLAIN, _WIDE):
+            if total < layout.RECORD_FIXED_BYTES or total > size - p or magic not in _MAGICS:
                 break
-            if _PLACE.unpack_from(owner, p + 28)[0] != base + p:
+            if _PLACE.unpack_from(owner, p + layout.PHYSICAL)[0] != base + p:
                 break
             starts.append(p)
             p += total
@@ -96,27 +97,27 @@ class Decoder:
             p = starts[int(np.flatnonzero(bad)[0])]
             table = table[: int(np.flatnonzero(bad)[0])]
         if not self.halves:
-            table = table[self._field(table[:, START] + 36, 4) & 4 == 0]
+            table = table[self._field(table[:, rowtable.START] + layout.SYS_FLAG, 4) & layout.SYS_HALF == 0]
         self._scan(table)
         self._keep(table)
         return p
 
     def _keep(self, table: Longs) -> int:
         if len(table):
-            stored = self._field(table[:, STORE] - 8, 8)
+            stored = self._field(table[:, rowtable.STORE] - layout.MS_BYTES, 8)
             table = table[(stored >= self.since) & (stored < self.before)]
         if self.topics:
-            table = table[[text in self.topics for text in self._texts(table, TOPIC)]]
+            table = table[[text in self.topics for text in self._texts(table, rowtable.TOPIC)]]
         if self.tags:
-            table = table[[text in self.tags for text in self._texts(table, TAGS)]]
+            table = table[[text in self.tags for text in self._texts(table, rowtable.TAGS)]]
         if self.keys:
             table = table[
-                [bool(self.keys.intersection((text or b"").split(b" "))) for text in self._texts(table, KEYS)]
+                [bool(self.keys.intersection((text or b"").split(b" "))) for text in self._texts(table, rowtable.KEYS)]
             ]
         if self.verify and len(table):
             holds = self._holds(table)
             self.broken = int((~holds).sum())
-            self.broken_at = int(table[~holds][0, START]) if self.broken else -1
+            self.broken_at = int(table[~holds][0, rowtable.START]) if self.broken else -1
             table = table[holds]
         self.fetched, self.count, self.rows = table, len(table), 0
         return self.count
@@ -124,8 +125,8 @@ class Decoder:
     def _walk(self, records: bytes) -> Longs:
         starts, p, size = [], 0, len(records)
         while p < size:
-            total, magic = _HEAD.unpack_from(records, p) if size - p >= 91 else (0, 0)
-            if total < 91 or total > size - p or magic not in (_PLAIN, _WIDE):
+            total, magic = _HEAD.unpack_from(records, p) if size - p >= layout.RECORD_FIXED_BYTES else (0, 0)
+            if total < layout.RECORD_FIXED_BYTES or total > size - p or magic not in _MAGICS:
                 raise Corrupt("fetched records", p, "not a whole record")
             starts.append(p)
             p += total
@@ -145,24 +146,27 @@ class Decoder:
         return table
 
     def _holds(self, table: Longs) -> Flags:
-        sums = self._field(table[:, START] + 8, 4) & 0xFFFFFFFF
-        found = [crc32(self.owner, p, n, 0) & 0x7FFFFFFF for p, n in table[:, BODY : BODY + 2].tolist()]
-        holds: Flags = (np.array(found, np.int64) == sums) | (table[:, BODY + 1] == 0)
+        sums = self._field(table[:, rowtable.START] + layout.BODY_CRC, 4) & 0xFFFFFFFF
+        found = [
+            crc32(self.owner, p, n, 0) & layout.CRC_MASK
+            for p, n in table[:, rowtable.BODY : rowtable.BODY + 2].tolist()
+        ]
+        holds: Flags = (np.array(found, np.int64) == sums) | (table[:, rowtable.BODY + 1] == 0)
         return holds
 
     def _frame(self, starts: Longs) -> tuple[Longs, Flags]:
         """The table of these records, and which of them are not whole."""
-        table = np.full((len(starts), WIDTH), -1, np.int64)
+        table = np.full((len(starts), rowtable.WIDTH), -1, np.int64)
         ends = starts + self._field(starts, 4)
-        flags = self._field(starts + 36, 4)
-        wide = self._field(starts + 4, 4) == _WIDE
-        born = starts + 48
-        born_size = np.where(flags & 0x10, 20, 8)
-        store = born + born_size + 8
-        store_size = np.where(flags & 0x20, 20, 8)
-        body = store + store_size + 16
-        body_size = self._field(body - 4, 4)
-        bad = (body > ends) | (body_size < 0) | (body + body_size + 3 > ends)
+        flags = self._field(starts + layout.SYS_FLAG, 4)
+        wide = self._field(starts + layout.MAGIC, 4) & 0xFFFFFFFF == layout.MAGIC_V2
+        born = starts + layout.BORN_HOST
+        born_size = np.where(flags & layout.SYS_BORN_IPV6, layout.HOST_V6_BYTES, layout.HOST_BYTES)
+        store = born + born_size + layout.MS_BYTES
+        store_size = np.where(flags & layout.SYS_STORE_IPV6, layout.HOST_V6_BYTES, layout.HOST_BYTES)
+        body = store + store_size + layout.BODY - layout.RECONSUME_TIMES
+        body_size = self._field(body - layout.LENGTH_BYTES, 4)
+        bad = (body > ends) | (body_size < 0) | (body + body_size + layout.TAIL_BYTES_MIN > ends)
         at = np.where(bad, starts, body + body_size)
         topic = at + 1 + wide
         topic_size = np.where(wide, self._field(at, 2) & 0xFFFF, self._field(at, 1))
@@ -171,17 +175,17 @@ class Decoder:
         size = self._field(np.where(bad, starts, at), 2) & 0xFFFF
         bad |= at + 2 + size != ends
         for span, where, length in (
-            (BODY, body, body_size), (VALUE, body, body_size), (TOPIC, topic, topic_size),
-            (PROPERTIES, at + 2, size), (BORN, born, born_size), (STORE, store, store_size),
+            (rowtable.BODY, body, body_size), (rowtable.VALUE, body, body_size), (rowtable.TOPIC, topic, topic_size),
+            (rowtable.PROPERTIES, at + 2, size), (rowtable.BORN, born, born_size), (rowtable.STORE, store, store_size),
         ):  # fmt: skip
             table[:, span], table[:, span + 1] = where, length
-        table[:, START] = starts
+        table[:, rowtable.START] = starts
         return table, bad
 
     def _pairs_of(self, table: Longs) -> tuple[Longs, Longs, Longs, Longs]:
         """(row, name start, value start, value end) of every property with a name and a value, in order."""
-        _, edges, text, _ = self._gather(table[:, PROPERTIES], table[:, PROPERTIES + 1])
-        origin = table[:, PROPERTIES] - edges[:-1]
+        _, edges, text, _ = self._gather(table[:, rowtable.PROPERTIES], table[:, rowtable.PROPERTIES + 1])
+        origin = table[:, rowtable.PROPERTIES] - edges[:-1]
         separators = np.flatnonzero(text == 2)
         # A pair ends at a separator or, for the last one of a row, behind the row's last byte.
         starts = np.unique(np.concatenate([separators + 1, edges[:-1]]))
@@ -207,7 +211,7 @@ class Decoder:
         if not len(table):
             return
         row, start, value, end = self._pairs_of(table)
-        for span, name in ((KEYS, b"KEYS"), (TAGS, b"TAGS"), (UNIQUE, b"UNIQ_KEY")):
+        for span, name in _NAMED:
             at = self._named(start, value, name)
             table[row[at], span] = value[at]  # of several the last one stays
             table[row[at], span + 1] = (end - value)[at]
@@ -220,7 +224,7 @@ class Decoder:
     def frame(self, row: int, rows_max: int, bytes_max: int, inflate: bool) -> int:
         """Make rows from `row` on the current batch; how many they are (at least one if there is one)."""
         table = self.fetched[row : row + rows_max]
-        sizes = np.cumsum(self._field(table[:, START], 4))
+        sizes = np.cumsum(self._field(table[:, rowtable.START], 4))
         n = max(int(np.searchsorted(sizes, bytes_max, "right")), 1)
         self.table = table[:n].copy()
         self.rows = len(self.table)
@@ -231,16 +235,16 @@ class Decoder:
 
     def _inflate(self) -> None:
         extra = bytearray()
-        flags = self._field(self.table[:, START] + 36, 4)
-        for i in np.flatnonzero(flags & 1).tolist():
-            start, size = self.table[i, BODY : BODY + 2].tolist()
+        flags = self._field(self.table[:, rowtable.START] + layout.SYS_FLAG, 4)
+        for i in np.flatnonzero(flags & layout.SYS_COMPRESSED).tolist():
+            start, size = self.table[i, rowtable.BODY : rowtable.BODY + 2].tolist()
             body = inflate_body(self.owner[start : start + size], int(flags[i]))
             if body is None:
-                self.lost.append(int(self._field(self.table[i : i + 1, START] + 20, 8)[0]))
+                self.lost.append(int(self._field(self.table[i : i + 1, rowtable.START] + layout.QUEUE_OFFSET, 8)[0]))
                 if not self.raw:
-                    self.table[i, VALUE + 1] = -1
+                    self.table[i, rowtable.VALUE + 1] = -1
                 continue
-            self.table[i, VALUE], self.table[i, VALUE + 1] = -1 - len(extra), len(body)
+            self.table[i, rowtable.VALUE], self.table[i, rowtable.VALUE + 1] = -1 - len(extra), len(body)
             extra += body
         self.extra = bytes(extra)
 
@@ -256,12 +260,12 @@ class Decoder:
 
     def times(self, span: int, delta: int) -> Longs:
         """A field of milliseconds since 1970 as microseconds, held within the years 1 to 9999."""
-        return np.clip(self.longs(span, delta), _TIME_MIN, _TIME_MAX) * 1000
+        return np.clip(self.longs(span, delta), rowtable.TIME_MIN, rowtable.TIME_MAX) * 1000
 
     def binary(self, span: int) -> Binary:
         """(validity or None, 32-bit offsets, data, number of nulls) of a span's bytes."""
         positions, lengths = self.table[:, span], self.table[:, span + 1]
-        if span == VALUE and (positions < 0).any():
+        if span == rowtable.VALUE and (positions < 0).any():
             return self._gather_inflated(positions, lengths)
         return self._gather(positions, lengths)
 
@@ -308,17 +312,20 @@ class Decoder:
         """(list offsets, name offsets, names, value offsets, values) of the properties; headers lack KEYS and TAGS."""
         row, start, value, end = self._pairs_of(self.table) if self.rows else (np.empty(0, np.int64),) * 4
         if headers:
-            shown = ~(self._named(start, value, b"KEYS") | self._named(start, value, b"TAGS"))
+            shown = ~(self._named(start, value, _KEYS) | self._named(start, value, _TAGS))
             row, start, value, end = row[shown], start[shown], value[shown], end[shown]
-        _, name_edges, names, _ = self._gather(start, value - 1 - start)
+        _, name_edges, name_data, _ = self._gather(start, value - 1 - start)
         _, value_edges, values, _ = self._gather(value, end - value)
         offsets = _edges(np.bincount(row, minlength=self.rows))
-        return offsets, name_edges, names, value_edges, values
+        return offsets, name_edges, name_data, value_edges, values
 
     def intact(self) -> Bits:
         """A bitmap: does the stored body match its CRC-32?"""
-        sums = self._field(self.table[:, START] + 8, 4) & 0xFFFFFFFF
-        found = [crc32(self.owner, p, n, 0) & 0x7FFFFFFF for p, n in self.table[:, BODY : BODY + 2].tolist()]
+        sums = self._field(self.table[:, rowtable.START] + layout.BODY_CRC, 4) & 0xFFFFFFFF
+        found = [
+            crc32(self.owner, p, n, 0) & layout.CRC_MASK
+            for p, n in self.table[:, rowtable.BODY : rowtable.BODY + 2].tolist()
+        ]
         return np.packbits(np.array(found, np.int64) == sums, bitorder="little")
 
     def spans(self, span: int) -> Spans:

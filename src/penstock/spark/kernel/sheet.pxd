@@ -13,8 +13,6 @@ cdef extern from "spark/kernel/arenas.h" nogil:
     void batch_column(void *batch, long long column, long long nulls, long long bits, long long values, long long data)
     long long batch_address(void *batch)
 
-cdef long long _LONG, _TIME, _ONE, _BYTES, _TEXT, _BLOCK, _WIDTH, _ARENAS, _TIME_MIN, _TIME_MAX
-
 cdef void *_made(long long size) except NULL
 
 @cython.final
@@ -53,6 +51,7 @@ cdef class Sheet:
     cdef long long _layout(self) noexcept
 
     cdef long long _width(self, long long kind) noexcept
+    cdef long long _aligned(self, long long size) noexcept
 
     @cython.locals(i=cython.longlong)
     cdef object _take(self, long long size)

@@ -11,17 +11,22 @@ batch in it (`arenas.h`): fresh memory costs more than filling it.
 A body that must be inflated is not copied as it stands: the sheet stops before it and says so. Only for compiled builds.
 """
 
-# mypy: disable-error-code="arg-type"
+# mypy: disable-error-code="arg-type, no-any-return"
 from __future__ import annotations
 
 import cython
 import numpy as np
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.octets import be32, be64, copy
+    from cython.cimports.penstock.spark.kernel import rowtable
     from cython.cimports.penstock.spark.kernel.decode import Decoder
+    from cython.cimports.penstock.wire import layout
 else:
+    from penstock import words
     from penstock.octets import be32, be64, copy
+    from penstock.spark.kernel import rowtable
     from penstock.spark.kernel.arenas import (
         Arena,
         arena_bytes,
@@ -36,14 +41,9 @@ else:
         batch_new,
     )
     from penstock.spark.kernel.decode import Decoder
+    from penstock.wire import layout
 
 COMPILED = cython.compiled
-INT, LONG, TIME, ONE, BYTES, TEXT = 0, 1, 2, 3, 4, 5
-_LONG, _TIME, _ONE, _BYTES, _TEXT = 1, 2, 3, 4, 5  # the same for the loops: C variables in the compiled module
-_BLOCK = 64  # rows framed before their columns are copied
-_WIDTH = 19  # of the decoder's table
-_ARENAS = 4  # Spark holds the first batch, the one before and the one it writes
-_TIME_MIN, _TIME_MAX = -62135596800000, 253402300799999
 
 
 class Sheet:
@@ -69,14 +69,14 @@ class Sheet:
         self.kinds = np.array([kind for kind, _, _ in plan] or [0], np.int32)
         self.spans = np.array([span for _, span, _ in plan] or [0], np.int32)
         self.deltas = np.array([delta for _, _, delta in plan] or [0], np.int32)
-        self.places = np.zeros(3 * len(plan) + 1, np.int64)  # of values or offsets, bitmap, bytes
+        self.places = np.zeros(rowtable.PLACES * len(plan) + 1, np.int64)  # of values or offsets, bitmap, bytes
         self.sizes = np.zeros(len(plan) + 1, np.int64)
         self.nulls = np.zeros(len(plan) + 1, np.int64)
         self.copied = False  # the arena is for this sheet alone: batches get copies
-        self.table = np.empty(_WIDTH, np.int32)
+        self.table = np.empty(rowtable.WIDTH, np.int32)
 
     def __dealloc__(self) -> None:
-        for i in range(_ARENAS):
+        for i in range(rowtable.ARENAS):
             arena_drop(self.arenas[i])
         arena_drop(self.spare)
 
@@ -95,37 +95,44 @@ class Sheet:
         for column in range(self.columns):
             self.sizes[column] = 0
             self.nulls[column] = 0
-            if self.kinds[column] >= _BYTES:
-                for i in range(self.rows_max // 64 + 1):
-                    self.quads[(self.places[3 * column + 1] >> 3) + i] = -1
-                self.words[self.places[3 * column] >> 2] = 0
+            if self.kinds[column] >= rowtable.BYTES:
+                for i in range(self.rows_max // rowtable.LONG_BITS + 1):
+                    self.quads[
+                        (self.places[rowtable.PLACES * column + rowtable.BITMAP] >> rowtable.LONG_SHIFT) + i
+                    ] = -1
+                self.words[self.places[rowtable.PLACES * column] >> rowtable.INT_SHIFT] = 0
 
     def _layout(self) -> int:
         """Where the buffers stand in an arena, and its size."""
         at = 0
         for column in range(self.columns):
             kind = self.kinds[column]
-            self.places[3 * column] = at
-            at += ((self.rows_max + 1) * self._width(kind) + 63) // 64 * 64
-            if kind >= _BYTES:
-                self.places[3 * column + 1] = at
-                at += self.rows_max // 512 * 64 + 64
-                self.places[3 * column + 2] = at
-                at += (self.room + 63) // 64 * 64
+            self.places[rowtable.PLACES * column] = at
+            at += self._aligned((self.rows_max + 1) * self._width(kind))
+            if kind >= rowtable.BYTES:
+                self.places[rowtable.PLACES * column + rowtable.BITMAP] = at
+                at += (self.rows_max // rowtable.BITMAP_ROWS + 1) * rowtable.ALIGN
+                self.places[rowtable.PLACES * column + rowtable.DATA] = at
+                at += self._aligned(self.room)
         return at
 
     def _width(self, kind: int) -> int:
         """Bytes of a value, or of an offset."""
-        return 8 if kind == _LONG or kind == _TIME else 4  # noqa: SIM109  (a chain of C comparisons)
+        if kind == rowtable.LONG or kind == rowtable.TIME:
+            return rowtable.LONG_BYTES
+        return rowtable.INT_BYTES
+
+    def _aligned(self, size: int) -> int:
+        return (size + rowtable.ALIGN - 1) // rowtable.ALIGN * rowtable.ALIGN
 
     def _take(self, size: int) -> None:
         """Find an arena of that size that nobody uses."""
         self.copied = False
-        for i in range(_ARENAS):
+        for i in range(rowtable.ARENAS):
             if arena_idle(self.arenas[i]) and arena_size(self.arenas[i]) >= size:
                 self.arena = self.arenas[i]
                 return
-        for i in range(_ARENAS):
+        for i in range(rowtable.ARENAS):
             if arena_size(self.arenas[i]) < 0 or arena_idle(self.arenas[i]):
                 arena_drop(self.arenas[i])
                 self.arenas[i] = _made(size)
@@ -140,23 +147,23 @@ class Sheet:
     def batch(self) -> int:
         """The address that Arrow imports the rows from as a record batch; the sheet must then begin anew."""
         for column in range(self.columns):
-            if self.kinds[column] == _TEXT:
+            if self.kinds[column] == rowtable.TEXT:
                 self._look(column)
-            elif self.kinds[column] == _ONE:
+            elif self.kinds[column] == rowtable.ONE:
                 for i in range(self.rows):
-                    self.words[(self.places[3 * column] >> 2) + i] = 1
+                    self.words[(self.places[rowtable.PLACES * column] >> rowtable.INT_SHIFT) + i] = 1
         home = self.arena
         if self.copied:
             home = _made(self._moved(self.arena, False))
             self._moved(home, True)
         made = batch_new(home, self.rows, self.columns)
         for column in range(self.columns):
-            at = 3 * column
-            if self.kinds[column] < _BYTES:
+            at = rowtable.PLACES * column
+            if self.kinds[column] < rowtable.BYTES:
                 batch_column(made, column, 0, -1, self.places[at], -1)
             else:
-                bits = self.places[at + 1] if self.nulls[column] else -1
-                batch_column(made, column, self.nulls[column], bits, self.places[at], self.places[at + 2])
+                bits = self.places[at + rowtable.BITMAP] if self.nulls[column] else -1
+                batch_column(made, column, self.nulls[column], bits, self.places[at], self.places[at + rowtable.DATA])
         if self.copied:
             arena_drop(home)
         return batch_address(made)
@@ -167,23 +174,23 @@ class Sheet:
         at = 0
         for column in range(self.columns):
             kind = self.kinds[column]
-            for part in range(3 if kind >= _BYTES else 1):
+            for part in range(rowtable.PLACES if kind >= rowtable.BYTES else 1):
                 size = self.rows * self._width(kind)
-                if part == 1:
-                    size = self.rows // 8 + 1
-                elif part == 2:
+                if part == rowtable.BITMAP:
+                    size = self.rows // words.BYTE_BITS + 1
+                elif part == rowtable.DATA:
                     size = self.sizes[column]
-                elif kind >= _BYTES:
-                    size += 4
+                elif kind >= rowtable.BYTES:
+                    size += rowtable.INT_BYTES
                 if really:
-                    copy(to, at, self.out, self.places[3 * column + part], size)
-                    self.places[3 * column + part] = at
-                at += (size + 63) // 64 * 64
+                    copy(to, at, self.out, self.places[rowtable.PLACES * column + part], size)
+                    self.places[rowtable.PLACES * column + part] = at
+                at += self._aligned(size)
         return at
 
     def fill(self, decoder: Decoder, row: int) -> int:
         """Copy rows the decoder holds, from `row` on; how many. Fewer than there are: `full`, `packed` or no room."""
-        decoder.reserve(_BLOCK)
+        decoder.reserve(rowtable.BLOCK_ROWS)
         self.records = decoder.records
         self.table = decoder.table
         self.packed = False
@@ -198,7 +205,7 @@ class Sheet:
 
     def _block(self, decoder: Decoder, row: int) -> int:
         n = 0
-        while n < _BLOCK and row + n < decoder.count:
+        while n < rowtable.BLOCK_ROWS and row + n < decoder.count:
             p = decoder.starts[row + n]
             size = be32(decoder.records, p)
             if self.rows + n >= self.rows_max or (self.rows + n > 0 and self.used + size > self.bytes_max):
@@ -206,12 +213,12 @@ class Sheet:
                 break
             if size > self.room:
                 break
-            if self.body and be32(decoder.records, p + 36) & 1:
+            if self.body and be32(decoder.records, p + layout.SYS_FLAG) & layout.SYS_COMPRESSED:
                 self.packed = True
                 break
-            decoder._frame(p, decoder.size - p, n * _WIDTH)
+            decoder._frame(p, decoder.size - p, n * rowtable.WIDTH)
             if self.scans:
-                decoder._scan(n * _WIDTH)
+                decoder._scan(n * rowtable.WIDTH)
             self.used += size
             n += 1
         for column in range(self.columns):
@@ -221,58 +228,58 @@ class Sheet:
 
     def _copy(self, column: int, n: int) -> None:
         kind = self.kinds[column]
-        if kind >= _BYTES:
+        if kind >= rowtable.BYTES:
             self._spans(column, n)
-        elif kind == _TIME:
+        elif kind == rowtable.TIME:
             self._times(column, n)
-        elif kind == _LONG:
+        elif kind == rowtable.LONG:
             self._longs(column, n)
-        elif kind < _LONG:
+        elif kind < rowtable.LONG:
             self._ints(column, n)
 
     def _ints(self, column: int, n: int) -> None:
-        to = (self.places[3 * column] >> 2) + self.rows
+        to = (self.places[rowtable.PLACES * column] >> rowtable.INT_SHIFT) + self.rows
         at = self.spans[column]
         delta = self.deltas[column]
         for i in range(n):
-            p = self.table[i * _WIDTH + at] + delta
+            p = self.table[i * rowtable.WIDTH + at] + delta
             self.words[to + i] = be32(self.records, p)
 
     def _longs(self, column: int, n: int) -> None:
-        to = (self.places[3 * column] >> 3) + self.rows
+        to = (self.places[rowtable.PLACES * column] >> rowtable.LONG_SHIFT) + self.rows
         at = self.spans[column]
         delta = self.deltas[column]
         for i in range(n):
-            p = self.table[i * _WIDTH + at] + delta
+            p = self.table[i * rowtable.WIDTH + at] + delta
             self.quads[to + i] = be64(self.records, p)
 
     def _times(self, column: int, n: int) -> None:
-        to = (self.places[3 * column] >> 3) + self.rows
+        to = (self.places[rowtable.PLACES * column] >> rowtable.LONG_SHIFT) + self.rows
         at = self.spans[column]
         delta = self.deltas[column]
         for i in range(n):
-            p = self.table[i * _WIDTH + at] + delta
+            p = self.table[i * rowtable.WIDTH + at] + delta
             ms = be64(self.records, p)
-            if ms < _TIME_MIN:
-                ms = _TIME_MIN
-            elif ms > _TIME_MAX:
-                ms = _TIME_MAX
-            self.quads[to + i] = ms * 1000
+            if ms < rowtable.TIME_MIN:
+                ms = rowtable.TIME_MIN
+            elif ms > rowtable.TIME_MAX:
+                ms = rowtable.TIME_MAX
+            self.quads[to + i] = ms * words.US_A_MS
 
     def _spans(self, column: int, n: int) -> None:
-        offsets = (self.places[3 * column] >> 2) + self.rows + 1
-        bits = self.places[3 * column + 1]
-        to = self.places[3 * column + 2]
+        offsets = (self.places[rowtable.PLACES * column] >> rowtable.INT_SHIFT) + self.rows + 1
+        bits = self.places[rowtable.PLACES * column + rowtable.BITMAP]
+        to = self.places[rowtable.PLACES * column + rowtable.DATA]
         total = self.sizes[column]
         at = self.spans[column]
         for i in range(n):
-            length = self.table[i * _WIDTH + at + 1]
+            length = self.table[i * rowtable.WIDTH + at + 1]
             if length < 0:
                 row = self.rows + i
                 self.nulls[column] += 1
-                self.out[bits + (row >> 3)] &= 255 ^ (1 << (row & 7))
+                self.out[bits + (row >> words.BYTE_SHIFT)] &= words.BYTE_MASK ^ (1 << (row & words.BIT_MASK))
             else:
-                p = self.table[i * _WIDTH + at]
+                p = self.table[i * rowtable.WIDTH + at]
                 copy(self.out, to + total, self.records, p, length)
                 total += length
             self.words[offsets + i] = total
@@ -280,16 +287,16 @@ class Sheet:
 
     def _look(self, column: int) -> None:
         """Note whether a column's bytes go beyond ASCII."""
-        at = self.places[3 * column + 2]
+        at = self.places[rowtable.PLACES * column + rowtable.DATA]
         end = at + self.sizes[column]
         seen = 0
-        while at + 8 <= end:
-            seen |= self.quads[at >> 3]
-            at += 8
+        while at + rowtable.LONG_BYTES <= end:
+            seen |= self.quads[at >> rowtable.LONG_SHIFT]
+            at += rowtable.LONG_BYTES
         while at < end:
             seen |= self.out[at]
             at += 1
-        if seen & -0x7F7F7F7F7F7F7F80:
+        if seen & rowtable.NOT_ASCII:
             self.foreign = True
 
 

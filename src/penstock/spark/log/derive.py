@@ -18,14 +18,13 @@ from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
 from penstock.schedule.delays import TIMERS
 from penstock.spark.kernel import batches
 from penstock.spark.kernel.buffers import DecodedColumns, Flags, Ints, Longs, Octets, RecordDecoder
-from penstock.spark.kernel.decode import KEYS, PROPERTIES, START, STORE, TAGS, TOPIC, UNIQUE
+from penstock.spark.kernel.rowtable import KEYS, PROPERTIES, START, STORE, TAGS, TOPIC, UNIQUE
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
+from penstock.wire import layout
 from penstock.wire.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from penstock.wire.record import java_hash
 
-ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("code", ">i8")])
-FILLER_SIZE = 0x7FFFFFFF
 _DUE = tuple((timer.name.encode(), timer.unit, int(timer.relative)) for timer in TIMERS)
 _NEVER = 1 << 62
 _MULTIPLIER = np.uint32(31)
@@ -105,8 +104,9 @@ def _window(decoder: RecordDecoder, columns: DecodedColumns, begin: int, levels:
     positions, _ = columns.spans(START)
     return LogWindow(
         decoder.owner, begin, names, topic, queue,
-        columns.longs(START, 20), columns.longs(START, 28), columns.ints(START, 0),
-        code, of_tag, late, columns.ints(START, 36) & 12, stored, positions.astype(np.int64), columns,
+        columns.longs(START, layout.QUEUE_OFFSET), columns.longs(START, layout.PHYSICAL), columns.ints(START, 0),
+        code, of_tag, late, columns.ints(START, layout.SYS_FLAG) & layout.SYS_TRANSACTION, stored,
+        positions.astype(np.int64), columns,
     )  # fmt: skip
 
 
@@ -149,14 +149,14 @@ def _hashes(data: Octets, starts: Ints, ends: Ints, seed: NDArray[np.uint32]) ->
                 out[i] = _going_on(int(seed[i]), text)
     signed = out.astype(np.int32).astype(np.int64)
     signed = np.abs(signed)
-    return np.where(signed > 0x7FFFFFFF, 0, signed)
+    return np.where(signed > layout.INDEX_HASH_MAX, 0, signed)
 
 
 def key_hash(topic: str, key: str) -> int:
     """The hash under which the index holds a key of a topic."""
     found = _going_on(java_hash(topic + "#") & 0xFFFFFFFF, key.encode())
     size = abs(found - (1 << 32) if found >= 1 << 31 else found)
-    return 0 if size > 0x7FFFFFFF else size
+    return 0 if size > layout.INDEX_HASH_MAX else size
 
 
 def _going_on(seed: int, text: bytes) -> int:

@@ -20,17 +20,21 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import ConfigError
 from penstock.log import checkpoint
+from penstock.wire import layout
 
 if TYPE_CHECKING:
     from penstock.spark.kernel.buffers import RecordDecoder
 
 WINDOW_BYTES = 1 << 20
 _CHUNK = 4 << 20
-_MAGIC = b"\xda\xa3\x20"  # and A7, or AB for a topic length of two bytes
-_BLANK = b"\xcb\xd4\x31\x94"
-_HEAD = Struct(">i4s")
+_MAGICS = (layout.MAGIC_V1, layout.MAGIC_V2)
+_MAGIC_BYTES = tuple(magic.to_bytes(4) for magic in _MAGICS)
+_MAGIC = _MAGIC_BYTES[0][:3]  # what both begin with
+_HEAD = Struct(">iI")  # size, magic
 _PLACE = Struct(">q")
-_SMALLEST = 91
+_FLAGS = Struct(">i")
+_SMALLEST = layout.RECORD_FIXED_BYTES
+_LONGEST_HEAD = layout.BODY + 2 * layout.HOST_V6_MORE  # as far as the body, with IPv6 hosts
 
 
 class LogSegment(NamedTuple):
@@ -115,7 +119,13 @@ def _segment(path: Path, durable: int | None) -> LogSegment | None:
         size = os.fstat(file.fileno()).st_size
         # A copy under another name is known by its first record.
         head = os.pread(file.fileno(), 36, 0)
-        base = int(path.name) if _is_name(path.name) else _PLACE.unpack_from(head, 28)[0] if len(head) == 36 else 0
+        base = (
+            int(path.name)
+            if _is_name(path.name)
+            else _PLACE.unpack_from(head, layout.PHYSICAL)[0]
+            if len(head) == 36
+            else 0
+        )
         whole = LogSegment(str(path), base, size, size)
         if durable is not None:
             return whole._replace(end=min(max(durable - base, 0), size))
@@ -219,7 +229,7 @@ def walk(piece: Piece, decoder: RecordDecoder, window_bytes: int = WINDOW_BYTES)
 
 def next_good(fd: int, segment: LogSegment, at: int) -> int:
     """The first place from `at` on where a whole record stands at its own physical offset, or -1."""
-    at = max(at, 0) + 4
+    at = max(at, 0) + layout.MAGIC
     while at < segment.size:
         at = _data(fd, at)
         chunk = os.pread(fd, _CHUNK + 3, at)
@@ -227,8 +237,8 @@ def next_good(fd: int, segment: LogSegment, at: int) -> int:
             return -1
         found = chunk.find(_MAGIC)
         while found >= 0:
-            if chunk[found + 3 : found + 4] in (b"\xa7", b"\xab") and _measure(fd, segment, at + found - 4):
-                return at + found - 4
+            if chunk[found : found + 4] in _MAGIC_BYTES and _measure(fd, segment, at + found - layout.MAGIC):
+                return at + found - layout.MAGIC
             found = chunk.find(_MAGIC, found + 1)
         at += _CHUNK
     return -1
@@ -244,23 +254,26 @@ def _data(fd: int, at: int) -> int:
 
 def _ends(fd: int, segment: LogSegment, at: int) -> bool:
     """Whether the blank record stands here that fills the rest of a segment."""
-    return os.pread(fd, 8, at) == _HEAD.pack(segment.size - at, _BLANK)
+    return os.pread(fd, 8, at) == _HEAD.pack(segment.size - at, layout.MAGIC_BLANK)
 
 
 def _measure(fd: int, segment: LogSegment, at: int) -> int:
     """The size of the record at this place of the file; 0 when none that is whole, at its own place, begins there."""
-    head = os.pread(fd, 116, at)
+    head = os.pread(fd, _LONGEST_HEAD, at)
     if len(head) < _SMALLEST:
         return 0
     total, magic = _HEAD.unpack_from(head)
-    if magic[:3] != _MAGIC or magic[3] not in b"\xa7\xab" or not _SMALLEST <= total <= segment.size - at:
+    if magic not in _MAGICS or not _SMALLEST <= total <= segment.size - at:
         return 0
-    if _PLACE.unpack_from(head, 28)[0] != segment.base + at:
+    if _PLACE.unpack_from(head, layout.PHYSICAL)[0] != segment.base + at:
         return 0
-    fixed = 84 + (12 if head[39] & 0x10 else 0) + (12 if head[39] & 0x20 else 0)
-    body = int.from_bytes(head[fixed : fixed + 4], "big", signed=True)
-    wide = 1 + (magic[3] == 0xAB)
-    topic = fixed + 4 + body
+    flags = _FLAGS.unpack_from(head, layout.SYS_FLAG)[0]
+    fixed = layout.BODY_LENGTH
+    fixed += layout.HOST_V6_MORE if flags & layout.SYS_BORN_IPV6 else 0
+    fixed += layout.HOST_V6_MORE if flags & layout.SYS_STORE_IPV6 else 0
+    body = int.from_bytes(head[fixed : fixed + layout.LENGTH_BYTES], "big", signed=True)
+    wide = 1 + (magic == layout.MAGIC_V2)
+    topic = fixed + layout.LENGTH_BYTES + body
     if body < 0 or topic + wide + 2 > total:
         return 0
     properties = topic + wide + int.from_bytes(os.pread(fd, wide, at + topic), "big")

@@ -5,7 +5,6 @@ header 40 | slots 4 each: number of the newest entry | entries 20 each: hash 4, 
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,9 +13,10 @@ import numpy as np
 
 from penstock.log.verify import index_shape
 from penstock.spark.kernel.buffers import Longs, Records
+from penstock.wire import layout
+from penstock.wire.record import INDEX_HEAD
 
 INDEX_ENTRY = np.dtype([("hash", ">i4"), ("physical", ">i8"), ("seconds", ">i4"), ("previous", ">i4")])
-INDEX_HEADER = struct.Struct(">qqqqii")
 
 
 class IndexFile:
@@ -26,14 +26,17 @@ class IndexFile:
         size = path.stat().st_size
         self.path, self.count, self.slots, self.room = path, 0, 0, 0
         with open(path, "rb") as file:
-            head = file.read(40)
-        if len(head) == 40:
-            *_, self.used, self.count = INDEX_HEADER.unpack(head)
+            head = file.read(INDEX_HEAD.size)
+        if len(head) == INDEX_HEAD.size:
+            *_, self.used, self.count = INDEX_HEAD.unpack(head)
             self.slots, self.room = index_shape(path, size)
         self.whole = self.slots > 0 and 1 <= self.count <= self.room
         self.entries: Records = np.empty(0, INDEX_ENTRY)
         if self.whole:
-            self.entries = np.memmap(path, INDEX_ENTRY, "r", 40 + self.slots * 4, self.count)
+            self.entries = np.memmap(path, INDEX_ENTRY, "r", self._entries_at(), self.count)
+
+    def _entries_at(self) -> int:
+        return layout.INDEX_HEAD_BYTES + self.slots * layout.INDEX_SLOT_BYTES
 
     def between(self, low: int, high: int) -> tuple[int, Records]:
         """(number of the first, entries) that point between these."""
@@ -48,7 +51,7 @@ class IndexFile:
         """Physical offsets of the entries with this hash, newest first."""
         found = []
         with open(self.path, "rb") as file:
-            file.seek(40 + hash_ % self.slots * 4)
+            file.seek(layout.INDEX_HEAD_BYTES + hash_ % self.slots * layout.INDEX_SLOT_BYTES)
             n = int.from_bytes(file.read(4), "big")
         while 0 < n < self.count:
             if int(self.entries["hash"][n]) == hash_:
@@ -77,7 +80,7 @@ class IndexFile:
         previous[order[1:][same]] = order[:-1][same] + 1
         for n in np.flatnonzero(entries["previous"][1:] != previous).tolist():
             yield n + 1, f"entry {n + 1} links to {int(entries['previous'][n + 1])}, not to {int(previous[n])}"
-        heads = np.fromfile(self.path, ">i4", self.slots, offset=40).astype(np.int64)
+        heads = np.fromfile(self.path, ">i4", self.slots, offset=layout.INDEX_HEAD_BYTES).astype(np.int64)
         if moving:
             self._as_before(heads)
         wanted = np.zeros(self.slots, np.int64)
@@ -87,7 +90,7 @@ class IndexFile:
 
     def _as_before(self, heads: Longs) -> None:
         """Take slots that begin with a newer entry than was counted back to the first that was."""
-        after = np.memmap(self.path, INDEX_ENTRY, "r", 40 + self.slots * 4, self.room)["previous"]
+        after = np.memmap(self.path, INDEX_ENTRY, "r", self._entries_at(), self.room)["previous"]
         for at in np.flatnonzero(heads >= self.count).tolist():
             n = int(heads[at])
             while self.count <= n < self.room:

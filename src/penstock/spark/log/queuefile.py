@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
-from penstock.spark.kernel.buffers import Longs, Records
-from penstock.spark.log.derive import ENTRY, LogWindow, segment_files
+from penstock.spark.kernel.buffers import ENTRY, Longs, Records
+from penstock.spark.log.derive import LogWindow, segment_files
+from penstock.wire import layout
 
 DAY_MS = 86_400_000
 
@@ -25,7 +26,7 @@ class QueueFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.files = [(n // 20, Path(path)) for n, path in segment_files(str(folder))]
+        self.files = [(n // layout.ENTRY_BYTES, Path(path)) for n, path in segment_files(str(folder))]
         self.held: dict[int, Records] = {}
 
     def entries(self, number: int) -> Records:

@@ -23,6 +23,7 @@ from penstock.spark.log.files import Damage, LogSegment, Piece
 from penstock.spark.log.options import LogOptions, parse
 from penstock.spark.read.source import asked_by_pushdown, keep_memory
 from penstock.spark.tools.plainly import all_plainly
+from penstock.wire import layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from penstock.spark.kernel.batches import Batches
 
 SHOWN_BYTES = 1 << 20  # of damage, in a row
-ENTRY_BYTES = 20
 
 
 class Entries(NamedTuple):
@@ -120,17 +120,18 @@ def _held(place: Path, oldest: int, newest: int) -> tuple[int, int, int, int] | 
     """(first offset, end, physical end of the last record, bytes) of a queue's entries inside the log."""
     import numpy as np
 
-    from penstock.spark.read.localfiles import ENTRY
+    from penstock.spark.kernel.buffers import ENTRY
 
     first = until = end = size = 0
     for path in sorted(path for path in place.iterdir() if len(path.name) == 20 and path.name.isdigit()):
         entries = np.fromfile(path, ENTRY)
         physical, sizes = entries["physical"].astype(np.int64), entries["size"].astype(np.int64)
-        good = (sizes >= 91) & (sizes != 0x7FFFFFFF) & (physical >= oldest) & (physical + sizes <= newest)
+        good = (sizes >= layout.RECORD_FIXED_BYTES) & (sizes != layout.FILLER_SIZE)
+        good &= (physical >= oldest) & (physical + sizes <= newest)
         at = np.flatnonzero(good)
         if not len(at):
             continue
-        begin = int(path.name) // ENTRY_BYTES
+        begin = int(path.name) // layout.ENTRY_BYTES
         first = first if until else begin + int(at[0])
         until, end = begin + int(at[-1]) + 1, int((physical + sizes)[at[-1]])
         size += int(sizes[at].sum())
@@ -206,12 +207,12 @@ def _of_entries(options: LogOptions, make: Batches, part: Entries) -> Iterator[p
         try:
             rows = make.decoder.place(window, starts, first, base)
         except Corrupt as error:
-            raise Corrupt(folder, first * ENTRY_BYTES, f"{error.why}; {hint}") from None
+            raise Corrupt(folder, first * layout.ENTRY_BYTES, f"{error.why}; {hint}") from None
         yield from _fed(options, make, rows, base)
         at = first + count
     yield from make.rest()
     if at < part.until:
-        raise Corrupt(folder, at * ENTRY_BYTES, f"no entry for offset {at}, of {part.until}; {hint}")
+        raise Corrupt(folder, at * layout.ENTRY_BYTES, f"no entry for offset {at}, of {part.until}; {hint}")
 
 
 def _fed(options: LogOptions, make: Batches, count: int, begin: int) -> Iterator[pa.RecordBatch]:

@@ -24,6 +24,7 @@ from penstock.spark.read import planning
 from penstock.spark.read.options import SourceOptions, parse
 from penstock.spark.read.planning import Range
 from penstock.spark.read.source import RangePartition, batches, connection
+from penstock.wire import layout
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -157,7 +158,7 @@ def _plan(state: manifest.Manifest, options: SourceOptions, file_records: int) -
             )
         elif start < end:
             sample = cluster.fetch(queue, start, max_bytes=64 << 10, max_count=32)
-            mean = max(len(sample.records) // max(sample.next_offset - start, 1), 91)
+            mean = max(len(sample.records) // max(sample.next_offset - start, 1), layout.RECORD_FIXED_BYTES)
             pieces += planning.cut([Range(queue, start, end)], None, min(file_records, max(FILE_BYTES // mean, 1)))
     return pieces
 

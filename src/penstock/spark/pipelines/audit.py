@@ -28,10 +28,10 @@ from zlib import crc32
 import numpy as np
 
 from penstock.errors import ConfigError
-from penstock.log.checksums import MAGIC as SUM_MAGIC
+from penstock.log import sidelayout
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
 from penstock.spark.kernel.buffers import Longs
-from penstock.spark.kernel.decode import BODY
+from penstock.spark.kernel.rowtable import BODY
 from penstock.spark.log import derive
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.derive import LogWindow
@@ -197,7 +197,11 @@ def _sums(folder: Path, segment: LogSegment) -> Sums | None:
         head = np.fromfile(path, ">u4", 8)
     except OSError:
         return None
-    if len(head) < 8 or int(head[0]) != SUM_MAGIC or int(head[1]) not in (1, 2):
+    if (
+        len(head) < 8
+        or int(head[0]) != sidelayout.MAGIC
+        or int(head[1]) not in (sidelayout.VERSION_OLD, sidelayout.VERSION_NOW)
+    ):
         return None
     if int(head[2]) << 32 | int(head[3]) != segment.base:
         return None

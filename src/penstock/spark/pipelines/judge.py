@@ -14,6 +14,7 @@ from penstock.spark.log.files import LogSegment
 from penstock.spark.log.indexfile import IndexFile
 from penstock.spark.log.queuefile import entries_of
 from penstock.spark.pipelines.findings import FINDINGS_MAX, AuditResult, MessageFinding, PieceAudit
+from penstock.wire import layout
 
 
 class Judge:
@@ -106,8 +107,8 @@ class Judge:
         for first, path in derive.segment_files(str(folder)):
             held = entries_of(Path(path))
             size, physical = held["size"].astype(np.int64), held["physical"].astype(np.int64)
-            offsets = first // 20 + np.arange(len(held))
-            given_up = (size == derive.FILLER_SIZE) & (physical == 0)
+            offsets = first // layout.ENTRY_BYTES + np.arange(len(held))
+            given_up = (size == layout.FILLER_SIZE) & (physical == 0)
             fillers.update(offsets[given_up].tolist())
             real = ((size != 0) | (physical != 0)) & ~given_up
             found.append(np.stack([offsets[real], physical[real], size[real]], 1))

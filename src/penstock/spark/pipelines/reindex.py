@@ -27,19 +27,21 @@ from penstock.disk import tables
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, Locked
 from penstock.log.options import MESSAGE_DELAY_LEVEL, delay_levels
-from penstock.spark.kernel.buffers import Records
+from penstock.spark.kernel.buffers import ENTRY, Records
 from penstock.spark.log import derive
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, Piece
-from penstock.spark.log.indexfile import INDEX_ENTRY, INDEX_HEADER
+from penstock.spark.log.indexfile import INDEX_ENTRY
 from penstock.spark.pipelines.parallel import SMALL_BYTES, Progress, over
+from penstock.wire import layout
+from penstock.wire.record import INDEX_HEAD
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.parallel import Spark
 
 SPLIT_BYTES = 128 << 20
 _FAR = 10_000_000  # entries: an offset that jumps further is damage, as for the broker
-_ROW = np.dtype([("offset", "i8"), ("entry", derive.ENTRY)])
+_ROW = np.dtype([("offset", "i8"), ("entry", ENTRY)])
 _KEY = np.dtype([("hash", "i8"), ("physical", "i8"), ("stored", "i8")])
 
 
@@ -194,7 +196,7 @@ def _write_queues(out: Path, parts: list[NpzFile], size: int) -> tuple[int, int]
 
 def write_queue(folder: Path, rows: Records, size: int) -> None:
     """The files of one queue from its entries in the order of the log."""
-    per_file = size // derive.ENTRY.itemsize
+    per_file = size // ENTRY.itemsize
     offsets = rows["offset"]
     begin = int(offsets[0]) // per_file * per_file
     ahead = np.maximum.accumulate(offsets)
@@ -204,14 +206,14 @@ def write_queue(folder: Path, rows: Records, size: int) -> None:
     rows = rows[offsets >= begin]
     offsets = rows["offset"]
     folder.mkdir(parents=True, exist_ok=True)
-    filler = np.zeros(1, derive.ENTRY)
-    filler["size"] = derive.FILLER_SIZE
+    filler = np.zeros(1, ENTRY)
+    filler["size"] = layout.FILLER_SIZE
     end = int(offsets.max()) + 1
     for first in range(begin, end, per_file):
         held = np.repeat(filler, min(end - first, per_file))
         inside = (offsets >= first) & (offsets < first + per_file)
         held[offsets[inside] - first] = rows["entry"][inside]  # of several with one offset the last one stays
-        with open(folder / f"{first * derive.ENTRY.itemsize:020d}", "wb") as file:
+        with open(folder / f"{first * ENTRY.itemsize:020d}", "wb") as file:
             file.write(held.tobytes())
             file.truncate(size)
     return None
@@ -227,7 +229,9 @@ def _write_index(out: Path, parts: list[NpzFile], slots: int, entries: int) -> i
         (out / "index").mkdir(parents=True, exist_ok=True)
         with open(out / "index" / f"{name:017d}", "wb") as file:
             file.write(index_file(some, slots, before))
-            file.truncate(40 + slots * 4 + entries * 20)
+            file.truncate(
+                layout.INDEX_HEAD_BYTES + slots * layout.INDEX_SLOT_BYTES + entries * layout.INDEX_ENTRY_BYTES
+            )
         name, before = name + 1, int(some["stored"][-1])
     return len(keys)
 
@@ -248,10 +252,10 @@ def index_file(keys: Records, slots: int, before: int) -> bytes:
     previous = np.zeros(count, np.int64)
     previous[order[1:][same]] = order[:-1][same] + 1
     entries["hash"][1:], entries["physical"][1:] = keys["hash"], keys["physical"]
-    entries["seconds"][1:], entries["previous"][1:] = np.clip(seconds, 0, 0x7FFFFFFF), previous
+    entries["seconds"][1:], entries["previous"][1:] = np.clip(seconds, 0, layout.INDEX_SECONDS_MAX), previous
     heads = np.zeros(slots, ">i4")
     heads[slot] = np.arange(1, count + 1)  # of several the last one stays
-    header = INDEX_HEADER.pack(
+    header = INDEX_HEAD.pack(
         begin,
         int(stored[-1]),
         int(keys["physical"][0]),
@@ -270,7 +274,7 @@ def _size(table: Mapping[str, object], name: str, default: int) -> int:
 def _queue_size(folder: Path) -> int:
     """What the consume queues' files there are measure: RocketMQ writes its sizes nowhere."""
     for path in (folder / "consumequeue").glob("*/*/*"):
-        if path.stat().st_size and path.stat().st_size % derive.ENTRY.itemsize == 0:
+        if path.stat().st_size and path.stat().st_size % ENTRY.itemsize == 0:
             return path.stat().st_size
     return 6_000_000
 

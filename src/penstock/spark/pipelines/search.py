@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from penstock.errors import ConfigError
+from penstock.message import UNIQUE_KEY
 from penstock.spark import schema
 from penstock.spark.log import files as logfiles
 from penstock.spark.log import source as logsource
@@ -270,7 +271,7 @@ def in_archive(path: str, wanted: Criteria, limit: int) -> Iterator[Hit]:
         for name in ("tags", "key"):
             columns.setdefault(name, pa.nulls(rows, pa.string() if name == "tags" else pa.binary()))
         if "properties" in batch.schema.names and "uniqKey" not in columns:
-            columns["uniqKey"] = pc.map_lookup(batch.column("properties"), pa.scalar("UNIQ_KEY"), "last")
+            columns["uniqKey"] = pc.map_lookup(batch.column("properties"), pa.scalar(UNIQUE_KEY), "last")
         flat = pa.RecordBatch.from_pydict(columns)
         times = pc.divide(flat.column("timestamp").cast(pa.int64()), 1000)
         keep = pa.array([True] * rows)

@@ -18,9 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from penstock.client.routes import MessageQueue
-from penstock.spark.kernel.buffers import Ints, Longs, Records
+from penstock.spark.kernel.buffers import ENTRY, Ints, Longs, Records
+from penstock.wire import layout
 
-ENTRY = np.dtype([("physical", ">i8"), ("size", ">i4"), ("tags", ">i8")])
 ENTRIES_AT_ONCE = 65_536
 WINDOW_BYTES = 1 << 20
 GAP_BYTES = 16 << 10  # of others' records: rather two reads than these
@@ -47,7 +47,7 @@ class Segments:
             entries = self._entries(queue, at, min(end - at, ENTRIES_AT_ONCE))
             first = entries["physical"].astype(np.int64)
             last = first + entries["size"]
-            good = entries["size"] >= 91
+            good = entries["size"] >= layout.RECORD_FIXED_BYTES
             whole = len(entries) if good.all() else int(np.argmin(good))
             if not whole:
                 return

@@ -17,20 +17,25 @@ from isal import isal_zlib
 
 from penstock.client.routes import MessageQueue
 from penstock.errors import ConfigError, PenstockError
+from penstock.schedule.delays import TIMER_PROPERTIES
 from penstock.spark.kernel import encode
 from penstock.spark.kernel.buffers import Longs, Octets
+from penstock.wire import names
 from penstock.wire.codes import SYS_COMPRESSED
 from penstock.wire.record import BODY_BYTES_MAX, PROPERTIES_BYTES_MAX, format_properties
 from penstock.wire.staged import piece_head
 
 # What a copied message must not carry into its new life: instructions to the broker, and what the columns say.
 _DROPPED = frozenset(
-    ("KEYS", "TAGS", "WAIT", "DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_MS", "TIMER_DELAY_SEC", "TRAN_MSG", "PGROUP",
-     "REAL_TOPIC", "REAL_QID", "CLUSTER", "PSEQ", "__SHARDINGKEY")
+    (names.KEYS, names.TAGS, names.WAIT, names.DELAY, *TIMER_PROPERTIES, names.HALF, names.PRODUCER_GROUP,
+     names.REAL_TOPIC, names.REAL_QUEUE, names.CLUSTER, names.SEQUENCE, names.SHARDING_KEY)
 )  # fmt: skip
 
-
 Columns = Mapping[str, pa.Array]
+
+
+def _named(name: str) -> bytes:
+    return name.encode() + b"\x01"
 
 
 class EncodedPart(NamedTuple):
@@ -147,10 +152,10 @@ class RowEncoder:
             joined = pc.binary_join(columns["keys"].cast(pa.list_(pa.string())), " ")
             keys = joined if keys is None else pc.coalesce(joined, keys)
         for name, column in (
-            (b"KEYS\x01", keys),
-            (b"TAGS\x01", columns.get("tags")),
-            (b"__SHARDINGKEY\x01", columns.get("shardingKey")),
-            (b"TIMER_DELIVER_MS\x01", None if due is None else due.cast(pa.string())),
+            (_named(names.KEYS), keys),
+            (_named(names.TAGS), columns.get("tags")),
+            (_named(names.SHARDING_KEY), columns.get("shardingKey")),
+            (_named(names.TIMER_DELIVER_MS), None if due is None else due.cast(pa.string())),
         ):
             if column is not None and column.null_count < len(column):
                 yield self._text(name, column)
@@ -244,7 +249,7 @@ class RowEncoder:
                     f"{self._at(pa.array(outside))} is for queue {int(wanted[outside][0])}: {topic} has {len(queues)}"
                 )
             chosen[:] = wanted
-        for prefix in (b"__SHARDINGKEY\x01", b"KEYS\x01"):
+        for prefix in (_named(names.SHARDING_KEY), _named(names.KEYS)):
             for text in texts:
                 if text.prefix == prefix:
                     encode.spread(chosen, len(queues), text.data, text.offsets, text.valid)
