@@ -17,6 +17,7 @@ from spark_records import Record
 
 from penstock.errors import ConfigError
 from penstock.log.verify import inspect
+from penstock.spark.kernel.buffers import ENTRY
 from penstock.spark.pipelines import audit, parallel, reindex
 from penstock.wire import layout
 
