@@ -42,10 +42,18 @@ class Portal:
 
         return self.run(work())
 
+    def is_here(self) -> bool:
+        """Whether the caller is in the loop's thread."""
+        return threading.current_thread() is self._thread
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop, soon."""
+        self._loop.call_soon_threadsafe(function)
+
     def begin(self, work: Coroutine[object, None, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine; the future has its result. RuntimeError from within the loop itself, which would wait
         for itself for ever: callbacks and coroutines use `penstock.aio`."""
-        if threading.current_thread() is self._thread:
+        if self.is_here():
             work.close()
             raise RuntimeError("a blocking call inside the client's own event loop; use penstock.aio there")
         return asyncio.run_coroutine_threadsafe(work, self._loop)

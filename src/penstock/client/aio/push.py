@@ -24,9 +24,8 @@ from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.listening import Listener, Listeners
 from penstock.client.aio.logconsumer import CLOSE_S, LogConsumer
 from penstock.client.aio.membership import Membership
-from penstock.client.aio.nsqconnection import NSQ_PORT
 from penstock.client.rebalance import Allocate, average
-from penstock.client.routes import MessageQueue, direct
+from penstock.client.routes import NSQ_PORT, MessageQueue, direct
 from penstock.client.subscriptions import Start
 from penstock.clock import Clock
 from penstock.wire.codes import RETRY_PREFIX, RequestCode
