@@ -184,13 +184,25 @@ def published_before_flushed() -> None:
     """PUBLISH is answered when the rows are in the log, flushed or not."""
     from penstock.fronts.requests.staging import StageCalls
 
-    StageCalls._when_durable = lambda self, session, reply: session.push(reply)  # type: ignore[method-assign]
+    publish = StageCalls.stage_publish
+
+    class Hasty:
+        """The session of a publish, which does not wait."""
+
+        def __init__(self, session: Any) -> None:
+            self.push = session.push
+
+        def answer_when_stored(self, topic: Any, reply: Any) -> None:
+            self.push(reply)
+
+    StageCalls.stage_publish = lambda self, session, *words: publish(self, Hasty(session), *words)  # type: ignore
 
 
 def sealed_before_flushed() -> None:
     """SEAL is answered when the rows are with the kernel."""
     from penstock.broker.staging import Staging
 
+    assert callable(Staging.when_flushed)  # a plant that replaces nothing would find nothing
     Staging.when_flushed = lambda self, spools, answer: answer(None)  # type: ignore[method-assign]
 
 
