@@ -109,7 +109,7 @@ def iterate(kind: str, registry: str, count: int) -> None:
     from penstock import PushConsumer
 
     measured = Measured(count)
-    with PushConsumer("readers", registry, kind=kind, start="first") as consumer:
+    with PushConsumer("readers", registry, kind=kind, start="first", in_flight_max=1_000) as consumer:
         consumer.subscribe("bench")
         if kind == "queue":
             time.sleep(0.5)  # the channel must be there before the messages
@@ -137,7 +137,9 @@ def listener(kind: str, registry: str, count: int) -> None:
             measured.end()
             done.set()
 
-    with PushConsumer("readers", registry, kind=kind, start="first", listener=take, concurrency=1) as consumer:
+    with PushConsumer(
+        "readers", registry, kind=kind, start="first", listener=take, concurrency=1, in_flight_max=1_000
+    ) as consumer:
         consumer.subscribe("bench")
         if kind == "queue":
             time.sleep(0.5)

@@ -26,6 +26,7 @@ from penstock.client.aio.listening import Listener
 from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, report
 from penstock.client.direct import DirectSends
 from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, WhenFull
+from penstock.client.handout import Handout
 from penstock.client.handover import Handover, Sending
 from penstock.client.portal import portal
 from penstock.client.rebalance import Allocate, average
@@ -190,10 +191,12 @@ class Delivery:
     The first of `ack`, `nack` and `reject` settles it; what is said afterwards is not heard.
     """
 
-    __slots__ = ("_inner",)
+    __slots__ = ("_acked", "_handout", "_inner")
 
-    def __init__(self, inner: aio.Delivery) -> None:
+    def __init__(self, inner: aio.Delivery, handout: Handout) -> None:
         self._inner = inner
+        self._handout = handout
+        self._acked = False
 
     @property
     def message(self) -> ReceivedMessage:
@@ -221,8 +224,10 @@ class Delivery:
         return self._inner.gone
 
     def ack(self) -> None:
-        """Done with it."""
-        portal().run(self._inner.ack())
+        """Done with it. The broker is told soon, with what else is done by then, and before the consumer is closed."""
+        if not self._acked:
+            self._acked = True
+            self._handout.acknowledge(self._inner)
 
     def nack(self, delay: float | None = None) -> None:
         """Bring it again after `delay` seconds; without one after 10 s, 30 s, 1 min … as it was delivered before."""
@@ -303,6 +308,7 @@ class PushConsumer(_Client):
             offsets_folder=offsets_folder,
             timeout_s=timeout_s,
         )
+        self._handout = Handout(self._inner.dispatcher)
 
     def start(self) -> PushConsumer:
         """Connect to a name server; from now on SIGTERM closes this consumer. ConnectionLost when none answers."""
@@ -336,13 +342,10 @@ class PushConsumer(_Client):
         portal().run(self._inner.unsubscribe(topic))
 
     def __iter__(self) -> Iterator[Delivery]:
-        messages = aiter(self._inner)
-
-        async def following() -> aio.Delivery | None:
-            return await anext(messages, None)
-
-        while (inner := portal().run(following())) is not None:
-            yield Delivery(inner)
+        while (inner := self._handout.next()) is not None:
+            delivery = Delivery(inner, self._handout)
+            yield delivery
+            delivery.ack()
 
 
 class PullConsumer(_Client):

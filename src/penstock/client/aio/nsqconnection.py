@@ -99,6 +99,10 @@ class NsqConnection(asyncio.Protocol):
         if out and self._transport is not None and not self.closed:
             self._transport.write(b"".join(out))
 
+    def soon(self, work: Callable[[], object]) -> None:
+        """Call this in the connection's loop; for any thread."""
+        self._loop.call_soon_threadsafe(work)
+
     def request(self, data: bytes) -> asyncio.Future[bytes]:
         """Write a command; the future gets its answer, BrokerRefused or ConnectionLost."""
         self.send(data)
