@@ -11,10 +11,10 @@ request of a lane is under way. What is done for each message of a batch is done
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
+import concurrent.futures
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import InvalidStateError
 from typing import Literal, Protocol
 
 from penstock.client.results import SendReceipt
@@ -166,20 +166,22 @@ def join_all(
 
 def settle(send: Waiting, receipt: SendReceipt) -> None:
     """Give a send its receipt, unless its caller has given it up."""
-    if not send.waiter.done():
-        with contextlib.suppress(InvalidStateError):  # its thread gives it up at this moment
-            send.waiter.set_result(receipt)
+    try:  # noqa: SIM105 (a context manager for each message would cost more than all else here)
+        send.waiter.set_result(receipt)
+    except (asyncio.InvalidStateError, concurrent.futures.InvalidStateError):
+        pass
 
 
 def settle_all(sends: list[Waiting], receipt: SendReceipt) -> None:
     """Give each send of a batch its part of the batch's receipt. A broker that names no places leaves them empty."""
     keys, places, first = receipt.msg_ids, receipt.offset_msg_ids, receipt.queue_offset
     named, offset = len(places) == len(keys), first
+    status, queue = receipt.status, receipt.queue
     for number, send in enumerate(sends):
         if first >= 0:
             offset = first + number
         place = places[number] if named else ""
-        settle(send, SendReceipt(receipt.status, receipt.queue, offset, (keys[number],), (place,)))
+        settle(send, SendReceipt(status, queue, offset, (keys[number],), (place,)))
 
 
 def batch_body(messages: Sequence[Message], keys: Sequence[str]) -> bytes:

@@ -82,7 +82,8 @@ class Handover:
         self._buffer_bytes = buffer_bytes
         self._blocks = blocks(when_full)
         self._timeout_s = timeout_s
-        self._room = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
         self._row: list[tuple[Message, Waiter]] = []
         self._bytes = 0  # of the row
         self._told = False  # the loop will come and take the row
@@ -96,7 +97,7 @@ class Handover:
 
     def put(self, message: Message, sending: Sending) -> None:
         """The send begins soon. When too much is under way: wait for room and at last TimedOut, or BufferFull at once."""
-        with self._room:
+        with self._lock:
             if self._bytes + self._lanes.held >= self._buffer_bytes:
                 self._wait(message)
             self._bytes += len(message.body) + OVERHEAD_BYTES
@@ -122,15 +123,15 @@ class Handover:
 
     def _take(self) -> None:
         """In the loop: all of the row begins."""
-        with self._room:
+        with self._lock:
             row, self._row = self._row, []
             taken, self._told = self._bytes, False
         self._lanes.begin_all(row, time.monotonic() + self._timeout_s)
-        with self._room:
+        with self._lock:
             self._bytes -= taken
         self._freed()
 
     def _freed(self) -> None:
         if self._blocked:
-            with self._room:
+            with self._lock:
                 self._room.notify_all()
