@@ -3,6 +3,7 @@
 COMPILED = [
     "penstock.broker.nsq.topics",
     "penstock.broker.topics",
+    "penstock.client.gathering",
     "penstock.delivery.channel",
     "penstock.delivery.cursor",
     "penstock.delivery.slots",

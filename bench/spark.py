@@ -192,9 +192,9 @@ def fill(registry: str, topic: str, rows: int, size: int) -> None:
     """Messages of so many bytes with keys, tag and id, as clients send them: the same batch again and again."""
     from penstock.client.aio.producer import Producer
     from penstock.client.line import Line
+    from penstock.client.outgoing import batch_request
     from penstock.client.reader import LogReader
     from penstock.client.routes import split_address
-    from penstock.client.sending import batch_request
     from penstock.message import Message
 
     async def make() -> None:

@@ -88,6 +88,9 @@ class BrokerRefused(ClientError):
         )
         self.retryable = code in (2, 14) or (code == 1 and not lasting)
 
+    def __reduce__(self) -> tuple[type[BrokerRefused], tuple[int, str]]:
+        return type(self), (self.code, self.remark)
+
 
 class NoRoute(ClientError):
     """No broker serves the topic, as far as the registry knows."""
@@ -103,6 +106,12 @@ class NotFound(ClientError):
 
 class TimedOut(ClientError):
     """No answer in time; whether the request was carried out is unknown."""
+
+    retryable = True
+
+
+class BufferFull(ClientError):
+    """As much is under way as the producer's `buffer_bytes` allows; nothing was sent."""
 
     retryable = True
 

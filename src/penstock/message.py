@@ -6,7 +6,6 @@ Both are values: nobody changes one after it was made. The broker's hot path nev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
 
@@ -22,8 +21,7 @@ SHARDING_KEY: Final = "__SHARDINGKEY"
 _NOTHING: Mapping[str, str] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(msgspec.Struct, frozen=True, gc=False):
     """A message to be sent.
 
     `keys` are found again by key look-up, `tags` is the one tag that subscriptions filter by. `delay_level` is
@@ -35,7 +33,7 @@ class Message:
     body: bytes
     keys: tuple[str, ...] = ()
     tags: str | None = None
-    properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = _NOTHING
     flag: int = 0
     delay_level: int = 0
     deliver_at_ms: int | None = None
@@ -43,7 +41,7 @@ class Message:
 
     def __post_init__(self) -> None:
         if isinstance(self.keys, str):  # one key, given as it is: the most natural slip
-            object.__setattr__(self, "keys", (self.keys,))
+            msgspec.structs.force_setattr(self, "keys", (self.keys,))
         if not isinstance(self.body, bytes):
             raise TypeError(f"a message's body is bytes, not {type(self.body).__name__}")
         if self.delay_level and self.deliver_at_ms is not None:

@@ -66,8 +66,13 @@ class UniqueKeys:
 
     def next(self, now_ms: int) -> str:
         """A new id; at most 65,536 a millisecond are different."""
+        return self.take(1, now_ms)[0]
+
+    def take(self, count: int, now_ms: int) -> list[str]:
+        """`count` new ids."""
         if not self._month_ms <= now_ms < self._next_month_ms:
             month = datetime.fromtimestamp(now_ms / 1000, UTC).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
             after = month.replace(year=month.year + month.month // 12, month=month.month % 12 + 1)
             self._month_ms, self._next_month_ms = int(month.timestamp() * 1000), int(after.timestamp() * 1000)
-        return f"{self._prefix}{now_ms - self._month_ms:08X}{next(self._count) & 0xFFFF:04X}"
+        start, numbers = f"{self._prefix}{now_ms - self._month_ms:08X}", itertools.islice(self._count, count)
+        return [f"{start}{number & 0xFFFF:04X}" for number in numbers]

@@ -4,11 +4,11 @@ import zlib
 
 import pytest
 
+from penstock.client.outgoing import batch_request
 from penstock.client.results import SendStatus
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import (
     RoundRobin,
-    batch_request,
     by_sharding_key,
     properties_text,
     read_receipt,

@@ -10,9 +10,11 @@ import contextlib
 import os
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, TypeVar
@@ -21,7 +23,11 @@ from penstock.client import aio
 from penstock.client.aio.admin import GroupStats, QueueStats
 from penstock.client.aio.admincluster import ClusterInfo
 from penstock.client.aio.listening import Listener
-from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, Selector
+from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, report
+from penstock.client.direct import DirectSends
+from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, WhenFull
+from penstock.client.handout import Handout
+from penstock.client.handover import Handover, Sending
 from penstock.client.portal import portal
 from penstock.client.rebalance import Allocate, average
 from penstock.client.results import SendReceipt
@@ -76,6 +82,10 @@ class Producer(_Client):
         retry_unsure: bool = False,
         compress_over: int = COMPRESS_OVER_BYTES,
         idempotent: bool = False,
+        linger_ms: float = 0.0,
+        batch_bytes: int = BATCH_BYTES,
+        buffer_bytes: int = BUFFER_BYTES,
+        when_full: WhenFull = "block",
     ) -> None:
         self._inner: aio.Producer = aio.Producer(
             registry,
@@ -87,7 +97,20 @@ class Producer(_Client):
             retry_unsure=retry_unsure,
             compress_over=compress_over,
             idempotent=idempotent,
+            linger_ms=linger_ms,
+            batch_bytes=batch_bytes,
+            buffer_bytes=buffer_bytes,
+            when_full=when_full,
         )
+        self._timeout_s = send_timeout_s
+        self._retry_unsure = retry_unsure
+        self._direct = DirectSends(self._inner.attempts, send_timeout_s)
+        self._handover = Handover(self._inner.lanes, buffer_bytes, when_full, send_timeout_s)
+
+    def close(self) -> None:
+        """Wait for the sends under way, say goodbye and close. What has no receipt within the send timeout fails."""
+        super().close()
+        self._direct.close()
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The message queues that can be sent to."""
@@ -102,7 +125,7 @@ class Producer(_Client):
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send and wait for the receipt."""
-        return portal().run(self._inner.send(message, queue=queue, selector=selector, timeout_s=timeout_s))
+        return self._send((message,), queue, selector, timeout_s)
 
     def send_batch(
         self,
@@ -113,7 +136,30 @@ class Producer(_Client):
         timeout_s: float | None = None,
     ) -> SendReceipt:
         """Send messages of one topic as one: stored in one message queue, or queue topic, in order, all or none."""
-        return portal().run(self._inner.send_batch(messages, queue=queue, selector=selector, timeout_s=timeout_s))
+        if not messages:
+            raise ValueError("a batch holds at least one message, all of one topic")
+        return self._send(messages, queue, selector, timeout_s)
+
+    def _send(
+        self,
+        messages: Sequence[Message],
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        timeout_s: float | None,
+    ) -> SendReceipt:
+        inner = self._inner
+        if inner.lanes.held or not self._handover.empty:  # it must not overtake what this thread sent before
+            if len(messages) == 1:
+                work = inner.send(messages[0], queue=queue, selector=selector, timeout_s=timeout_s)
+            else:
+                work = inner.send_batch(messages, queue=queue, selector=selector, timeout_s=timeout_s)
+            return portal().run(work)
+        deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
+        sent = inner.attempts.outgoing(messages)
+        receipt = self._direct.send(sent, deadline, queue, selector)
+        if receipt is None:
+            receipt = portal().run(inner.attempts.send(sent, deadline, queue, selector))
+        return receipt
 
     def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
@@ -124,12 +170,19 @@ class Producer(_Client):
     def send_nowait(
         self, message: Message, callback: Callable[[SendReceipt | PenstockError], object] | None = None
     ) -> concurrent.futures.Future[SendReceipt]:
-        """Begin a send. The future has the receipt; `callback` gets it, or the error, in the client's thread."""
+        """Begin a send. The future has the receipt; `callback` gets it, or the error, in the client's thread.
 
-        async def work() -> SendReceipt:
-            return await self._inner.send_nowait(message, callback)
+        When `buffer_bytes` are under way this waits for room, or raises BufferFull with `when_full="raise"`.
+        """
+        sending = Sending()
+        if callback is not None:
+            sending.add_done_callback(partial(report, callback))
+        self._handover.put(message, sending)
+        return sending
 
-        return portal().begin(work())
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Wait until every send begun so far has its receipt or its error. TimedOut when that takes longer."""
+        portal().run(self._inner.flush(timeout_s))
 
 
 class Delivery:
@@ -138,10 +191,12 @@ class Delivery:
     The first of `ack`, `nack` and `reject` settles it; what is said afterwards is not heard.
     """
 
-    __slots__ = ("_inner",)
+    __slots__ = ("_acked", "_handout", "_inner")
 
-    def __init__(self, inner: aio.Delivery) -> None:
+    def __init__(self, inner: aio.Delivery, handout: Handout) -> None:
         self._inner = inner
+        self._handout = handout
+        self._acked = False
 
     @property
     def message(self) -> ReceivedMessage:
@@ -169,8 +224,10 @@ class Delivery:
         return self._inner.gone
 
     def ack(self) -> None:
-        """Done with it."""
-        portal().run(self._inner.ack())
+        """Done with it. The broker is told soon, with what else is done by then, and before the consumer is closed."""
+        if not self._acked:
+            self._acked = True
+            self._handout.acknowledge(self._inner)
 
     def nack(self, delay: float | None = None) -> None:
         """Bring it again after `delay` seconds; without one after 10 s, 30 s, 1 min … as it was delivered before."""
@@ -251,6 +308,7 @@ class PushConsumer(_Client):
             offsets_folder=offsets_folder,
             timeout_s=timeout_s,
         )
+        self._handout = Handout(self._inner.dispatcher)
 
     def start(self) -> PushConsumer:
         """Connect to a name server; from now on SIGTERM closes this consumer. ConnectionLost when none answers."""
@@ -284,13 +342,10 @@ class PushConsumer(_Client):
         portal().run(self._inner.unsubscribe(topic))
 
     def __iter__(self) -> Iterator[Delivery]:
-        messages = aiter(self._inner)
-
-        async def following() -> aio.Delivery | None:
-            return await anext(messages, None)
-
-        while (inner := portal().run(following())) is not None:
-            yield Delivery(inner)
+        while (inner := self._handout.next()) is not None:
+            delivery = Delivery(inner, self._handout)
+            yield delivery
+            delivery.ack()
 
 
 class PullConsumer(_Client):

@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.errors import WireError
+from penstock.errors import BrokerRefused, WireError
+from penstock.wire.codes import ResponseCode
 from penstock.wire.nsq import ERROR, HEAD_BYTES, MAGIC, MESSAGE, RESPONSE
 from penstock.words import DATA_ATTEMPTS_AT, DATA_ID_AT
 
@@ -17,6 +18,17 @@ CLOSE = b"CLS\n"
 
 # Errors that say something of one message. They answer no command, and the connection lives.
 OF_A_MESSAGE = (b"E_FIN_FAILED", b"E_REQ_FAILED", b"E_TOUCH_FAILED", b"E_REJECT_FAILED")
+
+
+# What a broker's refusal is in the response codes that `Error.code` has. 14: the same may go through later.
+_CODES = {
+    "E_PUB_FAILED": ResponseCode.SERVICE_NOT_AVAILABLE,
+    "E_MPUB_FAILED": ResponseCode.SERVICE_NOT_AVAILABLE,
+    "E_DPUB_FAILED": ResponseCode.SERVICE_NOT_AVAILABLE,
+    "E_UNAUTHORIZED": ResponseCode.NO_PERMISSION,
+    "E_AUTH_FAILED": ResponseCode.NO_PERMISSION,
+    "E_AUTH_FIRST": ResponseCode.NO_PERMISSION,
+}
 
 
 class Frame(NamedTuple):
@@ -60,6 +72,11 @@ class FrameParser:
             at += 4 + size
         del buffer[:at]
         return frames
+
+
+def refusal(text: str) -> BrokerRefused:
+    """The error that an error frame is."""
+    return BrokerRefused(_CODES.get(text.partition(" ")[0], ResponseCode.MESSAGE_ILLEGAL), text)
 
 
 def read_message(data: bytes) -> ArrivedMessage:

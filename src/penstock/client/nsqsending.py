@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from penstock.message import Message
 from penstock.wire.names import NSQ_NAME
 
+_FOREIGN = ("keys", "tags", "properties", "flag", "sharding_key")  # what a queue topic has no place for
 _NAME = re.compile(NSQ_NAME.decode())
 
 # RocketMQ's delay levels 1 to 18, in seconds, as brokers have them by default
@@ -20,9 +21,9 @@ def check_plain(messages: Sequence[Message]) -> None:
         raise ValueError("a batch holds at least one message, all of one topic")
     _check_name("topic", messages[0].topic)
     for message in messages:
-        for name in ("keys", "tags", "properties", "flag", "sharding_key"):
-            if getattr(message, name):
-                raise ValueError(f"topic {message.topic!r} is a queue topic: its messages have a body and no {name}")
+        if message.keys or message.tags or message.properties or message.flag or message.sharding_key:
+            name = next(name for name in _FOREIGN if getattr(message, name))
+            raise ValueError(f"topic {message.topic!r} is a queue topic: its messages have a body and no {name}")
         if not message.body:
             raise ValueError(f"topic {message.topic!r} is a queue topic: its messages are not empty")
         if len(messages) > 1 and (message.delay_level or message.deliver_at_ms is not None):

@@ -21,8 +21,8 @@ class Portal:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="penstock-client", daemon=True)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="penstock-client", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[object, None, T]) -> T:
@@ -42,13 +42,21 @@ class Portal:
 
         return self.run(work())
 
+    def is_here(self) -> bool:
+        """Whether the caller is in the loop's thread."""
+        return threading.current_thread() is self._thread
+
+    def soon(self, function: Callable[[], object]) -> None:
+        """Call a function in the loop, soon."""
+        self.loop.call_soon_threadsafe(function)
+
     def begin(self, work: Coroutine[object, None, T]) -> concurrent.futures.Future[T]:
         """Start a coroutine; the future has its result. RuntimeError from within the loop itself, which would wait
         for itself for ever: callbacks and coroutines use `penstock.aio`."""
-        if threading.current_thread() is self._thread:
+        if self.is_here():
             work.close()
             raise RuntimeError("a blocking call inside the client's own event loop; use penstock.aio there")
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
 
 
 def portal() -> Portal:

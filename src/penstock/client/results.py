@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from penstock.client.routes import MessageQueue
 from penstock.wire.codes import ResponseCode
@@ -26,8 +27,7 @@ SEND_STATUSES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SendReceipt:
+class SendReceipt(msgspec.Struct, frozen=True, gc=False):
     """A message, or a batch, is stored. `queue_offset` and the single ids are those of its first message.
 
     A queue topic gives no offset (-1) and no ids (empty).

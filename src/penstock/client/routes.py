@@ -12,6 +12,7 @@ from penstock.wire.fastjson import loads
 
 REGISTRY_PORT = 9876
 BROKER_PORT = 10911
+NSQ_PORT = 4150
 
 
 Json = dict[str, Any]

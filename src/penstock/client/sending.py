@@ -11,12 +11,10 @@ from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, Refused, WireError
 from penstock.message import Message
 from penstock.wire import names
-from penstock.wire.codes import DEFAULT_TOPIC, RETRY_PREFIX, SYS_COMPRESSED, RequestCode, ResponseCode, read_int
+from penstock.wire.codes import DEFAULT_TOPIC, SYS_COMPRESSED, RequestCode, ResponseCode, read_int
 from penstock.wire.record import (
     BODY_BYTES_MAX,
     PROPERTIES_BYTES_MAX,
-    BatchItem,
-    encode_batch,
     format_properties,
     java_hash,
 )
@@ -80,25 +78,6 @@ def send_request(
             body, sys_flag = packed, SYS_COMPRESSED
     ext = send_header(group, queue, sys_flag, now_ms, message.flag, properties_text(message, uniq_key))
     return RemotingCommand(RequestCode.SEND_MESSAGE_V2, ext, body)
-
-
-def batch_request(
-    group: str, messages: Sequence[Message], queue: MessageQueue, uniq_keys: Sequence[str], now_ms: int
-) -> RemotingCommand:
-    """The request for a batch, stored whole or not at all. ValueError for what cannot be one batch."""
-    if len({message.topic for message in messages}) != 1:
-        raise ValueError("a batch holds at least one message, all of one topic")
-    if queue.topic.startswith(RETRY_PREFIX) or any(m.delay_level or m.deliver_at_ms is not None for m in messages):
-        raise ValueError("delayed messages and retry topics cannot be sent in a batch")
-    body = encode_batch(
-        BatchItem(message.body, properties_text(message, key).encode(), message.flag)
-        for message, key in zip(messages, uniq_keys, strict=True)
-    )
-    if len(body) > BODY_BYTES_MAX:
-        raise ValueError(f"batch of {len(body)} bytes, at most {BODY_BYTES_MAX}")
-    ext = send_header(group, queue, 0, now_ms, 0, format_properties({names.UNIQUE_KEY: uniq_keys[0]}))
-    ext["m"] = "true"
-    return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext, body)
 
 
 def send_header(

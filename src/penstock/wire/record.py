@@ -44,7 +44,7 @@ INDEX_ENTRY = Struct(">iqii")  # hash, physical offset, seconds, previous
 _HEAD = Struct(">iIIiiqqiq")  # size … born time
 _AFTER_STORE = Struct(">iqi")  # reconsume times, prepared offset, body length
 _U16, _I32, _I64 = Struct(">H"), Struct(">i"), Struct(">q")
-_BATCH = Struct(">iIIii")  # size, magic, CRC, flag, body length
+BATCH_HEAD = Struct(">iIIii")  # size, magic, CRC, flag, body length
 
 
 def java_hash(text: str) -> int:
@@ -299,7 +299,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
     parts: list[bytes] = []
     for body, properties, flag in items:
         parts += (
-            _BATCH.pack(_BATCH.size + len(body) + 2 + len(properties), 0, 0, flag, len(body)),
+            BATCH_HEAD.pack(BATCH_HEAD.size + len(body) + 2 + len(properties), 0, 0, flag, len(body)),
             body,
             _U16.pack(len(properties)),
             properties,
@@ -312,12 +312,12 @@ def decode_batch(body: bytes) -> list[BatchItem]:
     items = []
     at, end = 0, len(body)
     while at < end:
-        if end - at < _BATCH.size + 2:
+        if end - at < BATCH_HEAD.size + 2:
             raise WireError("batch cut short")
-        size, _magic, _crc, flag, body_size = _BATCH.unpack_from(body, at)
-        start = at + _BATCH.size
+        size, _magic, _crc, flag, body_size = BATCH_HEAD.unpack_from(body, at)
+        start = at + BATCH_HEAD.size
         stop = at + size
-        if stop > end or not 0 <= body_size <= size - _BATCH.size - 2:
+        if stop > end or not 0 <= body_size <= size - BATCH_HEAD.size - 2:
             raise WireError(f"batch message of {size} bytes with a body of {body_size}")
         properties_size = _U16.unpack_from(body, start + body_size)[0]
         if start + body_size + 2 + properties_size != stop:

@@ -63,7 +63,7 @@ class Lossy:
             return answer
 
         monkeypatch.setattr(ClientCluster, "call", call)
-        monkeypatch.setattr("penstock.client.aio.producer.BUSY_WAIT_S", 0.001)
+        monkeypatch.setattr("penstock.client.aio.attempts.BUSY_WAIT_S", 0.001)
 
     async def send(self, producer: Producer, worker: int, batches: bool = True) -> None:
         for n in range(25):
@@ -87,7 +87,7 @@ async def test_a_thousand_lost_replies_and_restarts(own_cluster: Cluster, monkey
             await asyncio.to_thread(own_cluster.stop, signal.SIGKILL)
             await asyncio.to_thread(own_cluster.start)
 
-    async with Producer(own_cluster.registry, idempotent=True, send_timeout_s=90) as producer:
+    async with Producer(own_cluster.registry, idempotent=True, send_timeout_s=90, batch_bytes=1) as producer:
         restarting = asyncio.create_task(restart())
         await asyncio.gather(*(lossy.send(producer, worker) for worker in range(40)))
         await restarting
@@ -100,7 +100,7 @@ async def test_without_numbers_every_lost_reply_is_a_message_too_many(
 ) -> None:
     """What the test above would find if brokers did not know a send when it comes again."""
     lossy = Lossy(monkeypatch, 100)
-    async with Producer(own_cluster.registry, retries=1_000, send_timeout_s=90) as producer:
+    async with Producer(own_cluster.registry, retries=1_000, send_timeout_s=90, batch_bytes=1) as producer:
         await asyncio.gather(*(lossy.send(producer, worker, batches=False) for worker in range(4)))
     found = bodies(own_cluster.registry, "Once")
     assert set(found) == set(lossy.sent)

@@ -284,7 +284,7 @@ async def test_an_undecodable_body_costs_one_message(registry: str, fresh: Fresh
         await until_route(producer, topic)
         bad = send_request("P", Message(topic, b"not zlib"), queue, "X" * 32, 0)
         bad.ext["f"] = "1"
-        address = await producer._address(queue)
+        address = await producer.attempts.address(queue)
         assert (await producer._cluster.call(address, bad)).code == 0
         await producer.send(Message(topic, b"3"), queue=queue)
     async with PushConsumer(group, registry, listener=lambda m: got.append(m.body), start="first") as consumer:

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
+import time
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 
@@ -53,10 +54,10 @@ class InFlight:
         return self.settled or self.connection.closed
 
     def begin(self, for_s: float | None) -> None:
-        now_s = asyncio.get_running_loop().time()
+        now_s = time.monotonic()  # the loop's clock, for any thread
         self.keep_until_s = now_s if for_s is None else now_s + for_s
         if now_s - self.touched_s > self.connection.msg_timeout_s / 4:
-            self.touch(now_s)
+            self.connection.soon(partial(self.touch, now_s))
 
     def touch(self, now_s: float) -> None:
         """A whole timeout from now."""

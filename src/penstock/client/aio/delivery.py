@@ -32,13 +32,13 @@ class Delivery:
     The first of `ack`, `nack` and `reject` settles it; what is said afterwards is not heard.
     """
 
-    __slots__ = ("_hand", "done", "message", "settled")
+    __slots__ = ("_done", "_hand", "message", "settled")
 
-    def __init__(self, hand: Hand, message: ReceivedMessage) -> None:
+    def __init__(self, hand: Hand, message: ReceivedMessage, done: asyncio.Event | None = None) -> None:
         self._hand = hand
         self.message = message
         self.settled = False
-        self.done = asyncio.Event()
+        self._done = done
 
     @property
     def body(self) -> bytes:
@@ -89,4 +89,5 @@ class Delivery:
         try:
             await self._hand.settle(self.message, outcome)
         finally:
-            self.done.set()
+            if self._done is not None:
+                self._done.set()

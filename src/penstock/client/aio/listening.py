@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -34,16 +34,15 @@ class Listeners:
         """Whether a listener takes this topic's messages, rather than an iterator."""
         return self.by_topic.get(topic, self._default) is not None
 
-    @contextlib.asynccontextmanager
-    async def in_hand(self) -> AsyncIterator[None]:
-        """While a message is worked on."""
+    def begin_work(self) -> None:
+        """Somebody calls listeners from now on, until `end_work`."""
         self._count += 1
-        try:
-            yield
-        finally:
-            self._count -= 1
-            if not self._count:
-                self._none.set()
+
+    def end_work(self) -> None:
+        """It is over."""
+        self._count -= 1
+        if not self._count:
+            self._none.set()
 
     async def wait_done(self, timeout_s: float) -> None:
         """Wait until no message is worked on, at most so long."""
@@ -52,6 +51,33 @@ class Listeners:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._none.wait()
+
+    def runs_in_thread(self, topic: str) -> bool:
+        """Whether the topic's listener is a plain function, which must not keep the loop."""
+        listener = self.by_topic.get(topic, self._default)
+        return not (inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__))
+
+    def run(self, work: Callable[[], None]) -> asyncio.Future[None]:
+        """Do work in one of the threads of the listeners."""
+        return asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def call_here(self, message: ReceivedMessage) -> Outcome:
+        """Hand a message to its plain function, in the thread of the caller: what it made of it."""
+        listener = self.by_topic.get(message.topic, self._default)
+        assert listener is not None
+        try:
+            done = listener(message)
+        except Exception as error:
+            return self._outcome(error, message)
+        return Retry() if done is False else None
+
+    def _outcome(self, error: Exception, message: ReceivedMessage) -> Outcome:
+        if isinstance(error, (Retry, Reject)):
+            return error.with_traceback(None)
+        log.error(
+            "group %s: the listener failed on %s of %s", self._group, message.msg_id, message.topic, exc_info=error
+        )
+        return Retry()
 
     def close(self) -> None:
         """Start no more threads; those at work go on to their end."""
@@ -62,14 +88,11 @@ class Listeners:
         listener = self.by_topic.get(message.topic, self._default)
         assert listener is not None
         try:
-            if inspect.iscoroutinefunction(listener) or inspect.iscoroutinefunction(type(listener).__call__):
+            if not self.runs_in_thread(message.topic):
                 async with asyncio.timeout(self.timeout_s):
                     done: object = await cast(Awaitable[object], listener(message))
             else:
                 done = await asyncio.get_running_loop().run_in_executor(self._threads, listener, message)
-        except (Retry, Reject) as outcome:
-            return outcome.with_traceback(None)
-        except Exception:
-            log.exception("group %s: the listener failed on %s of %s", self._group, message.msg_id, message.topic)
-            return Retry()
+        except Exception as error:
+            return self._outcome(error, message)
         return Retry() if done is False else None

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from penstock.client import nsqframes
-from penstock.client.nsqframes import OF_A_MESSAGE, ArrivedMessage, FrameParser
-from penstock.client.routes import split_address
+from penstock.client.nsqframes import OF_A_MESSAGE, ArrivedMessage, FrameParser, refusal
+from penstock.client.routes import NSQ_PORT, split_address
 from penstock.errors import BrokerRefused, ConnectionLost, NotConnected, TimedOut, WireError
 from penstock.version import __version__
 from penstock.wire.codes import ResponseCode
@@ -21,26 +21,10 @@ from penstock.wire.nsq import ERROR, MESSAGE
 
 log = logging.getLogger("penstock.client")
 
-NSQ_PORT = 4150
 HEARTBEAT_S = 30.0
 SILENT_S = 2.5 * HEARTBEAT_S  # then the broker is taken for lost
 
-# What a broker's refusal is in the response codes that `Error.code` has. 14: the same may go through later.
-_CODES = {
-    "E_PUB_FAILED": ResponseCode.SERVICE_NOT_AVAILABLE,
-    "E_MPUB_FAILED": ResponseCode.SERVICE_NOT_AVAILABLE,
-    "E_DPUB_FAILED": ResponseCode.SERVICE_NOT_AVAILABLE,
-    "E_UNAUTHORIZED": ResponseCode.NO_PERMISSION,
-    "E_AUTH_FAILED": ResponseCode.NO_PERMISSION,
-    "E_AUTH_FIRST": ResponseCode.NO_PERMISSION,
-}
-
 OnMessage = Callable[["NsqConnection", ArrivedMessage], None]
-
-
-def refusal(text: str) -> BrokerRefused:
-    """The error that an error frame is."""
-    return BrokerRefused(_CODES.get(text.partition(" ")[0], ResponseCode.MESSAGE_ILLEGAL), text)
 
 
 class NsqConnection(asyncio.Protocol):
@@ -114,6 +98,10 @@ class NsqConnection(asyncio.Protocol):
         out, self._out = self._out, []
         if out and self._transport is not None and not self.closed:
             self._transport.write(b"".join(out))
+
+    def soon(self, work: Callable[[], object]) -> None:
+        """Call this in the connection's loop; for any thread."""
+        self._loop.call_soon_threadsafe(work)
 
     def request(self, data: bytes) -> asyncio.Future[bytes]:
         """Write a command; the future gets its answer, BrokerRefused or ConnectionLost."""

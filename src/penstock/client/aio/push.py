@@ -24,9 +24,8 @@ from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.listening import Listener, Listeners
 from penstock.client.aio.logconsumer import CLOSE_S, LogConsumer
 from penstock.client.aio.membership import Membership
-from penstock.client.aio.nsqconnection import NSQ_PORT
 from penstock.client.rebalance import Allocate, average
-from penstock.client.routes import MessageQueue, direct
+from penstock.client.routes import NSQ_PORT, MessageQueue, direct
 from penstock.client.subscriptions import Start
 from penstock.clock import Clock
 from penstock.wire.codes import RETRY_PREFIX, RequestCode
@@ -88,9 +87,9 @@ class PushConsumer:
         self._nsqd = direct(nsqd, NSQ_PORT)
         self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock)
         self._listeners = Listeners(group, listener, threads=concurrency, timeout_s=consume_timeout_s)
-        self._dispatcher = Dispatcher(self._listeners)
-        self._logs = LogConsumer(self._cluster, settings, self._dispatcher)
-        self._channels = ChannelConsumer(self._cluster, settings, self._dispatcher)
+        self.dispatcher = Dispatcher(self._listeners, concurrency)
+        self._logs = LogConsumer(self._cluster, settings, self.dispatcher)
+        self._channels = ChannelConsumer(self._cluster, settings, self.dispatcher)
         self._group = Membership(self._cluster, settings, self._logs, self._channels)
         self._control = Control(self._logs, self._group, self._listeners)
         handlers: dict[int, Handler] = {
@@ -125,7 +124,7 @@ class PushConsumer:
         self._started = True
         if not self._settings.orderly:
             for _ in range(self._settings.concurrency):
-                self._cluster.spawn(self._dispatcher.work())
+                self._cluster.spawn(self.dispatcher.work())
 
     async def close(self) -> None:
         """Stop pulling, let listeners finish (5 s at most), commit, leave the group.
@@ -136,7 +135,7 @@ class PushConsumer:
             return
         self._closing = True
         self._group.close()
-        self._dispatcher.stop()
+        self.dispatcher.stop()
         self._logs.stop()
         await self._channels.quiet()
         await self._listeners.wait_done(CLOSE_S)
@@ -188,7 +187,7 @@ class PushConsumer:
         await self._cluster.send_heartbeats()
 
     def __aiter__(self) -> AsyncIterator[Delivery]:
-        return self._dispatcher.iterate()
+        return self.dispatcher.iterate()
 
     @property
     def client_id(self) -> str:

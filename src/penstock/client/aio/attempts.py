@@ -1,0 +1,268 @@
+"""One send, or one batch, tried until it is stored or its time is over: which queue, which broker, what after an error."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import random
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from penstock.client.aio.cluster import Cluster
+from penstock.client.aio.nsqsending import QueueSender
+from penstock.client.aio.numbers import WINDOW, Numbers
+from penstock.client.gathering import Selector
+from penstock.client.outgoing import Outgoing
+from penstock.client.results import SendReceipt, SendStatus
+from penstock.client.routes import MessageQueue, Route
+from penstock.client.sending import (
+    QUEUES_PER_NEW_TOPIC,
+    RETRY_CODES,
+    RoundRobin,
+    add_sequence,
+    by_sharding_key,
+    read_receipt,
+)
+from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotConnected, TimedOut
+from penstock.message import Message
+from penstock.msgid import UniqueKeys
+from penstock.wire.codes import DEFAULT_TOPIC
+
+log = logging.getLogger("penstock.client")
+
+BUSY_WAIT_S = 0.05  # doubled with each retry
+BUSY_WAIT_MAX_S = 0.5
+ATTEMPT_S = 6.0  # an idempotent send that has no answer by then goes again; a slow flush is answered after 5
+TEMPLATE_S = 1.0  # how long a new topic's route may be guessed before the name server is asked again
+
+
+class SendSettings(NamedTuple):
+    """What a producer's settings say of each send, in its words; `nsqd`: brokers by name, where there is no registry."""
+
+    group: str
+    as_queue: bool
+    nsqd: Mapping[str, str]
+    retries: int
+    retry_unsure: bool
+    compress_over: int
+    idempotent: bool
+
+
+class Attempts:
+    """How a producer's requests reach a broker."""
+
+    def __init__(self, cluster: Cluster, sender: QueueSender, settings: SendSettings) -> None:
+        self.cluster = cluster
+        self.sender = sender
+        self.settings = settings
+        self._numbered: dict[MessageQueue, Numbers] = {}
+        self._made_as_queue: set[str] = set()
+        self._turns: dict[str, RoundRobin] = {}
+        self._queues: dict[str, tuple[object, list[MessageQueue]]] = {}
+        self._templates: dict[str, tuple[float, Route]] = {}
+        self._keys = UniqueKeys(bytes(4), 0, bytes(4))
+
+    def start(self, address: bytes) -> None:
+        """From now on ids are made of this IPv4 address."""
+        self._keys = UniqueKeys(address, os.getpid(), os.urandom(4))
+
+    def outgoing(self, messages: Sequence[Message]) -> Outgoing:
+        """The messages with their ids, as one request; for any thread."""
+        clock = self.cluster.clock
+        keys = self._keys.take(len(messages), clock.now_ms())
+        return Outgoing(self.settings.group, messages, keys, clock, self.settings.compress_over)
+
+    async def queues(self, topic: str) -> list[MessageQueue]:
+        """The message queues that can be sent to; for an unknown topic those it will have. NoRoute without a broker."""
+        route = await self.route(topic)
+        known, queues = self._queues.get(topic, (None, []))
+        if known is not route:
+            queues = route.publish_queues()
+            self._queues[topic] = route, queues
+        return queues
+
+    def known_route(self, topic: str) -> Route | None:
+        """The topic's route, where it is known now; for any thread."""
+        until_s, template = self._templates.get(topic, (0.0, None))
+        if template is not None and until_s > time.monotonic():
+            return template
+        return self.cluster.routes.get(topic)
+
+    def known_queues(self, topic: str) -> list[MessageQueue] | None:
+        """The queues that can be sent to, where they are known now."""
+        route, queues = self._queues.get(topic, (None, None))
+        return queues if route is not None and route is self.known_route(topic) else None
+
+    async def route(self, topic: str) -> Route:
+        """The topic's route; for a topic that does not exist yet, for a moment, the one it will have."""
+        if self.settings.nsqd:
+            if topic not in self.cluster.routes:
+                self.cluster.routes[topic] = Route(topic, {}, (), nsq=self.settings.nsqd)
+            return self.cluster.routes[topic]
+        as_queue = self.settings.as_queue or topic in self._made_as_queue
+        known = self.known_route(topic)
+        if known is not None:
+            return known
+        try:
+            return await self.cluster.route(topic, kind="queue" if as_queue else "any")
+        except NoRoute:
+            if as_queue:
+                raise
+            try:
+                default = await self.cluster.route(DEFAULT_TOPIC, fresh=True)
+            except NoRoute:
+                raise NoRoute(f"no broker serves topic {topic!r}, nor makes new topics") from None
+        template = default.as_template_for(topic, QUEUES_PER_NEW_TOPIC)
+        self._templates[topic] = time.monotonic() + TEMPLATE_S, template
+        return template
+
+    async def send(
+        self,
+        sent: Outgoing,
+        deadline: float,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> SendReceipt:
+        """The receipt of a send, tried again as the producer's settings have it, until `deadline` of the loop's clock."""
+        loop, messages = asyncio.get_running_loop(), sent.messages
+        message = messages[0]
+        if self.settings.idempotent:
+            return await self._send_once(sent, deadline, queue, selector)
+        avoid: str | None = None
+        attempt = unsure = 0
+        while True:
+            to: MessageQueue | None = None
+            try:
+                to, free = await self.choose(message, queue, selector, avoid)
+                route = await self.route(to.topic)
+                left = deadline - loop.time()
+                if left <= 0:
+                    raise TimedOut(f"not sent to {to.topic} in time")
+                if route.nsq:
+                    receipt = await self.sender.send(self.nsq_address(route, to), to, messages, left)
+                else:
+                    receipt = read_receipt(
+                        await self.cluster.call(await self.address(to), sent.request(to), left), to, sent.keys
+                    )
+                if receipt.status is SendStatus.SEND_OK:
+                    return receipt
+                log.warning("send to %s: %s, keys %s, id %s", to, receipt.status.value, message.keys, receipt.msg_id)
+                unsure += 1
+                if not self.settings.retry_unsure or unsure > self.settings.retries:
+                    return receipt
+            except (ConnectionLost, BrokerRefused, NoRoute) as error:
+                refused = isinstance(error, BrokerRefused) and error.code not in RETRY_CODES
+                # What was certainly not stored is tried again until the time is over, the rest `retries` times.
+                unsure += isinstance(error, ConnectionLost) and not isinstance(error, NotConnected)
+                pause = min(BUSY_WAIT_S * 2**attempt, BUSY_WAIT_MAX_S)
+                if refused or unsure > self.settings.retries or loop.time() + pause >= deadline:
+                    raise
+                log.info("send to %s, attempt %d: %s", to or message.topic, attempt + 1, error)
+                self._templates.pop(message.topic, None)
+                if refused is False and isinstance(error, BrokerRefused) and "is a queue topic" in error.remark:
+                    self._made_as_queue.add(message.topic)  # a rule of the broker's says what kind it will be
+                if not self.settings.nsqd:
+                    await self.cluster.refresh(message.topic)
+                if to is None or avoid == to.broker or not free:
+                    await asyncio.sleep(pause)
+            attempt += 1
+            if to is not None:
+                avoid = to.broker
+
+    async def _send_once(
+        self,
+        sent: Outgoing,
+        deadline: float,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+    ) -> SendReceipt:
+        """Send under a number until there is a receipt, or no time left; always to the same queue."""
+        loop, message = asyncio.get_running_loop(), sent.messages[0]
+        to, _ = await self.choose(message, queue, selector, None)
+        numbers = self._numbered.get(to)
+        if numbers is None:
+            numbers = self._numbered[to] = Numbers()
+        try:
+            async with asyncio.timeout_at(deadline):
+                number = await numbers.begin()
+        except TimeoutError:
+            raise TimedOut(f"not sent to {to.topic} in time: {WINDOW} sends before it have no answer") from None
+        pause = BUSY_WAIT_S
+        try:
+            while True:
+                try:
+                    left = deadline - loop.time()
+                    if left <= 0:
+                        raise TimedOut(f"no receipt from {to} in time; whether the message is stored is unknown")
+                    command = sent.request(to)
+                    add_sequence(command, numbers.producer, number, len(sent.keys))
+                    answer = await self.cluster.call(await self.address(to), command, min(left, ATTEMPT_S))
+                    receipt = read_receipt(answer, to, sent.keys)
+                    if receipt.status is SendStatus.SEND_OK or loop.time() + pause >= deadline:
+                        return receipt
+                except (ConnectionLost, TimedOut, BrokerRefused, NoRoute) as error:
+                    refused = isinstance(error, BrokerRefused) and error.code not in RETRY_CODES
+                    if refused or loop.time() + pause >= deadline:
+                        raise
+                    log.info("send %d to %s: %s", number, to, error)
+                await asyncio.sleep(pause)
+                if pause > 2 * BUSY_WAIT_S:  # after a long pause another broker may serve the queue
+                    await self.cluster.refresh(message.topic)
+                pause = min(2 * pause, 1.0)
+        finally:
+            numbers.end(number)
+
+    async def choose(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None, avoid: str | None
+    ) -> tuple[MessageQueue, bool]:
+        """(the queue to send to, whether another one would do as well)."""
+        if queue is not None:
+            if queue.topic != message.topic:
+                raise ValueError(f"{queue} is not a queue of topic {message.topic!r}")
+            return queue, False
+        queues = await self.queues(message.topic)
+        if not queues:
+            raise NoRoute(f"no broker takes messages for topic {message.topic!r}")
+        if self.settings.idempotent and (await self.route(message.topic)).nsq:
+            raise ValueError(f"{message.topic!r} is a queue topic, whose sends have no numbers: use another producer")
+        if selector is not None:
+            return selector(queues, message), False
+        if message.sharding_key is not None:
+            return by_sharding_key(message.sharding_key, queues), False
+        return self._turn(message.topic).pick(queues, avoid), True
+
+    def choose_now(
+        self, message: Message, queue: MessageQueue | None, selector: Selector | None
+    ) -> MessageQueue | None:
+        """The same as `choose` for any thread, where the route is known and a send has no number; else None."""
+        queues = self.known_queues(message.topic)
+        if not queues or self.settings.idempotent:
+            return None
+        if queue is not None:
+            return queue if queue.topic == message.topic else None
+        if selector is not None:
+            return selector(queues, message)
+        if message.sharding_key is not None:
+            return by_sharding_key(message.sharding_key, queues)
+        return self._turn(message.topic).pick(queues)
+
+    def _turn(self, topic: str) -> RoundRobin:
+        turn = self._turns.get(topic)
+        if turn is None:
+            turn = self._turns[topic] = RoundRobin(random.randrange(1 << 16))
+        return turn
+
+    @staticmethod
+    def nsq_address(route: Route, queue: MessageQueue) -> str:
+        if queue.broker not in route.nsq:
+            raise NoRoute(f"broker {queue.broker!r} does not have queue topic {queue.topic!r} now")
+        return route.nsq[queue.broker]
+
+    async def address(self, queue: MessageQueue) -> str:
+        route = await self.route(queue.topic)
+        address = route.address(queue.broker)
+        if address is None:
+            raise NoRoute(f"broker {queue.broker!r} has no master now")
+        return address

@@ -1,0 +1,298 @@
+"""The lanes of a producer: what is gathered in them leaves, and everybody who waits gets a receipt or an error."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+from collections import deque
+from collections.abc import Callable, Coroutine
+
+from penstock.client.aio.attempts import Attempts
+from penstock.client.gathering import BATCH_BYTES_MAX, Lane, Selector, Waiter, Waiting, join_all, settle, settle_all
+from penstock.client.results import SendReceipt
+from penstock.client.routes import MessageQueue
+from penstock.client.sending import RETRY_CODES, by_sharding_key
+from penstock.errors import BrokerRefused, BufferFull, Closed, ConnectionLost, NoRoute, TimedOut
+from penstock.message import Message
+
+
+class Lanes:
+    """Where each send waits and when it leaves. Belongs to one event loop.
+
+    Longer bodies than `body_bytes` are compressed on their way, or too long for a
+    batch, and go by themselves.
+    """
+
+    def __init__(
+        self,
+        attempts: Attempts,
+        *,
+        blocks: bool,
+        linger_s: float,
+        batch_bytes: int,
+        buffer_bytes: int,
+        body_bytes: int,
+    ) -> None:
+        if not 0 < batch_bytes <= BATCH_BYTES_MAX:
+            raise ValueError(f"batch_bytes is 1 to {BATCH_BYTES_MAX}, not {batch_bytes}")
+        if buffer_bytes < batch_bytes:
+            raise ValueError("buffer_bytes is at least batch_bytes")
+        self._attempts = attempts
+        self._blocks = blocks
+        self._linger_s = linger_s
+        self._batch_bytes = batch_bytes
+        self._buffer_bytes = buffer_bytes
+        self._body_bytes = body_bytes
+        self._lanes: dict[str | MessageQueue, Lane] = {}
+        self._alone: set[Lane] = set()  # of sends that wait for nobody
+        self._full: dict[Lane, asyncio.Event] = {}  # lanes that linger
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._flushing: list[tuple[Lane, int, asyncio.Future[None]]] = []
+        self._open = True
+        self.held = 0  # bytes of sends in rows and under way
+        self.freed: Callable[[], None] = _nothing
+
+    @property
+    def full(self) -> bool:
+        """Whether as much is under way as may be."""
+        return self.held >= self._buffer_bytes
+
+    def check_room(self) -> None:
+        """BufferFull when as much is under way as may be."""
+        if self.full:
+            raise BufferFull(f"{self.held} bytes are under way, as many as buffer_bytes allows")
+
+    # -- in
+
+    async def send(
+        self, message: Message, deadline: float, queue: MessageQueue | None, selector: Selector | None
+    ) -> SendReceipt:
+        """The receipt of one message."""
+        loop = asyncio.get_running_loop()
+        send = Waiting(message, loop.create_future(), deadline, self._body_bytes, queue, selector)
+        while self.full:
+            if not self._blocks:
+                self.check_room()
+            await self._wait_for_room(deadline, message.topic)
+        lane = self._lane(send)
+        if lane is None:
+            return await self._attempts.send(self._attempts.outgoing((message,)), deadline, queue, selector)
+        if lane.busy or self._linger_s:
+            self._join(lane, send)
+            receipt: SendReceipt = await send.waiter  # type: ignore[misc]
+            return receipt
+        # Nothing is under way to there: no task, no row.
+        lane.busy = True
+        lane.add(send)
+        lane.row.pop()
+        self.held += send.size
+        try:
+            return await self._attempts.send(self._attempts.outgoing((message,)), deadline, queue, selector)
+        finally:
+            self._over(lane, [send])
+            if lane.row and self._open:
+                self._spawn(self._leave(lane))
+            else:
+                lane.busy = False
+
+    def begin_all(self, handed: list[tuple[Message, Waiter]], deadline: float) -> None:
+        """Begin sends; each waiter gets its receipt or its error."""
+        for message, waiter in join_all(handed, self._lanes, deadline, self._body_bytes) if self._open else handed:
+            try:
+                self._begin(Waiting(message, waiter, deadline, self._body_bytes))
+            except Exception as error:  # a selector's, or that the client is closed
+                waiter.set_exception(error)
+        held = 0
+        for lane in self._lanes.values():
+            held += lane.held
+            if lane.row:
+                self._go(lane)
+        self.held = held + sum(lane.held for lane in self._alone)
+
+    def _begin(self, send: Waiting) -> None:
+        if not self._open:
+            raise Closed("the client is closed")
+        lane = self._lane(send)
+        if lane is None:
+            lane = Lane(None)
+            self._alone.add(lane)
+        self._join(lane, send)
+
+    def _lane(self, send: Waiting) -> Lane | None:
+        """Where a send waits for those before it; None: nowhere. ValueError for a queue of another topic."""
+        message, to = send.message, send.queue
+        topic_lane = self._lanes.get(message.topic)
+        if topic_lane is None:
+            topic_lane = self._lanes[message.topic] = Lane(None)
+        if not send.ordered:
+            return None if send.alone else topic_lane
+        if to is not None:
+            if to.topic != message.topic:
+                raise ValueError(f"{to} is not a queue of topic {message.topic!r}")
+        elif topic_lane.ordered or not (queues := self._attempts.known_queues(message.topic)):
+            return topic_lane
+        elif send.selector is not None:
+            to = send.selector(queues, message)
+        else:
+            assert message.sharding_key is not None
+            to = by_sharding_key(message.sharding_key, queues)
+        lane = self._lanes.get(to)
+        if lane is None:
+            lane = self._lanes[to] = Lane(to)
+        return lane
+
+    def _join(self, lane: Lane, send: Waiting) -> None:
+        lane.add(send)
+        self.held += send.size
+        self._go(lane)
+
+    def _go(self, lane: Lane) -> None:
+        if not lane.busy:
+            lane.busy = True
+            self._spawn(self._leave(lane))
+        elif lane.held >= self._batch_bytes and lane in self._full:
+            self._full[lane].set()
+
+    async def _wait_for_room(self, deadline: float, topic: str) -> None:
+        loop = asyncio.get_running_loop()
+        room: asyncio.Future[None] = loop.create_future()
+        self._room.append(room)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await room
+        except TimeoutError:
+            raise TimedOut(f"not sent to {topic} in time: {self.held} bytes are under way") from None
+
+    # -- out
+
+    async def _leave(self, lane: Lane) -> None:
+        """Let the row leave, request by request, until it is empty."""
+        if self._linger_s and lane.held < self._batch_bytes:
+            self._full[lane] = asyncio.Event()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._full[lane].wait(), self._linger_s)
+            del self._full[lane]
+        while lane.row:
+            sends = lane.take(self._batch_bytes)
+            try:
+                if len(sends) == 1:
+                    await self._one(sends[0])
+                else:
+                    await self._many(lane, sends)
+            except asyncio.CancelledError:
+                self._fail(sends, Closed("the client is closed"))
+                raise
+            except Exception as error:  # nobody may wait for ever, whatever went wrong here
+                self._fail(sends, error)
+            finally:
+                self._over(lane, sends)
+        lane.busy = False
+        self._alone.discard(lane)
+
+    async def _one(self, send: Waiting) -> None:
+        if send.waiter.done():  # given up
+            return
+        try:
+            receipt = await self._attempts.send(
+                self._attempts.outgoing((send.message,)), send.deadline, send.queue, send.selector
+            )
+        except Exception as error:  # whatever it is, it belongs to whoever waits
+            self._fail([send], error)
+        else:
+            settle(send, receipt)
+
+    async def _many(self, lane: Lane, sends: list[Waiting]) -> None:
+        """One batch. What is refused as a batch goes message by message, so that each gets an answer of its own."""
+        sends = [send for send in sends if not send.waiter.done()]
+        if not sends:
+            return
+        outgoing = self._attempts.outgoing([send.message for send in sends])
+        try:
+            receipt = await self._attempts.send(outgoing, sends[0].deadline, lane.queue)
+        except BrokerRefused as error:
+            apart = error.code not in RETRY_CODES
+            failed: Exception = error
+        except ValueError as error:
+            apart, failed = True, error
+        except (ConnectionLost, NoRoute) as error:
+            # The queue of a sharding key, or of a selector, may be another one by now.
+            apart, failed = lane.queue is not None and sends[0].queue is None, error
+        except Exception as error:
+            apart, failed = False, error
+        else:
+            settle_all(sends, receipt)
+            return
+        if not apart:
+            self._fail(sends, failed)
+            return
+        for send in sends:
+            await self._one(send)
+
+    def _fail(self, sends: list[Waiting], error: Exception) -> None:
+        for send in sends:
+            if not send.waiter.done():
+                with contextlib.suppress(concurrent.futures.InvalidStateError):
+                    send.waiter.set_exception(_twin(error) if len(sends) > 1 else error)
+
+    def _over(self, lane: Lane, sends: list[Waiting]) -> None:
+        self.held -= lane.over(sends)
+        while self._room and not self.full:
+            room = self._room.popleft()
+            if not room.done():
+                room.set_result(None)
+        if self._flushing:
+            left = []
+            for at, number, waiter in self._flushing:
+                if at.settled < number:
+                    left.append((at, number, waiter))
+                elif not waiter.done():
+                    waiter.set_result(None)
+            self._flushing = left
+        self.freed()
+
+    # -- the end
+
+    async def flush(self, timeout_s: float) -> None:
+        """Wait until all that came so far is settled. TimedOut."""
+        loop = asyncio.get_running_loop()
+        waiters: list[asyncio.Future[None]] = []
+        for lane in (*self._lanes.values(), *self._alone):
+            if lane.settled < lane.accepted:
+                waiter = loop.create_future()
+                self._flushing.append((lane, lane.accepted, waiter))
+                waiters.append(waiter)
+        if waiters:
+            _, late = await asyncio.wait(waiters, timeout=timeout_s)
+            if late:
+                raise TimedOut(f"not all sends have a receipt within {timeout_s:g} s")
+
+    async def close(self) -> None:
+        """What still waits fails with Closed."""
+        self._open = False
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for lane in (*self._lanes.values(), *self._alone):
+            sends = list(lane.row)
+            lane.row.clear()
+            self._fail(sends, Closed("the client is closed"))
+            self._over(lane, sends)
+
+    def _spawn(self, work: Coroutine[object, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _twin(error: Exception) -> Exception:
+    """The same error as an object of its own: each who raises it adds a traceback to it."""
+    twin: Exception = type(error).__new__(type(error))
+    twin.args = error.args
+    twin.__dict__.update(error.__dict__)
+    return twin
+
+
+def _nothing() -> None:
+    """Nobody waits for room."""

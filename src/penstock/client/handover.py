@@ -1,0 +1,137 @@
+"""Sends on their way from any thread into the loop of the clients: in lists, with one wake-up for all that has gathered.
+
+A thread that sends does not wait for the loop, and the loop is not woken for each message: while it is busy with what it
+took, the next list grows.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+import time
+from collections.abc import Callable
+
+from penstock.client.aio.lanes import Lanes
+from penstock.client.gathering import OVERHEAD_BYTES, Waiter, WhenFull, blocks
+from penstock.client.portal import portal
+from penstock.client.results import SendReceipt
+from penstock.errors import BufferFull, TimedOut
+from penstock.message import Message
+
+_looking = threading.Lock()
+# As concurrent.futures has them; it reads and writes these states itself.
+_PENDING, _FINISHED = "PENDING", "FINISHED"
+_CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
+
+
+class Sending(concurrent.futures.Future[SendReceipt]):
+    """The future of a send. What a thread needs to wait is made when one does: most are looked at when they are done."""
+
+    _own: threading.Condition | None = None
+    _state = _PENDING
+    _result: SendReceipt | None = None
+    _exception: BaseException | None = None
+
+    def __init__(self) -> None:  # the parts of the usual future come when they are asked for
+        pass
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        with _looking:
+            if self._own is None:
+                self._waiters = []
+                self._done_callbacks: list[Callable[[concurrent.futures.Future[SendReceipt]], object]] = []
+                self._own = threading.Condition()
+            return self._own
+
+    def done(self) -> bool:
+        """Whether there is a receipt or an error, or nobody wants one any more."""
+        return self._state == _FINISHED or self._state in _CANCELLED
+
+    def cancelled(self) -> bool:
+        """Whether it was given up."""
+        return self._state in _CANCELLED
+
+    def set_result(self, receipt: SendReceipt) -> None:
+        """The loop has it. InvalidStateError when the send was cancelled."""
+        with _looking:
+            if self._own is None and self._state == _PENDING:
+                self._result = receipt
+                self._state = _FINISHED
+                return
+        super().set_result(receipt)
+
+    def result(self, timeout: float | None = None) -> SendReceipt:
+        """The receipt, or the error is raised; TimeoutError when it is not there within `timeout` seconds."""
+        if self._state == _FINISHED and self._result is not None:
+            return self._result
+        return super().result(timeout)
+
+
+class Handover:
+    """The list into which threads put their sends. At most `buffer_bytes` are under way, in the list and in `lanes`."""
+
+    def __init__(
+        self,
+        lanes: Lanes,
+        buffer_bytes: int,
+        when_full: WhenFull,
+        timeout_s: float,
+    ) -> None:
+        self._lanes = lanes
+        self._buffer_bytes = buffer_bytes
+        self._blocks = blocks(when_full)
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._room = threading.Condition(self._lock)
+        self._row: list[tuple[Message, Waiter]] = []
+        self._bytes = 0  # of the row
+        self._told = False  # the loop will come and take the row
+        self._blocked = 0
+        lanes.freed = self._freed
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing waits here for the loop."""
+        return not self._bytes
+
+    def put(self, message: Message, sending: Sending) -> None:
+        """The send begins soon. When too much is under way: wait for room and at last TimedOut, or BufferFull at once."""
+        with self._lock:
+            if self._bytes + self._lanes.held >= self._buffer_bytes:
+                self._wait(message)
+            self._bytes += len(message.body) + OVERHEAD_BYTES
+            self._row.append((message, sending))
+            if self._told:
+                return
+            self._told = True
+        portal().soon(self._take)
+
+    def _wait(self, message: Message) -> None:
+        if not self._blocks or portal().is_here():  # the loop cannot wait for itself
+            raise BufferFull(f"{self._bytes + self._lanes.held} bytes are under way, as many as buffer_bytes allows")
+        deadline = time.monotonic() + self._timeout_s
+        self._blocked += 1
+        try:
+            while self._bytes + self._lanes.held >= self._buffer_bytes:
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    raise TimedOut(f"not sent to {message.topic} in time: there is no room in buffer_bytes")
+                self._room.wait(left)
+        finally:
+            self._blocked -= 1
+
+    def _take(self) -> None:
+        """In the loop: all of the row begins."""
+        with self._lock:
+            row, self._row = self._row, []
+            taken, self._told = self._bytes, False
+        self._lanes.begin_all(row, time.monotonic() + self._timeout_s)
+        with self._lock:
+            self._bytes -= taken
+        self._freed()
+
+    def _freed(self) -> None:
+        if self._blocked:
+            with self._lock:
+                self._room.notify_all()

@@ -1,0 +1,65 @@
+"""One NSQ connection with plain blocking sockets, for publishing: a command, then its answer."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+from penstock.client import nsqframes
+from penstock.client.nsqframes import FrameParser, refusal
+from penstock.client.routes import NSQ_PORT, split_address
+from penstock.errors import ConnectionLost, TimedOut
+from penstock.version import __version__
+from penstock.wire.nsq import ERROR
+
+
+class NsqLine:
+    """A connection that has said who it is. Without heartbeats: whoever holds it may be busy for minutes."""
+
+    def __init__(self, address: str, timeout_s: float) -> None:
+        self._address = address
+        try:
+            self._socket = socket.create_connection(split_address(address, NSQ_PORT), timeout_s)
+        except OSError as error:
+            raise ConnectionLost(f"cannot connect to {address}: {error}") from error
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._parser = FrameParser()
+        about = {
+            "client_id": f"{socket.gethostname()}@{os.getpid()}",
+            "hostname": socket.gethostname(),
+            "user_agent": f"penstock/{__version__}",
+            "heartbeat_interval": -1,
+        }
+        try:
+            self.call(nsqframes.greeting(about), timeout_s)
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, command: bytes, timeout_s: float) -> bytes:
+        """The answer to a command. BrokerRefused; TimedOut and ConnectionLost leave the line unusable."""
+        deadline = time.monotonic() + timeout_s
+        try:
+            self._socket.settimeout(timeout_s)
+            self._socket.sendall(command)
+            while True:
+                data = self._socket.recv(65_536)
+                if not data:
+                    raise ConnectionLost(f"the connection to {self._address} broke: closed by the peer")
+                for frame in self._parser.feed(data):
+                    if frame.kind == ERROR:
+                        raise refusal(frame.data.decode("utf-8", "replace"))
+                    if frame.data != nsqframes.HEARTBEAT:
+                        return frame.data
+                if self._parser.error is not None:
+                    raise self._parser.error
+                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+        except TimeoutError:
+            raise TimedOut(f"{self._address} did not answer within {timeout_s:g} s") from None
+        except OSError as error:
+            raise ConnectionLost(f"the connection to {self._address} broke: {error}") from error
+
+    def close(self) -> None:
+        """Close it."""
+        self._socket.close()

@@ -1,0 +1,56 @@
+"""What leaves as one request: a message, or a batch of them. No I/O here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.client.gathering import batch_body
+from penstock.client.routes import MessageQueue
+from penstock.client.sending import send_header, send_request
+from penstock.clock import Clock
+from penstock.message import Message
+from penstock.wire import names
+from penstock.wire.codes import RequestCode
+from penstock.wire.record import format_properties
+from penstock.wire.remoting import RemotingCommand
+
+
+class Outgoing:
+    """A send on its way: one message, or several of one topic that are one batch, and the ids that they get.
+
+    `request` may be asked again, for another try: ids and body stay. ValueError for what no broker takes.
+    """
+
+    def __init__(
+        self, group: str, messages: Sequence[Message], keys: Sequence[str], clock: Clock, compress_over: int
+    ) -> None:
+        self.messages = messages
+        self.keys = keys
+        self._group = group
+        self._clock = clock
+        self._compress_over = compress_over
+        self._body: bytes | None = None
+
+    def request(self, to: MessageQueue) -> RemotingCommand:
+        """The request that stores it in a message queue."""
+        messages, now_ms = self.messages, self._clock.now_ms()
+        if len(messages) == 1:
+            return send_request(self._group, messages[0], to, self.keys[0], now_ms, compress_over=self._compress_over)
+        if self._body is None:
+            self._body = batch_body(messages, self.keys)
+        return batch_request(self._group, messages, to, self.keys, now_ms, self._body)
+
+
+def batch_request(
+    group: str,
+    messages: Sequence[Message],
+    queue: MessageQueue,
+    uniq_keys: Sequence[str],
+    now_ms: int,
+    body: bytes | None = None,
+) -> RemotingCommand:
+    """The request for a batch, stored whole or not at all; `body` is its `batch_body` where that was made before."""
+    body = body or batch_body(messages, uniq_keys)
+    ext = send_header(group, queue, 0, now_ms, 0, format_properties({names.UNIQUE_KEY: uniq_keys[0]}))
+    ext["m"] = "true"
+    return RemotingCommand(RequestCode.SEND_BATCH_MESSAGE, ext, body)

@@ -1,0 +1,61 @@
+"""`client.aio.attempts`: which queue a send goes to, and what is known of a topic without asking anybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from penstock.aio import Producer
+from penstock.client.aio.attempts import Attempts
+from penstock.client.routes import MessageQueue
+from penstock.errors import NoRoute
+from penstock.message import Message
+
+Fresh = Callable[[str], str]
+
+
+def last(queues: Sequence[MessageQueue], message: Message) -> MessageQueue:
+    return queues[-1]
+
+
+async def test_what_is_known_now(registry: str, fresh: Fresh) -> None:
+    topic = fresh("known")
+    async with Producer(registry) as producer:
+        attempts: Attempts = producer.attempts
+        assert attempts.known_queues(topic) is None
+        assert attempts.choose_now(Message(topic, b""), None, None) is None
+        queues = await producer.queues(topic)  # those it will have
+        assert attempts.known_queues(topic) == queues
+        assert attempts.choose_now(Message(topic, b""), queues[2], None) == queues[2]
+        assert attempts.choose_now(Message(topic, b""), None, last) == queues[-1]
+        assert attempts.choose_now(Message("other", b""), queues[2], None) is None
+        turns = [attempts.choose_now(Message(topic, b""), None, None) for _ in queues]
+        assert sorted(turn for turn in turns if turn) == queues
+        keyed = {attempts.choose_now(Message(topic, b"", sharding_key="k"), None, None) for _ in range(5)}
+        assert keyed == {(await attempts.choose(Message(topic, b"", sharding_key="k"), None, None, None))[0]}
+
+
+async def test_a_send_with_a_number_goes_through_the_loop(registry: str, fresh: Fresh) -> None:
+    topic = fresh("numbered")
+    async with Producer(registry, idempotent=True) as producer:
+        await producer.queues(topic)
+        assert producer.attempts.choose_now(Message(topic, b""), None, None) is None
+
+
+async def test_ids_are_this_producers(registry: str) -> None:
+    async with Producer(registry) as one, Producer(registry) as other:
+        sent = [producer.attempts.outgoing([Message("T", b"")] * 3) for producer in (one, other)]
+        keys = [key for outgoing in sent for key in outgoing.keys]
+        assert len(set(keys)) == 6
+        assert all(len(key) == 32 and int(key, 16) for key in keys)
+
+
+async def test_a_queue_whose_broker_is_away(registry: str, fresh: Fresh) -> None:
+    topic = fresh("away")
+    async with Producer(registry) as producer:
+        await producer.send(Message(topic, b""))
+        with pytest.raises(NoRoute):
+            await producer.attempts.address(MessageQueue(topic, "nobody", 0))
+        with pytest.raises(NoRoute):
+            producer.attempts.nsq_address(await producer.attempts.route(topic), MessageQueue(topic, "nobody", 0))

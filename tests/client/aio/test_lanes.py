@@ -1,0 +1,183 @@
+"""`client.aio.lanes` against a real broker: sends leave together, and each has an answer of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+
+import pytest
+
+from client.aio.test_producer import read_all
+from penstock.aio import Producer
+from penstock.client.aio.cluster import Cluster as ClientCluster
+from penstock.client.results import SendReceipt, SendStatus
+from penstock.errors import BrokerRefused, BufferFull, Closed, PenstockError, TimedOut
+from penstock.message import Message
+from penstock.wire.codes import RequestCode
+from penstock.wire.remoting import RemotingCommand
+
+Fresh = Callable[[str], str]
+SINGLE, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
+
+
+class Sent:
+    """Which send requests go to brokers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.codes: list[int] = []
+        real = ClientCluster.call
+
+        async def call(
+            cluster: ClientCluster, address: str, command: RemotingCommand, timeout_s: float | None = None
+        ) -> RemotingCommand:
+            if command.code in (SINGLE, BATCH):
+                self.codes.append(command.code)
+            return await real(cluster, address, command, timeout_s)
+
+        monkeypatch.setattr(ClientCluster, "call", call)
+
+
+async def test_what_gathers_leaves_together(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, sent = fresh("gather"), Sent(monkeypatch)
+    async with Producer(registry) as producer:
+        receipts = await asyncio.gather(*(producer.send(Message(topic, b"%d" % n, tags="t")) for n in range(300)))
+    assert sent.codes == [SINGLE, BATCH]
+    assert {receipt.status for receipt in receipts} == {SendStatus.SEND_OK}
+    messages = {m.msg_id: m for m in await read_all(registry, topic, 300)}
+    assert len(messages) == 300
+    for number, receipt in enumerate(receipts):
+        message = messages[receipt.msg_id]
+        assert (message.body, message.queue_offset, message.queue_id, message.offset_msg_id) == (
+            b"%d" % number, receipt.queue_offset, receipt.queue.queue_id, receipt.offset_msg_id,
+        )  # fmt: skip
+
+
+async def test_a_lone_send_is_no_batch(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, sent = fresh("lone"), Sent(monkeypatch)
+    async with Producer(registry) as producer:
+        for _ in range(3):
+            await producer.send(Message(topic, b""))
+    assert sent.codes == [SINGLE] * 3
+
+
+async def test_one_that_is_refused_costs_no_other(registry: str, fresh: Fresh) -> None:
+    topic = fresh("refused")
+    async with Producer(registry) as producer:
+        bad = [Message(topic, b"", properties={"": "x"}), Message(topic, b"", properties={"a": "\x02"})]
+        sends = [producer.send_nowait(message) for message in (Message(topic, b"1"), *bad, Message(topic, b"2"))]
+        ended = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(end) for end in ended] == [SendReceipt, ValueError, ValueError, SendReceipt]
+    assert {m.body for m in await read_all(registry, topic, 2)} == {b"1", b"2"}
+
+
+async def test_a_refusal_reaches_every_waiter(registry: str) -> None:
+    async with Producer(registry, retries=0) as producer:
+        sends = [producer.send_nowait(Message("SCHEDULE_TOPIC_XXXX", b"")) for _ in range(5)]
+        ended = await asyncio.gather(*sends, return_exceptions=True)
+    assert [type(end) for end in ended] == [BrokerRefused] * 5
+    assert len({id(end) for end in ended}) == 5
+
+
+async def test_order_is_kept(registry: str, fresh: Fresh) -> None:
+    """Sends with one sharding key, delayed and long ones between them, from before the topic was known."""
+    topic = fresh("order")
+    async with Producer(registry) as producer:
+        bodies = [b"%d" % n if n % 7 else b"%d" % n + bytes(5_000) for n in range(200)]
+        sends = [producer.send_nowait(Message(topic, body, sharding_key="k")) for body in bodies[:100]]
+        await sends[0]
+        sends += [producer.send_nowait(Message(topic, body, sharding_key="k")) for body in bodies[100:]]
+        receipts = await asyncio.gather(*sends)
+    assert [receipt.queue_offset for receipt in receipts] == list(range(200))
+    assert [m.body for m in await read_all(registry, topic, 200)] == bodies
+
+
+async def test_delayed_messages_do_not_hold_up_the_others(registry: str, fresh: Fresh) -> None:
+    topic = fresh("late")
+    async with Producer(registry) as producer:
+        sends = [producer.send_nowait(Message(topic, b"%d" % n, delay_level=n % 2)) for n in range(50)]
+        await asyncio.gather(*sends)
+    assert len({m.body for m in await read_all(registry, topic, 50)}) == 50
+
+
+async def test_linger_waits_for_company(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, sent = fresh("linger"), Sent(monkeypatch)
+    async with Producer(registry, linger_ms=60_000, batch_bytes=2_000) as producer:
+        await asyncio.gather(*(producer.send(Message(topic, bytes(400))) for _ in range(4)))  # full: it goes at once
+        assert sent.codes == [BATCH]
+        last = producer.send_nowait(Message(topic, b""))
+        with pytest.raises(TimedOut):
+            await producer.flush(0.2)
+        last.cancel()
+
+
+async def test_flush_and_close_wait_for_what_was_begun(registry: str, fresh: Fresh) -> None:
+    topic = fresh("flush")
+    producer = await Producer(registry).start()
+    sends = [producer.send_nowait(Message(topic, b"%d" % n, delay_level=n % 3 == 0)) for n in range(100)]
+    await producer.flush()
+    assert all(send.done() for send in sends)
+    sends = [producer.send_nowait(Message(topic, b"%d" % n)) for n in range(100)]
+    await producer.close()
+    assert all(send.result().status is SendStatus.SEND_OK for send in sends)
+    with pytest.raises(Closed):
+        await producer.send_nowait(Message(topic, b""))
+    with pytest.raises(Closed):
+        await producer.send(Message(topic, b""))
+
+
+async def test_no_more_is_held_than_allowed(registry: str, fresh: Fresh) -> None:
+    topic = fresh("full")
+    async with Producer(registry, batch_bytes=10_000, buffer_bytes=20_000) as producer:
+        sends = [producer.send_nowait(Message(topic, bytes(1_000))) for _ in range(19)]
+        with pytest.raises(BufferFull):
+            producer.send_nowait(Message(topic, b""))
+        ended = await asyncio.gather(*(producer.send(Message(topic, bytes(1_000))) for _ in range(100)), *sends)
+        assert len(ended) == 119
+        assert producer.lanes.held == 0
+    async with Producer(registry, batch_bytes=100, buffer_bytes=100, when_full="raise") as producer:
+        first = producer.send_nowait(Message(topic, bytes(1_000)))
+        with pytest.raises(BufferFull):
+            await producer.send(Message(topic, b""))
+        await first
+
+
+async def test_one_that_is_given_up_is_not_sent(registry: str, fresh: Fresh) -> None:
+    topic = fresh("cancel")
+    async with Producer(registry) as producer:
+        sends = [producer.send_nowait(Message(topic, b"%d" % n)) for n in range(10)]
+        sends[5].cancel()
+        await asyncio.gather(*sends, return_exceptions=True)
+        waiting = asyncio.create_task(producer.send(Message(topic, b"task")))
+        behind = [asyncio.create_task(producer.send(Message(topic, b"behind%d" % n))) for n in range(3)]
+        await asyncio.sleep(0)
+        waiting.cancel()  # it was under way: those behind it must not wait for ever
+        await asyncio.gather(*behind)
+    assert b"5" not in {m.body for m in await read_all(registry, topic, 12)}
+
+
+async def test_a_dead_broker_fails_each_in_time(own_cluster) -> None:  # type: ignore[no-untyped-def]
+    async with Producer(own_cluster.registry, send_timeout_s=1.0) as producer:
+        await producer.send(Message("T", b"before"))
+        own_cluster.stop(signal.SIGKILL)
+        sends = [producer.send_nowait(Message("T", b"%d" % n, sharding_key=str(n % 2))) for n in range(20)]
+        ended = await asyncio.wait_for(asyncio.gather(*sends, return_exceptions=True), 120)
+    assert all(isinstance(end, PenstockError) for end in ended)
+
+
+async def test_a_broker_that_comes_back_gets_all(own_cluster) -> None:  # type: ignore[no-untyped-def]
+    async with Producer(own_cluster.registry, send_timeout_s=60.0, retries=100) as producer:
+        await producer.send(Message("T", b"before"))
+        own_cluster.stop(signal.SIGKILL)
+        sends = [producer.send_nowait(Message("T", b"%d" % n)) for n in range(500)]
+        await asyncio.sleep(0)
+        await asyncio.to_thread(own_cluster.start)
+        assert {receipt.status for receipt in await asyncio.gather(*sends)} == {SendStatus.SEND_OK}
+        found = {m.body for m in await read_all(own_cluster.registry, "T", 501)}
+    assert found == {b"before", *(b"%d" % n for n in range(500))}
+
+
+async def test_settings_that_cannot_be() -> None:
+    for settings in ({"batch_bytes": 0}, {"batch_bytes": 3 << 20}, {"batch_bytes": 1000, "buffer_bytes": 10}):
+        with pytest.raises(ValueError):
+            Producer(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+"""`client.direct`: a thread that waits for each receipt uses a socket of its own, and the loop where that is not enough."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock import Message, Producer
+from penstock.client import direct
+from penstock.client.direct import DirectSends
+from penstock.client.line import Line
+from penstock.client.results import SendReceipt, SendStatus
+from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, PenstockError, TimedOut
+
+Fresh = Callable[[str], str]
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bool]]:
+    """Which of the sends had their receipt without the loop."""
+    real, seen = DirectSends.send, []
+
+    def send(self: DirectSends, *words: object) -> SendReceipt | None:
+        receipt = real(self, *words)  # type: ignore[arg-type]
+        seen.append(receipt is not None)
+        return receipt
+
+    monkeypatch.setattr(DirectSends, "send", send)
+    yield seen
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_only_the_first_send_to_a_topic_needs_the_loop(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    topic = fresh("own")
+    with counted(monkeypatch) as seen, Producer(registry, kind=kind) as producer:  # type: ignore[arg-type]
+        for _ in range(5):
+            assert producer.send(Message(topic, b"x")).status is SendStatus.SEND_OK
+        assert producer.send_batch([Message(topic, b"x")] * 3).status is SendStatus.SEND_OK
+    assert seen == [False, True, True, True, True, True]
+
+
+def test_a_line_for_each_thread_at_work(registry: str, fresh: Fresh) -> None:
+    topic = fresh("lines")
+    with Producer(registry) as producer:
+        producer.send(Message(topic, b""))
+        ids: set[str] = set()
+
+        def work() -> None:
+            for _ in range(50):
+                ids.add(producer.send(Message(topic, b"")).msg_id)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(ids) == 200
+        assert 1 <= sum(map(len, producer._direct._lines.values())) <= 4
+    assert not any(producer._direct._lines.values())
+
+
+def test_what_this_thread_sent_before_is_not_overtaken(registry: str, fresh: Fresh) -> None:
+    topic = fresh("before")
+    with Producer(registry) as producer:
+        producer.send(Message(topic, b"", sharding_key="k"))
+        first = producer.send(Message(topic, b"", sharding_key="k")).queue_offset
+        sends = [producer.send_nowait(Message(topic, b"", sharding_key="k")) for _ in range(50)]
+        last = producer.send(Message(topic, b"", sharding_key="k"))
+        assert [send.result(60).queue_offset for send in sends] == list(range(first + 1, first + 51))
+        assert last.queue_offset == first + 51
+
+
+def test_refusals_and_bad_messages_are_raised(registry: str, fresh: Fresh) -> None:
+    topic = fresh("bad")
+    with Producer(registry, retries=0) as producer:
+        for _ in range(2):
+            producer.send(Message(topic, b""))
+            with pytest.raises(ValueError):
+                producer.send(Message(topic, bytes(4_194_305)))
+            with pytest.raises(ValueError):
+                producer.send(Message(topic, b"", properties={"": "x"}))
+            with pytest.raises(BrokerRefused):
+                producer.send(Message("SCHEDULE_TOPIC_XXXX", b""))
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_a_restarted_broker(own_cluster, kind: str) -> None:  # type: ignore[no-untyped-def]
+    """The line broke while it was idle, or in the middle of a call: the loop tries again."""
+    with Producer(own_cluster.registry, kind=kind, send_timeout_s=60.0, retries=50) as producer:  # type: ignore[arg-type]
+        for _ in range(3):
+            assert producer.send(Message("T", b"x")).status is SendStatus.SEND_OK
+        own_cluster.stop(signal.SIGKILL)
+        starting = threading.Timer(0.2, own_cluster.start)
+        starting.start()
+        assert producer.send(Message("T", b"x")).status is SendStatus.SEND_OK
+        starting.join()
+        assert producer.send(Message("T", b"x")).status is SendStatus.SEND_OK
+
+
+def test_a_broker_that_does_not_answer(own_cluster) -> None:  # type: ignore[no-untyped-def]
+    with Producer(own_cluster.registry, send_timeout_s=60.0) as producer:
+        for _ in range(2):
+            producer.send(Message("T", b""))
+        own_cluster.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(TimedOut):
+                producer.send(Message("T", b""), timeout_s=0.3)
+        finally:
+            own_cluster.process.send_signal(signal.SIGCONT)
+        assert producer.send(Message("T", b"")).status is SendStatus.SEND_OK  # no late answer is taken for this one's
+
+
+def test_a_dead_broker_ends_in_an_error(own_cluster) -> None:  # type: ignore[no-untyped-def]
+    with Producer(own_cluster.registry, send_timeout_s=1.0) as producer:
+        for _ in range(2):
+            producer.send(Message("T", b""))
+        own_cluster.stop(signal.SIGKILL)
+        with pytest.raises((ConnectionLost, NoRoute, TimedOut)):
+            producer.send(Message("T", b""))
+
+
+def test_a_line_that_was_interrupted_is_not_used_again(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = fresh("interrupt")
+    with Producer(registry) as producer:
+        for _ in range(2):
+            producer.send(Message(topic, b""))
+
+        def interrupted(*words: object) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Line, "hear", interrupted)  # the answer is on its way
+            with pytest.raises(KeyboardInterrupt):
+                producer.send(Message(topic, b"interrupted"))
+        assert not any(producer._direct._lines.values())
+        assert producer.send(Message(topic, b"next")).queue_offset >= 0
+
+
+def test_a_line_that_was_idle_for_long_is_made_anew(
+    registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = fresh("idle")
+    with Producer(registry) as producer:
+        for _ in range(2):
+            producer.send(Message(topic, b""))
+        [[(_, line)]] = producer._direct._lines.values()
+        monkeypatch.setattr(direct, "IDLE_S", -1.0)
+        assert producer.send(Message(topic, b"")).status is SendStatus.SEND_OK
+        [[(_, another)]] = producer._direct._lines.values()
+        assert another is not line
+
+
+def test_errors_are_ours(registry: str) -> None:
+    assert issubclass(BrokerRefused, PenstockError)
+    with Producer(registry) as producer, pytest.raises(ValueError):
+        producer.send_batch([])

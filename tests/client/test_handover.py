@@ -1,0 +1,135 @@
+"""`client.handover`: sends from threads into the loop, and the futures they leave behind."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from penstock import Message, Producer
+from penstock.client.handover import Sending
+from penstock.client.results import SendReceipt, SendStatus
+from penstock.client.routes import MessageQueue
+from penstock.errors import BufferFull, ClientError, Closed, PenstockError, TimedOut
+
+Fresh = Callable[[str], str]
+RECEIPT = SendReceipt(SendStatus.SEND_OK, MessageQueue("T", "a", 0), 3, ("i",), ("o",))
+
+
+def test_a_receipt_that_nobody_waited_for() -> None:
+    sending = Sending()
+    assert not sending.done()
+    sending.set_result(RECEIPT)
+    assert sending.done()
+    assert not sending.cancelled()
+    assert sending.result(0) is RECEIPT
+    assert sending.exception(0) is None
+    told: list[object] = []
+    sending.add_done_callback(told.append)
+    assert told == [sending]
+    with pytest.raises(concurrent.futures.InvalidStateError):
+        sending.set_result(RECEIPT)
+    assert not sending.cancel()
+
+
+def test_a_receipt_that_a_thread_waits_for() -> None:
+    sending, told = Sending(), []  # type: ignore[var-annotated]
+    sending.add_done_callback(told.append)
+    with pytest.raises(TimeoutError):
+        sending.result(0.01)
+    threading.Timer(0.05, sending.set_result, (RECEIPT,)).start()
+    assert sending.result(60) is RECEIPT
+    assert told == [sending]
+
+
+def test_an_error_and_a_send_given_up() -> None:
+    failed, given_up = Sending(), Sending()
+    failed.set_exception(TimedOut("late"))
+    with pytest.raises(TimedOut):
+        failed.result(0)
+    assert failed.done()
+    assert given_up.cancel()
+    assert given_up.done()
+    assert given_up.cancelled()
+    with pytest.raises(concurrent.futures.InvalidStateError):
+        given_up.set_result(RECEIPT)
+    with pytest.raises(concurrent.futures.CancelledError):
+        given_up.result(0)
+
+
+def test_the_usual_ways_to_wait_for_many() -> None:
+    sends = [Sending() for _ in range(3)]
+    sends[0].set_result(RECEIPT)
+    threading.Timer(0.05, sends[1].set_result, (RECEIPT,)).start()
+    threading.Timer(0.05, sends[2].set_exception, (TimedOut("late"),)).start()
+    done, late = concurrent.futures.wait(sends, 60)
+    assert (done, late) == (set(sends), set())
+    assert set(concurrent.futures.as_completed(sends, 60)) == set(sends)
+
+
+def test_sends_of_many_threads(registry: str, fresh: Fresh) -> None:
+    topic = fresh("threads")
+    with Producer(registry) as producer:
+        sends: list[concurrent.futures.Future[SendReceipt]] = []
+
+        def work() -> None:
+            sends.extend([producer.send_nowait(Message(topic, b"x")) for _ in range(500)])
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        producer.flush()
+        assert len({send.result(0).msg_id for send in sends}) == 2_000
+        assert producer._handover.empty
+
+
+def test_a_thread_waits_for_room(registry: str, fresh: Fresh) -> None:
+    topic = fresh("room")
+    with Producer(registry, batch_bytes=5_000, buffer_bytes=10_000) as producer:
+        sends = [producer.send_nowait(Message(topic, bytes(1_000))) for _ in range(200)]
+        assert all(send.result(60).status is SendStatus.SEND_OK for send in sends)
+
+
+def test_a_full_buffer_raises_where_that_is_asked_for(registry: str, fresh: Fresh) -> None:
+    topic = fresh("raise")
+    with Producer(registry, batch_bytes=100, buffer_bytes=2_000, when_full="raise") as producer:
+        with pytest.raises(BufferFull) as caught:
+            for _ in range(100):
+                producer.send_nowait(Message(topic, bytes(1_000)))
+        assert isinstance(caught.value, ClientError)
+        assert caught.value.retryable
+        producer.flush()
+        assert producer.send_nowait(Message(topic, b"")).result(60).status is SendStatus.SEND_OK
+
+
+def test_a_callback_may_send_but_not_wait(registry: str, fresh: Fresh) -> None:
+    topic = fresh("callback")
+    ended: list[object] = []
+    over = threading.Event()
+    with Producer(registry, batch_bytes=100, buffer_bytes=300) as producer:
+
+        def again(receipt: SendReceipt | PenstockError) -> None:
+            try:
+                for _ in range(4):
+                    ended.append(producer.send_nowait(Message(topic, bytes(50))))
+            except BufferFull as error:
+                ended.append(error)
+            over.set()
+
+        producer.send_nowait(Message(topic, b""), again)
+        assert over.wait(60)
+        assert [type(end) for end in ended] == [Sending, Sending, BufferFull]
+        producer.flush()
+
+
+def test_what_comes_after_the_end_fails(registry: str, fresh: Fresh) -> None:
+    producer = Producer(registry).start()
+    before = producer.send_nowait(Message(fresh("end"), b""))
+    producer.close()
+    assert before.result(0).status is SendStatus.SEND_OK
+    with pytest.raises(Closed):
+        producer.send_nowait(Message(fresh("end"), b"")).result(60)
