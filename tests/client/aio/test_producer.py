@@ -141,7 +141,7 @@ async def test_delays(registry: str, fresh: Fresh) -> None:
 
 
 async def test_refused(registry: str) -> None:
-    async with Producer(registry, retries=1, send_timeout_s=60) as producer:
+    async with Producer(registry, retries=1) as producer:
         with pytest.raises(BrokerRefused) as caught:
             await producer.send(Message("SCHEDULE_TOPIC_XXXX", b""))
         assert caught.value.code == 16
