@@ -28,8 +28,10 @@ async def until(condition: Callable[[], object], within_s: float = WITHIN_S) -> 
         await asyncio.sleep(EVERY_S)
 
 
-def later_ms() -> int:
-    """The wall clock in milliseconds, once it is past every time that was given out before."""
+def later_ms(apart_ms: int = 50) -> int:
+    """A time of the wall clock, so far behind what was stored before and so far ahead of what is stored after it returns:
+    a broker's clock follows this one slowly (`broker.clock`).
+    """
     begin = time.time_ns() // 1_000_000
-    eventually(lambda: time.time_ns() // 1_000_000 > begin + 1)
-    return begin + 1
+    eventually(lambda: time.time_ns() // 1_000_000 > begin + 2 * apart_ms)
+    return begin + apart_ms

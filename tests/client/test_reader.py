@@ -118,7 +118,6 @@ def test_time_tags_and_commit(registry: str, fresh: Fresh) -> None:
     topic = fresh("misc")
     queue = fill(registry, topic, 3, tags="a")
     moment = later_ms()
-    later_ms()
     fill(registry, topic, 4, tags="b")
     with LogReader(registry) as reader:
         assert reader.offset_at(queue, 0) == 0

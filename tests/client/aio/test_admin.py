@@ -107,7 +107,6 @@ async def test_reset_of_a_group_that_is_offline(registry: str, fresh: Fresh) -> 
         for _ in range(3):
             await producer.send(Message(topic, b"x"))
         moment = later_ms()
-        later_ms()
         await producer.send(Message(topic, b"x"))
         async with PullConsumer(registry, group=group) as consumer:
             await consumer.commit({queues[0]: 2})

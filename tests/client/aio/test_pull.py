@@ -73,7 +73,6 @@ async def test_seek_to_time(registry: str, fresh: Fresh) -> None:
     topic = fresh("time")
     queue = await fill(registry, topic, 5)
     moment = datetime.fromtimestamp(later_ms() / 1000, UTC)
-    later_ms()
     await fill(registry, topic, 5)
     async with PullConsumer(registry) as consumer:
         await consumer.assign(topic, [queue], start=moment)
