@@ -164,7 +164,7 @@ def test_formats_as_text_say_what_the_layouts_say() -> None:
         layout.SIZE, layout.MAGIC, layout.BODY_CRC, layout.QUEUE_ID, layout.FLAG, layout.QUEUE_OFFSET, layout.PHYSICAL,
         layout.SYS_FLAG, layout.BORN_MS, layout.BORN_HOST,
     ]  # fmt: skip
-    assert _offsets(record._BATCH) == [
+    assert _offsets(record.BATCH_HEAD) == [
         layout.SIZE, layout.MAGIC, layout.BODY_CRC, layout.BATCH_FLAG, layout.BATCH_BODY_LENGTH, layout.BATCH_BODY
     ]  # fmt: skip
     assert _offsets(readysegment._HEAD) == [

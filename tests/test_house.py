@@ -160,6 +160,8 @@ def test_the_architecture_page_is_true() -> None:
 WITHOUT_A_TEST = {
     "aio": "public names", "testing": "public names", "version": "a name",
     "broker/levels": "numbers", "log/status": "numbers", "wire/fields": "numbers", "wire/layout": "numbers",
+    "disk/cursorlayout": "numbers", "disk/readylayout": "numbers", "log/sidelayout": "numbers",
+    "spark/kernel/rowtable": "numbers", "log/subscriber": "types",
     "spark/kernel/arenas": "types of C's memory", "spark/kernel/buffers": "types",
     "spark/template/transformations/orders": "text that `penstock spark template` fills in",
 }  # fmt: skip

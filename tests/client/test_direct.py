@@ -78,7 +78,7 @@ def test_what_this_thread_sent_before_is_not_overtaken(registry: str, fresh: Fre
 
 def test_refusals_and_bad_messages_are_raised(registry: str, fresh: Fresh) -> None:
     topic = fresh("bad")
-    with Producer(registry, retries=0) as producer:
+    with Producer(registry, retries=0, send_timeout_s=1.0) as producer:
         for _ in range(2):
             producer.send(Message(topic, b""))
             with pytest.raises(ValueError):

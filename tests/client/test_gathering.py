@@ -33,7 +33,7 @@ def test_a_batch_is_what_fits() -> None:
     lane = Lane(None)
     for number in range(10):
         lane.add(waiting(Message("T", bytes([number]) * 100)))
-    assert lane.held == 10 * (100 + OVERHEAD_BYTES)
+    assert lane.size == 10 * (100 + OVERHEAD_BYTES)
     first = lane.take(3 * (100 + OVERHEAD_BYTES))
     assert [send.message.body[0] for send in first] == [0, 1, 2]
     assert len(lane.take(1)) == 1  # one leaves however long it is

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from penstock import Message, Producer, PullConsumer, PushConsumer
+from penstock.client.handout import Handout
 
 Fresh = Callable[[str], str]
 
@@ -27,6 +28,7 @@ def test_every_acknowledgement_is_committed_before_the_consumer_is_closed(regist
     topic, group = fresh("acked"), fresh("G")
     fill(registry, topic, 700)
     with PushConsumer(group, registry, start="first") as consumer:
+        assert isinstance(consumer._handout, Handout)
         consumer.subscribe(topic)
         for number, delivery in enumerate(consumer, 1):
             delivery.ack()

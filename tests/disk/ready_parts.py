@@ -27,7 +27,7 @@ def put(queue: ReadyQueue, *bodies: bytes) -> int:
         for body in bodies[:-1]:
             put_one(queue, body, more=True)
         put_one(queue, bodies[-1], more=False)
-        queue.show_all()
+        queue.all_visible()
     return answer
 
 

@@ -148,7 +148,7 @@ class Producer(_Client):
         timeout_s: float | None,
     ) -> SendReceipt:
         inner = self._inner
-        if inner.lanes.held or not self._handover.empty:  # it must not overtake what this thread sent before
+        if inner.lanes.under_way or not self._handover.empty:  # it must not overtake what this thread sent before
             if len(messages) == 1:
                 work = inner.send(messages[0], queue=queue, selector=selector, timeout_s=timeout_s)
             else:

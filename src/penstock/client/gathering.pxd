@@ -11,9 +11,11 @@ cdef class Waiting:
 @cython.final
 cdef class Lane:
     cdef readonly object queue, row
-    cdef public bint busy
-    cdef readonly Py_ssize_t accepted, settled, held, ordered
+    cdef readonly bint busy
+    cdef readonly Py_ssize_t accepted, settled, size, ordered
 
+    cpdef bint begin(self)
+    cpdef rest(self)
     cpdef add(self, Waiting send)
     cpdef list take(self, Py_ssize_t batch_bytes)
     cpdef Py_ssize_t over(self, list sends)

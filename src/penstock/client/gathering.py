@@ -93,7 +93,7 @@ def can_be_gathered(message: Message, body_bytes: int) -> bool:
 class Lane:
     """The sends to one destination: `queue`, or any queue of a topic.
 
-    `accepted` counts the sends that ever came, `settled` the oldest ones, which have their receipt or error; `held` is the
+    `accepted` counts the sends that ever came, `settled` the oldest ones, which have their receipt or error; `size` is the
     bytes of those that have none, `ordered` how many of those are ordered. `busy`: a request is under way, or about to be.
     """
 
@@ -103,14 +103,25 @@ class Lane:
         self.busy = False
         self.accepted = 0
         self.settled = 0
-        self.held = 0
+        self.size = 0
         self.ordered = 0
+
+    def begin(self) -> bool:
+        """A request is under way from now on, until `rest`; False when one was already."""
+        if self.busy:
+            return False
+        self.busy = True
+        return True
+
+    def rest(self) -> None:
+        """Nothing is under way."""
+        self.busy = False
 
     def add(self, send: Waiting) -> None:
         """The send waits at the row's end."""
         self.row.append(send)
         self.accepted += 1
-        self.held += send.size
+        self.size += send.size
         self.ordered += send.ordered
 
     def take(self, batch_bytes: int) -> list[Waiting]:
@@ -141,7 +152,7 @@ class Lane:
             freed += send.size
             ordered += send.ordered
         self.settled += len(sends)
-        self.held -= freed
+        self.size -= freed
         self.ordered -= ordered
         return freed
 

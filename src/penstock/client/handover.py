@@ -88,7 +88,7 @@ class Handover:
         self._bytes = 0  # of the row
         self._told = False  # the loop will come and take the row
         self._blocked = 0
-        lanes.freed = self._freed
+        lanes.when_freed(self._freed)
 
     @property
     def empty(self) -> bool:
@@ -98,7 +98,7 @@ class Handover:
     def put(self, message: Message, sending: Sending) -> None:
         """The send begins soon. When too much is under way: wait for room and at last TimedOut, or BufferFull at once."""
         with self._lock:
-            if self._bytes + self._lanes.held >= self._buffer_bytes:
+            if self._bytes + self._lanes.under_way >= self._buffer_bytes:
                 self._wait(message)
             self._bytes += len(message.body) + OVERHEAD_BYTES
             self._row.append((message, sending))
@@ -109,11 +109,13 @@ class Handover:
 
     def _wait(self, message: Message) -> None:
         if not self._blocks or portal().is_here():  # the loop cannot wait for itself
-            raise BufferFull(f"{self._bytes + self._lanes.held} bytes are under way, as many as buffer_bytes allows")
+            raise BufferFull(
+                f"{self._bytes + self._lanes.under_way} bytes are under way, as many as buffer_bytes allows"
+            )
         deadline = time.monotonic() + self._timeout_s
         self._blocked += 1
         try:
-            while self._bytes + self._lanes.held >= self._buffer_bytes:
+            while self._bytes + self._lanes.under_way >= self._buffer_bytes:
                 left = deadline - time.monotonic()
                 if left <= 0:
                     raise TimedOut(f"not sent to {message.topic} in time: there is no room in buffer_bytes")

@@ -24,7 +24,7 @@ cdef class CursorSource(Source):
     cpdef int take(self) except -1
     @cython.locals(stream=Stream, file=CursorFile, ordinal=cython.longlong, after=cython.longlong)
     cdef int _take_from(self, Lane lane) except -1
-    cdef void _show(self, Stream stream) noexcept
+    cdef void _make_visible(self, Stream stream) noexcept
     @cython.locals(stream=Stream, here=Lane)
     cpdef int show(self, long long lane, long long place) except -1
     cpdef int done(self, long long lane, long long place) except -1

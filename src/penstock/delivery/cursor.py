@@ -82,7 +82,7 @@ class CursorSource(Source):  # type: ignore[misc]
                 continue
             if stream.find(ordinal):
                 lane.head = ordinal + 1
-                self._show(stream)
+                self._make_visible(stream)
                 self.lane, self.place = lane.number, ordinal
                 if self.remembered:
                     self.attempts = self.remembered.pop((lane.number, ordinal), self.attempts)
@@ -99,7 +99,7 @@ class CursorSource(Source):  # type: ignore[misc]
                     self._advance(lane, after)
         return 0
 
-    def _show(self, stream: Stream) -> None:
+    def _make_visible(self, stream: Stream) -> None:
         self.base = stream.base
         self.at = stream.at
         self.length = stream.length
@@ -111,7 +111,7 @@ class CursorSource(Source):  # type: ignore[misc]
         stream = self.lanes[lane].stream
         if not stream.find(place):
             return 0
-        self._show(stream)
+        self._make_visible(stream)
         self.lane, self.place = lane, place
         return 1
 

@@ -21,7 +21,7 @@ cdef class ReadyQueue(Stream):
     cdef void append(self, long long now_ns, long long attempts, long long message_id, const unsigned char *body, long long at, long long length, long long more) noexcept
     @cython.locals(segment=ReadySegment, n=cython.longlong, at=cython.longlong, mark=cython.longlong)
     cpdef list marked(self)
-    cpdef void show_all(self) noexcept
+    cpdef void all_visible(self) noexcept
     cpdef long long begin(self) except -1
     cpdef long long end(self) except -1
     @cython.locals(segment=ReadySegment)

@@ -293,7 +293,7 @@ class ReadyQueue(Stream):
     ) -> None:
         """One record, after `ready` said 0. `message_id` 0: a new one, which is its time. `more`: the batch goes on.
 
-        Readers see it when its batch is whole and `show_all` was called.
+        Readers see it when its batch is whole and `all_visible` was called.
         """
         if message_id == 0:
             message_id = now_ns
@@ -339,11 +339,11 @@ class ReadyQueue(Stream):
                         found.append((mark, be64(segment.base, at + layout.ID), segment.first + n))
         return found
 
-    def show_all(self) -> None:
+    def all_visible(self) -> None:
         """Everything appended may be read."""
         self.visible = self.total
 
-    def show_to(self, ordinal: int) -> None:
+    def visible_to(self, ordinal: int) -> None:
         """What lies below may be read."""
         self.visible = min(self.total, ordinal)
 

@@ -176,7 +176,7 @@ class LogChannels(Topic):
         for stream in streams:
             mark, place = mark_of(schedule_id) if schedule_id else 0, stream.total
             stream.append_bytes(message_id, attempts, stamp_ns.to_bytes(8) + body, False, mark)
-            stream.show_all()
+            stream.all_visible()
             if schedule_id:
                 self.keeper.copied(schedule_id, self, stream, place)
         self.mark()

@@ -56,7 +56,7 @@ class Opening:
         topic.loaded(entry.paused)
         if isinstance(topic, QueueTopic):
             if entry.paused:
-                topic.show_up_to(int(entry.more.get("visible", topic.stream.total)))
+                topic.restore_visible(int(entry.more.get("visible", topic.stream.total)))
             if "level" not in entry.more:
                 self._import(topic)
         topic.mark()

@@ -30,7 +30,7 @@ cdef class QueueTopic(Topic):
     cpdef int ready(self, long long size, long long count) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
     cpdef int placed(self) except -1
-    cdef void _show(self) noexcept
+    cdef void _make_visible(self) noexcept
     @cython.locals(stream=ReadyQueue)
     cpdef int trim(self) except -1
 

@@ -286,14 +286,14 @@ class QueueTopic(Topic):
         return 0
 
     def placed(self) -> int:
-        self._show()
+        self._make_visible()
         if not self.marked:
             self.mark()
         return 0
 
-    def _show(self) -> None:
+    def _make_visible(self) -> None:
         if self.level == LEVEL_OS and not self.paused:
-            self.stream.show_all()
+            self.stream.all_visible()
 
     def new_id(self, now_ns: int) -> int:
         """A message id that this topic never had: the time, or the next one."""
@@ -302,11 +302,11 @@ class QueueTopic(Topic):
     def flushed(self, total: int) -> None:
         """Everything below is durable: readers of a `disk` topic may see it."""
         self.durable = max(self.durable, total)
-        self._show_durable()
+        self._durable_visible()
 
-    def _show_durable(self) -> None:
+    def _durable_visible(self) -> None:
         if self.level == LEVEL_DISK and not self.paused and self.durable > self.stream.visible:
-            self.stream.show_to(self.durable)
+            self.stream.visible_to(self.durable)
             self.mark()
 
     def depth(self) -> int:
@@ -326,9 +326,9 @@ class QueueTopic(Topic):
         """A channel of the table of topics."""
         self.channels[name] = self.load_channel(name, self.first())
 
-    def show_up_to(self, visible: int) -> None:
+    def restore_visible(self, visible: int) -> None:
         """A paused topic shows its channels what came before the pause."""
-        self.stream.show_to(visible)
+        self.stream.visible_to(visible)
 
     def load_channel(self, name: bytes, begin: int) -> Channel:
         """A channel that goes on where its file says, or begins at `begin`."""
@@ -370,7 +370,7 @@ class QueueTopic(Topic):
             lane.file.remove()
         if not self.channels:
             self.floor = self.stream.total
-            self.stream.show_all()
+            self.stream.all_visible()
         self.trim()
 
     def streams(self) -> list[ReadyQueue]:
@@ -401,8 +401,8 @@ class QueueTopic(Topic):
         return all(file.committed >= self.stream.total for file in self.cursors())
 
     def _paused(self) -> None:
-        self._show()
-        self._show_durable()
+        self._make_visible()
+        self._durable_visible()
 
     def empty(self) -> None:
         stream = self.stream
@@ -414,7 +414,7 @@ class QueueTopic(Topic):
             for channel in self.channels.values():
                 for ordinal in range(stream.visible, stream.total):
                     finish_ahead(channel, 0, ordinal)
-            stream.show_all()
+            stream.all_visible()
         self.keeper.changed(self, True, announce=False)
 
     def redeliver(
@@ -434,7 +434,7 @@ class QueueTopic(Topic):
             self.keeper.copied(schedule_id, self, stream, place)
         for channel in self.channels.values():
             channel.count_from(channel.origin + 1)  # it was counted when it was published
-        self._show()
+        self._make_visible()
         if self.level == LEVEL_DISK:
             self.keeper.want_flush(self)
         self.mark()

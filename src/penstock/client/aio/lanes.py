@@ -51,18 +51,22 @@ class Lanes:
         self._room: deque[asyncio.Future[None]] = deque()
         self._flushing: list[tuple[Lane, int, asyncio.Future[None]]] = []
         self._open = True
-        self.held = 0  # bytes of sends in rows and under way
-        self.freed: Callable[[], None] = _nothing
+        self.under_way = 0  # bytes of sends in rows and under way
+        self._freed: Callable[[], None] = _nothing
+
+    def when_freed(self, tell: Callable[[], None]) -> None:
+        """From now on call this when sends were settled."""
+        self._freed = tell
 
     @property
     def full(self) -> bool:
         """Whether as much is under way as may be."""
-        return self.held >= self._buffer_bytes
+        return self.under_way >= self._buffer_bytes
 
     def check_room(self) -> None:
         """BufferFull when as much is under way as may be."""
         if self.full:
-            raise BufferFull(f"{self.held} bytes are under way, as many as buffer_bytes allows")
+            raise BufferFull(f"{self.under_way} bytes are under way, as many as buffer_bytes allows")
 
     # -- in
 
@@ -84,10 +88,10 @@ class Lanes:
             receipt: SendReceipt = await send.waiter  # type: ignore[misc]
             return receipt
         # Nothing is under way to there: no task, no row.
-        lane.busy = True
+        lane.begin()
         lane.add(send)
         lane.row.pop()
-        self.held += send.size
+        self.under_way += send.size
         try:
             return await self._attempts.send(self._attempts.outgoing((message,)), deadline, queue, selector)
         finally:
@@ -95,7 +99,7 @@ class Lanes:
             if lane.row and self._open:
                 self._spawn(self._leave(lane))
             else:
-                lane.busy = False
+                lane.rest()
 
     def begin_all(self, handed: list[tuple[Message, Waiter]], deadline: float) -> None:
         """Begin sends; each waiter gets its receipt or its error."""
@@ -104,12 +108,12 @@ class Lanes:
                 self._begin(Waiting(message, waiter, deadline, self._body_bytes))
             except Exception as error:  # a selector's, or that the client is closed
                 waiter.set_exception(error)
-        held = 0
+        size = 0
         for lane in self._lanes.values():
-            held += lane.held
+            size += lane.size
             if lane.row:
                 self._go(lane)
-        self.held = held + sum(lane.held for lane in self._alone)
+        self.under_way = size + sum(lane.size for lane in self._alone)
 
     def _begin(self, send: Waiting) -> None:
         if not self._open:
@@ -145,14 +149,13 @@ class Lanes:
 
     def _join(self, lane: Lane, send: Waiting) -> None:
         lane.add(send)
-        self.held += send.size
+        self.under_way += send.size
         self._go(lane)
 
     def _go(self, lane: Lane) -> None:
-        if not lane.busy:
-            lane.busy = True
+        if lane.begin():
             self._spawn(self._leave(lane))
-        elif lane.held >= self._batch_bytes and lane in self._full:
+        elif lane.size >= self._batch_bytes and lane in self._full:
             self._full[lane].set()
 
     async def _wait_for_room(self, deadline: float, topic: str) -> None:
@@ -163,13 +166,13 @@ class Lanes:
             async with asyncio.timeout_at(deadline):
                 await room
         except TimeoutError:
-            raise TimedOut(f"not sent to {topic} in time: {self.held} bytes are under way") from None
+            raise TimedOut(f"not sent to {topic} in time: {self.under_way} bytes are under way") from None
 
     # -- out
 
     async def _leave(self, lane: Lane) -> None:
         """Let the row leave, request by request, until it is empty."""
-        if self._linger_s and lane.held < self._batch_bytes:
+        if self._linger_s and lane.size < self._batch_bytes:
             self._full[lane] = asyncio.Event()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._full[lane].wait(), self._linger_s)
@@ -188,7 +191,7 @@ class Lanes:
                 self._fail(sends, error)
             finally:
                 self._over(lane, sends)
-        lane.busy = False
+        lane.rest()
         self._alone.discard(lane)
 
     async def _one(self, send: Waiting) -> None:
@@ -237,7 +240,7 @@ class Lanes:
                     send.waiter.set_exception(_twin(error) if len(sends) > 1 else error)
 
     def _over(self, lane: Lane, sends: list[Waiting]) -> None:
-        self.held -= lane.over(sends)
+        self.under_way -= lane.over(sends)
         while self._room and not self.full:
             room = self._room.popleft()
             if not room.done():
@@ -250,7 +253,7 @@ class Lanes:
                 elif not waiter.done():
                     waiter.set_result(None)
             self._flushing = left
-        self.freed()
+        self._freed()
 
     # -- the end
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from penstock.log.store import LogStore
 
 
-class Held(Protocol):
+class Unanswered(Protocol):
     """A session with answers that wait for a flush."""
 
     def seal(self) -> bytes:
@@ -55,13 +55,13 @@ class Shared:
         self._searched = names.SEARCHED
         self.searched = address(self._searched)
         self.blocked = False  # level `os`: unflushed bytes are older than the promised second
-        self.holding: list[Held] = []  # sessions with answers that wait for a flush that is not asked for yet
+        self.holding: list[Unanswered] = []  # sessions with answers that wait for a flush that is not asked for yet
 
     def block(self, blocked: bool) -> None:
         """Level `os`: whether unflushed bytes are older than the promised second."""
         self.blocked = blocked
 
-    def take_holding(self) -> list[Held]:
+    def take_holding(self) -> list[Unanswered]:
         """The sessions with answers that wait for a flush that is not asked for yet."""
         holding, self.holding = self.holding, []
         return holding
