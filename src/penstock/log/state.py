@@ -128,7 +128,7 @@ class LogState:
         """They could not be reserved: they are asked for again."""
         self.short_queues += queues
 
-    def take_suspects(self) -> dict[int, tuple[bytes, int, int]]:
+    def take_damaged(self) -> dict[int, tuple[bytes, int, int]]:
         """What reads have come across: physical offset → (topic, queue id, queue offset)."""
         suspects, self.suspects = self.suspects, {}
         return suspects

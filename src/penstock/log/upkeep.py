@@ -312,7 +312,7 @@ class Upkeep:
         store = self.store
         if not store.suspects:
             return
-        found = store.take_suspects()
+        found = store.take_damaged()
         blamed = dict(self.blamed)
         for physical, (topic, queue_id, offset) in found.items():
             if self._entry_is_wrong(store.queue(topic, queue_id), offset):
