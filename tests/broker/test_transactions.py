@@ -6,14 +6,17 @@ import json
 import time
 
 from fronts.raw_peer import RawPeer, wait_for
-from penstock.broker.transactions import COMMIT, ROLLBACK
+from penstock.broker.transactions import Transactions
 from penstock.testing import Broker
+from penstock.wire.codes import SYS_COMMIT as COMMIT
+from penstock.wire.codes import SYS_ROLLBACK as ROLLBACK
 from penstock.wire.record import iter_records
 from penstock.wire.remoting import RemotingCommand
 
 
 def test_transactions() -> None:
     with Broker(transaction_timeout_ms=100, transaction_check_interval_ms=200) as broker:
+        assert broker.call(lambda server: isinstance(server.broker.transactions, Transactions))
         peer = RawPeer(broker.remoting)
         beat = {"clientID": "p", "producerDataSet": [{"groupName": "PG"}]}
         assert peer.ask(34, body=json.dumps(beat).encode()).code == 0

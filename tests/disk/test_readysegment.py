@@ -8,8 +8,9 @@ import pytest
 
 from disk.ready_parts import SEGMENT, SENT, bodies, filled, found_again, make, put
 from penstock.disk.files import Files
+from penstock.disk.readylayout import MAGIC
 from penstock.disk.readyqueue import Pool, ReadyQueue
-from penstock.disk.readysegment import MAGIC
+from penstock.disk.readysegment import ReadySegment
 
 SUMS_DAMAGE = {
     "empty": lambda data: b"",
@@ -88,6 +89,7 @@ def test_a_segment_between_others_keeps_its_place_without_sums(tmp_path: Path) -
     queue = make(tmp_path)
     for body in SENT[:300]:
         put(queue, body)
+    assert all(isinstance(segment, ReadySegment) for segment in queue.segments)
     firsts = [segment.first for segment in queue.segments]
     queue.close(True)
     (tmp_path / "t" / "t_2.sums").unlink()

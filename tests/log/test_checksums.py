@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from penstock.disk.files import Files
-from penstock.log.checksums import HEADER_SIZE, Sidecar
+from penstock.log.checksums import Sidecar
+from penstock.log.sidelayout import HEAD_BYTES
 
 SEGMENT = 1 << 16
 
@@ -61,7 +62,7 @@ def test_a_damaged_header_costs_no_sum(tmp_path: Path, at: int) -> None:
 
 def test_an_entry_is_found_by_its_start_or_by_its_sum(tmp_path: Path) -> None:
     car = sidecar(tmp_path, 5)
-    car.map[HEADER_SIZE + 2 * 8 : HEADER_SIZE + 2 * 8 + 4] = b"\xff\xff\xff\xf0"  # the start of the third
+    car.map[HEAD_BYTES + 2 * 8 : HEAD_BYTES + 2 * 8 + 4] = b"\xff\xff\xff\xf0"  # the start of the third
     assert car.seek(300, 0) == 3
     assert car.seek(200, 1_002) == 2
     assert car.seek(200, 77) == -1

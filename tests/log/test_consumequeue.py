@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock.disk.files import Files
-from penstock.log.consumequeue import ENTRY_SIZE, FILLER_SIZE, ConsumeQueue, TagCodes
+from penstock.log.consumequeue import ConsumeQueue, TagCodes
+from penstock.wire.layout import ENTRY_BYTES, FILLER_SIZE
 
-SIZE = 5 * ENTRY_SIZE
+SIZE = 5 * ENTRY_BYTES
 
 
 def queue(folder: Path, count: int = 0) -> ConsumeQueue:

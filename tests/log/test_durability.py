@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from store_parts import make, put
 
+from penstock.disk.job import Job, run_now
 from penstock.errors import StoreError
-from penstock.log.durability import Durability, Job, run_now
+from penstock.log.durability import Durability
 from penstock.log.store import LogStore
 
 

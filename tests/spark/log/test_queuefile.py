@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from store_parts import make, put
 
-from penstock.log.consumequeue import ENTRY_SIZE
 from penstock.spark.log.derive import windows
 from penstock.spark.log.files import cut, find
 from penstock.spark.log.queuefile import QueueFiles, entries_of
+from penstock.wire.layout import ENTRY_BYTES
 
 
 @pytest.fixture
@@ -44,6 +44,6 @@ def test_an_entry_that_says_otherwise(folder: Path) -> None:
     assert disagreeing(folder) == 0
     first = min((folder / "consumequeue" / "T" / "0").iterdir())
     data = bytearray(first.read_bytes())
-    data[3 * ENTRY_SIZE + 7] ^= 1
+    data[3 * ENTRY_BYTES + 7] ^= 1
     first.write_bytes(data)
     assert disagreeing(folder) == 1
