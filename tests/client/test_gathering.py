@@ -78,7 +78,10 @@ def test_joining_gives_back_what_belongs_elsewhere() -> None:
         Message("T", b""), Message("U", b""), Message("T", b"", sharding_key="k"), Message("T", b"", delay_level=2),
     )  # fmt: skip
     handed = [(message, Future[SendReceipt]()) for message in (plain, other, keyed, late, plain)]
-    assert join_all(handed, lanes, 1.0, BODY_BYTES) == handed[1:4]  # type: ignore[arg-type, comparison-overlap]
+    idle: list[Lane] = []
+    rest, size = join_all(handed, lanes, 1.0, BODY_BYTES, idle)  # type: ignore[arg-type]
+    assert rest == handed[1:4]  # type: ignore[comparison-overlap]
+    assert (size, idle) == (lanes["T"].size, [lanes["T"]] * 2)
     assert [send.message for send in lanes["T"].take(1 << 20)] == [plain, plain]
 
 

@@ -22,7 +22,8 @@ cdef class Lane:
 
 
 cpdef bint can_be_gathered(object message, Py_ssize_t body_bytes)
-cpdef list join_all(list handed, dict lanes, double deadline, Py_ssize_t body_bytes)
+@cython.locals(size=Py_ssize_t)
+cpdef tuple join_all(list handed, dict lanes, double deadline, Py_ssize_t body_bytes, list idle)
 cpdef settle(Waiting send, object receipt)
 cpdef settle_all(list sends, object receipt)
 cpdef bytes batch_body(object messages, object keys)

@@ -158,10 +158,18 @@ class Lane:
 
 
 def join_all(
-    handed: list[tuple[Message, Waiter]], lanes: dict[str | MessageQueue, Lane], deadline: float, body_bytes: int
-) -> list[tuple[Message, Waiter]]:
-    """Let messages wait in the lanes of their topics; those for which that is not the place are given back, in order."""
+    handed: list[tuple[Message, Waiter]],
+    lanes: dict[str | MessageQueue, Lane],
+    deadline: float,
+    body_bytes: int,
+    idle: list[Lane],
+) -> tuple[list[tuple[Message, Waiter]], int]:
+    """Let messages wait in the lanes of their topics: (those for which that is not the place, in order; bytes that wait now).
+
+    Lanes with nothing under way are added to `idle`, once for each message.
+    """
     rest: list[tuple[Message, Waiter]] = []
+    size = 0
     send: Waiting
     for pair in handed:
         message, waiter = pair
@@ -172,7 +180,10 @@ def join_all(
         else:
             lane: Lane = found
             lane.add(send)
-    return rest
+            size += send.size
+            if not lane.busy:
+                idle.append(lane)
+    return rest, size
 
 
 def settle(send: Waiting, receipt: SendReceipt) -> None:

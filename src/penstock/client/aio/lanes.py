@@ -103,17 +103,17 @@ class Lanes:
 
     def begin_all(self, handed: list[tuple[Message, Waiter]], deadline: float) -> None:
         """Begin sends; each waiter gets its receipt or its error."""
-        for message, waiter in join_all(handed, self._lanes, deadline, self._body_bytes) if self._open else handed:
+        idle: list[Lane] = []
+        if self._open:
+            handed, size = join_all(handed, self._lanes, deadline, self._body_bytes, idle)
+            self.under_way += size
+        for message, waiter in handed:
             try:
                 self._begin(Waiting(message, waiter, deadline, self._body_bytes))
             except Exception as error:  # a selector's, or that the client is closed
                 waiter.set_exception(error)
-        size = 0
-        for lane in self._lanes.values():
-            size += lane.size
-            if lane.row:
-                self._go(lane)
-        self.under_way = size + sum(lane.size for lane in self._alone)
+        for lane in idle:
+            self._go(lane)
 
     def _begin(self, send: Waiting) -> None:
         if not self._open:
