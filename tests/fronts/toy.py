@@ -13,6 +13,7 @@ from penstock.broker.broker import Broker
 from penstock.delivery.channel import Channel, Consumer
 from penstock.delivery.source import Source
 from penstock.errors import Refused
+from penstock.fronts.front import Front
 
 
 class ToySession(Consumer):
@@ -74,23 +75,13 @@ class ToySession(Consumer):
             self.channel.remove(self)
 
 
-class ToyFront:
+class ToyFront(Front):
     """All connections."""
 
     name = "toy"
-    rejected: dict[bytes, int] = {}
 
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
 
     def session(self, remote: str, wake: Callable[[], None]) -> ToySession:
         return ToySession(self.broker, wake)
-
-    def begin_turn(self) -> None:
-        pass
-
-    def end_turn(self, news: list[object]) -> None:
-        pass
-
-    def tick(self) -> None:
-        pass

@@ -27,16 +27,18 @@ class Session(Protocol):
 
 
 class Front(Protocol):
-    """All sessions of one protocol."""
+    """All sessions of one protocol. One that derives from this class says its name and makes sessions; the rest is its choice."""
 
     name: str
 
     @property
     def rejected(self) -> Mapping[bytes, int]:
         """Reason → how often, for the metrics."""
+        return {}
 
     def session(self, remote: str, wake: Callable[[], None]) -> Session:
         """The session of a new connection; `wake()` says that it has something to write though nothing was read."""
+        raise NotImplementedError
 
     def begin_turn(self) -> None:
         """The first thing in each turn: the broker's time is that of the turn."""
@@ -46,3 +48,4 @@ class Front(Protocol):
 
     def tick(self) -> int | None:
         """Do what is due; when (monotonic ms) something will be again."""
+        return None
