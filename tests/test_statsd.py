@@ -15,13 +15,13 @@ def lines(statsd: Statsd) -> set[bytes]:
 
 def test_counters_count_from_the_last_push_on(tmp_path: Path) -> None:
     side = Side(tmp_path, statsd_prefix="nsq", statsd_mem_stats=True)
-    statsd, topic = Statsd(NsqHttp(side.broker)), side.keeper.topic(b"t")
+    statsd, topic = Statsd(NsqHttp(side.broker)), side.queueing.topic(b"t")
     topic.channel(b"c")
-    side.keeper.publish(topic, [b"x"] * 3)
+    side.queueing.publish(topic, [b"x"] * 3)
     first = lines(statsd)
     assert {b"nsq.topic.t.message_count:3|c", b"nsq.topic.t.channel.c.depth:3|g"} <= first
     assert any(line.startswith(b"nsq.mem.gc_runs:") for line in first)
-    side.keeper.publish(topic, [b"x"])
+    side.queueing.publish(topic, [b"x"])
     second = lines(statsd)
     assert {b"nsq.topic.t.message_count:1|c", b"nsq.topic.t.channel.c.depth:4|g"} <= second
     side.close()
@@ -29,7 +29,7 @@ def test_counters_count_from_the_last_push_on(tmp_path: Path) -> None:
 
 def test_without_memory_and_without_ephemeral_channels(tmp_path: Path) -> None:
     side = Side(tmp_path, statsd_mem_stats=False, statsd_exclude_ephemeral=True)
-    side.keeper.topic(b"t").channel(b"e#ephemeral")
+    side.queueing.topic(b"t").channel(b"e#ephemeral")
     found = b"".join(Statsd(NsqHttp(side.broker)).packets())
     assert b"ephemeral" not in found
     assert b"mem." not in found

@@ -90,13 +90,13 @@ class CutSide(Side):
     def reader(self, topic: bytes, channel: bytes, ready: int = 2000) -> Reader:
         reader = Reader()
         reader.ready_count = ready
-        here = self.keeper.topic(topic).channel(channel)
+        here = self.queueing.topic(topic).channel(channel)
         here.add(reader)
-        self.keeper.mark_channel(here)
+        self.queueing.mark_channel(here)
         self.turn()
         return reader
 
     def finish(self, topic: bytes, channel: bytes, reader: Reader, message_id: int) -> None:
-        here = self.keeper.topic(topic).channel(channel)
+        here = self.queueing.topic(topic).channel(channel)
         assert here.finish(reader, message_id, self.broker.now_ns, self.broker.mono_ms) == 0
-        self.keeper.mark_channel(here)
+        self.queueing.mark_channel(here)

@@ -68,7 +68,7 @@ class Side:
     def open(self) -> None:
         self.broker = Broker(self.config, clock=self.clock, files=self.files)
         self.broker.open()
-        self.keeper = self.broker.queueing
+        self.queueing = self.broker.queueing
 
     def turn(self, ms: int = 0) -> None:
         """One turn of the loop, `ms` later; flushes and other jobs are done at its end."""
@@ -79,10 +79,10 @@ class Side:
         arrived, self.broker.store.arrived = self.broker.store.arrived, []
         for queue in arrived:
             queue.arrived = False
-        self.keeper.arrived(arrived)
-        self.keeper.end_turn()
+        self.queueing.arrived(arrived)
+        self.queueing.end_turn()
         run_now(self.broker.take_jobs(), self.broker.mono_ms)
-        self.keeper.end_turn()
+        self.queueing.end_turn()
 
     def reopen(self, clean: bool) -> None:
         """Stop and start: clean, or as a killed process leaves its files."""

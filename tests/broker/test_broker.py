@@ -36,7 +36,7 @@ def test_the_next_moment_is_never_missed(tmp_path: Path) -> None:
     side.turn()
     idle = side.broker.tick()
     assert idle > side.broker.mono_ms
-    side.keeper.publish(side.keeper.topic(b"t"), [b"x"], 300)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"x"], 300)
     assert side.broker.next_due_ms() <= side.broker.mono_ms + 300 < idle
     side.close()
 

@@ -44,7 +44,7 @@ class ChannelMachine(RuleBasedStateMachine):
         self.models = {name: Model() for name in CHANNELS}
         self.readers: dict[bytes, list[Reader]] = {name: [] for name in CHANNELS}
         for name in CHANNELS:
-            self.side.keeper.topic(b"t").channel(name)
+            self.side.queueing.topic(b"t").channel(name)
         self.side.turn()
 
     @property
@@ -52,7 +52,7 @@ class ChannelMachine(RuleBasedStateMachine):
         return self.side.clock.monotonic_ms()
 
     def channel(self, name: bytes):
-        return self.side.keeper.topic(b"t").channel(name)
+        return self.side.queueing.topic(b"t").channel(name)
 
     def settle(self, ms: int = 0) -> None:
         """A turn, and what it delivered is compared with the model."""
@@ -89,10 +89,10 @@ class ChannelMachine(RuleBasedStateMachine):
         for _ in range(count if not defer_ms else 1):
             self.number += 1
             bodies.append(b"%d " % self.number + b"x" * size)
-        topic = self.side.keeper.topic(b"t")
+        topic = self.side.queueing.topic(b"t")
         if topic.paused and defer_ms:
             return
-        ticket = self.side.keeper.publish(topic, bodies, defer_ms)
+        ticket = self.side.queueing.publish(topic, bodies, defer_ms)
         answered: list[bool] = [] if ticket else [True]
         if ticket:
             ticket.then(answered.append)
@@ -115,7 +115,7 @@ class ChannelMachine(RuleBasedStateMachine):
         channel = self.channel(name)
         channel.add(reader)
         self.readers[name].append(reader)
-        self.side.keeper.mark_channel(channel)
+        self.side.queueing.mark_channel(channel)
         self.settle()
 
     def _some(self, name: bytes, which: int):
@@ -136,7 +136,7 @@ class ChannelMachine(RuleBasedStateMachine):
         assert channel.finish(reader, message_id, self.side.broker.now_ns, self.now) == 1
         del self.models[name].in_flight[body]
         self.models[name].finished.add(body)
-        self.side.keeper.mark_channel(channel)
+        self.side.queueing.mark_channel(channel)
         self.settle()
 
     @rule(name=st.sampled_from(CHANNELS), which=st.integers(0, 100), delay_ms=st.sampled_from([0, 0, 400, 4000]))
@@ -152,7 +152,7 @@ class ChannelMachine(RuleBasedStateMachine):
         model.owed[body] = self.now + delay_ms
         if delay_ms:
             model.deferred.add(body)
-        self.side.keeper.mark_channel(channel)
+        self.side.queueing.mark_channel(channel)
         self.settle()
 
     @rule(name=st.sampled_from(CHANNELS), which=st.integers(0, 100))
@@ -175,14 +175,14 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(CHANNELS), paused=st.booleans())
     def pause_channel(self, name: bytes, paused: bool) -> None:
-        topic = self.side.keeper.topic(b"t")
+        topic = self.side.queueing.topic(b"t")
         topic.pause_channel(self.channel(name), paused)
         self.settle()
 
     @precondition(lambda self: self.kind != "log")
     @rule(paused=st.booleans())
     def pause_topic(self, paused: bool) -> None:
-        topic = self.side.keeper.topic(b"t")
+        topic = self.side.queueing.topic(b"t")
         if paused:
             topic.pause()
         else:
@@ -191,7 +191,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(CHANNELS))
     def empty(self, name: bytes) -> None:
-        topic = self.side.keeper.topic(b"t")
+        topic = self.side.queueing.topic(b"t")
         if topic.paused:
             return
         topic.empty_channel(self.channel(name))
@@ -225,7 +225,7 @@ class ChannelMachine(RuleBasedStateMachine):
     def counts_agree(self) -> None:
         if not hasattr(self, "side"):
             return
-        topic = self.side.keeper.topic(b"t")
+        topic = self.side.queueing.topic(b"t")
         for name, model in self.models.items():
             channel = topic.channels[name]
             channel.check()
@@ -245,7 +245,7 @@ class ChannelMachine(RuleBasedStateMachine):
 
     def drain(self) -> None:
         """In the end everything that is owed comes, and nothing else."""
-        topic = self.side.keeper.topic(b"t")
+        topic = self.side.queueing.topic(b"t")
         if self.kind != "log":
             topic.unpause()
         for name in CHANNELS:
@@ -267,7 +267,7 @@ def test_refused_names(tmp_path: Path) -> None:
     side = Side(tmp_path)
     for name in (b"", b"a/b", b"a b", b"x" * 65, b"#ephemeral", b"a\n"):
         with pytest.raises(Refused) as caught:
-            side.keeper.topic(name)
+            side.queueing.topic(name)
         assert caught.value.nsq == "E_BAD_TOPIC"
     side.close()
 
@@ -279,11 +279,11 @@ def owed_by(side: Side, name: bytes) -> list[bytes]:
     """What a channel gives in the end, everything finished."""
     reader = Reader()
     reader.ready_count = 2000
-    channel = side.keeper.topic(b"t").channel(name)
+    channel = side.queueing.topic(b"t").channel(name)
     channel.add(reader)
     found = []
     for _ in range(4):
-        side.keeper.mark_channel(channel)
+        side.queueing.mark_channel(channel)
         side.turn(6000)
         for message in reader.deliveries():
             found.append(message.body)
@@ -295,16 +295,16 @@ def owed_by(side: Side, name: bytes) -> list[bytes]:
 @pytest.mark.parametrize("count", [1, 40])
 def test_a_paused_topic_owes_every_channel_after_a_clean_stop(tmp_path: Path, level: str, count: int) -> None:
     side = Side(tmp_path, level=level)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     for name in CHANNELS:
         topic.channel(name)
     side.turn()
     topic.pause()
     bodies = [b"%d" % n for n in range(count)]
-    side.keeper.publish(topic, bodies)
+    side.queueing.publish(topic, bodies)
     side.turn()
     side.reopen(clean=True)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     assert topic.paused
     assert topic.depth() == count
     topic.unpause()
@@ -318,20 +318,20 @@ def test_a_paused_topic_owes_every_channel_after_a_clean_stop(tmp_path: Path, le
 def test_finished_out_of_order_stays_finished_over_a_clean_stop(tmp_path: Path, level: str, which: int) -> None:
     """Of what came from the disk part of a memory queue, the older ones are still in hand."""
     side = Side(tmp_path, level=level)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     channel = topic.channel(b"b")
     reader = Reader()
     reader.ready_count = 6
     channel.add(reader)
     side.turn()
     bodies = [b"%d" % n for n in range(8)]
-    side.keeper.publish(topic, bodies)
+    side.queueing.publish(topic, bodies)
     side.turn()
     flying = list(reader.deliveries())
     assert len(flying) == 6
     assert channel.finish(reader, flying[which].id, side.broker.now_ns, side.broker.mono_ms) == 0
     side.reopen(clean=True)
-    again = side.keeper.topic(b"t").channel(b"b")
+    again = side.queueing.topic(b"t").channel(b"b")
     assert again.depth() == 7
     assert sorted(owed_by(side, b"b")) == sorted(body for body in bodies if body != flying[which].body)
     side.close()

@@ -38,7 +38,7 @@ class Held:
 
 def fill(side: Side) -> Held:
     """Log topics with keys and delays, groups with offsets, queue topics with channels that have finished some."""
-    held, broker, keeper = Held(), side.broker, side.keeper
+    held, broker, queueing = Held(), side.broker, side.queueing
     for name, queues, count in ((b"T", 2, 60), (b"U", 1, 30)):
         topic = broker.topics.create(name, queues, queues)
         for n in range(count):
@@ -56,21 +56,21 @@ def fill(side: Side) -> Held:
     broker.offsets.commit("G", "T", 0, 7)
     broker.groups.find("G", 0)
     for name, level in ((b"q", "os"), (b"r", "disk"), (b"m", "memory")):
-        queue = keeper.topic(name, level)
+        queue = queueing.topic(name, level)
         for channel in (b"c", b"d"):
             queue.channel(channel)
         for n in range(40):
             body = b"%s-%d " % (name, n) + b"y" * (n * 11 % 900)
-            keeper.publish(queue, [body])
+            queueing.publish(queue, [body])
             for channel in (b"c", b"d"):
                 held.channels.setdefault((name, channel), set()).add(body)
         side.turn(600)
         done = receive(side, name, b"c", 12, finish=True)
         held.channels[name, b"c"] -= done
         held.finished[name, b"c"] = done
-        keeper.deferral.publish(queue, name + b" deferred", 700_000)
+        queueing.deferral.publish(queue, name + b" deferred", 700_000)
         held.deferred.add(name + b" deferred")
-    face = keeper.find(b"U")
+    face = queueing.find(b"U")
     assert face is not None
     face.channel(b"e")
     held.channels[b"U", b"e"] = set(held.log[b"U", 0])
@@ -84,13 +84,13 @@ def fill(side: Side) -> Held:
 def receive(side: Side, topic: bytes, channel: bytes, limit: int, *, finish: bool) -> set[bytes]:
     """So many messages of a channel, finished or given back."""
     reader = Reader()
-    here = side.keeper.topic(topic).channel(channel)
+    here = side.queueing.topic(topic).channel(channel)
     here.add(reader)
     found: set[bytes] = set()
     idle = 0
     while len(found) < limit and idle < 2:
         reader.ready_count = min(10, limit - len(found))
-        side.keeper.mark_channel(here)
+        side.queueing.mark_channel(here)
         side.turn()
         got = list(reader.deliveries())
         idle = 0 if got else idle + 1

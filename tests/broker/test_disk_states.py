@@ -150,29 +150,29 @@ def test_a_failed_flush_ends_acknowledging(tmp_path: Path, level: str, caplog: p
 
 def test_files_stay_open_until_the_flush_that_has_them_is_done(tmp_path: Path) -> None:
     side = Side(tmp_path, files=Files())
-    topic, keeper = side.keeper.topic(b"t"), side.keeper
+    topic, queueing = side.queueing.topic(b"t"), side.queueing
     reader = Reader()
     reader.ready_count = 10_000
     channel = topic.channel(b"c")
     channel.add(reader)
     for _ in range(200):
-        keeper.publish(topic, [bytes(4000)])
-    keeper.end_turn()
+        queueing.publish(topic, [bytes(4000)])
+    queueing.end_turn()
     messages = list(reader.deliveries())
     assert len(messages) == 200
     side.clock.advance(600)
     side.broker.update_time()
-    (flush,) = keeper.take_jobs()
+    (flush,) = queueing.take_jobs()
     for message in messages:
         channel.finish(reader, message.id, 0, 0)
-    keeper.mark_channel(channel)
-    keeper.end_turn()  # the segments are let go of
-    assert keeper.take_jobs() == []
+    queueing.mark_channel(channel)
+    queueing.end_turn()  # the segments are let go of
+    assert queueing.take_jobs() == []
     flush.run()
     flush.finish(None, side.broker.mono_ms)
-    (clean,) = keeper.take_jobs()
+    (clean,) = queueing.take_jobs()
     clean.run()
-    assert keeper.healthy
+    assert queueing.healthy
     assert len(list((tmp_path / "queues").rglob("*.queue"))) <= 4  # the last, two spares, and one that is still full
     side.close()
 

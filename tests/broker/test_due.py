@@ -51,9 +51,9 @@ def pulled(side: Side, topic: bytes) -> list[bytes]:
 def owed(side: Side, channel: bytes) -> list[bytes]:
     reader = Reader()
     reader.ready_count = 100
-    here = side.keeper.topic(b"t").channel(channel)
+    here = side.queueing.topic(b"t").channel(channel)
     here.add(reader)
-    side.keeper.mark_channel(here)
+    side.queueing.mark_channel(here)
     side.turn()
     return [message.body for message in reader.deliveries()]
 
@@ -63,11 +63,11 @@ def owed(side: Side, channel: bytes) -> list[bytes]:
 def test_a_sender_s_properties_are_only_properties(tmp_path: Path, odd: str, restarted: str) -> None:
     """A delayed send stored by a broker that did not refuse them yet: it is delivered to the topic it was sent to."""
     side = Side(tmp_path)
-    side.keeper.topic(b"t").channel(b"a")
+    side.queueing.topic(b"t").channel(b"a")
     side.turn()
     put(side, b"Orders", b"order", (ODD | FINE)[odd] | {"DELAY": "1"})
     put(side, b"Orders", b"other", {"DELAY": "1"})
-    side.keeper.publish(side.keeper.topic(b"t"), [b"deferred"], 1_000)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"deferred"], 1_000)
     for _ in range(4):
         side.turn(100)
     if restarted == "before":
@@ -86,11 +86,11 @@ def test_a_sender_s_properties_are_only_properties(tmp_path: Path, odd: str, res
 @pytest.mark.parametrize("odd", ODD)
 def test_an_entry_without_sense_is_set_aside(tmp_path: Path, odd: str, restarted: bool) -> None:
     side = Side(tmp_path)
-    side.keeper.topic(b"t").channel(b"a")
+    side.queueing.topic(b"t").channel(b"a")
     side.turn()
     due = {"TIMER_DELIVER_MS": str(side.broker.now_ms + 1_000)}
     put(side, TIMER_TOPIC, b"senseless", ODD[odd] | due)
-    side.keeper.publish(side.keeper.topic(b"t"), [b"deferred"], 1_000)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"deferred"], 1_000)
     put(side, b"Orders", b"other", {"DELAY": "1"})
     side.turn(500)
     assert len(Delayed(side.broker).page(Wanted(), None, 100)[0]) == 3
@@ -157,12 +157,12 @@ def test_a_half_without_sense_ends_neither_start_nor_checks(
 @pytest.mark.parametrize("there", [True, False], ids=["in the log", "only in the schedule"])
 def test_a_byte_changed_in_the_schedule_is_never_delivered(tmp_path: Path, kind: str, there: bool) -> None:
     side = Side(tmp_path)
-    side.keeper.topic(b"t").channel(b"a")
+    side.queueing.topic(b"t").channel(b"a")
     side.turn()
     bodies = [b"body %d" % n + bytes(200) for n in range(10)]
     for body in bodies:
         if kind == "queue":
-            side.keeper.publish(side.keeper.topic(b"t"), [body], 5_000)
+            side.queueing.publish(side.queueing.topic(b"t"), [body], 5_000)
         else:
             put(side, b"Orders", body, {"DELAY": "2"})
     side.turn(1_000)
@@ -188,6 +188,6 @@ def test_when_to_look_again(tmp_path: Path) -> None:
     due: DueMessages = side.broker.due
     side.turn(LOOK_AT_LEAST_MS)
     assert due.tick() == side.broker.mono_ms + LOOK_AT_LEAST_MS
-    side.keeper.publish(side.keeper.topic(b"t"), [b"x"], 700)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"x"], 700)
     assert due.tick() <= side.broker.mono_ms + 700
     side.close()

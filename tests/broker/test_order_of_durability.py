@@ -19,13 +19,13 @@ def side(folder: Path, seed: int, patch: pytest.MonkeyPatch, level: str, **setti
     topic = ({"name": "t", "kind": "log", "queues": 2},) if level == "log" else ()
     made = CutSide(folder, seed, patch, level="os" if level == "log" else level, topic=topic, **settings)
     for name in (b"a", b"b"):
-        made.keeper.topic(b"t").channel(name)
+        made.queueing.topic(b"t").channel(name)
     made.settle()
     return made
 
 
 def publish(side: CutSide, bodies: list[bytes], delay_ms: int = 0, topic: bytes = b"t") -> None:
-    side.keeper.publish(side.keeper.topic(topic), bodies, delay_ms)
+    side.queueing.publish(side.queueing.topic(topic), bodies, delay_ms)
     side.turn()
 
 
@@ -38,7 +38,7 @@ def drained(side: CutSide, channel: bytes, topic: bytes = b"t", seconds: int = 8
             found.append(message.body)
             side.finish(topic, channel, reader, message.id)
         side.turn(250)
-    side.keeper.topic(topic).channel(channel).remove(reader)
+    side.queueing.topic(topic).channel(channel).remove(reader)
     return found
 
 
@@ -81,10 +81,10 @@ def test_given_back_with_a_delay_survives_a_power_cut(
     flying = list(reader.deliveries())
     assert len(flying) == 50
     here.held = {held}
-    channel = here.keeper.topic(b"t").channel(b"a")
+    channel = here.queueing.topic(b"t").channel(b"a")
     for message in flying:
         assert channel.requeue(reader, message.id, 3_000, here.broker.mono_ms) == 0
-    here.keeper.mark_channel(channel)
+    here.queueing.mark_channel(channel)
     for _ in range(6):
         here.turn(150)
     here.cut()
@@ -103,10 +103,10 @@ def test_deferred_again_and_due_survives_a_power_cut(
     here.settle()
     for round_ in range(3):
         reader = here.reader(b"t", b"a")
-        channel = here.keeper.topic(b"t").channel(b"a")
+        channel = here.queueing.topic(b"t").channel(b"a")
         (message,) = reader.deliveries()
         assert channel.requeue(reader, message.id, 1_000, here.broker.mono_ms) == 0
-        here.keeper.mark_channel(channel)
+        here.queueing.mark_channel(channel)
         channel.remove(reader)
         here.settle(1)
         here.held = {QUEUES}
@@ -135,14 +135,14 @@ def test_dead_letters_survive_a_power_cut(
     reader = here.reader(b"t", b"a")
     flying = list(reader.deliveries())
     here.held = {LOG, QUEUES}
-    channel = here.keeper.topic(b"t").channel(b"a")
+    channel = here.queueing.topic(b"t").channel(b"a")
     for message in flying:
         assert channel.reject(reader, message.id) == 0
-    here.keeper.mark_channel(channel)
+    here.queueing.mark_channel(channel)
     for _ in range(4):
         here.turn(200)
     here.cut()
-    dead = drained(here, b"d", b"t.a.dead") if here.keeper.find(b"t.a.dead") else []
+    dead = drained(here, b"d", b"t.a.dead") if here.queueing.find(b"t.a.dead") else []
     assert set(drained(here, b"a")) | set(dead) == set(bodies)
     here.close()
 
@@ -157,12 +157,12 @@ def test_what_another_channel_finished_long_ago_does_not_come_to_it(
     bodies = [b"%d" % n for n in range(20)]
     publish(here, bodies)
     reader = here.reader(b"t", b"a")
-    channel = here.keeper.topic(b"t").channel(b"a")
+    channel = here.queueing.topic(b"t").channel(b"a")
     flying = list(reader.deliveries())
     assert set(drained(here, b"b", seconds=1)) == set(bodies)
     for message in flying:
         assert channel.requeue(reader, message.id, 2_000, here.broker.mono_ms) == 0
-    here.keeper.mark_channel(channel)
+    here.queueing.mark_channel(channel)
     channel.remove(reader)
     here.settle(1)
     here.held = {QUEUES}
@@ -182,7 +182,7 @@ def test_a_channel_made_in_the_lost_second_is_owed_what_comes_after(
     here.held = {LOG}
     for _ in range(20):
         publish(here, [bytes(500)], 60_000)
-    here.keeper.topic(b"t").channel(b"late")
+    here.queueing.topic(b"t").channel(b"late")
     here.turn(10)
     here.cut()
     publish(here, [b"after"], 1_000)
@@ -236,17 +236,17 @@ def test_a_kill_repeats_nothing_that_was_finished(
     bodies = [b"%d" % n for n in range(40)]
     publish(here, bodies)
     reader = here.reader(b"t", b"a")
-    channel = here.keeper.topic(b"t").channel(b"a")
+    channel = here.queueing.topic(b"t").channel(b"a")
     here.held = {held}
     for message in list(reader.deliveries()):
         assert channel.requeue(reader, message.id, 1_000, here.broker.mono_ms) == 0
-    here.keeper.mark_channel(channel)
+    here.queueing.mark_channel(channel)
     channel.remove(reader)
     here.turn(500)
     for _ in range(3):
         here.turn(300)
         publish(here, [b"behind"])
-    assert len(here.keeper.moving) > 0
+    assert len(here.queueing.moving) > 0
     came: list[bytes] = []
     if finished and level != "disk":  # there they are not to be seen before they are flushed
         came += drained(here, b"a", seconds=1)
@@ -254,7 +254,7 @@ def test_a_kill_repeats_nothing_that_was_finished(
     here.kill()
     assert sorted(came + drained(here, b"a")) == sorted([*bodies, b"behind", b"behind", b"behind"])
     assert sorted(drained(here, b"b")) == sorted([*bodies, b"behind", b"behind", b"behind"])
-    assert here.keeper.topic(b"t").channel(b"a").deferred_count == 0
+    assert here.queueing.topic(b"t").channel(b"a").deferred_count == 0
     here.settle()
     assert len(here.broker.schedule) == 0
     here.kill()
@@ -312,10 +312,10 @@ def test_the_promised_second_counts_while_a_flush_runs(tmp_path: Path, monkeypat
     here.turn(600)  # begun, and takes long
     assert len(here.waiting) == 1
     here.turn(500)
-    assert here.keeper.blocked()
+    assert here.queueing.blocked()
     here.release()
     here.turn()
-    assert not here.keeper.blocked()
+    assert not here.queueing.blocked()
     here.close()
 
 
@@ -324,22 +324,22 @@ def test_a_clean_stop_leaves_nothing_half_moved(tmp_path: Path, monkeypatch: pyt
     here = side(tmp_path, 0, monkeypatch, level)
     publish(here, [b"%d" % n for n in range(20)])
     reader = here.reader(b"t", b"a")
-    channel = here.keeper.topic(b"t").channel(b"a")
+    channel = here.queueing.topic(b"t").channel(b"a")
     flying = list(reader.deliveries())
     here.held = {QUEUES, LOG}
     for number, message in enumerate(flying):
         assert channel.requeue(reader, message.id, 100 if number % 2 else 60_000, here.broker.mono_ms) == 0
-    here.keeper.mark_channel(channel)
+    here.queueing.mark_channel(channel)
     channel.remove(reader)
     here.turn(150)
-    assert len(here.keeper.moving)
+    assert len(here.queueing.moving)
     here.waiting.clear()
     here.broker.close(True)
     here.held.clear()
     here.open()
     here.turn()
-    assert here.keeper.topic(b"t").channel(b"a").depth() == 10
-    assert here.keeper.topic(b"t").channel(b"a").deferred_count == 10
+    assert here.queueing.topic(b"t").channel(b"a").depth() == 10
+    assert here.queueing.topic(b"t").channel(b"a").deferred_count == 10
     assert len(drained(here, b"a", seconds=70)) == 20
     here.close()
 
@@ -348,14 +348,14 @@ def test_a_deferred_publish_at_disk_waits_for_the_log(tmp_path: Path, monkeypatc
     """Sessions look at the number of the last flush; nobody is called back."""
     here = side(tmp_path, 0, monkeypatch, "disk")
     here.held = {LOG}
-    here.keeper.publish(here.keeper.topic(b"t"), [b"x"], 60_000)
-    number = here.keeper.want_flush(here.keeper.topic(b"t"))
+    here.queueing.publish(here.queueing.topic(b"t"), [b"x"], 60_000)
+    number = here.queueing.want_flush(here.queueing.topic(b"t"))
     for _ in range(4):
         here.turn(200)
-    assert here.keeper.flush_done < number
+    assert here.queueing.flush_done < number
     here.release()
     here.turn()
-    assert here.keeper.flush_done >= number
+    assert here.queueing.flush_done >= number
     here.close()
 
 
@@ -366,12 +366,12 @@ def test_the_promised_second_counts_for_the_log_of_deferred_messages(
     here.held = {LOG}
     publish(here, [b"x"], 60_000)
     here.turn(900)
-    assert not here.keeper.blocked()
+    assert not here.queueing.blocked()
     here.turn(300)
-    assert here.keeper.blocked()
+    assert here.queueing.blocked()
     here.release()
     here.turn()
-    assert not here.keeper.blocked()
+    assert not here.queueing.blocked()
     here.close()
 
 
@@ -384,7 +384,7 @@ def test_given_back_again_and_again_it_comes_once_after_a_power_cut(
     here = side(tmp_path, seed, monkeypatch, level)
     bodies = [b"%d" % n for n in range(10)]
     publish(here, bodies)
-    channel = here.keeper.topic(b"t").channel(b"a")
+    channel = here.queueing.topic(b"t").channel(b"a")
     reader = here.reader(b"t", b"a")
     if level != "disk":
         here.settle(1)
@@ -392,7 +392,7 @@ def test_given_back_again_and_again_it_comes_once_after_a_power_cut(
     for _ in range(3):
         for message in list(reader.deliveries()):
             assert channel.requeue(reader, message.id, 100, here.broker.mono_ms) == 0
-        here.keeper.mark_channel(channel)
+        here.queueing.mark_channel(channel)
         for _ in range(3):
             here.broker.store.want_flush()
             here.turn(100)
@@ -422,9 +422,9 @@ def test_what_was_finished_and_lost_is_not_taken_off_what_is_owed(
     for n, message in enumerate(list(reader.deliveries())):
         if n % 7 != 6:
             here.finish(b"t", b"a", reader, message.id)
-    here.keeper.topic(b"t").channel(b"a").source.lanes[0].file.datasync()
+    here.queueing.topic(b"t").channel(b"a").source.lanes[0].file.datasync()
     here.cut()
-    topic = here.keeper.topic(b"t")
+    topic = here.queueing.topic(b"t")
     channel = topic.channel(b"a")
     owed = channel.depth()
     assert owed >= 10

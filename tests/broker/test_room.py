@@ -55,9 +55,9 @@ def test_a_broker_takes_little_of_the_disk(tmp_path: Path) -> None:
     put(side, b"U", 16)
     assert taken(tmp_path) - before <= 100_000
     for n in range(10):
-        topic = side.keeper.topic(b"q%d" % n)
+        topic = side.queueing.topic(b"q%d" % n)
         topic.channel(b"c")
-        side.keeper.publish(topic, [b"x"])
+        side.queueing.publish(topic, [b"x"])
     side.turn(1000)
     assert taken(tmp_path) - before <= 10 * 150_000
     files = {
@@ -146,7 +146,7 @@ folder = Path({folder!r})
 side = Side(folder, files=Files(), disk_used_refuse_percent=100, disk_used_force_percent=100, **FULL)
 broker = side.broker
 topic = broker.topics.create(b"T", 8, 8)
-queue = side.keeper.topic(b"q")
+queue = side.queueing.topic(b"q")
 queue.channel(b"c")
 def fill():
     stored = published = 0
@@ -160,7 +160,7 @@ def fill():
             side.turn(100)
     for n in range(20_000):
         try:
-            side.keeper.publish(queue, [b"y" * 700])
+            side.queueing.publish(queue, [b"y" * 700])
             published += 1
         except Refused:
             break
@@ -179,7 +179,7 @@ broker.close(False)
 (folder / "pebble").unlink()  # a start writes some small files
 side.open()
 assert sum(q.max_offset for q in side.broker.topics.by_name[b"T"].queues) == stored
-assert side.keeper.topics[b"q"].stream.total == published
+assert side.queueing.topics[b"q"].stream.total == published
 print("well", stored, published)
 """
 

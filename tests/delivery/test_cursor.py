@@ -18,8 +18,8 @@ class Killed(Exception):
 def subscribe(side: Side, name: bytes, ready: int = 100) -> Reader:
     reader = Reader()
     reader.ready_count = ready
-    side.keeper.topic(b"t").channel(name).add(reader)
-    side.keeper.topic(b"t").mark()
+    side.queueing.topic(b"t").channel(name).add(reader)
+    side.queueing.topic(b"t").mark()
     return reader
 
 
@@ -29,16 +29,16 @@ def read(side: Side, reader: Reader, ms: int = 0) -> list[Delivery]:
 
 
 def finish(side: Side, name: bytes, reader: Reader, messages: list[Delivery]) -> None:
-    channel = side.keeper.topic(b"t").channel(name)
+    channel = side.queueing.topic(b"t").channel(name)
     for message in messages:
         assert channel.finish(reader, message.id, 0, 0) == 0
-    side.keeper.mark_channel(channel)
+    side.queueing.mark_channel(channel)
 
 
 def open_side(folder: Path, *channels: bytes) -> Side:
     side = Side(folder)
     for name in channels:
-        side.keeper.topic(b"t").channel(name)
+        side.queueing.topic(b"t").channel(name)
     side.turn()
     return side
 
@@ -47,11 +47,11 @@ def test_the_committed_place_passes_what_was_finished_ahead(tmp_path: Path) -> N
     """Else no segment would ever be let go, and the channel stopped at the end of its window."""
     side = open_side(tmp_path, b"a")
     reader = subscribe(side, b"a", ready=1)
-    topic = side.keeper.topic(b"t")
-    side.keeper.publish(topic, [b"0"])
+    topic = side.queueing.topic(b"t")
+    side.queueing.publish(topic, [b"0"])
     first = read(side, reader)
     topic.channel(b"a").source.finish_ahead(0, 1)  # the next message is another channel's
-    side.keeper.publish(topic, [b"1", b"2", b"3"])
+    side.queueing.publish(topic, [b"1", b"2", b"3"])
     side.turn()
     finish(side, b"a", reader, first)
     for _ in range(2):
@@ -80,14 +80,14 @@ def test_a_message_given_back_is_not_in_two_places_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     side = open_side(tmp_path, b"a", b"b")
-    side.keeper.publish(side.keeper.topic(b"t"), [b"one", b"two"])
+    side.queueing.publish(side.queueing.topic(b"t"), [b"one", b"two"])
     reader = subscribe(side, b"a")
     messages = read(side, reader)
-    killed_in(side.keeper, "defer", monkeypatch, after=True)
+    killed_in(side.queueing, "defer", monkeypatch, after=True)
     with pytest.raises(Killed):
-        side.keeper.topic(b"t").channel(b"a").requeue(reader, messages[0].id, 500, side.clock.monotonic_ms())
+        side.queueing.topic(b"t").channel(b"a").requeue(reader, messages[0].id, 500, side.clock.monotonic_ms())
     side.reopen(False)
-    channel = side.keeper.topic(b"t").channel(b"a")
+    channel = side.queueing.topic(b"t").channel(b"a")
     assert channel.depth() + channel.deferred_count == 2
     reader = subscribe(side, b"a")
     assert [m.body for m in read(side, reader)] == [b"two"]
@@ -101,11 +101,11 @@ def test_a_deferred_message_does_not_come_twice_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     side = open_side(tmp_path, b"a", b"b")
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     if how == "published":
-        side.keeper.publish(topic, [b"one"], 500)
+        side.queueing.publish(topic, [b"one"], 500)
     else:
-        side.keeper.publish(topic, [b"one"])
+        side.queueing.publish(topic, [b"one"])
         for name in (b"a", b"b") if how == "given back by both" else (b"a",):
             reader = subscribe(side, name)
             (message,) = read(side, reader)
@@ -123,7 +123,7 @@ def test_a_deferred_message_does_not_come_twice_after_a_kill(
         later = read(side, reader, 1000)
         finish(side, name, reader, later)
         assert [m.body for m in came + later] == [b"one"]
-        channel = side.keeper.topic(b"t").channel(name)
+        channel = side.queueing.topic(b"t").channel(name)
         assert channel.depth() + channel.in_flight_count + channel.deferred_count == 0
     side.close()
 
@@ -131,12 +131,12 @@ def test_a_deferred_message_does_not_come_twice_after_a_kill(
 def test_what_was_finished_and_lost_is_not_counted(tmp_path: Path) -> None:
     """A power cut may keep a channel's bits and not the messages they are about: the depth was too low for ever."""
     side = open_side(tmp_path, b"a")
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     reader = subscribe(side, b"a")
-    side.keeper.publish(topic, [b"%d" % n for n in range(16)])
+    side.queueing.publish(topic, [b"%d" % n for n in range(16)])
     assert len(read(side, reader)) == 16
     flushed = {path: path.read_bytes() for path in (tmp_path / "queues" / "t").glob("t_*")}
-    side.keeper.publish(topic, [b"%d" % n for n in range(16, 32)])
+    side.queueing.publish(topic, [b"%d" % n for n in range(16, 32)])
     finish(side, b"a", reader, read(side, reader)[::2])
     side.broker.close(False)
     for path, data in flushed.items():
@@ -144,36 +144,36 @@ def test_what_was_finished_and_lost_is_not_counted(tmp_path: Path) -> None:
     for _ in range(2):  # the second start finds what the first one made of it
         side.open()
         side.turn()
-        channel = side.keeper.topic(b"t").channel(b"a")
+        channel = side.queueing.topic(b"t").channel(b"a")
         assert channel.depth() == 16
         side.broker.close(False)
     side.open()
     fresh = [b"%d" % n for n in range(100, 140)]
-    side.keeper.publish(side.keeper.topic(b"t"), fresh)
+    side.queueing.publish(side.queueing.topic(b"t"), fresh)
     side.turn()
-    assert side.keeper.topic(b"t").channel(b"a").depth() == 16 + 40
+    assert side.queueing.topic(b"t").channel(b"a").depth() == 16 + 40
     reader = subscribe(side, b"a")
     messages = read(side, reader)
     assert [m.body for m in messages] == [b"%d" % n for n in range(16)] + fresh
     finish(side, b"a", reader, messages)
-    assert side.keeper.topic(b"t").channel(b"a").depth() == 0
+    assert side.queueing.topic(b"t").channel(b"a").depth() == 0
     side.close()
 
 
 def test_a_channel_that_stands_before_the_first_message_counts_from_there(tmp_path: Path) -> None:
     """An old number in the cursor, a stream that begins later: bits between are about nothing."""
     side = open_side(tmp_path, b"a")
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     reader = subscribe(side, b"a", ready=1000)
-    side.keeper.publish(topic, [b"x" * 30_000] * 3)
-    side.keeper.publish(topic, [b"y"] * 4)
+    side.queueing.publish(topic, [b"x" * 30_000] * 3)
+    side.queueing.publish(topic, [b"y"] * 4)
     messages = read(side, reader)
     cursor = tmp_path / "queues" / "t" / "a.cursor"
     finish(side, b"a", reader, messages[1:])  # bits; the first keeps the number back
     side.turn()
     kept = cursor.read_bytes()
     finish(side, b"a", reader, messages[:1])
-    side.keeper.publish(topic, [b"z"] * 5)
+    side.queueing.publish(topic, [b"z"] * 5)
     side.turn()
     side.turn()
     assert topic.stream.begin() > 0
@@ -181,17 +181,17 @@ def test_a_channel_that_stands_before_the_first_message_counts_from_there(tmp_pa
     cursor.write_bytes(kept)
     side.open()
     side.turn()
-    assert side.keeper.topic(b"t").channel(b"a").depth() == 5
+    assert side.queueing.topic(b"t").channel(b"a").depth() == 5
     side.close()
 
 
 def test_a_lane_of_deferred_messages_goes_on_behind_what_was_finished_and_lost(tmp_path: Path) -> None:
     """Else the next message would get the place of a lost one, whose bit may be on the disk still."""
     side = Side(tmp_path, topic=({"name": "t", "kind": "log", "queues": 1},))
-    channel = side.keeper.topic(b"t").channel(b"a")
+    channel = side.queueing.topic(b"t").channel(b"a")
     side.turn()
     reader = subscribe(side, b"a")
-    side.keeper.publish(side.keeper.topic(b"t"), [b"%d" % n for n in range(6)])
+    side.queueing.publish(side.queueing.topic(b"t"), [b"%d" % n for n in range(6)])
     flushed: dict[Path, bytes] = {}
     for _ in range(2):  # each time they come from the lane of deferred messages, under new places
         messages = read(side, reader)
@@ -203,10 +203,10 @@ def test_a_lane_of_deferred_messages_goes_on_behind_what_was_finished_and_lost(t
             side.turn(60)
     finish(side, b"a", reader, read(side, reader)[1::2])
     side.turn()
-    assert side.keeper.topic(b"t").again[b"a"].total == 12
+    assert side.queueing.topic(b"t").again[b"a"].total == 12
     side.broker.close(False)
     for path, data in flushed.items():
         path.write_bytes(data)
     side.open()
-    assert side.keeper.topic(b"t").again[b"a"].total >= 12
+    assert side.queueing.topic(b"t").again[b"a"].total >= 12
     side.close()

@@ -19,24 +19,24 @@ def open_side(folder: Path, level: str = "os") -> Side:
 def subscribe(side: Side, name: bytes, ready: int) -> Reader:
     reader = Reader()
     reader.ready_count = ready
-    channel = side.keeper.topic(b"t").channel(name)
+    channel = side.queueing.topic(b"t").channel(name)
     channel.add(reader)
-    side.keeper.mark_channel(channel)
+    side.queueing.mark_channel(channel)
     side.turn()
     return reader
 
 
 def finish(side: Side, name: bytes, reader: Reader, messages: list[Delivery]) -> None:
-    channel = side.keeper.topic(b"t").channel(name)
+    channel = side.queueing.topic(b"t").channel(name)
     for message in messages:
         assert channel.finish(reader, message.id, side.broker.now_ns, side.broker.mono_ms) == 0
-    side.keeper.mark_channel(channel)
+    side.queueing.mark_channel(channel)
     side.turn()
 
 
 def publish(side: Side, first: int, count: int, size: int = 1000) -> None:
     for n in range(first, first + count):
-        side.keeper.publish(side.keeper.topic(b"t"), [b"%d " % n + bytes(size)])
+        side.queueing.publish(side.queueing.topic(b"t"), [b"%d " % n + bytes(size)])
         side.turn()
 
 
@@ -48,7 +48,7 @@ def numbers(messages: list[Delivery]) -> list[int]:
 @pytest.mark.parametrize("paused", [True, False])
 def test_what_waits_is_bounded_and_pins_no_segment(tmp_path: Path, level: str, paused: bool) -> None:
     side = open_side(tmp_path, level)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     durable = subscribe(side, b"a", 2000)
     stalled = subscribe(side, b"tail#ephemeral", 10)
     channel = topic.channel(b"tail#ephemeral")
@@ -68,7 +68,7 @@ def test_what_waits_is_bounded_and_pins_no_segment(tmp_path: Path, level: str, p
         for message in in_flight:
             assert channel.requeue(stalled, message.id, 0, side.broker.mono_ms) == 0
     stalled.ready_count = 500
-    side.keeper.mark_channel(channel)
+    side.queueing.mark_channel(channel)
     side.turn()
     again = list(stalled.deliveries())
     assert sorted(numbers(again)) == list(range(LIMIT + len(in_flight)))
@@ -84,13 +84,13 @@ def test_one_that_keeps_up_gets_everything(tmp_path: Path) -> None:
     reader = subscribe(side, b"tail#ephemeral", 50)
     seen: list[int] = []
     for n in range(0, 1000, 50):
-        side.keeper.publish(side.keeper.topic(b"t"), [b"%d " % (n + i) for i in range(50)])
+        side.queueing.publish(side.queueing.topic(b"t"), [b"%d " % (n + i) for i in range(50)])
         side.turn()
         came = list(reader.deliveries())
         seen += numbers(came)
         finish(side, b"tail#ephemeral", reader, came)
     assert seen == list(range(1000))
-    assert len(side.keeper.topic(b"t").stream.segments) <= 1
+    assert len(side.queueing.topic(b"t").stream.segments) <= 1
     side.close()
 
 
@@ -98,10 +98,10 @@ def test_one_that_keeps_up_gets_everything(tmp_path: Path) -> None:
 def test_delays_and_timeouts_of_one(tmp_path: Path, level: str) -> None:
     """Nothing of it goes through the log; deferred publishes reach it like any other channel."""
     side = open_side(tmp_path, level)
-    side.keeper.topic(b"t").channel(b"a")
+    side.queueing.topic(b"t").channel(b"a")
     reader = subscribe(side, b"tail#ephemeral", 10)
     reader.msg_timeout_ms = 1_000
-    channel = side.keeper.topic(b"t").channel(b"tail#ephemeral")
+    channel = side.queueing.topic(b"t").channel(b"tail#ephemeral")
     publish(side, 0, 3)
     one, two, three = reader.deliveries()
     assert channel.requeue(reader, one.id, 500, side.broker.mono_ms) == 0
@@ -112,7 +112,7 @@ def test_delays_and_timeouts_of_one(tmp_path: Path, level: str) -> None:
     side.turn(500)
     assert numbers(list(reader.deliveries())) == [2]  # it timed out
     assert three.attempts == 1
-    side.keeper.publish(side.keeper.topic(b"t"), [b"7 late"], 300)
+    side.queueing.publish(side.queueing.topic(b"t"), [b"7 late"], 300)
     for _ in range(8):
         side.turn(100)
     assert 7 in numbers(list(reader.deliveries()))
@@ -125,8 +125,8 @@ def test_what_another_channel_gave_back_is_not_its_own(tmp_path: Path) -> None:
     reader, tail = subscribe(side, b"a", 10), subscribe(side, b"tail#ephemeral", 10)
     publish(side, 0, 1)
     (message,) = reader.deliveries()
-    assert side.keeper.topic(b"t").channel(b"a").requeue(reader, message.id, 300, side.broker.mono_ms) == 0
-    side.keeper.mark_channel(side.keeper.topic(b"t").channel(b"a"))
+    assert side.queueing.topic(b"t").channel(b"a").requeue(reader, message.id, 300, side.broker.mono_ms) == 0
+    side.queueing.mark_channel(side.queueing.topic(b"t").channel(b"a"))
     for _ in range(8):
         side.turn(200)
     assert numbers(list(reader.deliveries())) == [0]
@@ -138,7 +138,7 @@ def test_what_another_channel_gave_back_is_not_its_own(tmp_path: Path) -> None:
 
 def test_emptied_and_left(tmp_path: Path) -> None:
     side = open_side(tmp_path)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     channel = topic.channel(b"tail#ephemeral")
     publish(side, 0, 20)
     assert channel.depth() == 20
@@ -156,10 +156,10 @@ def test_emptied_and_left(tmp_path: Path) -> None:
 
 def test_what_only_ephemeral_channels_had_is_nobody_s_after_a_stop(tmp_path: Path) -> None:
     side = open_side(tmp_path)
-    side.keeper.topic(b"t").channel(b"tail#ephemeral")
+    side.queueing.topic(b"t").channel(b"tail#ephemeral")
     publish(side, 0, 5)
     side.reopen(clean=True)
-    assert side.keeper.topic(b"t").channels == {}
+    assert side.queueing.topic(b"t").channels == {}
     publish(side, 5, 2)
     assert numbers(list(subscribe(side, b"a", 10).deliveries())) == [5, 6]
     side.close()
@@ -167,10 +167,10 @@ def test_what_only_ephemeral_channels_had_is_nobody_s_after_a_stop(tmp_path: Pat
 
 def test_what_is_not_meant_for_it_is_passed_over(tmp_path: Path) -> None:
     side = open_side(tmp_path)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     source = topic.channel(b"e#ephemeral").source
     assert isinstance(source, PassingSource)
-    side.keeper.publish(topic, [b"0", b"1", b"2"])
+    side.queueing.publish(topic, [b"0", b"1", b"2"])
     source.finish_ahead(0, source.head + 1)
     assert source.depth() == 2
     assert [source.body() for _ in range(2) if source.take()] == [b"0", b"2"]

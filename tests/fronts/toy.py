@@ -21,7 +21,7 @@ class ToySession(Consumer):
 
     def __init__(self, broker: Broker, wake: Callable[[], None]) -> None:
         super().__init__()
-        self.broker, self.keeper, self._wake = broker, broker.queueing, wake
+        self.broker, self.queueing, self._wake = broker, broker.queueing, wake
         self.channel: Channel | None = None
         self.need = 0
 
@@ -40,24 +40,24 @@ class ToySession(Consumer):
         self.wake()
 
     def put(self, topic: bytes, text: bytes) -> None:
-        ticket = self.keeper.publish(self.keeper.topic(topic), [text])
+        ticket = self.queueing.publish(self.queueing.topic(topic), [text])
         if ticket is None:
             self.answer(b"OK")
         else:
             ticket.then(lambda good: self.answer(b"OK" if good else b"NO disk"))
 
     def read(self, topic: bytes, name: bytes) -> None:
-        self.channel = self.keeper.topic(topic).channel(name)
+        self.channel = self.queueing.topic(topic).channel(name)
         self.channel.add(self)
         self.ready_count = 1
-        self.keeper.mark_channel(self.channel)
+        self.queueing.mark_channel(self.channel)
         self.answer(b"OK")
 
     def done(self, message_id: bytes) -> None:
         if self.channel is None:
             raise Refused("READ first")
         failed = self.channel.finish(self, int(message_id, 16), self.broker.now_ns, self.broker.mono_ms)
-        self.keeper.mark_channel(self.channel)
+        self.queueing.mark_channel(self.channel)
         self.answer(b"NO such message" if failed else b"OK")
 
     def deliver(self, source: Source, attempts: int) -> int:

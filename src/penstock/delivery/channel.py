@@ -102,7 +102,7 @@ class ChannelState:
         self.marked = False  # its owner will pump it in this turn
         self.removed = False
         self.timer_ms = 0  # when the owner looks at it next; 0: not at all
-        self.origin = 0  # the keeper's: where counting messages begins
+        self.origin = 0  # where counting messages begins; the topic sets it
         self.deferred_in_memory = 0
         self.deferred_elsewhere = 0
         self.message_count = 0

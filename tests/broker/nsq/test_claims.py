@@ -17,7 +17,7 @@ GIVEN_BACK = Deferred(b"t", b"a", 7, 1, 7, place=0)
 
 @pytest.fixture
 def topic(tmp_path: Path) -> Topic:
-    topic = Side(tmp_path).keeper.topic(b"t")
+    topic = Side(tmp_path).queueing.topic(b"t")
     for name in (b"a", b"b"):
         topic.channel(name)
     return topic

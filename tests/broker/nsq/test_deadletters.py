@@ -16,11 +16,11 @@ RULES = ({"name": "log*", "kind": "log", "queues": 1},)
 
 
 def delivered(side: Side, name: bytes) -> tuple[object, Reader, int]:
-    topic = side.keeper.topic(name)
+    topic = side.queueing.topic(name)
     channel, reader = topic.channel(b"c"), Reader()
     reader.ready_count = 10
     channel.add(reader)
-    side.keeper.publish(topic, [b"bad"])
+    side.queueing.publish(topic, [b"bad"])
     side.turn()
     (delivery,) = reader.deliveries()
     return channel, reader, delivery.id
@@ -29,11 +29,11 @@ def delivered(side: Side, name: bytes) -> tuple[object, Reader, int]:
 @pytest.mark.parametrize("level", ["memory", "os", "disk"])
 def test_a_rejected_message_lies_in_the_dead_letter_topic(tmp_path: Path, level: str) -> None:
     side = Side(tmp_path, level=level)
-    assert isinstance(side.keeper._dead_letters, DeadLetters)
+    assert isinstance(side.queueing._dead_letters, DeadLetters)
     channel, reader, id_ = delivered(side, b"t")
     assert channel.reject(reader, id_) == DONE  # type: ignore[attr-defined]
     side.turn(1_000)
-    dead = side.keeper.find(dead_letter_name(b"t", b"c"))
+    dead = side.queueing.find(dead_letter_name(b"t", b"c"))
     assert dead is not None
     assert (dead.depth(), channel.depth(), channel.buried_count) == (1, 0, 1)  # type: ignore[attr-defined]
     assert channel.leaving == {}  # type: ignore[attr-defined]

@@ -17,18 +17,18 @@ class Killed(BaseException):
 def subscribe(side: Side, channel: bytes) -> Reader:
     reader = Reader()
     reader.ready_count = 100
-    here = side.keeper.topic(b"t").channel(channel)
+    here = side.queueing.topic(b"t").channel(channel)
     here.add(reader)
-    side.keeper.mark_channel(here)
+    side.queueing.mark_channel(here)
     side.turn()
     return reader
 
 
 def finish(side: Side, channel: bytes, reader: Reader, messages: list[Delivery]) -> None:
-    here = side.keeper.topic(b"t").channel(channel)
+    here = side.queueing.topic(b"t").channel(channel)
     for message in messages:
         assert here.finish(reader, message.id, side.broker.now_ns, side.broker.mono_ms) == 0
-    side.keeper.mark_channel(here)
+    side.queueing.mark_channel(here)
     side.turn()
 
 
@@ -63,10 +63,10 @@ def test_a_kill_on_the_way_neither_loses_nor_doubles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, step: tuple[str, str], after: bool, again: bool
 ) -> None:
     side = Side(tmp_path, topic=({"name": "t", "kind": kind, "queues": 1},) if kind == "log" else ())
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     for name in (b"a", b"b"):
         topic.channel(name)
-    side.keeper.publish(topic, [b"one", b"two"])
+    side.queueing.publish(topic, [b"one", b"two"])
     side.turn()
     reader = subscribe(side, b"a")
     first, second = reader.deliveries()
@@ -76,7 +76,7 @@ def test_a_kill_on_the_way_neither_loses_nor_doubles(
         for _ in range(4):
             side.turn(600)
         (first,) = reader.deliveries()
-    part = side.broker.sending if step[0] == "sending" else getattr(side.keeper, step[0])
+    part = side.broker.sending if step[0] == "sending" else getattr(side.queueing, step[0])
     whole = getattr(part, step[1])
 
     def ends(*words: object, **more: object) -> None:
@@ -94,7 +94,7 @@ def test_a_kill_on_the_way_neither_loses_nor_doubles(
     assert [message.body for message in all_that_comes(side, b"a")] == [b"one"]
     assert [message.body for message in all_that_comes(side, b"b")] == [b"one", b"two"]
     for name in (b"a", b"b"):
-        channel = side.keeper.topic(b"t").channel(name)
+        channel = side.queueing.topic(b"t").channel(name)
         assert (channel.depth(), channel.in_flight_count, channel.deferred_count) == (0, 0, 0)
         channel.check()
     side.reopen(False)
@@ -104,7 +104,7 @@ def test_a_kill_on_the_way_neither_loses_nor_doubles(
 
 def test_who_waits_for_a_copy_is_told_when_it_is_durable(tmp_path: Path) -> None:
     side = Side(tmp_path)
-    deferral: Deferral = side.keeper.deferral
+    deferral: Deferral = side.queueing.deferral
     told: list[int] = []
     deferral.when_copied(77, lambda: told.append(77))
     side.turn()

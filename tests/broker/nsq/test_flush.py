@@ -13,22 +13,22 @@ from penstock.errors import StoreError
 
 
 def flush_jobs(side: Side) -> list[str]:
-    jobs = [job for job in side.keeper.take_jobs() if job.kind == "flush"]
+    jobs = [job for job in side.queueing.take_jobs() if job.kind == "flush"]
     run_now(jobs, side.broker.mono_ms)
     return [job.kind for job in jobs]
 
 
 def test_an_answer_waits_for_the_number_that_covers_it(tmp_path: Path) -> None:
     side = Side(tmp_path, level="disk")
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     side.turn(1_000)
-    flush, answered = side.keeper.flush, []
+    flush, answered = side.queueing.flush, []
     before = flush.done
-    ticket = side.keeper.publish(topic, [b"a"])
+    ticket = side.queueing.publish(topic, [b"a"])
     assert ticket is not None
     ticket.then(lambda done: answered.append(("a", done)))
-    (job,) = [job for job in side.keeper.take_jobs() if job.kind == "flush"]
-    behind = side.keeper.publish(topic, [b"b"])  # while the flush of the first is at work
+    (job,) = [job for job in side.queueing.take_jobs() if job.kind == "flush"]
+    behind = side.queueing.publish(topic, [b"b"])  # while the flush of the first is at work
     assert behind is not None
     behind.then(lambda done: answered.append(("b", done)))
     assert behind.number == ticket.number + 1 == before + 2
@@ -45,18 +45,18 @@ def test_an_answer_waits_for_the_number_that_covers_it(tmp_path: Path) -> None:
 def test_a_flush_is_over_when_the_log_is_flushed_too(tmp_path: Path) -> None:
     """Deferred messages are the log's."""
     side = Side(tmp_path, level="disk")
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     topic.channel(b"c")
     side.turn(1_000)
     answered: list[bool] = []
-    ticket = side.keeper.publish(topic, [b"later"], 60_000)
+    ticket = side.queueing.publish(topic, [b"later"], 60_000)
     assert ticket is not None
     ticket.then(answered.append)
     assert flush_jobs(side) == ["flush"]
-    side.keeper.end_turn()
+    side.queueing.end_turn()
     assert answered == []
     run_now(side.broker.store.take_jobs(side.broker.mono_ms), side.broker.mono_ms)
-    side.keeper.end_turn()
+    side.queueing.end_turn()
     assert answered == [True]
     side.close()
 
@@ -74,10 +74,10 @@ class Failing(Quick):
 def test_a_failure_answers_everybody_and_ends_flushing(tmp_path: Path) -> None:
     files = Failing()
     side = Side(tmp_path, files=files, level="disk")
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     side.turn(1_000)
     answered: list[bool] = []
-    ticket = side.keeper.publish(topic, [b"a"])
+    ticket = side.queueing.publish(topic, [b"a"])
     assert ticket is not None
     ticket.then(answered.append)
     files.broken = True
@@ -85,8 +85,8 @@ def test_a_failure_answers_everybody_and_ends_flushing(tmp_path: Path) -> None:
     assert answered == [False]
     ticket.then(answered.append)
     assert answered == [False, False]
-    assert (side.keeper.healthy, side.keeper.error) == (False, "a flush failed")
-    assert side.keeper.flush.due_ms() is None
+    assert (side.queueing.healthy, side.queueing.error) == (False, "a flush failed")
+    assert side.queueing.flush.due_ms() is None
     files.broken = False
     side.broker.close(clean=False)
 
@@ -94,25 +94,25 @@ def test_a_failure_answers_everybody_and_ends_flushing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("level", ["os", "disk"])
 def test_a_deleted_topic_is_not_flushed(tmp_path: Path, level: str) -> None:
     side = Side(tmp_path, level=level)
-    topic = side.keeper.topic(b"t")
-    side.keeper.publish(topic, [b"a"])
-    side.keeper.end_turn()
-    side.keeper.delete(topic)
-    assert side.keeper.flush.next(topic) == 0
+    topic = side.queueing.topic(b"t")
+    side.queueing.publish(topic, [b"a"])
+    side.queueing.end_turn()
+    side.queueing.delete(topic)
+    assert side.queueing.flush.next(topic) == 0
     side.turn(1_000)
-    assert side.keeper.healthy
+    assert side.queueing.healthy
     assert not (tmp_path / "queues" / "t").exists() or not list((tmp_path / "queues" / "t").iterdir())
     side.close()
 
 
 def test_level_os_acknowledges_no_more_when_a_byte_is_unflushed_too_long(tmp_path: Path) -> None:
     side = Side(tmp_path, level="os")
-    flush: GroupFlush = side.keeper.flush
-    side.keeper.publish(side.keeper.topic(b"t"), [b"x"])
+    flush: GroupFlush = side.queueing.flush
+    side.queueing.publish(side.queueing.topic(b"t"), [b"x"])
     for ms, blocked in ((0, False), (FLUSH_WINDOW_MS + 1, True)):
         side.clock.advance(ms)
         side.broker.update_time()
-        side.keeper.end_turn()
+        side.queueing.end_turn()
         assert flush.blocked() is blocked
     side.turn()
     assert not flush.blocked()

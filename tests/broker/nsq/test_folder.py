@@ -25,9 +25,9 @@ def test_a_name_is_a_plain_file_name_and_nobody_elses(one: bytes, other: bytes) 
 
 def test_no_message_gets_an_ordinal_below_a_channels_place(tmp_path: Path) -> None:
     side = Side(tmp_path)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     topic.channel(b"c")
-    side.keeper.publish(topic, [b"%d" % n for n in range(9)])
+    side.queueing.publish(topic, [b"%d" % n for n in range(9)])
     side.turn()
     file = topic.channels[b"c"].source.lanes[0].file
     file.commit(9)

@@ -31,15 +31,15 @@ def reader_of(side: Side, topic: LogChannels) -> Reader:
 
 
 def topic_of(side: Side) -> LogChannels:
-    topic = side.keeper.topic(b"log-t")
+    topic = side.queueing.topic(b"log-t")
     assert isinstance(topic, LogChannels)
     return topic
 
 
 def test_a_batch_lies_together_in_one_queue(side: Side) -> None:
     topic = topic_of(side)
-    side.keeper.publish(topic, [b"a", b"b"])
-    side.keeper.publish(topic, [b"c"])
+    side.queueing.publish(topic, [b"a", b"b"])
+    side.queueing.publish(topic, [b"c"])
     assert sorted(queue.max_offset for queue in topic.stored.queues) == [1, 2]
     assert topic.depth() == 3
     assert {delivery.body for delivery in reader_of(side, topic).deliveries()} == {b"a", b"b", b"c"}
@@ -47,7 +47,7 @@ def test_a_batch_lies_together_in_one_queue(side: Side) -> None:
 
 def test_what_a_channel_finished_is_its_groups_committed_offset(side: Side) -> None:
     topic = topic_of(side)
-    side.keeper.publish(topic, [b"a", b"b"])
+    side.queueing.publish(topic, [b"a", b"b"])
     reader = reader_of(side, topic)
     channel = topic.channels[b"c"]
     for delivery in reader.deliveries():
@@ -57,7 +57,7 @@ def test_what_a_channel_finished_is_its_groups_committed_offset(side: Side) -> N
 
 def test_a_reset_by_the_tools_moves_the_channel(side: Side) -> None:
     topic = topic_of(side)
-    side.keeper.publish(topic, [b"a", b"b"])
+    side.queueing.publish(topic, [b"a", b"b"])
     reader = reader_of(side, topic)
     assert len(list(reader.deliveries())) == 2
     assert not topic.reset(b"nobody", {0: 0})
@@ -68,7 +68,7 @@ def test_a_reset_by_the_tools_moves_the_channel(side: Side) -> None:
 
 def test_a_second_channel_begins_at_the_end(side: Side) -> None:
     topic = topic_of(side)
-    side.keeper.publish(topic, [b"old"])
+    side.queueing.publish(topic, [b"old"])
     topic.channel(b"first")
     second = topic.channel(b"second")
     assert (topic.channels[b"first"].depth(), second.depth()) == (1, 0)
@@ -78,7 +78,7 @@ def test_a_log_is_not_emptied_and_keeps_no_topic_after_its_end(side: Side) -> No
     topic = topic_of(side)
     with pytest.raises(Refused, match="not emptied"):
         topic.empty()
-    side.keeper.delete(topic)
+    side.queueing.delete(topic)
     assert side.broker.topics.get(b"log-t") is None
     with pytest.raises(Refused, match="was deleted"):
-        side.keeper.publish(topic, [b"x"])
+        side.queueing.publish(topic, [b"x"])

@@ -27,11 +27,11 @@ def side(tmp_path: Path) -> Side:
 
 def in_hand(side: Side) -> tuple[object, int, int]:
     """A channel with one message taken: the channel, and the message's place."""
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     channel, reader = topic.channel(b"c"), Reader()
     reader.ready_count = 1
     channel.add(reader)
-    side.keeper.publish(topic, [b"x"])
+    side.queueing.publish(topic, [b"x"])
     side.turn()
     ((lane, place, _, _),) = channel.in_hand()
     return channel, lane, place
@@ -52,9 +52,9 @@ def test_a_place_is_done_when_log_and_queues_are_flushed(side: Side) -> None:
 
 
 def test_an_entry_is_over_when_its_copy_is_flushed(side: Side) -> None:
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     topic.channel(b"c")
-    side.keeper.publish(topic, [b"x"])
+    side.queueing.publish(topic, [b"x"])
     (stream,) = topic.streams()
     moving, flushes = Moving(side.broker.sending, lambda channel: None), Flushes()
     end = side.broker.store.end_position
@@ -71,9 +71,9 @@ def test_an_entry_is_over_when_its_copy_is_flushed(side: Side) -> None:
 
 
 def test_what_nobody_is_owed_need_not_become_durable(side: Side) -> None:
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     topic.channel(b"c")
-    side.keeper.publish(topic, [b"x"])
+    side.queueing.publish(topic, [b"x"])
     (stream,) = topic.streams()
     moving, flushes = Moving(side.broker.sending, lambda channel: None), Flushes()
     moving.arrive(77, topic, stream, 0)

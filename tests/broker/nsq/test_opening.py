@@ -16,11 +16,11 @@ LEFT = Path(__file__).parents[2] / "vectors" / "diskqueue" / "nsqd"
 def drain(side: Side, topic: bytes, channel: bytes) -> list[bytes]:
     reader = Reader()
     reader.ready_count = 100
-    here = side.keeper.topic(topic).channel(channel)
+    here = side.queueing.topic(topic).channel(channel)
     here.add(reader)
     found = []
     for _ in range(4):
-        side.keeper.mark_channel(here)
+        side.queueing.mark_channel(here)
         side.turn()
         for message in reader.deliveries():
             found.append(message.body)
@@ -36,13 +36,13 @@ def test_a_folder_of_nsqd(tmp_path: Path, level: str, clean: bool) -> None:
     shutil.copytree(LEFT, folder)
     side = Side(folder, level=level, mem_queue_size=2, queue_segment_bytes=1 << 20)
     side.turn()
-    orders, empty = side.keeper.topics[b"orders"], side.keeper.topics[b"empty"]
+    orders, empty = side.queueing.topics[b"orders"], side.queueing.topics[b"empty"]
     assert sorted(orders.channels) == [b"bill", b"pack"]
     assert empty.paused
     assert orders.channels[b"pack"].paused
     expected = [b"order %d" % n for n in (3, 4, 5, 1, 2)]  # nsqd writes its memory queue behind the rest when it stops
     side.reopen(clean)
-    orders, empty = side.keeper.topics[b"orders"], side.keeper.topics[b"empty"]
+    orders, empty = side.queueing.topics[b"orders"], side.queueing.topics[b"empty"]
     assert drain(side, b"orders", b"bill") == expected
     assert drain(side, b"orders", b"pack") == []
     orders.pause_channel(orders.channels[b"pack"], False)
@@ -60,9 +60,9 @@ def test_a_folder_of_nsqd(tmp_path: Path, level: str, clean: bool) -> None:
 def test_a_table_that_cannot_be_read_costs_no_message(tmp_path: Path, damage: str) -> None:
     """Topics and channels are told from their files: ours, and nsqd's own."""
     side = Side(tmp_path)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     topic.channel(b"c")
-    side.keeper.publish(topic, [b"kept"])
+    side.queueing.publish(topic, [b"kept"])
     side.turn(1000)
     side.broker.close(True)
     for name in ("nsqd.dat", "nsqd.dat.bak"):
@@ -74,13 +74,13 @@ def test_a_table_that_cannot_be_read_costs_no_message(tmp_path: Path, damage: st
     side.open()
     assert drain(side, b"t", b"c") == [b"kept"]
     side.reopen(clean=True)
-    assert list(side.keeper.topics[b"t"].channels) == [b"c"]
+    assert list(side.queueing.topics[b"t"].channels) == [b"c"]
     assert bool(list(tmp_path.glob("lost+found/nsqd.dat.*"))) == (damage != "gone")
     side.close()
 
 
 def test_an_empty_folder_has_no_topics(tmp_path: Path) -> None:
     side = Side(tmp_path)
-    Opening(side.broker.core, side.keeper.registry, side.keeper.claims).load()
-    assert side.keeper.all() == []
+    Opening(side.broker.core, side.queueing.registry, side.queueing.claims).load()
+    assert side.queueing.all() == []
     side.close()

@@ -16,9 +16,9 @@ RULES = ({"name": "log*", "kind": "log", "queues": 1},)
 def bodies(side: Side, topic: bytes) -> list[bytes]:
     reader = Reader()
     reader.ready_count = 1_000
-    channel = side.keeper.topic(topic).channel(b"c")
+    channel = side.queueing.topic(topic).channel(b"c")
     channel.add(reader)
-    side.keeper.mark_channel(channel)
+    side.queueing.mark_channel(channel)
     side.turn()
     return [delivery.body for delivery in reader.deliveries()]
 
@@ -26,8 +26,8 @@ def bodies(side: Side, topic: bytes) -> list[bytes]:
 @pytest.mark.parametrize(("name", "level"), [(b"t", "memory"), (b"t", "os"), (b"t", "disk"), (b"log-t", "os")])
 def test_what_is_published_comes_in_order(tmp_path: Path, name: bytes, level: str) -> None:
     side = Side(tmp_path, level=level, topic=RULES)
-    publishing: Publishing = side.keeper.publishing
-    topic = side.keeper.topic(name)
+    publishing: Publishing = side.queueing.publishing
+    topic = side.queueing.topic(name)
     ticket = publishing.publish(topic, [b"a", b"b"])
     assert (ticket is not None) == (level == "disk")
     publishing.publish(topic, [b"c"])
@@ -37,9 +37,9 @@ def test_what_is_published_comes_in_order(tmp_path: Path, name: bytes, level: st
 
 def test_a_deferred_message_comes_when_it_is_due(tmp_path: Path) -> None:
     side = Side(tmp_path)
-    topic = side.keeper.topic(b"t")
-    side.keeper.publish(topic, [b"later"], 5_000)
-    side.keeper.publish(topic, [b"now"])
+    topic = side.queueing.topic(b"t")
+    side.queueing.publish(topic, [b"later"], 5_000)
+    side.queueing.publish(topic, [b"now"])
     assert bodies(side, b"t") == [b"now"]
     side.turn(5_000)
     side.turn(100)
@@ -58,26 +58,26 @@ def test_no_room_is_refused_and_nothing_is_half_there(tmp_path: Path) -> None:
 
     files = Full()
     side = Side(tmp_path, files=files)
-    topic = side.keeper.topic(b"t")
-    side.keeper.publish(topic, [b"before"])
+    topic = side.queueing.topic(b"t")
+    side.queueing.publish(topic, [b"before"])
     files.full = True
     with pytest.raises(Refused, match="disk is full") as refused:
         for _ in range(10):
-            side.keeper.publish(topic, [b"x" * 10_000] * 3)
+            side.queueing.publish(topic, [b"x" * 10_000] * 3)
     assert refused.value.nsq == "E_PUB_FAILED"
     stored = topic.message_count
     assert stored % 3 == 1
     files.full = False
-    side.keeper.publish(topic, [b"after"])
+    side.queueing.publish(topic, [b"after"])
     assert topic.message_count == stored + 1
     side.close()
 
 
 def test_after_a_failed_flush_only_memory_takes_messages(tmp_path: Path) -> None:
     side = Side(tmp_path, topic=({"name": "mem*", "kind": "queue", "level": "memory"},))
-    stored, memory = side.keeper.topic(b"t"), side.keeper.topic(b"mem")
-    side.keeper.flush.fail(StoreError("a flush failed"))
+    stored, memory = side.queueing.topic(b"t"), side.queueing.topic(b"mem")
+    side.queueing.flush.fail(StoreError("a flush failed"))
     with pytest.raises(Refused, match="restart the broker"):
-        side.keeper.publish(stored, [b"x"])
-    assert side.keeper.publish(memory, [b"x"]) is None
+        side.queueing.publish(stored, [b"x"])
+    assert side.queueing.publish(memory, [b"x"]) is None
     side.broker.close(False)

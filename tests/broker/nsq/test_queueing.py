@@ -18,31 +18,31 @@ from penstock.errors import Refused, StoreError
 def reader_of(side: Side, topic: bytes, channel: bytes, ready: int = 100) -> Reader:
     reader = Reader()
     reader.ready_count = ready
-    here = side.keeper.topic(topic).channel(channel)
+    here = side.queueing.topic(topic).channel(channel)
     here.add(reader)
-    side.keeper.mark_channel(here)
+    side.queueing.mark_channel(here)
     side.turn()
     return reader
 
 
 def test_what_is_unflushed_for_a_second_holds_the_next_answer_back(tmp_path: Path) -> None:
     side = Side(tmp_path)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     memory = Side(tmp_path / "m", level="memory")
-    assert side.keeper.publish(topic, [b"a"]) is None
-    side.keeper.end_turn()
+    assert side.queueing.publish(topic, [b"a"]) is None
+    side.queueing.end_turn()
     side.clock.advance(1_001)
     side.broker.update_time()
-    ticket = side.keeper.publish(topic, [b"b"])
+    ticket = side.queueing.publish(topic, [b"b"])
     assert ticket is not None
     answered: list[bool] = []
     ticket.then(answered.append)
     assert answered == []
     side.turn()
     assert answered == [True]
-    assert side.keeper.publish(topic, [b"c"]) is None
-    memory.keeper.flush.dirty_since = 0
-    assert memory.keeper.publish(memory.keeper.topic(b"t"), [b"a"]) is None
+    assert side.queueing.publish(topic, [b"c"]) is None
+    memory.queueing.flush.dirty_since = 0
+    assert memory.queueing.publish(memory.queueing.topic(b"t"), [b"a"]) is None
     side.close()
     memory.close()
 
@@ -61,38 +61,38 @@ class Failing(Quick):
 def test_after_a_failed_flush_nothing_is_acknowledged(tmp_path: Path, level: str) -> None:
     files = Failing()
     side = Side(tmp_path, files=files, level=level)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     side.turn()
     reader = reader_of(side, b"t", b"c")
-    side.keeper.publish(topic, [b"before"])
+    side.queueing.publish(topic, [b"before"])
     side.turn(600)
     assert [m.body for m in reader.deliveries()] == [b"before"]
     files.broken = True
     answered: list[bool] = []
-    ticket = side.keeper.publish(topic, [b"doubtful"])
+    ticket = side.queueing.publish(topic, [b"doubtful"])
     if ticket:
         ticket.then(answered.append)
     side.turn()
     side.turn(600)
     assert answered == ([False] if level == "disk" else [])
-    assert not side.keeper.healthy
+    assert not side.queueing.healthy
     files.broken = False
     with pytest.raises(Refused) as caught:
-        side.keeper.publish(topic, [b"no"])
+        side.queueing.publish(topic, [b"no"])
     assert (caught.value.nsq, caught.value.http) == ("E_PUB_FAILED", 503)
     side.broker.close(clean=False)
 
 
 def test_too_many_attempts_end_with_the_dead_letters(tmp_path: Path) -> None:
     side = Side(tmp_path, max_attempts=2)
-    side.keeper.publish(side.keeper.topic(b"t"), [b"poison"])
+    side.queueing.publish(side.queueing.topic(b"t"), [b"poison"])
     reader = reader_of(side, b"t", b"c")
-    channel = side.keeper.topic(b"t").channel(b"c")
+    channel = side.queueing.topic(b"t").channel(b"c")
     for attempt in (1, 2):
         (message,) = reader.deliveries()
         assert message.attempts == attempt
         channel.requeue(reader, message.id, 0, side.broker.mono_ms)
-        side.keeper.mark_channel(channel)
+        side.queueing.mark_channel(channel)
         side.turn()
     assert list(reader.deliveries()) == []
     assert (channel.depth(), channel.in_flight_count, channel.buried_count) == (0, 0, 1)
@@ -103,7 +103,7 @@ def test_too_many_attempts_end_with_the_dead_letters(tmp_path: Path) -> None:
 
 def test_attempts_outlive_a_clean_stop(tmp_path: Path) -> None:
     side = Side(tmp_path)
-    side.keeper.publish(side.keeper.topic(b"t"), [b"a", b"b"])
+    side.queueing.publish(side.queueing.topic(b"t"), [b"a", b"b"])
     reader_of(side, b"t", b"c", ready=1)
     side.reopen(clean=True)
     again = reader_of(side, b"t", b"c")
@@ -113,24 +113,24 @@ def test_attempts_outlive_a_clean_stop(tmp_path: Path) -> None:
 
 def test_ephemeral_overflow_is_dropped_and_nothing_is_written(tmp_path: Path) -> None:
     side = Side(tmp_path, mem_queue_size=10)
-    topic = side.keeper.topic(b"t#ephemeral")
+    topic = side.queueing.topic(b"t#ephemeral")
     channel = topic.channel(b"c#tmp")
-    side.keeper.publish(topic, [b"%d" % n for n in range(50)])
+    side.queueing.publish(topic, [b"%d" % n for n in range(50)])
     reader = reader_of(side, b"t#ephemeral", b"c#tmp")
     assert [m.body for m in reader.deliveries()] == [b"%d" % n for n in range(10)]
     assert channel.source.dropped == 40
     assert not (tmp_path / "queues").exists()
     assert not list(tmp_path.glob("*.diskqueue.*"))
     side.reopen(clean=True)
-    assert side.keeper.find(b"t#ephemeral") is None
+    assert side.queueing.find(b"t#ephemeral") is None
     side.close()
 
 
 def test_a_message_that_is_always_given_back_lets_others_by(tmp_path: Path) -> None:
     side = Side(tmp_path)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     for n in range(30):
-        side.keeper.publish(topic, [b"%d" % n])
+        side.queueing.publish(topic, [b"%d" % n])
     reader = reader_of(side, b"t", b"c", ready=1)
     channel = topic.channel(b"c")
     seen = []
@@ -141,7 +141,7 @@ def test_a_message_that_is_always_given_back_lets_others_by(tmp_path: Path) -> N
             channel.requeue(reader, message.id, 0, side.broker.mono_ms)
         else:
             channel.finish(reader, message.id, side.broker.now_ns, side.broker.mono_ms)
-        side.keeper.mark_channel(channel)
+        side.queueing.mark_channel(channel)
         side.turn()
     assert {b"%d" % n for n in range(30)} == set(seen)
     side.close()
@@ -149,10 +149,10 @@ def test_a_message_that_is_always_given_back_lets_others_by(tmp_path: Path) -> N
 
 def test_segments_go_when_every_channel_has_finished_them(tmp_path: Path) -> None:
     side = Side(tmp_path)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     readers = [reader_of(side, b"t", name, ready=2000) for name in (b"a", b"b")]
     for _ in range(200):
-        side.keeper.publish(topic, [b"x" * 1000])
+        side.queueing.publish(topic, [b"x" * 1000])
     side.turn()
     assert len(topic.stream.segments) > 3
     for reader, name in zip(readers, (b"a", b"b"), strict=True):
@@ -160,7 +160,7 @@ def test_segments_go_when_every_channel_has_finished_them(tmp_path: Path) -> Non
         channel = topic.channel(name)
         for message in reader.deliveries():
             channel.finish(reader, message.id, side.broker.now_ns, side.broker.mono_ms)
-        side.keeper.mark_channel(channel)
+        side.queueing.mark_channel(channel)
         side.turn()
     assert len(topic.stream.segments) == 1
     assert len(list((tmp_path / "queues" / "t").glob("*.queue"))) == 1
@@ -188,16 +188,16 @@ def test_a_deleted_topic_keeps_no_file_open(tmp_path: Path) -> None:
     for n in range(20):
         name = b"t%d" % n
         reader = reader_of(side, name, b"c")
-        topic = side.keeper.topics[name]
-        side.keeper.publish(topic, [b"x"] * 5)
+        topic = side.queueing.topics[name]
+        side.queueing.publish(topic, [b"x"] * 5)
         side.turn()
         assert len(list(reader.deliveries())) == 5
-        side.keeper.delete(topic)
+        side.queueing.delete(topic)
         side.turn(1)
     del topic, reader
     side.turn(1000)
     assert gone() == []
-    assert not len(side.keeper.claims)
+    assert not len(side.queueing.claims)
     side.turn(120_000)  # and the timers of then find nobody
     side.close()
 

@@ -17,7 +17,7 @@ RULES = ({"name": "disk*", "kind": "queue", "level": "disk"}, {"name": "log*", "
 
 def test_a_topic_is_made_at_the_level_that_is_asked_for_or_ruled(tmp_path: Path) -> None:
     side = Side(tmp_path, topic=RULES, level="os")
-    registry: Registry = side.keeper.registry
+    registry: Registry = side.queueing.registry
     assert registry.topic(b"plain").level == LEVEL_OS
     assert registry.topic(b"disk-1").level == LEVEL_DISK
     assert registry.topic(b"asked", "memory").level == LEVEL_MEMORY
@@ -34,36 +34,36 @@ def test_a_topic_is_made_at_the_level_that_is_asked_for_or_ruled(tmp_path: Path)
 def test_names_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side(tmp_path)
     with pytest.raises(Refused, match='topic name "a b" is not valid') as refused:
-        side.keeper.topic(b"a b")
+        side.queueing.topic(b"a b")
     assert refused.value.nsq == "E_BAD_TOPIC"
     monkeypatch.setattr(module, "TOPICS_MAX", 1)
-    side.keeper.topic(b"one")
+    side.queueing.topic(b"one")
     with pytest.raises(Refused, match="no more than 1 topics"):
-        side.keeper.topic(b"two")
+        side.queueing.topic(b"two")
     side.close()
 
 
 def test_who_wants_to_know_hears_of_changes(tmp_path: Path) -> None:
     side = Side(tmp_path)
     heard: list[bytes] = []
-    side.keeper.announce.append(heard.append)
-    topic = side.keeper.topic(b"t")
+    side.queueing.announce.append(heard.append)
+    topic = side.queueing.topic(b"t")
     topic.channel(b"c")
-    side.keeper.delete(topic)
+    side.queueing.delete(topic)
     assert heard.count(b"t") >= 3
-    assert side.keeper.find(b"t") is None
-    side.keeper.delete(topic)  # a second time changes nothing
+    assert side.queueing.find(b"t") is None
+    side.queueing.delete(topic)  # a second time changes nothing
     side.close()
 
 
 def test_topics_and_channels_are_known_after_a_kill(tmp_path: Path) -> None:
     side = Side(tmp_path, topic=RULES)
     for name in (b"a", b"disk-1", b"log-1"):
-        side.keeper.topic(name).channel(b"c")
-    side.keeper.topic(b"e#ephemeral").channel(b"c")
-    side.keeper.write_table()
+        side.queueing.topic(name).channel(b"c")
+    side.queueing.topic(b"e#ephemeral").channel(b"c")
+    side.queueing.write_table()
     side.reopen(clean=False)
-    found = {topic.name: set(topic.channels) for topic in side.keeper.all()}
+    found = {topic.name: set(topic.channels) for topic in side.queueing.all()}
     assert found == {b"a": {b"c"}, b"disk-1": {b"c"}, b"log-1": {b"c"}}
     side.close()
 
@@ -71,11 +71,11 @@ def test_topics_and_channels_are_known_after_a_kill(tmp_path: Path) -> None:
 def test_a_log_topic_of_another_protocol_is_found_by_its_name(tmp_path: Path) -> None:
     side = Side(tmp_path)
     side.broker.topics.create(b"Rocket", 2, 2)
-    assert side.keeper.find(b"nothing") is None
-    topic = side.keeper.find(b"Rocket")
+    assert side.queueing.find(b"nothing") is None
+    topic = side.queueing.find(b"Rocket")
     assert topic is not None
     assert topic.kind == "log"
-    assert side.keeper.log_channels(b"Rocket", b"c") is None
+    assert side.queueing.log_channels(b"Rocket", b"c") is None
     topic.channel(b"c")
-    assert side.keeper.log_channels(b"Rocket", b"c") is topic
+    assert side.queueing.log_channels(b"Rocket", b"c") is topic
     side.close()

@@ -21,7 +21,7 @@ def side(folder: Path, level: str) -> Side:
     rules = ({"name": "t", "kind": "log", "queues": 2},) if level == "log" else ({"name": "t", "level": level},)
     made = Side(folder, topic=rules)
     for name in (b"t", b"u"):
-        made.keeper.topic(name).channel(b"a")
+        made.queueing.topic(name).channel(b"a")
     made.turn()
     return made
 
@@ -32,60 +32,62 @@ def stored(here: Side) -> dict[str, TopicEntry]:
 
 def anew(here: Side) -> dict[str, TopicEntry]:
     """What the table must say, nothing kept."""
-    entries = [here.keeper.registry.table.entry(topic) for topic in here.keeper.topics.values() if not topic.ephemeral]
+    entries = [
+        here.queueing.registry.table.entry(topic) for topic in here.queueing.topics.values() if not topic.ephemeral
+    ]
     return {entry.name: entry for entry in entries}
 
 
 def publish_and_pass(here: Side) -> None:
-    here.keeper.topic(b"t").delete_channel(b"a")
-    here.keeper.topic(b"t").channel(b"e#ephemeral")
+    here.queueing.topic(b"t").delete_channel(b"a")
+    here.queueing.topic(b"t").channel(b"e#ephemeral")
     here.turn()
-    here.keeper.publish(here.keeper.topic(b"t"), [b"passes"])
+    here.queueing.publish(here.queueing.topic(b"t"), [b"passes"])
     here.turn(2_000)
-    here.keeper.topic(b"v")
+    here.queueing.topic(b"v")
 
 
 def pause_and_publish(here: Side) -> None:
-    here.keeper.topic(b"t").pause()
+    here.queueing.topic(b"t").pause()
     here.turn()
-    here.keeper.publish(here.keeper.topic(b"t"), [b"one", b"two"])
+    here.queueing.publish(here.queueing.topic(b"t"), [b"one", b"two"])
     here.turn(2_000)
-    here.keeper.topic(b"v")
+    here.queueing.topic(b"v")
 
 
 def empty(here: Side) -> None:
-    here.keeper.publish(here.keeper.topic(b"t"), [b"one", b"two"])
-    here.keeper.publish(here.keeper.topic(b"t"), [b"later"], 60_000)
+    here.queueing.publish(here.queueing.topic(b"t"), [b"one", b"two"])
+    here.queueing.publish(here.queueing.topic(b"t"), [b"later"], 60_000)
     here.turn(2_000)
-    here.keeper.topic(b"t").empty_channel(here.keeper.topic(b"t").channels[b"a"])
+    here.queueing.topic(b"t").empty_channel(here.queueing.topic(b"t").channels[b"a"])
 
 
 def empty_without_channels(here: Side) -> None:
-    here.keeper.topic(b"t").delete_channel(b"a")
-    here.keeper.publish(here.keeper.topic(b"t"), [b"one", b"two"])
+    here.queueing.topic(b"t").delete_channel(b"a")
+    here.queueing.publish(here.queueing.topic(b"t"), [b"one", b"two"])
     here.turn(2_000)
     with contextlib.suppress(Refused):  # a log topic is not emptied
-        here.keeper.topic(b"t").empty()
+        here.queueing.topic(b"t").empty()
 
 
 def again(here: Side) -> None:
-    here.keeper.delete(here.keeper.topic(b"t"))
+    here.queueing.delete(here.queueing.topic(b"t"))
     here.turn()
-    here.keeper.topic(b"t").channel(b"b")
+    here.queueing.topic(b"t").channel(b"b")
 
 
 CHANGES: dict[str, Callable[[Side], object]] = {
-    "a topic is made": lambda here: here.keeper.topic(b"v"),
-    "an ephemeral topic is made": lambda here: here.keeper.topic(b"v#ephemeral").channel(b"c"),
-    "a topic is deleted": lambda here: here.keeper.delete(here.keeper.topic(b"t")),
+    "a topic is made": lambda here: here.queueing.topic(b"v"),
+    "an ephemeral topic is made": lambda here: here.queueing.topic(b"v#ephemeral").channel(b"c"),
+    "a topic is deleted": lambda here: here.queueing.delete(here.queueing.topic(b"t")),
     "a topic is made again": again,
-    "a channel is made": lambda here: here.keeper.topic(b"t").channel(b"b"),
-    "an ephemeral channel is made": lambda here: here.keeper.topic(b"t").channel(b"b#ephemeral"),
-    "a channel is deleted": lambda here: here.keeper.topic(b"t").delete_channel(b"a"),
-    "a topic is paused": lambda here: here.keeper.topic(b"t").pause(),
+    "a channel is made": lambda here: here.queueing.topic(b"t").channel(b"b"),
+    "an ephemeral channel is made": lambda here: here.queueing.topic(b"t").channel(b"b#ephemeral"),
+    "a channel is deleted": lambda here: here.queueing.topic(b"t").delete_channel(b"a"),
+    "a topic is paused": lambda here: here.queueing.topic(b"t").pause(),
     "a paused topic is published to": pause_and_publish,
-    "a channel is paused": lambda here: here.keeper.topic(b"t").pause_channel(
-        here.keeper.topic(b"t").channels[b"a"], True
+    "a channel is paused": lambda here: here.queueing.topic(b"t").pause_channel(
+        here.queueing.topic(b"t").channels[b"a"], True
     ),
     "a channel is emptied": empty,
     "a topic is emptied": empty_without_channels,
@@ -113,7 +115,7 @@ def test_a_change_reaches_the_file(tmp_path: Path, level: str, change: str) -> N
 @pytest.mark.parametrize("level", LEVELS)
 def test_what_is_undone_is_undone_in_the_file(tmp_path: Path, level: str) -> None:
     here = side(tmp_path, level)
-    topic = here.keeper.topic(b"t")
+    topic = here.queueing.topic(b"t")
     before = stored(here)
     topic.pause()
     topic.pause_channel(topic.channels[b"a"], True)
@@ -129,7 +131,7 @@ def test_what_is_undone_is_undone_in_the_file(tmp_path: Path, level: str) -> Non
 
 def test_rules_of_a_start_reach_the_file(tmp_path: Path) -> None:
     here = side(tmp_path, "os")
-    here.keeper.topic(b"t").pause()
+    here.queueing.topic(b"t").pause()
     here.reopen(clean=False)
     assert stored(here) == anew(here)
     assert stored(here)["t"].more["level"] == "os"
@@ -146,7 +148,7 @@ def test_a_table_that_was_not_written_is_written_whole_later(tmp_path: Path, mon
         rename(self, path, to)
 
     monkeypatch.setattr(Files, "rename", full)
-    here.keeper.topic(b"t").channel(b"b")
+    here.queueing.topic(b"t").channel(b"b")
     here.turn()
     assert "b" not in [channel.name for channel in stored(here)["t"].channels]
     monkeypatch.undo()
@@ -161,9 +163,9 @@ def test_a_clean_stop_says_how_often_each_message_was_tried(tmp_path: Path, leve
     here = side(tmp_path, level)
     reader = Reader()
     reader.ready_count = 10
-    channel = here.keeper.topic(b"t").channels[b"a"]
+    channel = here.queueing.topic(b"t").channels[b"a"]
     channel.add(reader)
-    here.keeper.publish(here.keeper.topic(b"t"), [b"one"])
+    here.queueing.publish(here.queueing.topic(b"t"), [b"one"])
     here.turn(2_000)
     assert len(list(reader.deliveries())) == 1
     here.close()

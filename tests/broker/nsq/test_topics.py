@@ -30,13 +30,13 @@ def drained(side: Side, topic: Topic, name: bytes) -> list[bytes]:
 @pytest.mark.parametrize("level", LEVELS)
 def test_the_first_channel_is_owed_everything_and_the_second_what_comes(tmp_path: Path, level: str) -> None:
     side = Side(tmp_path, level=level)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     assert isinstance(topic, MemoryTopic if level == "memory" else QueueTopic)
-    side.keeper.publish(topic, [b"a", b"b"])
+    side.queueing.publish(topic, [b"a", b"b"])
     topic.channel(b"one")
     side.turn()
     topic.channel(b"two")
-    side.keeper.publish(topic, [b"c"])
+    side.queueing.publish(topic, [b"c"])
     side.turn()
     assert (drained(side, topic, b"one"), drained(side, topic, b"two")) == ([b"a", b"b", b"c"], [b"c"])
     assert (topic.message_count, topic.message_bytes) == (3, 3)
@@ -46,10 +46,10 @@ def test_the_first_channel_is_owed_everything_and_the_second_what_comes(tmp_path
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_paused_topic_gives_when_it_goes_on(tmp_path: Path, level: str) -> None:
     side = Side(tmp_path, level=level)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     topic.channel(b"c")
     topic.pause()
-    side.keeper.publish(topic, [b"x"])
+    side.queueing.publish(topic, [b"x"])
     assert drained(side, topic, b"c") == []
     topic.unpause()
     side.turn()
@@ -60,20 +60,20 @@ def test_a_paused_topic_gives_when_it_goes_on(tmp_path: Path, level: str) -> Non
 @pytest.mark.parametrize("level", LEVELS)
 def test_emptied_and_deleted(tmp_path: Path, level: str) -> None:
     side = Side(tmp_path, level=level)
-    topic = side.keeper.topic(b"t")
-    side.keeper.publish(topic, [b"x"])
+    topic = side.queueing.topic(b"t")
+    side.queueing.publish(topic, [b"x"])
     topic.empty()
     assert (topic.depth(), drained(side, topic, b"c")) == (0, [])
     topic.delete_channel(b"c")
     assert topic.channels == {}
-    side.keeper.delete(topic)
+    side.queueing.delete(topic)
     assert not topic.open
     side.close()
 
 
 def test_channels_have_names_and_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side(tmp_path)
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     with pytest.raises(Refused, match="is not valid"):
         topic.channel(b"a b")
     monkeypatch.setattr(module, "CHANNELS_MAX", 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from client.scripted import message
@@ -31,7 +33,8 @@ class Hand:
 
 async def test_the_first_word_counts() -> None:
     hand = Hand()
-    delivery = Delivery(hand, message(3))
+    done = asyncio.Event()
+    delivery = Delivery(hand, message(3), done)
     assert (delivery.body, delivery.topic, delivery.attempts, delivery.gone) == (b"m3", "T", 1, False)
     delivery.begin(5.0)
     await delivery.extend()
@@ -43,7 +46,7 @@ async def test_the_first_word_counts() -> None:
     assert (begun, extended) == (("begin", 5.0), "extend")
     assert isinstance(retry, Retry)
     assert retry.delay == 2.5
-    assert delivery.done.is_set()
+    assert done.is_set()
 
 
 async def test_a_rejection_says_why() -> None:
@@ -55,7 +58,8 @@ async def test_a_rejection_says_why() -> None:
 
 
 async def test_who_waits_for_its_end_goes_on_after_an_error() -> None:
-    delivery = Delivery(Hand(ConnectionLost("gone")), message())
+    done = asyncio.Event()
+    delivery = Delivery(Hand(ConnectionLost("gone")), message(), done)
     with pytest.raises(ConnectionLost):
         await delivery.ack()
-    assert delivery.done.is_set()
+    assert done.is_set()

@@ -74,9 +74,10 @@ async def test_a_topic_without_a_listener_is_iterated() -> None:
     assert not listeners.take("T")
     listeners.by_topic["T"] = print
     assert listeners.take("T")
-    async with listeners.in_hand():
-        waiting = asyncio.create_task(listeners.wait_done(20))
-        await asyncio.sleep(0)
-        assert not waiting.done()
+    listeners.begin_work()
+    waiting = asyncio.create_task(listeners.wait_done(20))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    listeners.end_work()
     await asyncio.wait_for(waiting, 10)
     listeners.close()

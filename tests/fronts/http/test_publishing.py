@@ -40,7 +40,7 @@ def packed(*bodies: bytes) -> bytes:
 )
 def test_what_is_published(side: Side, path: str, query: bytes, body: bytes, count: int) -> None:
     assert publishing(side).publish(path, query, body) == OK
-    assert side.keeper.topic(b"t").message_count == count
+    assert side.queueing.topic(b"t").message_count == count
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,12 @@ def test_what_is_refused_stores_nothing(
     found = publishing(side).publish(path, query, body)
     assert isinstance(found, Answer)
     assert (found.status, found.body) == (answer[0], b'{"message":"%s"}' % answer[1].encode())
-    topic = side.keeper.topics.get(b"t")
+    topic = side.queueing.topics.get(b"t")
     assert topic is None or topic.message_count == 0
 
 
 def test_at_level_disk_there_is_a_ticket(side: Side) -> None:
-    side.keeper.topic(b"t", "disk")
+    side.queueing.topic(b"t", "disk")
     ticket = publishing(side).publish("/pub", b"topic=t", b"x")
     assert not isinstance(ticket, Answer)
     told: list[bool] = []

@@ -24,16 +24,16 @@ async def test_the_life_of_a_topic_and_its_channel(side: Side) -> None:
     site = NsqHttp(side.broker)
     for path in ("/topic/create?topic=t", "/channel/create?topic=t&channel=c", "/channel/pause?topic=t&channel=c"):
         assert (await ask(site, "POST", path)).short == (200, "")
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     assert topic.channels[b"c"].paused
-    side.keeper.publish(topic, [b"x"])
+    side.queueing.publish(topic, [b"x"])
     assert topic.channels[b"c"].depth() == 1
     for path in ("/channel/empty?topic=t&channel=c", "/channel/unpause?topic=t&channel=c", "/topic/pause?topic=t"):
         assert (await ask(site, "POST", path)).short == (200, "")
     assert (topic.channels[b"c"].depth(), bool(topic.channels[b"c"].paused), bool(topic.paused)) == (0, False, True)
     assert (await ask(site, "POST", "/channel/delete?topic=t&channel=c")).short == (200, "")
     assert (await ask(site, "POST", "/topic/delete?topic=t")).short == (200, "")
-    assert side.keeper.find(b"t") is None
+    assert side.queueing.find(b"t") is None
 
 
 @pytest.mark.parametrize("path", sorted(Topics(None, None).routes))  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ def test_a_failed_flush_is_answered_with_an_error_and_the_end(tmp_path: Path) ->
     data = bytearray(b"PUB t\n" + sized(b"x"))
     side.front.begin_turn()
     session.feed(data, len(data))
-    side.keeper.flush.fail(StoreError("the disk failed"))
+    side.queueing.flush.fail(StoreError("the disk failed"))
     side.turn()
     (frame,) = side.frames(session)
     assert frame.startswith(b"E_PUB_FAILED")

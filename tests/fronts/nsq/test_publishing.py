@@ -19,7 +19,7 @@ def test_messages_are_counted_by_topic(tmp_path: Path) -> None:
     assert side.say(session, mpub(b"t", b"a", b"b")) == [b"OK"]
     session.publisher.settle_counts()
     assert session.publisher.counts == {b"t": 5, b"u": 1}
-    assert (side.keeper.topic(b"t").message_count, side.keeper.topic(b"u").message_count) == (5, 1)
+    assert (side.queueing.topic(b"t").message_count, side.queueing.topic(b"u").message_count) == (5, 1)
     side.close()
 
 
@@ -53,6 +53,6 @@ def test_what_cannot_be_published_stores_nothing(tmp_path: Path, data: bytes, co
     (frame,) = side.say(session, data)
     assert frame.startswith(code)
     assert session.closing
-    topic = side.keeper.topics.get(b"t")
+    topic = side.queueing.topics.get(b"t")
     assert topic is None or topic.message_count == 0
     side.close()

@@ -20,6 +20,9 @@ class Beat:
         self.every_ms = every_ms
         self.beats: list[int] = []
 
+    def number_beat(self, number: int) -> None:
+        self.due_number = number
+
     def beat(self, mono_ms: int) -> int:
         self.beats.append(mono_ms)
         return mono_ms + self.every_ms if self.every_ms else 0
@@ -76,6 +79,6 @@ def test_an_ephemeral_channel_goes_with_its_last_consumer(side: NsqSide) -> None
     for session in (one, two):
         side.say(session, b"SUB t c#ephemeral\n")
     one.lost()
-    assert b"c#ephemeral" in side.keeper.topic(b"t").channels
+    assert b"c#ephemeral" in side.queueing.topic(b"t").channels
     two.lost()
-    assert side.keeper.topic(b"t").channels == {}
+    assert side.queueing.topic(b"t").channels == {}

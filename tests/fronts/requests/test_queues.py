@@ -27,7 +27,7 @@ def test_pages_hold_so_many_topics_and_channels(side: RemotingSide, monkeypatch:
     assert LIST in QueueCalls.TABLE
     monkeypatch.setattr(module, "ROWS_MAX", 4)
     for n in range(5):
-        side.keeper.topic(b"t%d" % n).channel(b"c")
+        side.queueing.topic(b"t%d" % n).channel(b"c")
     session, after, pages = side.session(), "", []
     while True:
         page = fastjson.loads(side.ask(session, LIST, topic="", after=after).body)
@@ -44,7 +44,7 @@ def test_changes(side: RemotingSide) -> None:
     session = side.session()
     assert side.ask(session, CHANGE, topic="t", action="add", level="disk").code == 0
     assert side.ask(session, CHANGE, topic="t", channel="c", action="add").code == 0
-    topic = side.keeper.topic(b"t")
+    topic = side.queueing.topic(b"t")
     assert side.ask(session, CHANGE, topic="t", channel="c", action="pause").code == 0
     assert topic.channels[b"c"].paused
     assert side.ask(session, CHANGE, topic="t", channel="c", action="rm").code == 0
@@ -64,7 +64,7 @@ def test_changes(side: RemotingSide) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(side: RemotingSide, code: int, ext: dict[str, str]) -> None:
-    side.keeper.topic(b"known")
+    side.queueing.topic(b"known")
     answer = side.ask(side.session(), code, **ext)
     assert answer.code != 0
     assert answer.remark

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_DISK
 from penstock.broker.nsq.sources import cursors, lanes
-from penstock.broker.nsq.topics import Keeper, Topic
+from penstock.broker.nsq.topics import Topic, TopicRegistry
 from penstock.broker.topics import LogTopic
 from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource, Lane
@@ -26,8 +26,8 @@ class LogChannels(Topic):
 
     kind = "log"
 
-    def __init__(self, stored: LogTopic, keeper: Keeper, core: Core) -> None:
-        Topic.__init__(self, stored.name, stored.level, keeper)
+    def __init__(self, stored: LogTopic, registry: TopicRegistry, core: Core) -> None:
+        Topic.__init__(self, stored.name, stored.level, registry)
         self.stored = stored
         self._core = core
         self._batch: list[bytes] = []
@@ -80,13 +80,15 @@ class LogChannels(Topic):
 
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
         commit = None if ephemeral else self._committed_by(name)
-        source = CursorSource(self.keeper.window(self), commit)
+        source = CursorSource(self.registry.window(self), commit)
         group = self._core.offsets.table.get((self.name.decode(), name.decode()), {})
         for number, queue in enumerate(self.stored.queues):
             stream = LogStream(self._core.store, queue, self.level == LEVEL_DISK)
             begin = queue.visible_end() if self.channels else queue.min_offset
             begin = group.get(number, begin)
-            file = CursorFile(self.keeper.folder.cursor_path(self.name, name, f".{number}"), self.keeper.folder.files)
+            file = CursorFile(
+                self.registry.folder.cursor_path(self.name, name, f".{number}"), self.registry.folder.files
+            )
             if ephemeral:
                 file.remove()
             file.open(begin)
@@ -96,17 +98,19 @@ class LogChannels(Topic):
             if commit is not None:
                 commit(lane)  # the file is newer than the table of offsets
             queue.watch()
-        channel: Channel = self.keeper.new_channel(name, self.name, source)
+        channel: Channel = self.registry.new_channel(name, self.name, source)
         channel.count_from(sum([lane.head for lane in source.lanes]))
-        if not ephemeral and self.keeper.folder.has_stream(self.name, name):
+        if not ephemeral and self.registry.folder.has_stream(self.name, name):
             self._add_again(channel)
         return channel
 
     def _add_again(self, channel: Channel) -> ReadyQueue:
         """The lane of messages that were deferred for this channel alone."""
-        file = CursorFile(self.keeper.folder.cursor_path(self.name, channel.name, ".again"), self.keeper.folder.files)
+        file = CursorFile(
+            self.registry.folder.cursor_path(self.name, channel.name, ".again"), self.registry.folder.files
+        )
         file.open(0)
-        stream: ReadyQueue = self.keeper.folder.channel_stream(self.name, channel.name, file.reach())
+        stream: ReadyQueue = self.registry.folder.channel_stream(self.name, channel.name, file.reach())
         self.again[channel.name] = stream
         file.settle(stream.total, stream)
         cursors(channel).add(Lane(stream, file, len(lanes(channel))))
@@ -155,7 +159,7 @@ class LogChannels(Topic):
             lane.file.remove()
         stream = self.again.pop(channel.name, None)
         if stream is not None:
-            self.keeper.forget_copies(stream)
+            self.registry.forget_copies(stream)
             stream.drop_all()
 
     def empty(self) -> None:
@@ -178,7 +182,7 @@ class LogChannels(Topic):
             stream.append_bytes(message_id, attempts, stamp_ns.to_bytes(8) + body, False, mark)
             stream.all_visible()
             if schedule_id:
-                self.keeper.copied(schedule_id, self, stream, place)
+                self.registry.copied(schedule_id, self, stream, place)
         self.mark()
         return 0
 

@@ -1,4 +1,4 @@
-"""The registry: topics and channels come and go. It is what a topic knows of the rest of the queue side (`Keeper`)."""
+"""The registry: topics and channels come and go. It is what a topic knows of the rest of the queue side (`TopicRegistry`)."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ cdef long long _RECORD_BYTES
 
 cdef class Topic:
     cdef public bytes name
-    cdef public object keeper
+    cdef public object registry
     cdef public long long level, message_count, message_bytes
     cdef public bint ephemeral, paused, open, marked
     cdef public dict channels

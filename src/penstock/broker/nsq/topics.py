@@ -41,7 +41,7 @@ _ID = slice(10, 26)  # where a message's data has its id
 _HEX = 16
 
 
-class Keeper(Protocol):
+class TopicRegistry(Protocol):
     """What a topic needs of the queue side that keeps it."""
 
     @property
@@ -92,10 +92,10 @@ class Topic:
 
     kind = "queue"
 
-    def __init__(self, name: bytes, level: int, keeper: Keeper) -> None:
+    def __init__(self, name: bytes, level: int, registry: TopicRegistry) -> None:
         self.name = name
         self.level = level
-        self.keeper = keeper
+        self.registry = registry
         self.ephemeral = name.endswith(EPHEMERAL)
         self.paused = False
         self.open = True
@@ -135,7 +135,7 @@ class Topic:
         """The channels have something to look at when the turn ends."""
         if not self.marked:
             self.marked = True
-            self.keeper.mark_topic(self)
+            self.registry.mark_topic(self)
         return 0
 
     def count(self, size: int) -> None:
@@ -191,7 +191,7 @@ class Topic:
             self.channels[name] = channel
             self._took_channel(channel)
             log.info("channel made topic=%s name=%s", shown(self.name), shown(name))
-            self.keeper.changed(self, not channel.ephemeral)
+            self.registry.changed(self, not channel.ephemeral)
         return channel
 
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
@@ -208,13 +208,13 @@ class Topic:
             return False
         channel.end()
         log.info("channel deleted topic=%s name=%s", shown(self.name), shown(name))
-        self.keeper.forgotten(self, channel)
+        self.registry.forgotten(self, channel)
         self._drop_channel(channel)
         for consumer in list(channel.consumers):
             consumer.close()
-        self.keeper.changed(self, not channel.ephemeral)
+        self.registry.changed(self, not channel.ephemeral)
         if self.ephemeral and not self.channels:
-            self.keeper.delete(self)
+            self.registry.delete(self)
         return True
 
     def _drop_channel(self, channel: Channel) -> None:
@@ -225,7 +225,7 @@ class Topic:
         if not self.paused:
             self.paused = True
             self._paused()
-            self.keeper.changed(self, True, announce=False)
+            self.registry.changed(self, True, announce=False)
 
     def unpause(self) -> None:
         """Channels get what came meanwhile."""
@@ -233,7 +233,7 @@ class Topic:
             self.paused = False
             self._paused()
             self.mark()
-            self.keeper.changed(self, True, announce=False)
+            self.registry.changed(self, True, announce=False)
 
     def _paused(self) -> None:
         """`paused` was changed."""
@@ -245,7 +245,7 @@ class Topic:
     def empty_channel(self, channel: Channel) -> None:
         """Drop all that a channel holds: queue, in flight, deferred."""
         channel.empty()
-        self.keeper.forget_deferred(self, channel)
+        self.registry.forget_deferred(self, channel)
         self.mark()
 
     def pause_channel(self, channel: Channel, paused: bool) -> None:
@@ -253,7 +253,7 @@ class Topic:
         if channel.paused != paused:
             channel.pause(paused)
             self.mark()
-            self.keeper.changed(self, not channel.ephemeral, announce=False)
+            self.registry.changed(self, not channel.ephemeral, announce=False)
 
     def redeliver(
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
@@ -269,8 +269,8 @@ class Topic:
 class QueueTopic(Topic):
     """Level `os` or `disk`: a ready queue and a cursor for each channel."""
 
-    def __init__(self, name: bytes, level: int, keeper: Keeper, stream: ReadyQueue, floor: int = 0) -> None:
-        Topic.__init__(self, name, level, keeper)
+    def __init__(self, name: bytes, level: int, registry: TopicRegistry, stream: ReadyQueue, floor: int = 0) -> None:
+        Topic.__init__(self, name, level, registry)
         self.stream = stream
         self.floor = floor  # what lies below is owed to nobody
         self.passing: list[PassingSource] = []  # sources of ephemeral channels
@@ -332,21 +332,21 @@ class QueueTopic(Topic):
 
     def load_channel(self, name: bytes, begin: int) -> Channel:
         """A channel that goes on where its file says, or begins at `begin`."""
-        file = CursorFile(self.keeper.folder.cursor_path(self.name, name), self.keeper.folder.files)
+        file = CursorFile(self.registry.folder.cursor_path(self.name, name), self.registry.folder.files)
         if name.endswith(EPHEMERAL):
             file.remove()  # a former version kept one
             return self._passing_channel(name, begin)
         file.open(begin)
         file.settle(self.stream.total, self.stream)
-        source = CursorSource(self.keeper.window(self))
+        source = CursorSource(self.registry.window(self))
         source.add(Lane(self.stream, file, 0))
-        channel: Channel = self.keeper.new_channel(name, self.name, source)
+        channel: Channel = self.registry.new_channel(name, self.name, source)
         channel.count_from(source.lanes[0].head)
         return channel
 
     def _passing_channel(self, name: bytes, begin: int) -> Channel:
-        source = PassingSource(self.stream, self.keeper.mem_queue_size, begin)
-        channel: Channel = self.keeper.new_channel(name, self.name, source)
+        source = PassingSource(self.stream, self.registry.mem_queue_size, begin)
+        channel: Channel = self.registry.new_channel(name, self.name, source)
         channel.count_from(begin)
         self.passing.append(source)
         return channel
@@ -408,14 +408,14 @@ class QueueTopic(Topic):
         stream = self.stream
         if not self.channels:
             self.floor = stream.total
-            self.keeper.forget_copies(stream)
+            self.registry.forget_copies(stream)
             stream.drop_all()
         elif self.paused and stream.total > stream.visible:
             for channel in self.channels.values():
                 for ordinal in range(stream.visible, stream.total):
                     finish_ahead(channel, 0, ordinal)
             stream.all_visible()
-        self.keeper.changed(self, True, announce=False)
+        self.registry.changed(self, True, announce=False)
 
     def redeliver(
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
@@ -431,19 +431,19 @@ class QueueTopic(Topic):
                     finish_ahead(channel, 0, place)
         stream.append_bytes(message_id, attempts, body, False, mark_of(schedule_id) if schedule_id else 0)
         if schedule_id:
-            self.keeper.copied(schedule_id, self, stream, place)
+            self.registry.copied(schedule_id, self, stream, place)
         for channel in self.channels.values():
             channel.count_from(channel.origin + 1)  # it was counted when it was published
         self._make_visible()
         if self.level == LEVEL_DISK:
-            self.keeper.want_flush(self)
+            self.registry.want_flush(self)
         self.mark()
         return 0
 
     def remove(self) -> None:
         for name in list(self.channels):
             self.delete_channel(name)
-        self.keeper.forget_copies(self.stream)
+        self.registry.forget_copies(self.stream)
         self.stream.drop_all()
         self.open = False
 
@@ -451,8 +451,8 @@ class QueueTopic(Topic):
 class MemoryTopic(Topic):
     """Level `memory`, and ephemeral: a queue of its own while there is no channel or it is paused, copies otherwise."""
 
-    def __init__(self, name: bytes, keeper: Keeper, source: MemorySource) -> None:
-        Topic.__init__(self, name, LEVEL_MEMORY, keeper)
+    def __init__(self, name: bytes, registry: TopicRegistry, source: MemorySource) -> None:
+        Topic.__init__(self, name, LEVEL_MEMORY, registry)
         self.source = source
         self.pending: list[tuple[bytes, int]] = []  # deferred (message data, delay ms) until there is a channel
         self._batch: list[bytes] = []
@@ -502,7 +502,7 @@ class MemoryTopic(Topic):
     def _hold(self, data: bytes, delay_ms: int) -> None:
         for channel in self.channels.values():
             channel.count(1)
-            channel.hold(memory(channel).hold(data), int(data[_ID], _HEX), self.keeper.mono_ms + delay_ms)
+            channel.hold(memory(channel).hold(data), int(data[_ID], _HEX), self.registry.mono_ms + delay_ms)
 
     def redeliver(
         self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
@@ -523,8 +523,8 @@ class MemoryTopic(Topic):
         return self.source.backend_depth()
 
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
-        backend = None if ephemeral or self.ephemeral else self.keeper.folder.backend(self.name + b":" + name)
-        return self.keeper.new_channel(name, self.name, MemorySource(self.keeper.mem_queue_size, backend))
+        backend = None if ephemeral or self.ephemeral else self.registry.folder.backend(self.name + b":" + name)
+        return self.registry.new_channel(name, self.name, MemorySource(self.registry.mem_queue_size, backend))
 
     def _took_channel(self, channel: Channel) -> None:
         self.hand_over()

@@ -61,7 +61,7 @@ class Dispatcher:
     for all that has come.
     """
 
-    def __init__(self, listeners: Listeners, concurrency: int) -> None:
+    def __init__(self, listeners: Listeners, concurrency: int = 1) -> None:
         self.listeners = listeners
         self.acknowledged = Acknowledged()
         self._concurrency = concurrency

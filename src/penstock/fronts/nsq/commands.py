@@ -90,10 +90,10 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
     if not valid_nsq_name(channel_name):
         raise Failed(b'E_BAD_CHANNEL SUB channel name "%s" is not valid' % shown(channel_name).encode())
     session.check_right(b"subscribe", topic_name, channel_name, b"SUB")
-    keeper = session.keeper
+    queueing = session.queueing
     try:
-        channel = keeper.topic(topic_name).channel(channel_name)
-        keeper.write_table()  # a new channel is owed messages from now on: a restart must know it
+        channel = queueing.topic(topic_name).channel(channel_name)
+        queueing.write_table()  # a new channel is owed messages from now on: a restart must know it
     except Refused as refused:
         if refused.nsq == "E_PUB_FAILED":  # a new topic that could not be stored
             raise Failed(b"E_SUB_FAILED SUB failed " + str(refused).encode()) from None
@@ -136,7 +136,7 @@ def _answer(session: NsqSession, words: list[bytes], answer: int) -> None:
     if answer != DONE:
         session.unfinished(words[0], words[1], answer)
     else:
-        session.keeper.mark_channel(_channel(session))
+        session.queueing.mark_channel(_channel(session))
 
 
 def _req(session: NsqSession, words: list[bytes], body: bytes) -> None:
@@ -193,15 +193,15 @@ def _dpub_size(session: NsqSession, words: list[bytes], size: int) -> None:
 
 def _dpub(session: NsqSession, words: list[bytes], body: bytes) -> None:
     session.check_right(b"publish", words[1], b"", b"DPUB")
-    keeper = session.keeper
+    queueing = session.queueing
     try:
-        topic = keeper.topic(words[1])
-        ticket = keeper.publish(topic, [body], digits(words[2]))
+        topic = queueing.topic(words[1])
+        ticket = queueing.publish(topic, [body], digits(words[2]))
     except Refused as refused:
         code = refused.nsq.replace("E_PUB_", "E_DPUB_").encode()
         raise Failed(b"%s DPUB failed %s" % (code, str(refused).encode())) from None
     session.publisher.count_one(words[1])
-    keeper.producers.add(session)
+    queueing.producers.add(session)
     if ticket is not None:
         session.hold(ticket.number)
     session.respond(OK_FRAME)

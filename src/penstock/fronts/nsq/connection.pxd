@@ -8,7 +8,7 @@ from penstock.fronts.nsq.shared cimport Shared
 cdef class NsqConnection(Consumer):
     cdef public Shared shared
     cdef public Channel channel
-    cdef public object keeper, wake_connection, rights
+    cdef public object queueing, wake_connection, rights
     cdef public str remote
     cdef public long long need, msg_size_max, body_size_max
     cdef public bint closing, tls_needed

@@ -49,7 +49,7 @@ class NsqConnection(Consumer):
     def __init__(self, shared: Shared, remote: str, wake: Callable[[], None]) -> None:
         Consumer.__init__(self)
         self.shared = shared
-        self.keeper: Queueing = shared.keeper
+        self.queueing: Queueing = shared.queueing
         self.remote = remote
         self.wake_connection = wake
         self.need = 0
@@ -147,7 +147,7 @@ class NsqConnection(Consumer):
         self._put_aside()
         self._hold_number = number
         self._held.append((number, b""))
-        self.keeper.flushes.wait(number, self, partial(self.settled, number))
+        self.queueing.flushes.wait(number, self, partial(self.settled, number))
 
     def _put_aside(self) -> None:
         """What was answered so far goes where it belongs: behind the last flush waited for, or out."""
@@ -177,7 +177,7 @@ class NsqConnection(Consumer):
     def stop_waiting(self) -> None:
         """The connection is gone: nothing is held any more."""
         if self._held:
-            self.keeper.flushes.drop(self)
+            self.queueing.flushes.drop(self)
 
     # -- bytes out -----------------------------------------------------------------------------------------------
 

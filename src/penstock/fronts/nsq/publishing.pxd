@@ -7,7 +7,7 @@ from penstock.fronts.nsq.shared cimport Shared
 
 cdef class Publisher:
     cdef Shared shared
-    cdef public object keeper
+    cdef public object queueing
     cdef public Topic topic
     cdef public bytes topic_name
     cdef unsigned char *topic_at

@@ -35,7 +35,7 @@ class Publisher:
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
-        self.keeper: Queueing = shared.keeper
+        self.queueing: Queueing = shared.queueing
         self.topic: Topic | None = None  # the one last published to
         self.topic_name = b""
         self.topic_at: memoryview = address(MAGIC)
@@ -69,7 +69,7 @@ class Publisher:
         self.topic = None
         try:
             asker.check_right(b"publish", name, b"", verb)
-            self.topic = self.keeper.topic(name)
+            self.topic = self.queueing.topic(name)
         except Failed as failed:
             asker.fail(failed.text)
             return -1
@@ -81,7 +81,7 @@ class Publisher:
             return -1
         self.topic_name = name
         self.topic_at = address(name)
-        self.keeper.producers.add(asker)
+        self.queueing.producers.add(asker)
         return 0
 
     def settle_counts(self) -> None:
@@ -224,9 +224,9 @@ class Publisher:
         """Answer a publish, behind the flush where the topic's level says so."""
         blocked = self.shared.blocked
         if topic.level == words.LEVEL_DISK or (blocked and topic.level == words.LEVEL_OS):
-            asker.hold(self.keeper.want_flush(topic))
+            asker.hold(self.queueing.want_flush(topic))
         elif blocked and asker.channel is not None:  # the answer says, too, that its FINs are done
-            asker.hold(self.keeper.want_flush(self.keeper.topics[asker.channel.topic_name]))
+            asker.hold(self.queueing.want_flush(self.queueing.topics[asker.channel.topic_name]))
         asker.out.put_from(self.shared.ok_at, 0, words.OK_BYTES)
         return 0
 
@@ -237,4 +237,4 @@ class Publisher:
             asker.fail(b"E_BAD_MESSAGE %s invalid message body size %d" % (verb, size))
 
     def _not_stored(self, asker: NsqConnection, answer: int, text: bytes) -> None:
-        asker.fail(text + str(self.keeper.refusal(answer or 2)).encode())
+        asker.fail(text + str(self.queueing.refusal(answer or 2)).encode())

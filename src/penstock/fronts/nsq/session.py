@@ -270,7 +270,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         if answer != words.DONE:
             self.unfinished(b"FIN", self.cut(at, stop), answer)
         elif not channel.marked:
-            self.keeper.mark_channel(channel)
+            self.queueing.mark_channel(channel)
         return 0
 
     def unfinished(self, verb: bytes, message_id: bytes, answer: int) -> None:
@@ -302,7 +302,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         channel = self.channel
         assert channel is not None
         if not channel.marked:
-            self.keeper.mark_channel(channel)
+            self.queueing.mark_channel(channel)
         return 0
 
     def subscribe(self, channel: Channel) -> None:
@@ -322,14 +322,14 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         """The peer does not read, or reads again."""
         self.behind = words.OUT_BYTES_MAX + 1 if full else 0
         if not full and self.channel is not None:
-            self.keeper.mark_channel(self.channel)
+            self.queueing.mark_channel(self.channel)
 
     def lost(self) -> None:
         """The connection is gone; what is in flight stays so until its deadline."""
         self.closing = True
         self.stop_waiting()
         self._forget(self)
-        self.keeper.producers.discard(self)
+        self.queueing.producers.discard(self)
         channel, self.channel = self.channel, None
         if channel is not None and not channel.removed:
             channel.remove(self)

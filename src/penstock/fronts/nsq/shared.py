@@ -68,7 +68,7 @@ class Shared:
     def __init__(self, broker: Broker, tls: ssl.SSLContext | None = None, ask: Ask | None = None) -> None:
         self.broker = broker
         self.config = broker.config
-        self.keeper: Queueing = broker.queueing
+        self.queueing: Queueing = broker.queueing
         self.tls_context = tls
         self.ask_authority = ask
         self.rejected: dict[bytes, int] = {}
@@ -85,11 +85,11 @@ class Shared:
 
     def update(self) -> None:
         """The first thing in each turn."""
-        broker, keeper = self.broker, self.keeper
+        broker, queueing = self.broker, self.queueing
         self.mono_ms = broker.mono_ms
         self.now_ns = broker.now_ns
-        self.blocked = keeper.blocked()
-        self.healthy = keeper.healthy
+        self.blocked = queueing.blocked()
+        self.healthy = queueing.healthy
 
     def look_at(self, session: Beating, due_ms: int) -> None:
         """Look whether this session is due for a heartbeat then."""
@@ -120,8 +120,8 @@ class Shared:
 
     def left(self, channel: Channel) -> None:
         """A consumer left a channel: an ephemeral one goes with its last."""
-        topic = self.keeper.topics.get(channel.topic_name)
+        topic = self.queueing.topics.get(channel.topic_name)
         if channel.ephemeral and not channel.consumers and topic is not None:
             topic.delete_channel(channel.name)
         elif channel.waiting_count:
-            self.keeper.mark_channel(channel)
+            self.queueing.mark_channel(channel)
