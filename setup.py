@@ -48,7 +48,7 @@ def extensions() -> list[Extension]:
     ]
     return cythonize(
         modules, compiler_directives=DIRECTIVES, build_dir="build/cython-lines" if lines else "build/cython",
-        include_path=["src"], quiet=True, emit_linenums=lines,
+        include_path=["src"], quiet=True, emit_linenums=lines, nthreads=os.cpu_count() or 1,
     )  # fmt: skip
 
 
