@@ -95,6 +95,24 @@ def _scale() -> list[str]:
     ]
 
 
+def _client() -> list[str]:
+    figures = _read("client")
+    lines = [
+        "",
+        "## The Python client",
+        "",
+        f"CPU of the client's process, µs a message; {figures['body_bytes']}-byte bodies, {figures['rounds']} rounds.",
+        f"{_machine(figures)}.",
+        "",
+        "| | log | queue | pynsq at nsqd | goal |",
+        "|---|---|---|---|---|",
+    ]
+    for row in figures["rows"]:
+        cells = (f"{row[kind]['cpu_us']:.1f}" if kind in row else "" for kind in ("log", "queue", "pynsq"))
+        lines.append(f"| {row['what']} | {' | '.join(cells)} | {row['goal_cpu_us']} |")
+    return [*lines, *(f"\nNot measured: {reason}." for reason in figures["not_measured"])]
+
+
 def _spark() -> list[str]:
     figures = _read("spark")
     lines = [
@@ -131,4 +149,4 @@ def _spark() -> list[str]:
 
 def main(arguments: list[str], page: Path = PAGE) -> None:
     kept = page.read_text().partition(BEGIN)[0]
-    page.write_text(kept + "\n".join(_speed() + _latency() + _scale() + _spark()) + "\n")
+    page.write_text(kept + "\n".join(_speed() + _latency() + _scale() + _client() + _spark()) + "\n")

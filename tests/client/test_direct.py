@@ -14,7 +14,7 @@ from penstock.client import direct
 from penstock.client.direct import DirectSends
 from penstock.client.line import Line
 from penstock.client.results import SendReceipt, SendStatus
-from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, PenstockError, TimedOut
+from penstock.errors import BrokerRefused, Closed, ConnectionLost, NoRoute, PenstockError, TimedOut
 
 Fresh = Callable[[str], str]
 
@@ -156,6 +156,18 @@ def test_a_line_that_was_idle_for_long_is_made_anew(
         assert producer.send(Message(topic, b"")).status is SendStatus.SEND_OK
         [[(_, another)]] = producer._direct._lines.values()
         assert another is not line
+
+
+def test_nothing_is_sent_after_the_end(registry: str, fresh: Fresh) -> None:
+    topic = fresh("end")
+    producer = Producer(registry)
+    with pytest.raises(Closed):
+        producer.send(Message(topic, b"too early"))
+    with producer:
+        for _ in range(2):
+            producer.send(Message(topic, b""))
+    with pytest.raises(Closed):
+        producer.send(Message(topic, b"too late"))
 
 
 def test_errors_are_ours(registry: str) -> None:

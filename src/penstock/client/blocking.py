@@ -109,8 +109,10 @@ class Producer(_Client):
 
     def close(self) -> None:
         """Wait for the sends under way, say goodbye and close. What has no receipt within the send timeout fails."""
-        super().close()
-        self._direct.close()
+        try:
+            super().close()
+        finally:
+            self._direct.close()
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The message queues that can be sent to."""

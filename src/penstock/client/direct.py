@@ -44,7 +44,7 @@ class DirectSends:
     ) -> SendReceipt | None:
         """The receipt, or None: the loop must try. `deadline` is of the monotonic clock. BrokerRefused, TimedOut."""
         to = self._attempts.choose_now(sent.messages[0], queue, selector)
-        if to is None:
+        if to is None or not self._open:
             return None
         route = self._attempts.known_route(to.topic)
         if route is None:
