@@ -5,9 +5,11 @@ What a search finds becomes a test by name beside it, so that it is tried from t
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +124,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
             or isinstance(getattr(getattr(item, "cls", None), "settings", None), settings)
         ]
+
+
+@pytest.fixture(autouse=True)
+def log_level() -> Iterator[None]:
+    """A command that quiets the log, as the demo does, quiets it for its own test alone."""
+    logger = logging.getLogger("penstock")
+    level = logger.level
+    yield
+    logger.setLevel(level)

@@ -12,8 +12,9 @@ from spark_logs import copy, files, write_log
 from spark_records import Record
 
 from penstock.spark.kernel import batches, numpydecode
-from penstock.spark.log import derive
+from penstock.spark.kernel.buffers import ENTRY
 from penstock.spark.pipelines import audit, reindex
+from penstock.wire import layout
 
 
 @pytest.mark.parametrize("kernel", ["decode", "numpydecode"])
@@ -68,7 +69,7 @@ def test_holes_are_fillers_and_the_newest_of_doubles_counts(tmp_path: Path) -> N
     made = [Record(n, b"b") for n in (3, 4, 7, 4)]
     write_log(tmp_path, made)
     reindex.run(None, tmp_path, to=tmp_path / "new")
-    entries = np.fromfile(next((tmp_path / "new" / "consumequeue").rglob("0*0")), derive.ENTRY)
+    entries = np.fromfile(next((tmp_path / "new" / "consumequeue").rglob("0*0")), ENTRY)
     size = len(replace(made[0]).encode())
-    assert entries["size"][:9].tolist() == [derive.FILLER_SIZE] * 3 + [size] * 2 + [derive.FILLER_SIZE] * 2 + [size, 0]
+    assert entries["size"][:9].tolist() == [layout.FILLER_SIZE] * 3 + [size] * 2 + [layout.FILLER_SIZE] * 2 + [size, 0]
     assert int(entries["physical"][4]) == 3 * size
