@@ -15,6 +15,7 @@ cdef class SegmentFile:
     cpdef long long start(self, long long n) noexcept
     cpdef long long sum(self, long long n) noexcept
     cpdef long long message_id(self, long long n) noexcept
+    @cython.locals(length=cython.longlong)
     cpdef long long framed(self, long long at, long long limit) noexcept
     @cython.locals(length=cython.longlong)
     cpdef long long holds(self, long long n, long long at, long long limit) noexcept

@@ -119,8 +119,7 @@ class CommitLog:
             d.all_props_len += 1
         if d.all_props_len > layout.PROPERTIES_BYTES_MAX:
             return -1
-        hosts = d.born_len + self._host_len
-        return layout.RECORD_BARE_BYTES + hosts + d.body_len + d.queue.topic_len + d.all_props_len
+        return layout.RECORD_BARE_BYTES + d.born_len + self._host_len + d.body_len + d.queue.topic_len + d.all_props_len
 
     # ---- writing
 
