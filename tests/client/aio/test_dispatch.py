@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from client.aio.hands import Hand
 from client.scripted import message
 from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.listening import Listeners
+from penstock.client.results import Outcome, Retry
+from penstock.errors import ConnectionLost
 from penstock.message import ReceivedMessage
 
 
@@ -58,4 +61,85 @@ async def test_a_message_in_order_waits_until_the_iteration_has_settled_it() -> 
     await delivery.ack()
     await asyncio.wait_for(waiting, 10)
     assert hand.outcomes == [None]
+    dispatcher.listeners.close()
+
+
+class Deaf(Hand):
+    """The connection of this one broke at the wrong moment."""
+
+    async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
+        await super().settle(message, outcome)
+        raise ConnectionLost("gone")
+
+
+async def test_plain_functions_work_in_threads_and_say_what_became_of_each() -> None:
+    seen: list[tuple[bytes, bool]] = []
+    here = threading.get_ident()
+
+    def listener(message: ReceivedMessage) -> object:
+        seen.append((message.body, threading.get_ident() == here))
+        if message.body == b"m1":
+            raise Retry(2)
+        if message.body == b"m2":
+            raise KeyError("a mistake")
+        return message.body != b"m3"
+
+    dispatcher, hand = Dispatcher(Listeners("G", listener, threads=2, timeout_s=20), 2), Hand()
+    for number in range(5):
+        dispatcher.offer(hand, message(number))
+    await hand.wait_for(5)
+    assert sorted(seen) == [(b"m%d" % number, False) for number in range(5)]
+    assert sorted(type(outcome).__name__ for outcome in hand.outcomes) == [
+        "NoneType",
+        "NoneType",
+        "Retry",
+        "Retry",
+        "Retry",
+    ]
+    await dispatcher.listeners.wait_done(20)
+    dispatcher.listeners.close()
+
+
+async def test_an_acknowledgement_that_fails_costs_no_other() -> None:
+    dispatcher, deaf, hand = Dispatcher(Listeners("G", lambda message: None, threads=1, timeout_s=20)), Deaf(), Hand()
+    for one in (hand, deaf, hand):
+        dispatcher.offer(one, message())
+    await hand.wait_for(2)
+    assert (len(deaf.outcomes), len(hand.outcomes)) == (1, 2)
+    dispatcher.listeners.close()
+
+
+async def test_nothing_is_begun_after_the_stop() -> None:
+    begun, go_on = threading.Event(), threading.Event()
+    seen: list[bytes] = []
+
+    def listener(message: ReceivedMessage) -> None:
+        seen.append(message.body)
+        begun.set()
+        go_on.wait(60)
+
+    dispatcher, hand = Dispatcher(Listeners("G", listener, threads=1, timeout_s=20)), Hand()
+    for number in range(3):
+        dispatcher.offer(hand, message(number))
+    await asyncio.to_thread(begun.wait, 60)
+    dispatcher.stop()
+    waiting = asyncio.create_task(dispatcher.listeners.wait_done(20))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    go_on.set()
+    await waiting
+    await hand.wait_for(1)
+    assert (seen, hand.outcomes) == ([b"m0"], [None])
+    dispatcher.listeners.close()
+
+
+async def test_what_is_taken_in_a_list_is_not_begun_and_not_acknowledged() -> None:
+    dispatcher, hand = Dispatcher(Listeners("G", None, threads=1, timeout_s=20)), Hand()
+    for number in range(5):
+        dispatcher.offer(hand, message(number))
+    assert [delivery.body for delivery in await dispatcher.take(3)] == [b"m0", b"m1", b"m2"]
+    dispatcher.stop()
+    assert [delivery.body for delivery in await dispatcher.take(9)] == [b"m3", b"m4"]
+    assert await dispatcher.take(9) == []
+    assert hand.outcomes == []
     dispatcher.listeners.close()

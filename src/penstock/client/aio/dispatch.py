@@ -41,7 +41,10 @@ class Acknowledged:
             deliveries, self._deliveries = self._deliveries, []
             self._told = False
         for delivery in deliveries:
-            _carry_out(delivery.ack())
+            try:
+                _carry_out(delivery.ack())
+            except Exception:  # the others behind it are acknowledged all the same; this one comes again
+                log.exception("a message of %s could not be acknowledged", delivery.topic)
 
 
 def _carry_out(work: Coroutine[object, None, None]) -> None:
