@@ -101,7 +101,7 @@ def _client() -> list[str]:
         "",
         "## The Python client",
         "",
-        f"CPU of the client's process, µs a message; {figures['body_bytes']}-byte bodies, {figures['rounds']} rounds.",
+        f"CPU of the client's process, µs a message; {figures['body_bytes']}-byte bodies, rounds: {figures['rounds']}.",
         f"{_machine(figures)}.",
         "",
         "| | log | queue | pynsq at nsqd | goal |",
