@@ -103,6 +103,35 @@ def test_a_restarted_broker(own_cluster, kind: str) -> None:  # type: ignore[no-
         assert producer.send(Message("T", b"x")).status is SendStatus.SEND_OK
 
 
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_a_line_that_was_closed_while_idle_is_not_used(own_cluster, kind: str) -> None:  # type: ignore[no-untyped-def]
+    """With no retries a lost answer is an error; a broker that came back before the send is none."""
+    with Producer(own_cluster.registry, kind=kind, send_timeout_s=60.0, retries=0) as producer:  # type: ignore[arg-type]
+        for _ in range(3):
+            producer.send(Message("T", b"x"))
+        own_cluster.stop(signal.SIGKILL)
+        own_cluster.start()
+        assert producer.send(Message("T", b"x")).status is SendStatus.SEND_OK
+
+
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_lost_answer_is_a_try(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, retries: int) -> None:
+    topic = fresh("lost")
+    with Producer(registry, retries=retries) as producer:
+        for _ in range(2):
+            producer.send(Message(topic, b""))
+
+        def lost(*words: object) -> None:
+            raise ConnectionLost("the answer is lost")
+
+        monkeypatch.setattr(Line, "hear", lost)
+        if retries:
+            assert producer.send(Message(topic, b"")).status is SendStatus.SEND_OK
+        else:
+            with pytest.raises(ConnectionLost):
+                producer.send(Message(topic, b""))
+
+
 def test_a_broker_that_does_not_answer(own_cluster) -> None:  # type: ignore[no-untyped-def]
     with Producer(own_cluster.registry, send_timeout_s=60.0) as producer:
         for _ in range(2):

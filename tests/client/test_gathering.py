@@ -55,6 +55,10 @@ def test_no_batch_is_longer_than_a_broker_likes_to_answer() -> None:
         Message("T", b"late", deliver_at_ms=1),
         Message("T", bytes(BODY_BYTES + 1)),
         Message("%RETRY%g", b"again"),
+        Message("T", b"late", properties={"DELAY": "3"}),
+        Message("T", b"late", properties={"TIMER_DELAY_SEC": "3"}),
+        Message("T", b"half", properties={"TRAN_MSG": "true"}),
+        Message("T", b"at once", properties={"WAIT": "false"}),
     ],
 )
 def test_what_no_batch_can_carry_leaves_alone_and_in_its_turn(alone: Message) -> None:
@@ -62,6 +66,11 @@ def test_what_no_batch_can_carry_leaves_alone_and_in_its_turn(alone: Message) ->
     for message in (Message("T", b"1"), Message("T", b"2"), alone, Message("T", b"3"), Message("T", b"4")):
         lane.add(waiting(message, QUEUE))
     assert [len(lane.take(1 << 20)) for _ in range(3)] == [2, 1, 2]
+
+
+def test_properties_and_keys_count() -> None:
+    long = waiting(Message("T", b"b", keys=("key",), properties={"name": "v" * 1000}))
+    assert long.size == 1 + OVERHEAD_BYTES + 3 + 1004
 
 
 def test_an_ordered_send_in_the_lane_of_a_topic_leaves_alone() -> None:

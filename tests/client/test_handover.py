@@ -126,6 +126,30 @@ def test_a_callback_may_send_but_not_wait(registry: str, fresh: Fresh) -> None:
         producer.flush()
 
 
+def test_a_message_that_cannot_be_sent_costs_no_other(registry: str, fresh: Fresh) -> None:
+    topic = fresh("bad")
+    with Producer(registry) as producer:
+        messages = [Message(topic, b"1"), Message(None, b""), Message(b"bytes", b""), Message(topic, b"2")]  # type: ignore[arg-type]
+        sends = [producer.send_nowait(message) for message in messages * 3]
+        for number, send in enumerate(sends):
+            if number % 4 in (0, 3):
+                assert send.result(60).status is SendStatus.SEND_OK
+            else:
+                assert send.exception(60) is not None
+        assert producer._handover.empty
+
+
+def test_a_send_that_is_given_up_in_the_list_costs_no_other(registry: str, fresh: Fresh) -> None:
+    topic = fresh("cancel")
+    with Producer(registry) as producer:
+        sends = [producer.send_nowait(Message(topic, b"%d" % n, delay_level=n % 2)) for n in range(50)]
+        for send in sends[::3]:
+            send.cancel()
+        producer.flush()
+        for number, send in enumerate(sends):
+            assert send.cancelled() or send.result(60).status is SendStatus.SEND_OK, number
+
+
 def test_what_comes_after_the_end_fails(registry: str, fresh: Fresh) -> None:
     producer = Producer(registry).start()
     before = producer.send_nowait(Message(fresh("end"), b""))

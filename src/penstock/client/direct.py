@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TypeVar
 
 from penstock.client import nsqframes
@@ -21,12 +22,15 @@ from penstock.client.outgoing import Outgoing
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import BROKER_PORT, MessageQueue, split_address
 from penstock.client.sending import RETRY_CODES, read_receipt
-from penstock.errors import BrokerRefused, ConnectionLost, WireError
+from penstock.errors import BrokerRefused, ClientError, ConnectionLost, WireError
+from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.client")
 
+_LEAST_S = 0.001  # a time that is over still has a length
 IDLE_S = 30.0  # a line that was not used for longer may have been closed by its broker
 T = TypeVar("T", Line, NsqLine)
+A = TypeVar("A", RemotingCommand, bytes)
 
 
 class DirectSends:
@@ -55,14 +59,13 @@ class DirectSends:
             address = route.address(to.broker)
             if address is None:
                 return None
+            request = sent.request(to)
             line = self._take(self._lines, address)
             if line is None:
-                line = Line(split_address(address, BROKER_PORT), self._timeout_s)
-            try:
-                answer = line.call(sent.request(to), max(deadline - time.monotonic(), 0.001))
-            except BaseException:  # the answer may still come: nobody else may read it
-                line.close()
-                raise
+                line = self._connect(lambda left_s: Line(split_address(address, BROKER_PORT), left_s), deadline)
+            if line is None:
+                return None
+            answer = self._call(line, sent, lambda left_s: line.call(request, left_s), deadline)
             self._give_back(self._lines, address, line)
             receipt = read_receipt(answer, to, sent.keys)
         except BrokerRefused as error:
@@ -70,9 +73,29 @@ class DirectSends:
                 return None
             raise
         except (ConnectionLost, WireError) as error:
+            if sent.unsure > self._attempts.settings.retries:
+                raise
             log.info("send to %s: %s", to, error)
             return None
         return receipt
+
+    def _connect(self, connect: Callable[[float], T], deadline: float) -> T | None:
+        """A new line; None when there is none to be had, which is certainly no send."""
+        try:
+            return connect(min(self._timeout_s, max(deadline - time.monotonic(), _LEAST_S)))
+        except (ClientError, WireError) as error:
+            log.info("%s", error)
+            return None
+
+    def _call(self, line: Line | NsqLine, sent: Outgoing, call: Callable[[float], A], deadline: float) -> A:
+        """The answer. An error leaves the line closed: its answer may still come, and nobody else may read that."""
+        try:
+            return call(max(deadline - time.monotonic(), _LEAST_S))
+        except BaseException as error:
+            line.close()
+            if isinstance(error, (ConnectionLost, WireError)):
+                sent.lost()
+            raise
 
     def _publish(self, sent: Outgoing, to: MessageQueue, address: str | None, deadline: float) -> SendReceipt | None:
         if address is None:
@@ -80,17 +103,13 @@ class DirectSends:
         messages = sent.messages
         check_plain(messages)
         defer = defer_ms(messages[0], self._attempts.cluster.clock.now_ms())
+        command = nsqframes.publish(to.topic, [message.body for message in messages], defer)
         line = self._take(self._nsq_lines, address)
         if line is None:
-            line = NsqLine(address, self._timeout_s)
-        try:
-            line.call(
-                nsqframes.publish(to.topic, [message.body for message in messages], defer),
-                max(deadline - time.monotonic(), 0.001),
-            )
-        except BaseException:
-            line.close()
-            raise
+            line = self._connect(lambda left_s: NsqLine(address, left_s), deadline)
+        if line is None:
+            return None
+        self._call(line, sent, lambda left_s: line.call(command, left_s), deadline)
         self._give_back(self._nsq_lines, address, line)
         nothing = ("",) * len(messages)
         return SendReceipt(SendStatus.SEND_OK, to, -1, nothing, nothing)
@@ -102,7 +121,7 @@ class DirectSends:
                 used_s, line = free.pop()
             except IndexError:  # another thread was quicker
                 return None
-            if time.monotonic() - used_s < IDLE_S:
+            if time.monotonic() - used_s < IDLE_S and line.is_quiet():
                 return line
             line.close()
         return None

@@ -23,7 +23,8 @@ cdef class Lane:
     cpdef Py_ssize_t over(self, list sends)
 
 
-cpdef bint can_be_gathered(object message, Py_ssize_t body_bytes)
+cpdef Py_ssize_t size_of(object message) except -1
+cpdef bint can_be_gathered(object message, Py_ssize_t body_bytes) except -1
 @cython.locals(send=Waiting, lane=Lane, size=Py_ssize_t, rest=list)
 cpdef tuple join_all(list handed, dict lanes, double deadline, Py_ssize_t body_bytes, list idle)
 cpdef settle(Waiting send, object receipt)

@@ -33,6 +33,14 @@ OVERHEAD_BYTES = 100  # what a waiting send counts for, beside its body
 
 _UNIQUE = f"{names.UNIQUE_KEY}\x01".encode()
 
+# Properties that a broker obeys when a message is sent by itself.
+_ASKING = frozenset(
+    (
+        names.DELAY, names.TIMER_DELIVER_MS, names.TIMER_DELAY_MS, names.TIMER_DELAY_SEC, names.HALF, names.WAIT,
+        names.SEQUENCE,
+    )
+)  # fmt: skip
+
 Selector = Callable[[Sequence[MessageQueue], Message], MessageQueue]
 
 
@@ -57,7 +65,7 @@ class Waiter(Protocol):
 class Waiting:
     """A send in a row. `queue` and `selector` are its caller's; `deadline` is of the loop's clock, in seconds.
 
-    `alone`: no batch can carry it, because it is delayed, of a retry topic, or of more than `body_bytes`.
+    `alone`: no batch can carry it, because it asks for more than storing, is of a retry topic, or of more than `body_bytes`.
     `ordered`: it is for one certain queue, behind what was sent there before.
     """
 
@@ -75,18 +83,31 @@ class Waiting:
         self.deadline = deadline
         self.queue = queue
         self.selector = selector
-        self.size = len(message.body) + OVERHEAD_BYTES
+        self.size = size_of(message)
         self.ordered = queue is not None or selector is not None or message.sharding_key is not None
         self.alone = not can_be_gathered(message, body_bytes)
 
 
+def size_of(message: Message) -> int:
+    """What a message that waits counts for, in bytes."""
+    size = len(message.body) + OVERHEAD_BYTES
+    if message.properties:
+        size += sum([len(name) + len(value) for name, value in message.properties.items()])
+    if message.keys:
+        size += sum([len(key) for key in message.keys])
+    return size
+
+
 def can_be_gathered(message: Message, body_bytes: int) -> bool:
-    """Whether a batch can carry the message as it is: none that is delayed, of a retry topic, or of a longer body."""
+    """Whether a batch can carry the message as it is: none of a retry topic or with a longer body, and none that asks for
+    more than storing, by a field or by a property: a broker obeys such properties of single sends only.
+    """
     return (
         len(message.body) <= body_bytes
         and not message.delay_level
         and message.deliver_at_ms is None
         and not message.topic.startswith(RETRY_PREFIX)
+        and (not message.properties or _ASKING.isdisjoint(message.properties))
     )
 
 
@@ -173,8 +194,11 @@ def join_all(
     send: Waiting
     for pair in handed:
         message, waiter = pair
-        send = Waiting(message, waiter, deadline, body_bytes)
-        found = None if send.ordered or send.alone else lanes.get(message.topic)
+        try:
+            send = Waiting(message, waiter, deadline, body_bytes)
+            found = None if send.ordered or send.alone else lanes.get(message.topic)
+        except Exception:  # a topic that is no text, say: the one who sends it learns it, and no other
+            found = None
         if found is None:
             rest.append(pair)
         else:

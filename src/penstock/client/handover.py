@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 from penstock.client.aio.lanes import Lanes
-from penstock.client.gathering import OVERHEAD_BYTES, Waiter, WhenFull, blocks
+from penstock.client.gathering import Waiter, WhenFull, blocks, size_of
 from penstock.client.portal import portal
 from penstock.client.results import SendReceipt
 from penstock.errors import BufferFull, TimedOut
@@ -97,10 +97,11 @@ class Handover:
 
     def put(self, message: Message, sending: Sending) -> None:
         """The send begins soon. When too much is under way: wait for room and at last TimedOut, or BufferFull at once."""
+        size = size_of(message)
         with self._lock:
             if self._bytes + self._lanes.under_way >= self._buffer_bytes:
                 self._wait(message)
-            self._bytes += len(message.body) + OVERHEAD_BYTES
+            self._bytes += size
             self._row.append((message, sending))
             if self._told:
                 return
@@ -128,10 +129,12 @@ class Handover:
         with self._lock:
             row, self._row = self._row, []
             taken, self._told = self._bytes, False
-        self._lanes.begin_all(row, time.monotonic() + self._timeout_s)
-        with self._lock:
-            self._bytes -= taken
-        self._freed()
+        try:
+            self._lanes.begin_all(row, time.monotonic() + self._timeout_s)
+        finally:
+            with self._lock:
+                self._bytes -= taken
+            self._freed()
 
     def _freed(self) -> None:
         if self._blocked:

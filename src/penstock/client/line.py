@@ -108,5 +108,20 @@ class Line:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
 
+    def is_quiet(self) -> bool:
+        """Whether the peer has neither closed the line nor said anything on it that nobody asked for."""
+        return quiet(self._socket)
+
     def close(self) -> None:
         self._socket.close()
+
+
+def quiet(connection: socket.socket) -> bool:
+    """Whether there is nothing to be read, not even the end: a line that lay idle may have been closed by its peer."""
+    try:
+        connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

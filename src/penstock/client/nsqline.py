@@ -7,6 +7,7 @@ import socket
 import time
 
 from penstock.client import nsqframes
+from penstock.client.line import quiet
 from penstock.client.nsqframes import FrameParser, refusal
 from penstock.client.routes import NSQ_PORT, split_address
 from penstock.errors import ConnectionLost, TimedOut
@@ -59,6 +60,11 @@ class NsqLine:
             raise TimedOut(f"{self._address} did not answer within {timeout_s:g} s") from None
         except OSError as error:
             raise ConnectionLost(f"the connection to {self._address} broke: {error}") from error
+
+    def is_quiet(self) -> bool:
+        """Whether the peer has neither closed the line nor said anything on it that nobody asked for."""
+        self._socket.settimeout(0)  # `call` sets its own
+        return quiet(self._socket)
 
     def close(self) -> None:
         """Close it."""

@@ -30,6 +30,11 @@ class Outgoing:
         self._clock = clock
         self._compress_over = compress_over
         self._body: bytes | None = None
+        self.unsure = 0  # tries after which it may be stored
+
+    def lost(self) -> None:
+        """A try ended without an answer: whether it is stored is unknown."""
+        self.unsure += 1
 
     def request(self, to: MessageQueue) -> RemotingCommand:
         """The request that stores it in a message queue."""

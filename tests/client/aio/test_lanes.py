@@ -101,6 +101,16 @@ async def test_delayed_messages_do_not_hold_up_the_others(registry: str, fresh: 
     assert len({m.body for m in await read_all(registry, topic, 50)}) == 50
 
 
+async def test_a_delay_that_is_a_property_is_obeyed(registry: str, fresh: Fresh) -> None:
+    topic = fresh("property")
+    async with Producer(registry) as producer:
+        late = [producer.send_nowait(Message(topic, b"late", properties={"TIMER_DELAY_SEC": "1000"})) for _ in range(5)]
+        soon = [producer.send_nowait(Message(topic, b"soon")) for _ in range(5)]
+        await asyncio.gather(*late, *soon)
+    found = await read_all(registry, topic, 6, timeout_s=1.0)
+    assert [m.body for m in found] == [b"soon"] * 5
+
+
 async def test_linger_waits_for_company(registry: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, sent = fresh("linger"), Sent(monkeypatch)
     async with Producer(registry, linger_ms=60_000, batch_bytes=2_000) as producer:

@@ -131,7 +131,7 @@ class Attempts:
         if self.settings.idempotent:
             return await self._send_once(sent, deadline, queue, selector)
         avoid: str | None = None
-        attempt = unsure = 0
+        attempt, unsure = 0, sent.unsure
         while True:
             to: MessageQueue | None = None
             try:

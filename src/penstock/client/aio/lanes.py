@@ -20,8 +20,7 @@ from penstock.message import Message
 class Lanes:
     """Where each send waits and when it leaves. Belongs to one event loop.
 
-    Longer bodies than `body_bytes` are compressed on their way, or too long for a
-    batch, and go by themselves.
+    Messages with longer bodies than `body_bytes` go by themselves: they travel compressed, or are too long for a batch.
     """
 
     def __init__(
@@ -110,8 +109,8 @@ class Lanes:
         for message, waiter in handed:
             try:
                 self._begin(Waiting(message, waiter, deadline, self._body_bytes))
-            except Exception as error:  # a selector's, or that the client is closed
-                waiter.set_exception(error)
+            except Exception as error:  # a selector's, or that the client is closed: no other send may suffer for it
+                _fail(waiter, error)
         for lane in idle:
             self._go(lane)
 
@@ -185,10 +184,10 @@ class Lanes:
                 else:
                     await self._many(lane, sends)
             except asyncio.CancelledError:
-                self._fail(sends, Closed("the client is closed"))
+                _fail_all(sends, Closed("the client is closed"))
                 raise
             except Exception as error:  # nobody may wait for ever, whatever went wrong here
-                self._fail(sends, error)
+                _fail_all(sends, error)
             finally:
                 self._over(lane, sends)
         lane.rest()
@@ -202,7 +201,7 @@ class Lanes:
                 self._attempts.outgoing((send.message,)), send.deadline, send.queue, send.selector
             )
         except Exception as error:  # whatever it is, it belongs to whoever waits
-            self._fail([send], error)
+            _fail(send.waiter, error)
         else:
             settle(send, receipt)
 
@@ -228,16 +227,10 @@ class Lanes:
             settle_all(sends, receipt)
             return
         if not apart:
-            self._fail(sends, failed)
+            _fail_all(sends, failed)
             return
         for send in sends:
             await self._one(send)
-
-    def _fail(self, sends: list[Waiting], error: Exception) -> None:
-        for send in sends:
-            if not send.waiter.done():
-                with contextlib.suppress(concurrent.futures.InvalidStateError):
-                    send.waiter.set_exception(_twin(error) if len(sends) > 1 else error)
 
     def _over(self, lane: Lane, sends: list[Waiting]) -> None:
         self.under_way -= lane.over(sends)
@@ -280,13 +273,25 @@ class Lanes:
         for lane in (*self._lanes.values(), *self._alone):
             sends = list(lane.row)
             lane.row.clear()
-            self._fail(sends, Closed("the client is closed"))
+            _fail_all(sends, Closed("the client is closed"))
             self._over(lane, sends)
 
     def _spawn(self, work: Coroutine[object, None, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _fail(waiter: Waiter, error: Exception) -> None:
+    """Tell a waiter of an error, unless it has given the send up."""
+    if not waiter.done():
+        with contextlib.suppress(concurrent.futures.InvalidStateError):  # its thread gives it up at this moment
+            waiter.set_exception(error)
+
+
+def _fail_all(sends: list[Waiting], error: Exception) -> None:
+    for send in sends:
+        _fail(send.waiter, _twin(error) if len(sends) > 1 else error)
 
 
 def _twin(error: Exception) -> Exception:
