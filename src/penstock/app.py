@@ -145,7 +145,7 @@ class Process:
             arrived = store.take_arrived()
             news += arrived
             if arrived:
-                queueing.arrived(arrived)
+                queueing.mark_topics_of(arrived)
             queueing.end_turn()
             if not store.arrived:
                 return

@@ -85,7 +85,7 @@ def text(chart: Chart, width: int = 100, height: int = 20, colour: bool = False)
     if chart.times and every:
         first, last = min(every), max(every)
         at = [first + (last - first) * i / 5 for i in range(6)]
-        figure.ruler("x").ticks(at, [_moment(x, last - first) for x in at])
+        figure.ruler("x").ticks(at, [_tick_text(x, last - first) for x in at])
     heights = [y for points in chart.series.values() for _, y in points]
     if heights:
         low, high = min(heights), max(heights)
@@ -109,7 +109,7 @@ def _number(value: float, span: float) -> str:
     return f"{value:,.0f}" if span >= 20 else f"{value:.1f}" if span >= 2 else f"{value:.3g}"
 
 
-def _moment(seconds: float, span: float) -> str:
+def _tick_text(seconds: float, span: float) -> str:
     form = "%H:%M:%S" if span < 7200 else "%m-%d %H:%M" if span < 7 * 86400 else "%Y-%m-%d"
     return datetime.fromtimestamp(seconds, UTC).strftime(form)
 

@@ -97,8 +97,8 @@ class Connection(asyncio.BufferedProtocol):
     """One socket and its session."""
 
     __slots__ = (
-        "_counted", "_ending", "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_memory", "_net", "_owed", "_protocol",
-        "_reading", "_refusal", "_stopped", "dirty", "heard_ms", "make", "remote", "session", "transport",
+        "_counted", "_ending", "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_memory", "_net", "_protocol",
+        "_reading", "_refusal", "_stopped", "_unsent", "dirty", "heard_ms", "make", "remote", "session", "transport",
     )  # fmt: skip
 
     def __init__(self, net: Net, make: MakeSession, *, protocol: str = "", refusal: bytes = b"") -> None:
@@ -110,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
         self._reading = True
         self._stopped = False  # the session has answered enough for now: the rest of what was read waits
         self._memory = 0  # of a large frame
-        self._owed = 0  # bytes given to the transport that the peer has not taken
+        self._unsent = 0  # bytes given to the transport that the peer has not taken
         self._left = b""
         self._large: bytearray | None = None
         self._filled = 0
@@ -145,8 +145,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, error: Exception | None) -> None:
         net = self._net
         net.connections.discard(self)
-        net.count_waiting(-self._memory - self._owed)
-        self._memory = self._owed = 0
+        net.count_waiting(-self._memory - self._unsent)
+        self._memory = self._unsent = 0
         if self._counted:
             net.dismiss(self.remote)
             log.info("client left protocol=%s peer=%s reason=%s", self._protocol, self.remote, error or "closed")
@@ -312,19 +312,19 @@ class Connection(asyncio.BufferedProtocol):
             return
         if data and not self._ending:
             transport.write(data)
-            self._look_at_owed(transport)
+            self._count_unsent(transport)
         if self._stopped and not self._full_ms:
             self._net.loop.call_soon(self._go_on)  # behind what the others have sent
         if getattr(session, "closing", False) and not self._ending:
             self._end(transport)
 
-    def _look_at_owed(self, transport: asyncio.Transport) -> None:
+    def _count_unsent(self, transport: asyncio.Transport) -> None:
         """Count what the peer has not taken yet; close it when there is no memory for so slow a reader."""
         net = self._net
-        owed: int = transport.get_write_buffer_size()
-        net.count_waiting(owed - self._owed)
-        self._owed = owed
-        if net.waiting_bytes > net.memory_bytes_max and owed > BACKLOG_BYTES_MAX:
+        unsent: int = transport.get_write_buffer_size()
+        net.count_waiting(unsent - self._unsent)
+        self._unsent = unsent
+        if net.waiting_bytes > net.memory_bytes_max and unsent > BACKLOG_BYTES_MAX:
             net.refuse("memory", self.remote)
             self.close()
 
@@ -348,7 +348,7 @@ class Connection(asyncio.BufferedProtocol):
         self._full_ms = 0
         transport = self.transport
         if transport is not None and not transport.is_closing():
-            self._look_at_owed(transport)
+            self._count_unsent(transport)
             self._congested(False)
             self._go_on()
             self._look_at_reading()

@@ -79,7 +79,7 @@ class Side:
         arrived, self.broker.store.arrived = self.broker.store.arrived, []
         for queue in arrived:
             queue.arrived = False
-        self.queueing.arrived(arrived)
+        self.queueing.mark_topics_of(arrived)
         self.queueing.end_turn()
         run_now(self.broker.take_jobs(), self.broker.mono_ms)
         self.queueing.end_turn()

@@ -56,7 +56,7 @@ def test_a_full_disk_at_the_first_start_says_what_to_do(tmp_path: Path) -> None:
 def test_young_is_what_lies_in_memory_still(tmp_path: Path) -> None:
     side = Side(tmp_path)
     topic = side.broker.topics.create(b"T", 1, 1)
-    assert side.broker.young(topic.queues[0])
+    assert side.broker.is_new(topic.queues[0])
     assert side.broker.is_system_topic("TBW102")
     assert not side.broker.is_system_topic("T")
     side.close()

@@ -73,8 +73,8 @@ def test_sums(tmp_path: Path) -> None:
     sums = Sums((n * 100 * 2 + (n == 1)) << 32 | crc32(record) for n, record in enumerate(records))
     assert [sums.start(n) for n in range(3)] == [0, 100, 200]
     assert [sums.more(n) for n in range(3)] == [False, True, False]
-    assert sums.holds(1, b"two")
-    assert not sums.holds(1, b"twa")
+    assert sums.sum_matches(1, b"two")
+    assert not sums.sum_matches(1, b"twa")
     assert [sums.find(at) for at in (0, 1, 100, 201)] == [0, 1, 1, 3]
     path = tmp_path / "sums"
     path.write_bytes(sums.encode())

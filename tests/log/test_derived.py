@@ -7,7 +7,7 @@ from pathlib import Path
 
 from store_parts import make, put
 
-from penstock.log.checkpoint import BLAMED
+from penstock.log.checkpoint import DAMAGED_QUEUES
 from penstock.log.contents import Contents, Recovery
 from penstock.log.derived import Derived
 from penstock.log.store import LogStore
@@ -51,10 +51,10 @@ def test_a_queue_whose_last_entry_leads_nowhere(tmp_path: Path) -> None:
 
 def test_queues_that_a_reader_found_damaged_are_named_to_the_next_start(tmp_path: Path) -> None:
     store = opened(tmp_path)
-    (tmp_path / BLAMED).write_text(json.dumps({"T": {"1": 7, "x": 1, "2": -5}, "U": 3}))
+    (tmp_path / DAMAGED_QUEUES).write_text(json.dumps({"T": {"1": 7, "x": 1, "2": -5}, "U": 3}))
     found = derived(store)
     found.read_blame()
-    assert found.blamed == {(b"T", 1)}
+    assert found.damaged_queues == {(b"T", 1)}
     store.close(False)
 
 

@@ -46,7 +46,7 @@ def test_keys_of_several_files_newest_first(tmp_path: Path) -> None:
     during = index.find(hash_of(b"b"), START_MS + 4_000, START_MS + 10_000, 100)
     assert during == [places[10], places[7], places[4]]
     assert index.find(77, 0, 1 << 60, 100) == []
-    assert (index.ends_at, index.holds()) == (places[-1], True)
+    assert (index.ends_at, index.is_sound()) == (places[-1], True)
     store.close()
 
 
@@ -69,7 +69,7 @@ def test_going_back_to_a_former_state(tmp_path: Path) -> None:
     assert len(gone) == 1
     first = index.index_files[0].count - 1
     assert index.find(hash_of(b"a"), 0, 1 << 60, 1_000) == places[: first + 9][::3][::-1]
-    assert index.holds()
+    assert index.is_sound()
     assert index.cut(name, 99) is None
     store.close(False)
 

@@ -61,7 +61,7 @@ class Broker:
         self.store.attach(self.sequences)
         self.clients = ClientTable()
         self.locks = QueueLocks()
-        self.holds = Waiters()  # pulls, by message queue
+        self.held_pulls = Waiters()  # pulls, by message queue
         self.stored = Positions()  # answers, by position of the log
         self.stats = Stats(lambda: counters(core))
         self._tell: Callable[[ConsumerGroup], None] = lambda group: None
@@ -164,7 +164,7 @@ class Broker:
         stored_ms = self.store.durability.due_ms()
         if stored_ms is not None and stored_ms < due_ms:
             due_ms = stored_ms
-        held_ms = self.holds.next_ms() if self.holds.count else None
+        held_ms = self.held_pulls.next_ms() if self.held_pulls.count else None
         return due_ms if held_ms is None else min(due_ms, held_ms)
 
     def take_jobs(self) -> list[Job]:
@@ -182,7 +182,7 @@ class Broker:
         """Hidden in lists of topics, not to be deleted."""
         return is_system_topic(self.config, name)
 
-    def young(self, queue: ConsumeQueue) -> bool:
+    def is_new(self, queue: ConsumeQueue) -> bool:
         """Whether a queue still begins at its first message, and that is recent enough to lie in memory."""
         if queue.min_offset > 0:
             return False

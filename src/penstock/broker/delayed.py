@@ -86,7 +86,7 @@ class Delayed:
             )
         about = deferred_of(due)
         if about is not None:
-            self.broker.queueing.deferral.cancelled(about, id_)
+            self.broker.queueing.deferral.stop_counting(about, id_)
         return row
 
     def fire(self, id_: int) -> Row:
@@ -95,7 +95,7 @@ class Delayed:
         try:
             delivered = self.broker.due.deliver(due)
         except ValueError as error:
-            self.broker.due.set_aside(due, f"ValueError: {error}")
+            self.broker.due.quarantine(due, f"ValueError: {error}")
             raise Refused(f"delayed message {id_} makes no sense: {error}. It was set aside", http=500) from error
         if not delivered:
             self.broker.schedule.put_back(id_)
@@ -140,10 +140,11 @@ class Delayed:
         }
 
     def _of_queue(self, about: Deferred, id_: int) -> tuple[Row, list[str]] | None:
-        owed = None if self.broker.queueing.deferral.is_copied(id_) else self.broker.queueing.deferral.owed(about, id_)
-        if owed is None:
+        deferral = self.broker.queueing.deferral
+        waiting = None if deferral.is_copied(id_) else deferral.waiting_channels(about, id_)
+        if waiting is None:
             return None
-        topic, names = owed
+        topic, names = waiting
         row = {
             "kind": topic.kind,
             "topic": topic.name.decode(),

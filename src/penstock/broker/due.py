@@ -36,7 +36,7 @@ class DueMessages:
             return core.alarm.due_ms
         dues = core.schedule.pop_due(now_ms, BATCH)
         for due in dues:
-            if not self.deliver_or_set_aside(due):
+            if not self.deliver_or_quarantine(due):
                 core.schedule.put_back(due.id)
         next_ms = core.schedule.next_due_ms()
         if dues and len(dues) == BATCH:
@@ -70,15 +70,15 @@ class DueMessages:
                 raise ValueError(str(refused)) from refused
         return True
 
-    def deliver_or_set_aside(self, due: Due) -> bool:
+    def deliver_or_quarantine(self, due: Due) -> bool:
         """`deliver`; what cannot be delivered ever, whoever wrote it, is set aside, and the others go on."""
         try:
             return self.deliver(due)
         except Exception as error:
             log.exception("delayed message not delivered id=%d", due.id)
-            return self.set_aside(due, f"{type(error).__name__}: {error}")
+            return self.quarantine(due, f"{type(error).__name__}: {error}")
 
-    def set_aside(self, due: Due, why: str) -> bool:
+    def quarantine(self, due: Due, why: str) -> bool:
         """Move an entry of the schedule to lost+found and tell of it. False when there is no room for that now."""
         core = self._core
         folder = core.folder / "lost+found"

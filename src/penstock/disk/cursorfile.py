@@ -25,8 +25,8 @@ from struct import Struct
 
 import cython
 
-from penstock.disk.aside import data_folder, try_set_aside
 from penstock.disk.files import Files
+from penstock.disk.quarantine import data_folder, try_quarantine
 from penstock.errors import StoreError
 
 if cython.compiled:
@@ -89,7 +89,7 @@ class CursorFile:
         believed, and then it goes to lost+found. StoreError, DiskFull.
         """
         if self.path.is_dir():
-            try_set_aside(self.files, data_folder(self.path), self.path, "a folder where a cursor should be")
+            try_quarantine(self.files, data_folder(self.path), self.path, "a folder where a cursor should be")
         elif self.path.is_file():
             fd = self.files.open(self.path)
             try:
@@ -122,7 +122,7 @@ class CursorFile:
             if self._take_old(data):
                 return
             if any(data):  # else it was made, and a power cut came before its first flush
-                try_set_aside(self.files, data_folder(self.path), self.path, "a cursor that cannot be believed")
+                try_quarantine(self.files, data_folder(self.path), self.path, "a cursor that cannot be believed")
             log.error("%s is in doubt: its channel begins again at %d", self.path.name, begin)
         self.committed = self.durable = begin
         self._make(layout.PAGES_MIN)

@@ -21,8 +21,8 @@ from pathlib import Path
 from zlib import crc32
 
 from penstock.disk import queuefiles
-from penstock.disk.aside import try_set_aside
 from penstock.disk.files import Files
+from penstock.disk.quarantine import try_quarantine
 from penstock.disk.queuefiles import LENGTH, START_MAX, SUMS_HEAD, Paths, Place, RecordFile, Sums
 from penstock.errors import Closed, StoreError
 
@@ -186,7 +186,7 @@ class DiskQueue:
                 ends = {n: vouched[1] if n == vouched[0] else size for n, size in sizes.items() if n <= vouched[0]}
                 self.depth = sum(queuefiles.count(files, self.paths, n, end, self.sizes) for n, end in ends.items())
         elif meta is None and self.paths.meta.is_file() and self.paths.meta.stat().st_size:
-            try_set_aside(files, self.paths.folder, self.paths.meta, "not the meta file of a disk queue")
+            try_quarantine(files, self.paths.folder, self.paths.meta, "not the meta file of a disk queue")
         if not trusted and numbers:
             log.warning("queue %s: no meta file to go by, so reading starts at the oldest file", self.name)
         self._read = self._next = read
@@ -303,7 +303,7 @@ class DiskQueue:
         n = sums.find(at) if sums is not None else 0
         if sums is None or n == len(sums):
             record = file.record(at, end)
-            holds = record is not None and self.sizes[0] <= len(record) - 4 <= self.sizes[1]
+            matches = record is not None and self.sizes[0] <= len(record) - 4 <= self.sizes[1]
             following = end
         elif sums.start(n) != at:
             self._next = (number, min(end, _start_around(file, sums, n, at)))
@@ -311,8 +311,8 @@ class DiskQueue:
         else:
             following = min(end, sums.start(n + 1)) if n + 1 < len(sums) else end
             record = file.record(at, following)
-            holds = record is not None and sums.holds(n, record)
-        if record is not None and holds:
+            matches = record is not None and sums.sum_matches(n, record)
+        if record is not None and matches:
             self._next = (number, at + len(record))
             self._out.append(self._next)
             taken.append(record[4:])
@@ -321,7 +321,7 @@ class DiskQueue:
             self._next = (number, 0)
             self._doubtful = None
             return
-        queuefiles.set_aside(self.files, self.paths.data(number), at, following, "no record as it was written")
+        queuefiles.quarantine(self.files, self.paths.data(number), at, following, "no record as it was written")
         self.damaged += 1
         self.depth -= 1
         self._next = (number, following)

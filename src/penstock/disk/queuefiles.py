@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from zlib import crc32
 
-from penstock.disk.aside import try_set_aside
 from penstock.disk.files import Files
+from penstock.disk.quarantine import try_quarantine
 from penstock.errors import StoreError
 
 log = logging.getLogger("penstock.disk")
@@ -68,7 +68,7 @@ class Paths:
         """Folders in the place of the queue's files go to lost+found."""
         for name in files.names(self.folder):
             if name.startswith(f"{self.name}.diskqueue.") and (self.folder / name).is_dir():
-                try_set_aside(files, self.folder, self.folder / name, "a folder where a file should be")
+                try_quarantine(files, self.folder, self.folder / name, "a folder where a file should be")
 
 
 # -- the meta file -----------------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Sums:
     def more(self, n: int) -> bool:
         return bool(self.entries[n] >> 32 & 1)
 
-    def holds(self, n: int, record: bytes) -> bool:
+    def sum_matches(self, n: int, record: bytes) -> bool:
         return crc32(record) == self.entries[n] & 0xFFFFFFFF
 
     def find(self, at: int) -> int:
@@ -238,7 +238,7 @@ def records(files: Files, folder: Path, name: str) -> Iterator[bytes]:
                 continue
             for n in range(sums.find(at), len(sums)):
                 record = file.record(sums.start(n), size)
-                if record is not None and sums.holds(n, record):
+                if record is not None and sums.sum_matches(n, record):
                     yield record[4:]
         finally:
             file.close()
@@ -268,7 +268,7 @@ def repair(files: Files, paths: Paths, number: int, start: int, sizes: tuple[int
             if end < size and not torn and not file.zeros(end, size):
                 holes.append((end, size))
             for hole in holes:
-                set_aside(files, paths.data(number), *hole, "bytes that were never vouched for do not hold")
+                quarantine(files, paths.data(number), *hole, "bytes that were never vouched for do not hold")
         if end < size:
             log.warning("%s: its end was torn; cut back from %d to %d bytes", paths.data(number), size, end)
             files.cut(data, end)
@@ -321,7 +321,7 @@ def _weigh(
         while stop < len(sums) and sums.more(stop - 1):
             stop += 1
         found = [file.record(sums.start(k), size) for k in range(n, stop)]
-        whole = all(record is not None and sums.holds(n + k, record) for k, record in enumerate(found))
+        whole = all(record is not None and sums.sum_matches(n + k, record) for k, record in enumerate(found))
         if (whole and not sums.more(stop - 1)) or not (trusted or stop == len(sums)):
             kept.entries.extend(sums.entries[n:stop])
             last = found[-1]
@@ -334,7 +334,7 @@ def _weigh(
     return len(kept) - first, end, kept, holes, torn
 
 
-def set_aside(files: Files, path: Path, start: int, end: int, why: str) -> None:
+def quarantine(files: Files, path: Path, start: int, end: int, why: str) -> None:
     """Keep damaged bytes in ``<path>.bad``, behind what is there. Does not raise: they are of no use but to look at."""
     bad = path.with_name(path.name + ".bad")
     log.error("%s: %s at byte %d; the bytes up to %d are set aside in %s", path, why, start, end, bad.name)

@@ -31,8 +31,8 @@ from zlib import crc32 as crc32_of
 
 import cython
 
-from penstock.disk.aside import data_folder, try_set_aside
 from penstock.disk.files import Files, last_byte
+from penstock.disk.quarantine import data_folder, try_quarantine
 from penstock.disk.readysegment import BROKEN, CHECKED, FOREIGN, FULL, UNCHECKED
 from penstock.disk.stream import Stream
 from penstock.errors import DiskFull, StoreError
@@ -166,19 +166,19 @@ class ReadyQueue(Stream):
             elif state == UNCHECKED:
                 lost.append(segment)
             elif state == FOREIGN:
-                self._aside(segment, "another queue's segment, under a new name that was never flushed")
+                self._quarantine(segment, "another queue's segment, under a new name that was never flushed")
             else:
-                self._aside(segment, "messages that do not fit their sums")
+                self._quarantine(segment, "messages that do not fit their sums")
         for segment in lost:
             limit = segment.path.stat().st_size
             count = segment.records(limit)
             if not count:
                 if last_byte(self.files, segment.path, segment.map, 0, limit):
-                    self._aside(segment, "no message is found in it")
+                    self._quarantine(segment, "no message is found in it")
                 else:
                     self.pool.put(segment)
             elif self.pool.after_cut:
-                self._aside(segment, "messages without sums: a power cut came before they were flushed")
+                self._quarantine(segment, "messages without sums: a power cut came before they were flushed")
             else:
                 first = self._place(kept, segment, count)
                 if first < 0:
@@ -212,19 +212,19 @@ class ReadyQueue(Stream):
                 number, path = int(match[1]), self.folder / file
                 self._number = max(self._number, number)
                 if path.is_dir():
-                    try_set_aside(self.files, data_folder(path), path, "a folder where a segment should be")
+                    try_quarantine(self.files, data_folder(path), path, "a folder where a segment should be")
                 else:
                     (found if match[2] == "queue" else odd)[number] = path
         for number in odd.keys() - found.keys():
-            try_set_aside(self.files, data_folder(odd[number]), odd[number], "sums of messages that are gone")
+            try_quarantine(self.files, data_folder(odd[number]), odd[number], "sums of messages that are gone")
         size = self.segment_bytes
         return [ReadySegment(path, size, self.files, self.tag) for _, path in sorted(found.items())]
 
-    def _aside(self, segment: ReadySegment, why: str) -> None:
+    def _quarantine(self, segment: ReadySegment, why: str) -> None:
         segment.close()
         for path in (segment.path, segment.sums_path):
             if path.exists():
-                try_set_aside(self.files, data_folder(path), path, why)
+                try_quarantine(self.files, data_folder(path), path, why)
 
     def _place(self, kept: list[ReadySegment], segment: ReadySegment, count: int) -> int:
         """The ordinal of the first message of a segment whose head is lost, if its neighbours tell; else -1, and all of
@@ -416,7 +416,7 @@ class ReadyQueue(Stream):
         if segment.damaged and n in segment.damaged:
             return 0
         at = segment.start(n)
-        if segment.unverified and (at + layout.BODY > segment.end or segment.holds(n, at, segment.end) == 0):
+        if segment.unverified and (at + layout.BODY > segment.end or segment.sum_matches(n, at, segment.end) == 0):
             segment.review()
             return self.find(ordinal)
         length = ube32(segment.base, at + layout.LENGTH)

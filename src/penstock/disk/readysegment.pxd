@@ -18,7 +18,7 @@ cdef class SegmentFile:
     @cython.locals(length=cython.longlong)
     cpdef long long framed(self, long long at, long long limit) noexcept
     @cython.locals(length=cython.longlong)
-    cpdef long long holds(self, long long n, long long at, long long limit) noexcept
+    cpdef long long sum_matches(self, long long n, long long at, long long limit) noexcept
     @cython.locals(crc=cython.longlong)
     cpdef seal(self, long long at, long long length, long long more)
 

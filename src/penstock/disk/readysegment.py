@@ -170,7 +170,7 @@ class SegmentFile:
             return 0
         return length
 
-    def holds(self, n: int, at: int, limit: int) -> int:
+    def sum_matches(self, n: int, at: int, limit: int) -> int:
         """The length of record n if it stands at `at` and its sum holds, else 0."""
         length = self.framed(at, limit)
         if length and crc32(self.base, at, length, self.first + n) != self.sum(n):
@@ -297,7 +297,7 @@ class ReadySegment(SegmentFile):
             return
         if clean > 0 and self._written(clean - 1):
             at = self.start(clean - 1)
-            length = self.holds(clean - 1, at, limit)
+            length = self.sum_matches(clean - 1, at, limit)
             if length:
                 self.count, self.end, self.unverified = clean, at + length, True
                 self.clean = True
@@ -314,7 +314,7 @@ class ReadySegment(SegmentFile):
         torn_batch = False  # what stands here may go on with a batch of which something is missing
         while n < most:
             there = self._written(n)
-            length = self.holds(n, at, limit) if there and self.start(n) == at else 0
+            length = self.sum_matches(n, at, limit) if there and self.start(n) == at else 0
             if not length:
                 if self.cut:
                     self._leave_out_before(n)
@@ -429,7 +429,7 @@ class ReadySegment(SegmentFile):
             at += length
             n += 1
             there = n < most and self._written(n)
-            if there and self.start(n) == at and self.holds(n, at, limit):
+            if there and self.start(n) == at and self.sum_matches(n, at, limit):
                 return n
         return -1
 
@@ -460,7 +460,7 @@ class ReadySegment(SegmentFile):
 
     def _begins_good(self, limit: int) -> bool:
         """Whether a sum of the first ones holds: else it is the first ordinal that is wrong."""
-        return any(self.holds(n, self.start(n), limit) for n in range(layout.FIRST_RECORDS))
+        return any(self.sum_matches(n, self.start(n), limit) for n in range(layout.FIRST_RECORDS))
 
     def _next_good(self, n: int, at: int, limit: int, most: int) -> int:
         """The next record behind a bad one whose sum holds; -1 when there is none."""
@@ -468,7 +468,7 @@ class ReadySegment(SegmentFile):
         # A flipped bit, or pages of sums; so many empty entries are the end.
         while n < most and empty < layout.EMPTY_ENTRIES_MAX and self._written(n):
             start = self.start(n)
-            if start >= at and self.holds(n, start, limit):
+            if start >= at and self.sum_matches(n, start, limit):
                 return n
             empty = empty + 1 if start == 0 else 0
             n += 1

@@ -119,7 +119,7 @@ class Segment:
         populate(self.base, at, length)
         self.prefaulted = at + length
 
-    def hold(self) -> None:
+    def open_descriptor(self) -> None:
         """Have a descriptor open. StoreError."""
         if self.fd < 0:
             self.fd = self.files.open(self.path)

@@ -19,8 +19,8 @@ from zlib import crc32
 
 import msgspec
 
-from penstock.disk.aside import try_set_aside
 from penstock.disk.files import Files
+from penstock.disk.quarantine import try_quarantine
 from penstock.errors import StoreError
 
 log = logging.getLogger("penstock.disk")
@@ -64,7 +64,7 @@ def take(files: Files, root: Path, path: Path, fits: Fits, without: str) -> dict
     for suffix in ("", ".bak", ".tmp", ".bak.tmp"):
         odd = path.with_name(path.name + suffix)
         if odd.is_dir():
-            try_set_aside(files, root, odd, "a folder where a table should be")
+            try_quarantine(files, root, odd, "a folder where a table should be")
     was_there = False
     for candidate in (path, path.with_name(path.name + ".bak")):
         if not candidate.is_file():
@@ -78,7 +78,7 @@ def take(files: Files, root: Path, path: Path, fits: Fits, without: str) -> dict
                     "lost+found without its last field, the sum", path.name, candidate.name,
                 )  # fmt: skip
             return table
-        try_set_aside(files, root, candidate, "not the table it should be")
+        try_quarantine(files, root, candidate, "not the table it should be")
     if was_there:
         log.error("%s and its former version cannot be used: %s", path.name, without)
     return None

@@ -28,7 +28,7 @@ from penstock.disk.files import Files
 from penstock.errors import Corrupt, Locked, StoreError
 
 SIZE = 4096
-BLAMED = "suspects.json"
+DAMAGED_QUEUES = "suspects.json"
 _SLOTS = (1024, 2048)
 _SLOT = struct.Struct(">4sIqqqqqqqqq")
 _TIMES = struct.Struct(">qqq")

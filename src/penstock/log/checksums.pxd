@@ -40,13 +40,13 @@ cdef class Checksums:
     cdef public bint mend
     cdef public long long damaged
     cdef long long _hint
-    cdef Sidecar _hint_car
+    cdef Sidecar _last_used
 
-    @cython.locals(car=Sidecar)
+    @cython.locals(sidecar=Sidecar)
     cpdef int room(self, long long records)
-    @cython.locals(car=Sidecar)
+    @cython.locals(sidecar=Sidecar)
     cdef void put(self, long long start, long long crc) noexcept
-    @cython.locals(car=Sidecar, n=cython.longlong)
+    @cython.locals(sidecar=Sidecar, n=cython.longlong)
     cdef int verdict(self, long long segment_first, long long start, long long crc)
     @cython.locals(n=cython.longlong, wrong=cython.longlong)
-    cdef int _weigh(self, Sidecar car, long long segment_first, long long start, long long crc)
+    cdef int _weigh(self, Sidecar sidecar, long long segment_first, long long start, long long crc)

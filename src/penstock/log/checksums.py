@@ -25,8 +25,8 @@ from pathlib import Path
 
 import cython
 
-from penstock.disk.aside import set_aside
 from penstock.disk.files import Files, last_byte, take_room, wipe
+from penstock.disk.quarantine import quarantine
 from penstock.errors import DiskFull, StoreError
 
 if cython.compiled:
@@ -219,94 +219,94 @@ class Checksums:
         self.mend = False
         self.damaged = 0
         self._hint = 0
-        self._hint_car: Sidecar | None = None
+        self._last_used: Sidecar | None = None
 
     def get(self, first: int) -> Sidecar | None:
         """The sidecar of the segment that begins at first, opened; None when there is none that can be read."""
         if first not in self.sidecars:
-            car = self.make(first)
+            sidecar = self.make(first)
             found = False
-            if car.path.is_file():
+            if sidecar.path.is_file():
                 try:
-                    car.open(self.mend)
+                    sidecar.open(self.mend)
                     found = True
                 except StoreError:
                     found = False
-            self.sidecars[first] = car if found else None
+            self.sidecars[first] = sidecar if found else None
         return self.sidecars[first]
 
     def make(self, first: int) -> Sidecar:
         """A sidecar object for the segment, not yet a file."""
         return Sidecar(self.folder / f"{first:020d}", first, self.segment_size, self.files)
 
-    def set_aside(self, first: int) -> None:
+    def quarantine(self, first: int) -> None:
         """Make way for new sums of a segment. Those there are, are of another life of the file, or cannot be read."""
         path = self.folder / f"{first:020d}"
         if path.is_dir():
-            set_aside(self.files, self.folder.parent, path, "a folder where sums should be")
+            quarantine(self.files, self.folder.parent, path, "a folder where sums should be")
         else:
             self.files.unlink(path)
 
-    def turn(self, car: Sidecar) -> None:
+    def turn(self, sidecar: Sidecar) -> None:
         """Sums now go into this one."""
-        self.sidecars[car.first] = car
-        self.current = car
+        self.sidecars[sidecar.first] = sidecar
+        self.current = sidecar
 
     def room(self, records: int) -> int:
-        car = self.current
-        if car is None:
+        sidecar = self.current
+        if sidecar is None:
             return status.NOT_WRITABLE
-        return car.room(records)
+        return sidecar.room(records)
 
     def put(self, start: int, crc: int) -> None:
         self.current.put(start, crc)  # type: ignore[union-attr]
 
     def verdict(self, segment_first: int, start: int, crc: int) -> int:
         """HOLDS, BROKEN, or UNCHECKED for a record with this sum at start of the segment."""
-        car = self._hint_car
-        if car is None or car.first != segment_first:
-            car = self.get(segment_first)
-            if car is None:
+        sidecar = self._last_used
+        if sidecar is None or sidecar.first != segment_first:
+            sidecar = self.get(segment_first)
+            if sidecar is None:
                 return layout.UNCHECKED
-            self._hint_car = car
+            self._last_used = sidecar
             self._hint = 0
-        if start < car.covers_from or start >= car.covers_to:
+        if start < sidecar.covers_from or start >= sidecar.covers_to:
             return layout.UNCHECKED
         n = self._hint
-        if n >= car.count or car.start(n) != start:
-            n = car.find(start)
-        if n < car.count and car.start(n) == start:
+        if n >= sidecar.count or sidecar.start(n) != start:
+            n = sidecar.find(start)
+        if n < sidecar.count and sidecar.start(n) == start:
             self._hint = n + 1
-            if car.sum(n) == crc:
-                return layout.HOLDS
-        return self._weigh(car, segment_first, start, crc)
+            if sidecar.sum(n) == crc:
+                return layout.MATCHES
+        return self._weigh(sidecar, segment_first, start, crc)
 
-    def _weigh(self, car: Sidecar, segment_first: int, start: int, crc: int) -> int:
+    def _weigh(self, sidecar: Sidecar, segment_first: int, start: int, crc: int) -> int:
         """What counts when there is no entry at once, or another sum: is it the record that is damaged, or the sum?"""
-        n = car.seek(start, crc)
+        n = sidecar.seek(start, crc)
         if n < 0:
             if segment_first + start >= self.strict_from:
                 return layout.BROKEN
-            self._report(car, start)
+            self._report(sidecar, start)
             return layout.UNCHECKED
         self._hint = n + 1
-        wrong = car.sum(n) ^ crc
+        wrong = sidecar.sum(n) ^ crc
         if wrong & (wrong - 1) == 0:  # one flipped bit of the sum: no damaged record has such a sum
-            self._report(car, start)
-            return layout.HOLDS
+            self._report(sidecar, start)
+            return layout.MATCHES
         return layout.BROKEN
 
-    def _report(self, car: Sidecar, start: int) -> None:
+    def _report(self, sidecar: Sidecar, start: int) -> None:
         self.damaged += 1
         if self.damaged < layout.REPORTS_MAX:
-            log.error("sum damaged: of the record at %d of %s, which is served", start, car.path.name)
+            log.error("sum damaged: of the record at %d of %s, which is served", start, sidecar.path.name)
 
     def ignore_from(self, position: int) -> None:
         """Records from this position of the log on are unchecked: another broker has written them."""
         first = position - position % self.segment_size
-        car = self.get(first)
-        if car is not None:
-            car.cover_to(position - first)
+        sidecar = self.get(first)
+        if sidecar is not None:
+            sidecar.cover_to(position - first)
         for path in self.folder.glob("[0-9]*"):
             if path.name.isdigit() and int(path.name) > first:
                 self.drop(int(path.name))
@@ -314,16 +314,16 @@ class Checksums:
 
     def drop(self, first: int) -> Path:
         """Forget a segment; its sidecar file is the caller's to remove."""
-        car = self.sidecars.pop(first, None)
-        if car is not None:
-            if self._hint_car is car:
-                self._hint_car = None
-            car.close()
+        sidecar = self.sidecars.pop(first, None)
+        if sidecar is not None:
+            if self._last_used is sidecar:
+                self._last_used = None
+            sidecar.close()
         return self.folder / f"{first:020d}"
 
     def close(self) -> None:
-        for car in self.sidecars.values():
-            if car is not None:
-                car.close()
+        for sidecar in self.sidecars.values():
+            if sidecar is not None:
+                sidecar.close()
         self.sidecars = {}
-        self.current = self._hint_car = None
+        self.current = self._last_used = None

@@ -13,7 +13,7 @@ cdef long long measure(unsigned char *b, long long at, long long room, long long
 cdef long long _body_length_at(long long sys) noexcept
 
 @cython.locals(q=cython.longlong, crc=cython.longlong, body_len=cython.longlong)
-cdef bint body_holds(unsigned char *b, long long at)
+cdef bint body_matches(unsigned char *b, long long at)
 
 
 @cython.final
@@ -25,7 +25,7 @@ cdef class CommitLog:
     cdef public object prepared
     cdef public object making
     cdef public long long body_max
-    cdef object _held_host
+    cdef object _host_object
     cdef unsigned char *_host
     cdef int _host_len
     cdef Segment _segment
@@ -38,11 +38,11 @@ cdef class CommitLog:
     cdef long long record_size(self, Draft d)
     @cython.locals(remaining=cython.longlong)
     cpdef int room(self, long long size, long long records)
-    @cython.locals(segment=Segment, car=Sidecar)
+    @cython.locals(segment=Segment, sidecar=Sidecar)
     cpdef void seek(self, long long end)
     @cython.locals(segment=Segment)
     cpdef int _back(self, long long size)
-    @cython.locals(segment=Segment, car=Sidecar, room=cython.int)
+    @cython.locals(segment=Segment, sidecar=Sidecar, room=cython.int)
     cpdef int _roll(self, long long size)
     @cython.locals(b=cython.p_uchar, at=cython.longlong, p=cython.longlong, sys=cython.longlong, crc=cython.longlong)
     cdef void put(self, Draft d, long long queue_offset, long long now_ms) noexcept

@@ -69,7 +69,7 @@ def measure(b: Readable, at: int, room: int, physical: int) -> int:
     return total
 
 
-def body_holds(b: Readable, at: int) -> bool:
+def body_matches(b: Readable, at: int) -> bool:
     """Whether the body of a measured record has the sum it names. An empty one has none."""
     q = at + _body_length_at(be32(b, at + layout.SYS_FLAG))
     body_len = be32(b, q)
@@ -100,7 +100,7 @@ class CommitLog:
         self.store_ms = 0
         self.prepared: tuple[Segment, Sidecar] | None = None  # (segment, sidecar) made ahead
         self.making = Lock()  # held by whoever makes the next segment
-        self._held_host = store_host
+        self._host_object = store_host
         self._host = address(store_host)
         self._host_len = len(store_host)
         self._segment: Segment | None = None
@@ -135,16 +135,16 @@ class CommitLog:
         self._at = end - segment.first
         self._limit = segment.size
         self._backed = 0  # the first append looks
-        segment.hold()
-        car = self.sums.get(segment.first)
-        if car is not None and car.count > 0 and car.start(car.count - 1) >= self._at:
-            car.cut(self._at)
-        if car is None or car.count > self._at // layout.RECORD_FIXED_BYTES + 1:  # more sums than records
+        segment.open_descriptor()
+        sidecar = self.sums.get(segment.first)
+        if sidecar is not None and sidecar.count > 0 and sidecar.start(sidecar.count - 1) >= self._at:
+            sidecar.cut(self._at)
+        if sidecar is None or sidecar.count > self._at // layout.RECORD_FIXED_BYTES + 1:  # more sums than records
             self.sums.drop(segment.first)
-            self.sums.set_aside(segment.first)
-            car = self.sums.make(segment.first)
-            car.create(self._at)
-        self.sums.turn(car)
+            self.sums.quarantine(segment.first)
+            sidecar = self.sums.make(segment.first)
+            sidecar.create(self._at)
+        self.sums.turn(sidecar)
 
     def seek_reading(self, end: int) -> None:
         """The log ends here and is only read."""
@@ -202,13 +202,13 @@ class CommitLog:
             return status.DISK_FULL
         except StoreError:
             return status.NOT_WRITABLE
-        segment, car = self.prepared
+        segment, sidecar = self.prepared
         self.prepared = None
         if self._base != cython.NULL:
             put32(self._base, self._at, self._limit - self._at)
             put32(self._base, self._at + layout.MAGIC, layout.MAGIC_BLANK)
         self.file.adopt(segment)
-        self.sums.turn(car)
+        self.sums.turn(sidecar)
         self._segment = segment
         self._base = segment.base
         self._at = 0
@@ -221,20 +221,20 @@ class CommitLog:
         """The segment after the last and its sidecar, durable by name. For any thread. StoreError, DiskFull."""
         segment = self.file.make_next()
         try:
-            car = self.sums.make(segment.first)
-            self.sums.set_aside(segment.first)
-            car.create()
+            sidecar = self.sums.make(segment.first)
+            self.sums.quarantine(segment.first)
+            sidecar.create()
             self.file.files.sync_folder(self.file.folder)
             self.file.files.sync_folder(self.sums.folder)
         except StoreError:
             segment.close()
             self.file.files.unlink(segment.path)
             raise
-        return segment, car
+        return segment, sidecar
 
-    def keep_next(self, segment: Segment, car: Sidecar) -> None:
+    def keep_next(self, segment: Segment, sidecar: Sidecar) -> None:
         """Made ahead; `making` is held."""
-        self.prepared = (segment, car)
+        self.prepared = (segment, sidecar)
 
     def put(self, d: Draft, queue_offset: int, now_ms: int) -> None:
         """Write the draft as a record at the end; `room` said 0. Its physical, queue_offset, store_ms and size are
@@ -306,7 +306,7 @@ class CommitLog:
         at = physical - segment.first
         size = measure(segment.base, at, segment.size - at, physical)
         if size > 0:
-            if not body_holds(segment.base, at):
+            if not body_matches(segment.base, at):
                 return -1
             if self.sums.verdict(segment.first, at, crc32(segment.base, at, size, 0)) == sidelayout.BROKEN:
                 return -1

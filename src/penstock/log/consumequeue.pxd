@@ -6,7 +6,7 @@ from penstock.disk.segments cimport Segment, SegmentedFile
 @cython.final
 cdef class TagCodes:
     cdef public object codes
-    cdef object _held
+    cdef object _array
     cdef unsigned char *_at
     cdef int _count
 
@@ -41,7 +41,7 @@ cdef class ConsumeQueue(QueueState):
     cdef int topic_len
     cdef long long key_hash
     cdef object _files
-    cdef object _held
+    cdef object _key_bytes
     cdef Segment _segment
     cdef unsigned char *_base
     cdef long long _at

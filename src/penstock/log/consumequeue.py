@@ -44,8 +44,8 @@ class TagCodes:
     def __init__(self, codes: Iterable[int]) -> None:
         self.codes = tuple(codes)
         self._count = len(self.codes)
-        self._held = bytearray(words.INT64_BYTES * (self._count + 1))
-        self._at = address(self._held)
+        self._array = bytearray(words.INT64_BYTES * (self._count + 1))
+        self._at = address(self._array)
         for n, code in enumerate(self.codes):
             put64(self._at, words.INT64_BYTES * n, code)
 
@@ -134,8 +134,8 @@ class ConsumeQueue(QueueState):
         self.subscribers: list[Subscriber] | None = None
         self.by_level = topic == SCHEDULE_TOPIC  # its entries have the moment of delivery, not a tags code
         self._files = files
-        self._held = topic + b"#"
-        self.topic_at = address(self._held)
+        self._key_bytes = topic + b"#"
+        self.topic_at = address(self._key_bytes)
         self.topic_len = len(topic)
         self.key_hash = java_hash(self.topic_at, 0, len(topic) + 1, 0)
         self._segment: Segment | None = None

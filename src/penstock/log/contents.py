@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from penstock.disk import tables
-from penstock.disk.aside import set_aside
 from penstock.disk.files import number_names
+from penstock.disk.quarantine import quarantine
 from penstock.disk.segments import SegmentedFile, segment_name
 from penstock.errors import StoreError
 from penstock.log import checkpoint as marks
@@ -66,28 +66,37 @@ class Contents:
     def mend_names(self) -> None:
         """Folders where a file should be, and files where a folder should be, go to lost+found."""
         files, folder = self.files, self.folder
-        for name in ("lock", "abort", "checkpoint", "live0", "live1", "damage.jsonl", "offsets.json", marks.BLAMED):
+        for name in (
+            "lock",
+            "abort",
+            "checkpoint",
+            "live0",
+            "live1",
+            "damage.jsonl",
+            "offsets.json",
+            marks.DAMAGED_QUEUES,
+        ):
             for path in (folder / name, folder / f"{name}.bak", folder / f"{name}.tmp"):
                 if path.is_dir():
-                    self.aside(path, "a folder where a file should be")
+                    self.quarantine(path, "a folder where a file should be")
         for name in ("commitlog", "checksums", "index", "consumequeue", "config", "lost+found", "queues", "schedule"):
             path = folder / name
             if path.is_file():
-                self.aside(path, "a file where a folder should be")
+                self.quarantine(path, "a file where a folder should be")
             for inside in files.names(path) if name in ("commitlog", "checksums", "index") else ():
                 if (path / inside).is_dir():
-                    self.aside(path / inside, "a folder where a file should be")
+                    self.quarantine(path / inside, "a folder where a file should be")
         for topic in files.names(folder / "consumequeue"):
             if (folder / "consumequeue" / topic).is_file():
-                self.aside(folder / "consumequeue" / topic, "a file where a folder should be")
+                self.quarantine(folder / "consumequeue" / topic, "a file where a folder should be")
                 continue
             for queue_id in files.names(folder / "consumequeue" / topic):
                 path = folder / "consumequeue" / topic / queue_id
                 if path.is_file():
-                    self.aside(path, "a file where a folder should be")
+                    self.quarantine(path, "a file where a folder should be")
                 for inside in files.names(path):
                     if (path / inside).is_dir():
-                        self.aside(path / inside, "a folder where a file should be")
+                        self.quarantine(path / inside, "a folder where a file should be")
 
     def identity(self) -> marks.StoreFile:
         options = self.store.options
@@ -121,11 +130,11 @@ class Contents:
         store.log = CommitLog(file, sums, options.store_host, options.max_message_size)
         self._mend_segments(file)
         for path in file.load():
-            self.aside(path, "not a segment of this log")
+            self.quarantine(path, "not a segment of this log")
         if options.message_index_enable:
             store.index = KeyIndex(self.folder / "index", identity.slots, identity.entries, files, store.clock)
             for path in store.index.load():
-                self.aside(path, "not an index file that can be read")
+                self.quarantine(path, "not an index file that can be read")
                 self.odd_index = True
         self._load_queues(identity.queue_file_size)
 
@@ -160,12 +169,12 @@ class Contents:
                     queue = store.queue(topic.encode(), int(queue_id))
                     odd = queue.load()
                 except StoreError:
-                    self.aside(path, "not a consume queue")
+                    self.quarantine(path, "not a consume queue")
                     continue
                 for odd_path in odd:
-                    self.aside(odd_path, "not a file of this consume queue")
+                    self.quarantine(odd_path, "not a file of this consume queue")
 
-    def aside(self, path: Path, why: str) -> None:
+    def quarantine(self, path: Path, why: str) -> None:
         """Move a file or folder to lost+found, and say so in its manifest. An empty file holds nothing to keep."""
         if path.is_file() and path.stat().st_size == 0 and path.name != "lost+found":
             self.files.unlink(path)
@@ -173,7 +182,7 @@ class Contents:
         if path.name == "lost+found":
             self.files.rename(path, path.with_name("lost+found.bad"))
             return
-        set_aside(self.files, self.folder, path, why, self.store.clock.now_ms())
+        quarantine(self.files, self.folder, path, why, self.store.clock.now_ms())
         self.report.moved.append(str(path.relative_to(self.folder)))
 
     def write_abort(self) -> None:

@@ -15,7 +15,7 @@ from penstock.wire import layout
 
 
 class Derived:
-    """The index and the queues of one log. `blamed`: queues that a run before found damaged; `rebuild`: all are suspect."""
+    """The index and the queues of one log. `damaged_queues`: a run before found them so; `rebuild`: all are suspect."""
 
     def __init__(self, store: LogState, report: Recovery, contents: Contents, tail: Tail) -> None:
         self.store = store
@@ -25,12 +25,12 @@ class Derived:
         self.files = store.files
         self.folder = store.folder
         self.rebuild = False
-        self.blamed: set[tuple[bytes, int]] = set()
+        self.damaged_queues: set[tuple[bytes, int]] = set()
         self._offsets: dict[str, object] | None = None
 
     def read_blame(self) -> None:
         """Read which queues are to be derived again, whatever they look like."""
-        self.blamed = set(_flat(tables.load(self.files, self.folder / marks.BLAMED)))
+        self.damaged_queues = set(_flat(tables.load(self.files, self.folder / marks.DAMAGED_QUEUES)))
 
     def index_joins(self, most: int = 1 << 60) -> bool:
         """Whether no record with a key stands before the first index file or between two of them, looking at no more
@@ -74,11 +74,11 @@ class Derived:
                 bad.append(queue)
         for by_id in self.store.queues.values():
             for queue in by_id.values():
-                if queue not in bad and not self._last_holds(queue, below):
+                if queue not in bad and not self._last_entry_is_sound(queue, below):
                     bad.append(queue)
         return bad
 
-    def _last_holds(self, queue: ConsumeQueue, below: int) -> bool:
+    def _last_entry_is_sound(self, queue: ConsumeQueue, below: int) -> bool:
         if queue.max_offset * layout.ENTRY_BYTES <= queue.file.first:
             return True
         entry = queue.entry(queue.max_offset - 1)
@@ -107,7 +107,7 @@ class Derived:
         gone = None
         if known is not None and not self.contents.odd_index:
             gone = store.index.cut(known.index_file, known.index_count)
-            if gone is not None and not (store.index.holds() and self.index_joins()):
+            if gone is not None and not (store.index.is_sound() and self.index_joins()):
                 for path in gone:
                     self.files.unlink(path)
                 gone = None
@@ -116,7 +116,7 @@ class Derived:
                 bool(store.index.index_files) or self.contents.odd_index or (known is not None and known.index_file > 0)
             )
             for path in store.index.forget():
-                self.contents.aside(path, "an index that does not fit the log")
+                self.contents.quarantine(path, "an index that does not fit the log")
             if had:
                 self.report.rebuilt.append("index")
             return store.log.file.first
@@ -133,7 +133,7 @@ class Derived:
         queues = [queue for by_id in store.queues.values() for queue in by_id.values()]
         bad = []
         for queue in queues:
-            if (queue.topic, queue.queue_id) in self.blamed or not queue.survey(start) or self.headless(queue):
+            if (queue.topic, queue.queue_id) in self.damaged_queues or not queue.survey(start) or self.headless(queue):
                 bad.append(queue)
             else:
                 self._cut_queue(queue, start)
@@ -148,7 +148,7 @@ class Derived:
             queue.close()
             queue.seek(0)
             if folder.is_dir():
-                self.contents.aside(folder, "entries that do not fit the log")
+                self.contents.quarantine(folder, "entries that do not fit the log")
         return first if bad or self.rebuild else start
 
     def headless(self, queue: ConsumeQueue) -> bool:

@@ -10,10 +10,10 @@ cdef class Draft:
     cdef unsigned char *born
     cdef unsigned char *topic
     cdef unsigned char *tail
-    cdef object _held_body
-    cdef object _held_tail
-    cdef object _held_props
-    cdef object _held_born
+    cdef object _body_object
+    cdef object _tail_object
+    cdef object _props_object
+    cdef object _born_object
     cdef public long long body_pos
     cdef public long long body_len
     cdef public long long props_pos

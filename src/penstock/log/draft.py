@@ -32,11 +32,11 @@ class Draft:
         self.born: Readable = cython.NULL
         self.topic: Readable = cython.NULL
         self.tail: Readable = cython.NULL
-        self._held_tail = b""
+        self._tail_object = b""
         self.tail_pos = self.tail_len = self.all_props_len = 0
-        self._held_body = b""
-        self._held_props = b""
-        self._held_born = b""
+        self._body_object = b""
+        self._props_object = b""
+        self._born_object = b""
         self.body_pos = self.body_len = 0
         self.props_pos = self.props_len = 0
         self.topic_pos = self.topic_len = 0
@@ -60,14 +60,14 @@ class Draft:
 
     def set_body(self, body: bytes) -> None:
         """Take the body from an object."""
-        self._held_body = body
+        self._body_object = body
         self.body = address(body)
         self.body_pos = 0
         self.body_len = len(body)
 
     def set_properties(self, text: bytes) -> None:
         """Take the properties text from an object, and find TAGS, KEYS and UNIQ_KEY in it."""
-        self._held_props = text
+        self._props_object = text
         self.props = address(text)
         self.props_pos = 0
         self.props_len = len(text)
@@ -75,14 +75,14 @@ class Draft:
 
     def set_tail(self, text: bytes) -> None:
         """Properties the broker adds to those of the sender (CLUSTER …); none of the three that are looked for."""
-        self._held_tail = text
+        self._tail_object = text
         self.tail = address(text)
         self.tail_pos = 0
         self.tail_len = len(text)
 
     def set_born(self, host: bytes) -> None:
         """Where the message came from: 4 or 16 bytes of address, 4 of port."""
-        self._held_born = host
+        self._born_object = host
         self.born = address(host)
         self.born_len = len(host)
 

@@ -61,16 +61,16 @@ class Durability:
         """A flush of everything appended so far."""
         target = self.log.end
         segments = [s for s in self.log.file.segments if s.first < target and s.first + s.size > self.flushed]
-        cars = [self.log.sums.get(segment.first) for segment in segments]
+        sidecars = [self.log.sums.get(segment.first) for segment in segments]
         self._running = True
         self.wanted = False
 
         def run() -> None:
             for segment in segments:
                 segment.datasync()
-            for car in cars:
-                if car is not None:
-                    car.datasync()
+            for sidecar in sidecars:
+                if sidecar is not None:
+                    sidecar.datasync()
 
         def finish(error: BaseException | None, now_ms: int) -> None:
             self._running = False
@@ -82,9 +82,9 @@ class Durability:
             self._dirty_since = mono_ms if self.log.end > target else -1
             for segment in self.log.file.segments[-24:-8]:  # far enough behind that no job has them in hand
                 segment.close()
-                car = self.log.sums.get(segment.first)
-                if car is not None:
-                    car.close()
+                sidecar = self.log.sums.get(segment.first)
+                if sidecar is not None:
+                    sidecar.close()
 
         return Job("flush", run, finish)
 
@@ -125,8 +125,8 @@ class Preparer:
         with self.log.making:
             if self.log.prepared is not None or self.log.file.end - self.log.end > self.log.file.size // 2:
                 return
-            segment, car = self.log.make_next()
-            self.log.keep_next(segment, car)
+            segment, sidecar = self.log.make_next()
+            self.log.keep_next(segment, sidecar)
         if self.prefault_bytes:
             self._prefault(segment, 0, min(segment.size, self._ahead()))
 

@@ -135,7 +135,7 @@ class IndexFile:
         """The physical offset of the last record in it."""
         return be64(self.base, layout.INDEX_END_PHYSICAL)
 
-    def holds(self) -> bool:
+    def is_sound(self) -> bool:
         """Whether the header says what the first and the last entry say."""
         if self.count <= 1:
             return True
@@ -291,9 +291,9 @@ class KeyIndex:
         newest = self._newest()
         return (int(newest.path.name), newest.count) if newest is not None else (0, 0)
 
-    def holds(self) -> bool:
+    def is_sound(self) -> bool:
         """Whether every file's header fits its entries."""
-        return all(index_file.holds() for index_file in self.index_files)
+        return all(index_file.is_sound() for index_file in self.index_files)
 
     def ranges(self) -> list[tuple[int, int]]:
         """The physical offsets of the first and the last record in each file, the oldest file first."""

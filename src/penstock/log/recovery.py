@@ -81,9 +81,9 @@ class _Recoverer:
             self._flush_all()
         store.entry_count = sum(queue.max_offset for by_id in store.queues.values() for queue in by_id.values())
         self.upkeep.checkpoint.write(self.upkeep.state())
-        if self.derived.blamed:
-            files.unlink(self.folder / (marks.BLAMED + ".bak"))
-            files.unlink(self.folder / marks.BLAMED)
+        if self.derived.damaged_queues:
+            files.unlink(self.folder / (marks.DAMAGED_QUEUES + ".bak"))
+            files.unlink(self.folder / marks.DAMAGED_QUEUES)
         self.contents.write_abort()
         self.upkeep.begin(log.end)
         files.sync_folder(self.folder)
@@ -119,9 +119,9 @@ class _Recoverer:
         if store.index is not None:
             if self.contents.odd_index or store.index.state() != (known.index_file, known.index_count):
                 return False
-            if not store.index.holds() or not self.derived.index_joins(_JOINT):
+            if not store.index.is_sound() or not self.derived.index_joins(_JOINT):
                 return False
-        if self.derived.blamed:
+        if self.derived.damaged_queues:
             return False
         ends = self.derived.ends()
         queues = [queue for by_id in store.queues.values() for queue in by_id.values()]
@@ -206,9 +206,9 @@ class _Recoverer:
         for segment in store.log.file.segments:
             if segment.first + segment.size > self.report.start:
                 segment.datasync()
-                car = store.log.sums.get(segment.first)
-                if car is not None:
-                    car.datasync()
+                sidecar = store.log.sums.get(segment.first)
+                if sidecar is not None:
+                    sidecar.datasync()
         self.upkeep._flush_derived(self.upkeep._dirty_derived())
         self.upkeep.write_offsets(ends=True)
 

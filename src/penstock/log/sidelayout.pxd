@@ -15,7 +15,7 @@ cdef enum:
     STARTS_MAX = 512
     REPORTS_MAX = 20
     BROKEN = 0
-    HOLDS = 1
+    MATCHES = 1
     UNCHECKED = 2
     LIVE_END = 16
     LIVE_NEXT = 24

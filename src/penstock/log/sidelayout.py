@@ -26,7 +26,7 @@ REPORTS_MAX = 20  # damaged sums that the log names; more are counted
 
 # What the sums say of a record.
 BROKEN = 0
-HOLDS = 1
+MATCHES = 1
 UNCHECKED = 2
 
 # The live page: where the log ends, and where it will end after the append at work.

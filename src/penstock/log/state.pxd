@@ -22,7 +22,7 @@ cdef class LogState:
     cdef public list subscribers
     cdef public object sequences
     cdef public list fillers
-    cdef public dict suspects
+    cdef public dict damaged_entries
     cdef set _unmended
     cdef public tuple delays
     cdef public bint healthy

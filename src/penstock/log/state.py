@@ -73,7 +73,7 @@ class LogState:
         self.subscribers: list[Subscriber] = []
         self.sequences: Remembered | None = None
         self.fillers: list[tuple[bytes, int, int, int]] = []
-        self.suspects: dict[int, tuple[bytes, int, int]] = {}
+        self.damaged_entries: dict[int, tuple[bytes, int, int]] = {}
         self._unmended: set[tuple[bytes, int, int]] = set()
         self.queue_file_size = self.options.mapped_file_size_consume_queue
         self.trusted_from = 0
@@ -130,8 +130,8 @@ class LogState:
 
     def take_damaged(self) -> dict[int, tuple[bytes, int, int]]:
         """What reads have come across: physical offset → (topic, queue id, queue offset)."""
-        suspects, self.suspects = self.suspects, {}
-        return suspects
+        damaged_entries, self.damaged_entries = self.damaged_entries, {}
+        return damaged_entries
 
     def count_damage(self) -> None:
         """One more damaged record is known."""

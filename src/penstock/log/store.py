@@ -254,7 +254,7 @@ class LogStore(Lookup):
                 if self.mend(queue, offset):
                     continue
                 fillers += 1
-                self.suspects[physical] = (queue.topic, queue.queue_id, offset)
+                self.damaged_entries[physical] = (queue.topic, queue.queue_id, offset)
             elif codes is None or codes.match(be64(base, at + layout.ENTRY_TAGS)):
                 if result.count > 0 and result.bytes_ + size > max_bytes:
                     break
@@ -270,7 +270,7 @@ class LogStore(Lookup):
                     continue
                 else:
                     fillers += 1
-                    self.suspects[physical] = (queue.topic, queue.queue_id, offset)
+                    self.damaged_entries[physical] = (queue.topic, queue.queue_id, offset)
             at += layout.ENTRY_BYTES
             offset += 1
             scanned += 1
@@ -317,7 +317,7 @@ class LogStore(Lookup):
         self.dirty_queues.clear()
         self.short_queues.clear()
         self.fillers.clear()
-        self.suspects.clear()
+        self.damaged_entries.clear()
         self._unmended.clear()
         self.durability = None  # type: ignore[assignment]
         try:

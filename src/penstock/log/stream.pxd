@@ -12,7 +12,7 @@ cdef class LogStream(Stream):
     cdef public ConsumeQueue queue
     cdef public bint durable
     cdef Segment _segment
-    cdef bytes _held
+    cdef bytes _body
 
     cpdef long long begin(self) except -1
     @cython.locals(end=cython.longlong, flushed=cython.longlong)

@@ -36,7 +36,7 @@ class LogStream(Stream):
         self.queue = queue
         self.durable = durable
         self._segment: Segment | None = None
-        self._held = b""
+        self._body = b""
 
     def begin(self) -> int:
         return self.queue.min_offset
@@ -95,7 +95,7 @@ class LogStream(Stream):
         if message is None:
             return 0
         body = message.body
-        self._held = body
+        self._body = body
         self.base = address(body) if body else self.base
         self.at = 0
         self.length = len(body)

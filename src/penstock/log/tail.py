@@ -55,10 +55,10 @@ class Tail:
         for name in number_names(self.files.names(log.sums.folder)):
             if name > since:
                 self.files.unlink(log.sums.drop(name))
-        segment, car = log.file.at(since), log.sums.get(since - since % log.file.size)
-        if segment is None or car is None:
+        segment, sidecar = log.file.at(since), log.sums.get(since - since % log.file.size)
+        if segment is None or sidecar is None:
             return
-        car.cut(since - segment.first)
+        sidecar.cut(since - segment.first)
         position = since
         while position < min(end, segment.first + segment.size):
             size = log.check(position)
@@ -67,11 +67,11 @@ class Tail:
                 position = end if position < 0 else position
                 continue
             at = position - segment.first
-            if car.room(1):
+            if sidecar.room(1):
                 raise StoreError(f"no room for the sums of {segment.path.name}")
-            car.put(at, crc32(segment.map[at : at + size]))
+            sidecar.put(at, crc32(segment.map[at : at + size]))
             position += size
-        car.cover_to(segment.size)
+        sidecar.cover_to(segment.size)
 
     def _damage(self, position: int, end: int) -> None:
         self.report.damage.append({"position": position, "end": end, "bytes": end - position})
@@ -100,13 +100,13 @@ class Tail:
         file = log.file
         last = file.at(end)
         for segment in reversed(file.drop_from(end + 1 if last is not None else end)):
-            car = log.sums.drop(segment.first)
+            sums_path = log.sums.drop(segment.first)
             if last_byte(self.files, segment.path, segment.open().map, 0, segment.size) == 0:
                 self.files.unlink(segment.path)
             else:
                 self.report.cut_bytes += segment.size
-                self.contents.aside(segment.path, "behind the end of the log")
-            self.files.unlink(car)
+                self.contents.quarantine(segment.path, "behind the end of the log")
+            self.files.unlink(sums_path)
             segment.close()
         if last is None:
             return
@@ -128,4 +128,4 @@ class Tail:
                 self.files.write(fd, piece - at, bytes(segment.map[piece : min(used, piece + _CHUNK)]))
         finally:
             self.files.close(fd)
-        self.contents.aside(path, "the torn end of the log")
+        self.contents.quarantine(path, "the torn end of the log")

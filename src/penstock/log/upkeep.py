@@ -22,7 +22,7 @@ from penstock.disk.job import Job, run_now
 from penstock.disk.segments import Segment
 from penstock.errors import DiskFull, StoreError
 from penstock.log import status
-from penstock.log.checkpoint import BLAMED, Checkpoint, CheckpointFile, FolderLock, LivePages
+from penstock.log.checkpoint import DAMAGED_QUEUES, Checkpoint, CheckpointFile, FolderLock, LivePages
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.durability import Durability, Preparer
 from penstock.log.keyindex import IndexFile
@@ -62,7 +62,7 @@ class Upkeep:
         self._marked_end = 0
         self._retry_ms: dict[str, int] = {}
         self._reported: set[int] = set()
-        self.blamed: dict[tuple[bytes, int], int] = {}
+        self.damaged_queues: dict[tuple[bytes, int], int] = {}
         self._ends: dict[str, dict[str, int]] = {}
 
     # ---- opening and closing
@@ -310,13 +310,13 @@ class Upkeep:
     def note_damage(self) -> None:
         """Write down what reads have come across."""
         store = self.store
-        if not store.suspects:
+        if not store.damaged_entries:
             return
         found = store.take_damaged()
-        blamed = dict(self.blamed)
+        damaged_queues = dict(self.damaged_queues)
         for physical, (topic, queue_id, offset) in found.items():
             if self._entry_is_wrong(store.queue(topic, queue_id), offset):
-                blamed[topic, queue_id] = offset
+                damaged_queues[topic, queue_id] = offset
             if physical in self._reported:
                 continue
             self._reported.add(physical)
@@ -331,15 +331,15 @@ class Upkeep:
                 }
             )
 
-        if blamed.keys() != self.blamed.keys():
-            self.blamed = blamed
+        if damaged_queues.keys() != self.damaged_queues.keys():
+            self.damaged_queues = damaged_queues
             table: dict[str, dict[str, int]] = {}
-            for (topic, queue_id), offset in blamed.items():
+            for (topic, queue_id), offset in damaged_queues.items():
                 table.setdefault(topic.decode(), {})[str(queue_id)] = offset
             try:
-                tables.replace(self.files, self.folder / BLAMED, tables.encode(table))
+                tables.replace(self.files, self.folder / DAMAGED_QUEUES, tables.encode(table))
             except StoreError:
-                self.blamed = {}  # tried again with the next reader who comes across it
+                self.damaged_queues = {}  # tried again with the next reader who comes across it
 
     def _entry_is_wrong(self, queue: ConsumeQueue, offset: int) -> bool:
         """Whether it is the queue that is damaged there, and not the record."""

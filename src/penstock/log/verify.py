@@ -155,15 +155,15 @@ class _Verifier:
         if checkpoint.foreign_from >= 0:
             log.sums.ignore_from(checkpoint.foreign_from)
         position = end = file.first
-        shown = position
+        reported = position
         while position < file.end:
             size = log.check(position)
             if size > 0:
                 self._record(log, position, size)
                 position += size
                 end = position
-                if position - shown >= 1 << 24:
-                    shown = position
+                if position - reported >= 1 << 24:
+                    reported = position
                     self.progress(position - file.first, report.bytes)
                 continue
             if size == 0:
@@ -205,8 +205,8 @@ class _Verifier:
     def _record(self, log: CommitLog, position: int, size: int) -> None:
         report = self.report
         report.records += 1
-        car = log.sums.get(position - position % log.file.size)
-        if car is None or not car.covers_from <= position % log.file.size < car.covers_to:
+        sidecar = log.sums.get(position - position % log.file.size)
+        if sidecar is None or not sidecar.covers_from <= position % log.file.size < sidecar.covers_to:
             report.unchecked += 1
         record = decode_record(log.bytes_at(position, size), decompress=False)
         if record is None or record.sys_flag & layout.SYS_HALF:

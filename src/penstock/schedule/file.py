@@ -99,7 +99,7 @@ class ScheduleFile:
             self.close()
             found = self._readable()
             try:
-                self._set_aside(str(error))
+                self._quarantine(str(error))
                 self.position, self.count = UNKNOWN, 0
                 self._open_environment()
             except (lmdb.Error, OSError) as again:
@@ -148,7 +148,7 @@ class ScheduleFile:
                     found[int.from_bytes(key[8:])] = (int.from_bytes(key[8:]), int.from_bytes(key[:8]), record)
         return list(found.values())
 
-    def _set_aside(self, why: str) -> None:
+    def _quarantine(self, why: str) -> None:
         lost = self.folder.parent / "lost+found"
         lost.mkdir(exist_ok=True)
         now_ms = time.time_ns() // 1_000_000

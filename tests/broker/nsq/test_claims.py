@@ -25,31 +25,31 @@ def topic(tmp_path: Path) -> Topic:
 
 def test_published_with_a_delay_is_for_all_that_were_there(topic: Topic) -> None:
     claims = Claims()
-    assert claims.owed(topic, PUBLISHED, 101) is None
+    assert claims.claimants(topic, PUBLISHED, 101) is None
     claims.begin(b"t", b"b", 101)  # emptied behind it, or made since
-    assert claims.owed(topic, PUBLISHED, 101) == {b"a"}
-    assert claims.owed(topic, PUBLISHED, 102) is None
+    assert claims.claimants(topic, PUBLISHED, 101) == {b"a"}
+    assert claims.claimants(topic, PUBLISHED, 102) is None
     claims.begin(b"t", b"a", 200)
-    assert claims.owed(topic, PUBLISHED, 102) == {b"b"}
-    assert claims.owed(topic, PUBLISHED, 50) == set()
+    assert claims.claimants(topic, PUBLISHED, 102) == {b"b"}
+    assert claims.claimants(topic, PUBLISHED, 50) == set()
 
 
 def test_given_back_is_for_its_channel(topic: Topic) -> None:
     claims = Claims()
-    assert claims.owed(topic, GIVEN_BACK, 101) == {b"a"}
+    assert claims.claimants(topic, GIVEN_BACK, 101) == {b"a"}
     claims.begin(b"t", b"a", 101)
-    assert claims.owed(topic, GIVEN_BACK, 101) == set()
+    assert claims.claimants(topic, GIVEN_BACK, 101) == set()
     topic.delete_channel(b"a")
-    assert claims.owed(topic, GIVEN_BACK, 500) == set()
+    assert claims.claimants(topic, GIVEN_BACK, 500) == set()
 
 
 def test_the_last_entry_of_a_message_counts(topic: Topic) -> None:
     claims = Claims()
     for schedule_id in (50, 90, 70):
         claims.replace(GIVEN_BACK, schedule_id)
-    assert claims.owed(topic, GIVEN_BACK, 50) == claims.owed(topic, GIVEN_BACK, 70) == set()
-    assert claims.owed(topic, GIVEN_BACK, 90) == {b"a"}
-    assert claims.owed(topic, PUBLISHED, 50) == {b"b"}
+    assert claims.claimants(topic, GIVEN_BACK, 50) == claims.owed(topic, GIVEN_BACK, 70) == set()
+    assert claims.claimants(topic, GIVEN_BACK, 90) == {b"a"}
+    assert claims.claimants(topic, PUBLISHED, 50) == {b"b"}
 
 
 def test_a_claim_begins_once(topic: Topic) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.nsq.names import bad_channel, refusal, shown, too_many_channels, valid_nsq_name
+from penstock.broker.nsq.names import bad_channel, printable, refusal, too_many_channels, valid_nsq_name
 from penstock.disk.readysegment import BROKEN, FULL
 
 
@@ -26,7 +26,7 @@ def test_invalid(name: bytes) -> None:
      (b"\xff", "\\xff"), ("\u200b".encode(), "\\u200b"), ("\U000e0001".encode(), "\\U000e0001")],
 )  # fmt: skip
 def test_escaped_as_go_escapes(name: bytes, text: str) -> None:
-    assert shown(name) == text
+    assert printable(name) == text
 
 
 def test_refusals_in_each_protocol() -> None:

@@ -21,7 +21,7 @@ def test_a_held_pull_is_answered_in_the_turn_of_its_message(tmp_path: Path) -> N
     producer, consumer = side.session(1), side.session(2)
     assert side.send(producer, "T", b"0").code == 0
     assert side.say(consumer, RemotingCommand(11, dict(PULL), opaque=7)) == []
-    assert side.broker.holds.count == 1
+    assert side.broker.held_pulls.count == 1
     side.send(producer, "T", b"1")
     (answer,) = side.answers(consumer)
     assert (answer.opaque, [m.body for m in iter_records(answer.body)]) == (7, [b"1"])
@@ -35,7 +35,7 @@ def test_a_held_pull_ends_with_its_time_or_its_connection(tmp_path: Path) -> Non
     for session in (one, other):
         assert side.say(session, RemotingCommand(11, dict(PULL), opaque=7)) == []
     other.lost()
-    assert (side.front.sessions, side.broker.holds.count) == ({one}, 1)
+    assert (side.front.sessions, side.broker.held_pulls.count) == ({one}, 1)
     assert side.answers(one, 4_999) == []
     (answer,) = side.answers(one, 1)
     assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")

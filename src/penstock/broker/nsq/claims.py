@@ -40,15 +40,15 @@ class Claims:
     def __len__(self) -> int:
         return len(self._since)
 
-    def owed(self, topic: Topic, about: Deferred, schedule_id: int) -> set[bytes] | None:
+    def claimants(self, topic: Topic, about: Deferred, schedule_id: int) -> set[bytes] | None:
         """The channels that wait for an entry of the schedule; None: all there are."""
         if about.channel:
-            mine = about.channel in topic.channels and self._is_owed(topic, about, about.channel, schedule_id)
+            mine = about.channel in topic.channels and self._has_claim(topic, about, about.channel, schedule_id)
             return {about.channel} if mine else set()
-        owed = {name for name in topic.channels if self._is_owed(topic, about, name, schedule_id)}
-        return None if len(owed) == len(topic.channels) else owed
+        found = {name for name in topic.channels if self._has_claim(topic, about, name, schedule_id)}
+        return None if len(found) == len(topic.channels) else found
 
-    def _is_owed(self, topic: Topic, about: Deferred, channel: bytes, schedule_id: int) -> bool:
+    def _has_claim(self, topic: Topic, about: Deferred, channel: bytes, schedule_id: int) -> bool:
         physical = schedule_id - 1
         newer = self._newer.get((topic.name, about.id, channel), 0) if self._newer else 0
         return physical >= self._since.get((topic.name, channel), 0) and newer <= schedule_id

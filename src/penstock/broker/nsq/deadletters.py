@@ -8,7 +8,7 @@ from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
-from penstock.broker.nsq.names import shown
+from penstock.broker.nsq.names import printable
 from penstock.broker.nsq.publishing import Publishing
 from penstock.broker.nsq.registry import Registry
 from penstock.broker.retry import Retry, dead_letter_name
@@ -49,7 +49,7 @@ class DeadLetters:
                 return False
             self._publishing.publish(dead, [source.body()])
         except Refused as refused:
-            log.warning("dead letter not stored topic=%s error=%s", shown(channel.topic_name), refused)
+            log.warning("dead letter not stored topic=%s error=%s", printable(channel.topic_name), refused)
             return False
         if dead.level != LEVEL_MEMORY:
             if dead.kind == "log":

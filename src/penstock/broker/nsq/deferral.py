@@ -114,12 +114,12 @@ class Deferral:
             self._early[schedule_id] = (about, body)
             core.store.want_flush()
             return True
-        owed = self._claims.owed(topic, about, schedule_id)
-        if owed is not None and not owed:
+        claimants = self._claims.claimants(topic, about, schedule_id)
+        if claimants is not None and not claimants:
             return core.sending.put_over(schedule_id)
-        if topic.redeliver(about.stamp_ns, about.id, about.attempts, body, owed, schedule_id):
+        if topic.redeliver(about.stamp_ns, about.id, about.attempts, body, claimants, schedule_id):
             return False
-        self.cancelled(about, schedule_id)
+        self.stop_counting(about, schedule_id)
         return core.sending.put_over(schedule_id) if topic.level == LEVEL_MEMORY else True
 
     def deliver_early(self) -> None:
@@ -145,17 +145,17 @@ class Deferral:
         """Whether an entry of the schedule is in its topic's queue already and only waits for that to be durable."""
         return schedule_id in self._early or self._moving.has(schedule_id)
 
-    def owed(self, about: Deferred, schedule_id: int) -> tuple[Topic, list[bytes]] | None:
+    def waiting_channels(self, about: Deferred, schedule_id: int) -> tuple[Topic, list[bytes]] | None:
         """The topic and channels that wait for a deferred message; None when nobody does any more."""
         topic = self._topics.get(about.topic)
-        owed = set() if topic is None else self._claims.owed(topic, about, schedule_id)
-        if topic is None or (owed is not None and not owed):
+        claimants = set() if topic is None else self._claims.claimants(topic, about, schedule_id)
+        if topic is None or (claimants is not None and not claimants):
             return None
-        return topic, sorted(topic.channels if owed is None else owed)
+        return topic, sorted(topic.channels if claimants is None else claimants)
 
-    def cancelled(self, about: Deferred, schedule_id: int) -> None:
+    def stop_counting(self, about: Deferred, schedule_id: int) -> None:
         """Its channels do not wait for a deferred message any more."""
-        topic, names = self.owed(about, schedule_id) or (None, [])
+        topic, names = self.waiting_channels(about, schedule_id) or (None, [])
         for name in names:
             channel = None if topic is None else topic.channels.get(name)
             if channel is not None:
@@ -175,8 +175,8 @@ class Deferral:
                 if about.channel:
                     self._claims.replace(about, due.id)
         for id_, about, topic in entries:
-            owed = self._claims.owed(topic, about, id_)
-            names = set(topic.channels) if owed is None else owed
+            claimants = self._claims.claimants(topic, about, id_)
+            names = set(topic.channels) if claimants is None else claimants
             copies = [
                 (stream, ordinal) for of, stream, ordinal in marked.get((mark_of(id_), about.id), ()) if of is topic
             ]

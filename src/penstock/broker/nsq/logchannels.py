@@ -167,11 +167,17 @@ class LogChannels(Topic):
         raise Refused("a log topic is not emptied: its messages go by retention", nsq="E_INVALID", http=400)
 
     def redeliver(
-        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
+        self,
+        stamp_ns: int,
+        message_id: int,
+        attempts: int,
+        body: bytes,
+        claimants: set[bytes] | None,
+        schedule_id: int = 0,
     ) -> int:
         streams = [
             self.again.get(name) or self._add_again(self.channels[name])
-            for name in (self.channels if owed is None else owed)
+            for name in (self.channels if claimants is None else claimants)
         ]
         for stream in streams:
             answer = stream.ready(len(body) + 27, 1)

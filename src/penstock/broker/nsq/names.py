@@ -20,7 +20,7 @@ def valid_nsq_name(name: bytes) -> bool:
     return 0 < len(name) <= NAME_BYTES_MAX and _NAME.fullmatch(name) is not None
 
 
-def shown(name: bytes) -> str:
+def printable(name: bytes) -> str:
     """A name from the network in a message for people and peers, escaped as nsqd does it (Go's %q)."""
     return "".join(_escape(char) for char in name.decode("utf-8", "surrogateescape"))
 
@@ -48,7 +48,7 @@ def refusal(answer: int) -> Refused:
 
 def bad_channel(name: bytes) -> Refused:
     """No channel can have this name."""
-    return Refused(f'channel name "{shown(name)}" is not valid', nsq="E_BAD_CHANNEL", http=400)
+    return Refused(f'channel name "{printable(name)}" is not valid', nsq="E_BAD_CHANNEL", http=400)
 
 
 def too_many_channels(most: int) -> Refused:

@@ -7,7 +7,7 @@ import logging
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVELS
 from penstock.broker.nsq.claims import Claims
-from penstock.broker.nsq.names import refusal, shown
+from penstock.broker.nsq.names import printable, refusal
 from penstock.broker.nsq.registry import Registry
 from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.delivery.cursor import CursorSource
@@ -68,12 +68,12 @@ class Opening:
         folder = self._registry.folder
         sources = [(topic.name, None), *((topic.name + b":" + name, {name}) for name in topic.channels)]
         moved = 0
-        for name, owed in sources:
+        for name, claimants in sources:
             if not folder.has_backend_files(name):
                 continue
             backend = folder.backend(name)
             while payloads := backend.take(_TAKEN_AT_ONCE):
-                moved += sum([self._take(topic, data, owed) for data in payloads])
+                moved += sum([self._take(topic, data, claimants) for data in payloads])
                 for segment in topic.stream.take_flush():
                     segment.datasync()
                 for cursor in topic.cursors():
@@ -83,16 +83,16 @@ class Opening:
                 backend.done(len(payloads))
             folder.drop_backend(name)
         if moved:
-            log.info("messages taken over from nsqd's files topic=%s count=%d", shown(topic.name), moved)
+            log.info("messages taken over from nsqd's files topic=%s count=%d", printable(topic.name), moved)
 
     @staticmethod
-    def _take(topic: QueueTopic, data: bytes, owed: set[bytes] | None) -> bool:
+    def _take(topic: QueueTopic, data: bytes, claimants: set[bytes] | None) -> bool:
         """One message as nsqd stored it; False when it is none."""
         if len(data) <= DATA_BODY_AT:
             return False
         stamp = topic.new_id(max(1, int.from_bytes(data[:DATA_ATTEMPTS_AT], signed=True)))
         attempts = int.from_bytes(data[DATA_ATTEMPTS_AT:DATA_ID_AT])
-        answer = topic.redeliver(stamp, stamp, attempts, data[DATA_BODY_AT:], owed)
+        answer = topic.redeliver(stamp, stamp, attempts, data[DATA_BODY_AT:], claimants)
         if answer:
             raise refusal(answer)
         return True

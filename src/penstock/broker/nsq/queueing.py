@@ -162,7 +162,7 @@ class Queueing:
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
-    def arrived(self, queues: list[ConsumeQueue]) -> None:
+    def mark_topics_of(self, queues: list[ConsumeQueue]) -> None:
         """These message queues of log topics have something new."""
         for queue in queues:
             topic = self.topics.get(queue.topic)

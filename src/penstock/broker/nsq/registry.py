@@ -14,7 +14,7 @@ from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
-from penstock.broker.nsq.names import EPHEMERAL, shown, valid_nsq_name
+from penstock.broker.nsq.names import EPHEMERAL, printable, valid_nsq_name
 from penstock.broker.nsq.table import Table
 from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
 from penstock.broker.nsq.turns import Turns
@@ -109,7 +109,7 @@ class Registry:
         if topic is not None:
             return topic
         if not valid_nsq_name(name):
-            raise Refused(f'topic name "{shown(name)}" is not valid', nsq="E_BAD_TOPIC", http=400)
+            raise Refused(f'topic name "{printable(name)}" is not valid', nsq="E_BAD_TOPIC", http=400)
         rule = self._core.topics.rule(name)
         if name in self._core.topics.by_name or rule.get("kind") == "log":
             face = self.log_face(name)
@@ -126,7 +126,7 @@ class Registry:
             raise Refused(
                 f"topic not stored: {error}", remoting=ResponseCode.SERVICE_NOT_AVAILABLE, nsq="E_PUB_FAILED", http=503
             ) from error
-        log.info("topic made name=%s kind=%s level=%s", shown(name), topic.kind, LEVEL_NAMES[topic.level])
+        log.info("topic made name=%s kind=%s level=%s", printable(name), topic.kind, LEVEL_NAMES[topic.level])
         for call in self.fresh_topic:
             call(topic)
         return topic
@@ -186,7 +186,7 @@ class Registry:
         """Delete a topic with all its channels and messages."""
         if self.topics.pop(topic.name, None) is None:
             return
-        log.info("topic deleted name=%s kind=%s", shown(topic.name), topic.kind)
+        log.info("topic deleted name=%s kind=%s", printable(topic.name), topic.kind)
         topic.remove()
         self._flush.forget(topic)
         self.changed(topic, not topic.ephemeral)

@@ -15,7 +15,7 @@ import cython
 
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
 from penstock.broker.nsq.folder import QueueFolder
-from penstock.broker.nsq.names import EPHEMERAL, bad_channel, shown, too_many_channels, valid_nsq_name
+from penstock.broker.nsq.names import EPHEMERAL, bad_channel, printable, too_many_channels, valid_nsq_name
 from penstock.broker.nsq.sources import finish_ahead, lanes, memory
 from penstock.delivery.channel import Channel
 from penstock.delivery.passing import PassingSource
@@ -190,7 +190,7 @@ class Topic:
             channel = self._make_channel(name, name.endswith(EPHEMERAL))
             self.channels[name] = channel
             self._took_channel(channel)
-            log.info("channel made topic=%s name=%s", shown(self.name), shown(name))
+            log.info("channel made topic=%s name=%s", printable(self.name), printable(name))
             self.registry.changed(self, not channel.ephemeral)
         return channel
 
@@ -207,7 +207,7 @@ class Topic:
         if channel is None:
             return False
         channel.end()
-        log.info("channel deleted topic=%s name=%s", shown(self.name), shown(name))
+        log.info("channel deleted topic=%s name=%s", printable(self.name), printable(name))
         self.registry.forgotten(self, channel)
         self._drop_channel(channel)
         for consumer in list(channel.consumers):
@@ -256,7 +256,13 @@ class Topic:
             self.registry.changed(self, not channel.ephemeral, announce=False)
 
     def redeliver(
-        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
+        self,
+        stamp_ns: int,
+        message_id: int,
+        attempts: int,
+        body: bytes,
+        claimants: set[bytes] | None,
+        schedule_id: int = 0,
     ) -> int:
         """A deferred message is due: put it where these channels (None: all) find it. 0, FULL or BROKEN."""
         raise NotImplementedError
@@ -418,16 +424,22 @@ class QueueTopic(Topic):
         self.registry.changed(self, True, announce=False)
 
     def redeliver(
-        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
+        self,
+        stamp_ns: int,
+        message_id: int,
+        attempts: int,
+        body: bytes,
+        claimants: set[bytes] | None,
+        schedule_id: int = 0,
     ) -> int:
         stream = self.stream
         answer = stream.ready(len(body) + _RECORD_BYTES, 1)
         if answer:
             return answer
         place = stream.total
-        if owed is not None:
+        if claimants is not None:
             for name, channel in self.channels.items():  # before it is there: a kill between would show it to them
-                if name not in owed:
+                if name not in claimants:
                     finish_ahead(channel, 0, place)
         stream.append_bytes(message_id, attempts, body, False, mark_of(schedule_id) if schedule_id else 0)
         if schedule_id:
@@ -505,11 +517,17 @@ class MemoryTopic(Topic):
             channel.hold(memory(channel).hold(data), int(data[_ID], _HEX), self.registry.mono_ms + delay_ms)
 
     def redeliver(
-        self, stamp_ns: int, message_id: int, attempts: int, body: bytes, owed: set[bytes] | None, schedule_id: int = 0
+        self,
+        stamp_ns: int,
+        message_id: int,
+        attempts: int,
+        body: bytes,
+        claimants: set[bytes] | None,
+        schedule_id: int = 0,
     ) -> int:
         """Deferred when the topic of this name had another level."""
         try:
-            for name in self.channels if owed is None else owed:
+            for name in self.channels if claimants is None else claimants:
                 memory(self.channels[name]).put([message_data(stamp_ns, attempts, message_id, body)])
         except StoreError:
             return 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 
-from penstock.broker.nsq.names import shown, valid_nsq_name
+from penstock.broker.nsq.names import printable, valid_nsq_name
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.nsq.connection import Failed
@@ -86,9 +86,9 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
         raise Failed(b"E_INVALID SUB insufficient number of parameters")
     topic_name, channel_name = words[1], words[2]
     if not valid_nsq_name(topic_name):
-        raise Failed(b'E_BAD_TOPIC SUB topic name "%s" is not valid' % shown(topic_name).encode())
+        raise Failed(b'E_BAD_TOPIC SUB topic name "%s" is not valid' % printable(topic_name).encode())
     if not valid_nsq_name(channel_name):
-        raise Failed(b'E_BAD_CHANNEL SUB channel name "%s" is not valid' % shown(channel_name).encode())
+        raise Failed(b'E_BAD_CHANNEL SUB channel name "%s" is not valid' % printable(channel_name).encode())
     session.check_right(b"subscribe", topic_name, channel_name, b"SUB")
     queueing = session.queueing
     try:
@@ -175,7 +175,7 @@ def _prepare_dpub(session: NsqSession, words: list[bytes]) -> None:
     if len(words) < 3:
         raise Failed(b"E_INVALID DPUB insufficient number of parameters")
     if not valid_nsq_name(words[1]):
-        raise Failed(b'E_BAD_TOPIC DPUB topic name "%s" is not valid' % shown(words[1]).encode())
+        raise Failed(b'E_BAD_TOPIC DPUB topic name "%s" is not valid' % printable(words[1]).encode())
     delay_ms = digits(words[2])
     if delay_ms < 0:
         raise Failed(b"E_INVALID DPUB could not parse timeout " + words[2])
@@ -203,7 +203,7 @@ def _dpub(session: NsqSession, words: list[bytes], body: bytes) -> None:
     session.publisher.count_one(words[1])
     queueing.producers.add(session)
     if ticket is not None:
-        session.hold(ticket.number)
+        session.await_flush(ticket.number)
     session.respond(OK_FRAME)
 
 

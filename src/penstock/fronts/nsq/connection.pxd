@@ -12,8 +12,8 @@ cdef class NsqConnection(Consumer):
     cdef public str remote
     cdef public long long need, msg_size_max, body_size_max
     cdef public bint closing, tls_needed
-    cdef public list layers, _wire, _held
-    cdef long long _hold_number
+    cdef public list layers, _wire, _behind_flush
+    cdef long long _awaited_flush
     cdef unsigned char *base
 
     cpdef bytes cut(self, long long begin, long long end)

@@ -64,8 +64,8 @@ class NsqConnection(Consumer):
         self.tls_needed = config.tls_required in ("true", "tcp-https")
         self.base = address(MAGIC)  # of the bytes that are being read
         self._wire: list[bytes] = []
-        self._hold_number = 0  # the flush that the last answers wait for
-        self._held: list[tuple[int, bytes]] = []
+        self._awaited_flush = 0  # the flush that the last answers wait for
+        self._behind_flush: list[tuple[int, bytes]] = []
 
     # -- what was read -------------------------------------------------------------------------------------------
 
@@ -140,43 +140,43 @@ class NsqConnection(Consumer):
 
     # -- waiting for a flush -------------------------------------------------------------------------------------
 
-    def hold(self, number: int) -> None:
+    def await_flush(self, number: int) -> None:
         """What is answered from here on waits for flush `number`."""
-        if self._hold_number == number:
+        if self._awaited_flush == number:
             return
-        self._put_aside()
-        self._hold_number = number
-        self._held.append((number, b""))
+        self._place_answers()
+        self._awaited_flush = number
+        self._behind_flush.append((number, b""))
         self.queueing.flushes.wait(number, self, partial(self.settled, number))
 
-    def _put_aside(self) -> None:
+    def _place_answers(self) -> None:
         """What was answered so far goes where it belongs: behind the last flush waited for, or out."""
         data = self.out.take()
         if not data:
             return
-        if self._held:
-            last = len(self._held) - 1
-            self._held[last] = (self._held[last][0], self._held[last][1] + data)
+        if self._behind_flush:
+            last = len(self._behind_flush) - 1
+            self._behind_flush[last] = (self._behind_flush[last][0], self._behind_flush[last][1] + data)
         else:
             self._wire.append(self._encoded(data))
 
     def settled(self, number: int, outcome: Outcome) -> None:
         """Flushes up to `number` succeeded, or one has failed: let go what waited."""
-        if not self._held:
+        if not self._behind_flush:
             return
-        self._put_aside()
+        self._place_answers()
         if outcome != Outcome.REACHED:
-            self._held = []
+            self._behind_flush = []
             self.fail(b"E_PUB_FAILED PUB failed the disk failed: restart the broker")
-        while self._held and self._held[0][0] <= number:
-            self._wire.append(self._encoded(self._held.pop(0)[1]))
-        if not self._held:
-            self._hold_number = 0
+        while self._behind_flush and self._behind_flush[0][0] <= number:
+            self._wire.append(self._encoded(self._behind_flush.pop(0)[1]))
+        if not self._behind_flush:
+            self._awaited_flush = 0
         self.wake()
 
     def stop_waiting(self) -> None:
         """The connection is gone: nothing is held any more."""
-        if self._held:
+        if self._behind_flush:
             self.queueing.flushes.drop(self)
 
     # -- bytes out -----------------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class NsqConnection(Consumer):
 
     def seal(self) -> None:
         """What was answered so far goes through the layers there are now: others follow."""
-        self._put_aside()
+        self._place_answers()
 
     def raw(self, data: bytes) -> None:
         """Bytes of a layer itself."""
@@ -196,9 +196,9 @@ class NsqConnection(Consumer):
 
     def take(self) -> bytes:
         """What is to be written now: each flush of a layer whole."""
-        if not self._held and not self.layers and not self._wire:
+        if not self._behind_flush and not self.layers and not self._wire:
             return self.out.take()
-        self._put_aside()
+        self._place_answers()
         wire, self._wire = self._wire, []
         return b"".join(wire)
 

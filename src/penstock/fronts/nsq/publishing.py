@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import cython
 
-from penstock.broker.nsq.names import shown, valid_nsq_name
+from penstock.broker.nsq.names import printable, valid_nsq_name
 from penstock.broker.nsq.queueing import Queueing
 from penstock.errors import Refused, StoreError
 from penstock.fronts.nsq.connection import Failed
@@ -63,7 +63,7 @@ class Publisher:
             return -1
         if not valid_nsq_name(name):
             doubled = b"E_BAD_TOPIC " if verb == b"MPUB" else b""
-            asker.fail(b'E_BAD_TOPIC %s%s topic name "%s" is not valid' % (doubled, verb, shown(name).encode()))
+            asker.fail(b'E_BAD_TOPIC %s%s topic name "%s" is not valid' % (doubled, verb, printable(name).encode()))
             return -1
         self.settle_counts()
         self.topic = None
@@ -224,9 +224,9 @@ class Publisher:
         """Answer a publish, behind the flush where the topic's level says so."""
         blocked = self.shared.blocked
         if topic.level == words.LEVEL_DISK or (blocked and topic.level == words.LEVEL_OS):
-            asker.hold(self.queueing.want_flush(topic))
+            asker.await_flush(self.queueing.want_flush(topic))
         elif blocked and asker.channel is not None:  # the answer says, too, that its FINs are done
-            asker.hold(self.queueing.want_flush(self.queueing.topics[asker.channel.topic_name]))
+            asker.await_flush(self.queueing.want_flush(self.queueing.topics[asker.channel.topic_name]))
         asker.out.put_from(self.shared.ok_at, 0, words.OK_BYTES)
         return 0
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import cython
 
-from penstock.broker.nsq.names import shown
+from penstock.broker.nsq.names import printable
 from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.nsq.connection import Failed
 from penstock.wire.nsq import HEARTBEAT_FRAME, MAGIC
@@ -392,5 +392,5 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         }
         counts = self.publisher.counts
         if counts:
-            found["pub_counts"] = [{"topic": shown(t), "count": n} for t, n in sorted(counts.items())]
+            found["pub_counts"] = [{"topic": printable(t), "count": n} for t, n in sorted(counts.items())]
         return found

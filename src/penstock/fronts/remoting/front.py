@@ -1,7 +1,7 @@
 """The door of the RocketMQ front: a session for each connection, and what is done at the two ends of a turn.
 
 A `BrokerSession` scans a header in place (`wire.header`); a send goes to its `Sender`, a pull to its `Puller`, and all else
-as an object to `fronts.requests`. Answers that wait for a flush wait in `Broker.stored`, held pulls in `Broker.holds`.
+as an object to `fronts.requests`. Answers that wait for a flush wait in `Broker.stored`, held pulls in `Broker.held_pulls`.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -91,7 +91,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         self.oneway = self.scan.flag & words.FLAG_ONEWAY != 0
         self.opaque_now = self.scan.opaque
         out = self.out.size
-        held = self.sender.held.size
+        held = self.sender.waiting.size
         try:
             if pull:
                 self.puller.pull(self)
@@ -111,7 +111,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     def _unfinished(self, out: int, held: int, code: int, remark: str) -> None:
         """A request ended half way: what it had written of its answer goes, and it is told why."""
         self.out.cut(min(out, self.out.size))
-        self.sender.held.cut(min(held, self.sender.held.size))
+        self.sender.waiting.cut(min(held, self.sender.waiting.size))
         self.refuse(code, remark)
 
     def cold(self, kind: int, header: bytes, body: bytes) -> None:
@@ -141,7 +141,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
 
     def seal(self) -> bytes:
         """The answers of this turn that wait for a flush."""
-        answers = self.sender.held.take()
+        answers = self.sender.waiting.take()
         self.waits += 1 if answers else 0
         return answers
 
@@ -197,14 +197,14 @@ class BrokerFront:
         self.sessions.discard(session)
         if session.waits:
             broker.stored.drop(session)
-        broker.holds.drop(session)
+        broker.held_pulls.drop(session)
         for group in broker.clients.lost(session):
             if broker.groups.find(group.name, broker.now_ms).notify_changes:
                 self.requests.consuming.tell(group)
 
     def park(self, hold: Hold) -> bool:
         """Hold a pull until news or its deadline; False when too many are held."""
-        if not self.broker.holds.park(hold):
+        if not self.broker.held_pulls.park(hold):
             return False
         if hold.durable:
             self._durable_keys.add(hold.queue)
@@ -229,8 +229,8 @@ class BrokerFront:
             keys, self._durable_keys = self._durable_keys, set()
             for queue in keys:
                 self._wake(queue)
-        if self.broker.holds.count:
-            for waiter in self.broker.holds.due(self.broker.mono_ms):
+        if self.broker.held_pulls.count:
+            for waiter in self.broker.held_pulls.due(self.broker.mono_ms):
                 waiter.owner.resume(waiter, True)
 
     def _seal(self) -> None:
@@ -246,7 +246,7 @@ class BrokerFront:
 
     def _wake(self, queue: ConsumeQueue) -> None:
         queue.unwatch()
-        for waiter in self.broker.holds.wake(queue):
+        for waiter in self.broker.held_pulls.wake(queue):
             waiter.owner.resume(waiter, False)
 
     def tick(self) -> int | None:
@@ -255,5 +255,5 @@ class BrokerFront:
         self.broker.stored.expire(mono_ms)
         for session in list(self.sessions):
             session.tick(mono_ms)
-        due_ms: int | None = self.broker.holds.next_ms()
+        due_ms: int | None = self.broker.held_pulls.next_ms()
         return due_ms

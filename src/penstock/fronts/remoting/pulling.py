@@ -1,6 +1,6 @@
 """PULL: from the bytes of a request to records that go from the mapped log into the outbox.
 
-A pull that finds nothing waits in `Broker.holds` for news of its queue, and is run again by `resume`.
+A pull that finds nothing waits in `Broker.held_pulls` for news of its queue, and is run again by `resume`.
 """
 
 from __future__ import annotations

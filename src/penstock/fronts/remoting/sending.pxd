@@ -19,7 +19,7 @@ cdef class Sender:
     cdef Answers answers
     cdef Draft draft
     cdef Outbox text
-    cdef public Outbox held
+    cdef public Outbox waiting
     cdef bytes born_host
     cdef unsigned char *born
     cdef int born_len

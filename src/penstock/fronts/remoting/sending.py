@@ -47,7 +47,7 @@ class Sender:
         self.answers = shared.answers
         self.draft = shared.draft
         self.text = shared.text
-        self.held = Outbox()  # answers that wait for a flush, until the turn ends
+        self.waiting = Outbox()  # answers that wait for a flush, until the turn ends
         self.born_host = born
         self.born = address(born)
         self.born_len = len(born)
@@ -144,9 +144,9 @@ class Sender:
     def outbox(self, asker: RemotingSession, topic: LogTopic, wait: bool) -> Outbox:
         """Where the answer to a stored message goes: out now, or held until the next flush."""
         if (topic.level == words.LEVEL_DISK and wait) or self.shared.blocked:
-            if not self.held.size:
+            if not self.waiting.size:
                 self.shared.holding.append(asker)  # type: ignore[arg-type]
-            return self.held
+            return self.waiting
         return asker.out
 
     def _too_large(self, asker: RemotingSession) -> None:

@@ -55,7 +55,7 @@ class Consuming(Calls):
         if offset is None:
             queue = self.queue(fields)
             # A young queue is read from its start; in an old one the client's own policy decides (rocketmq.md §9.6).
-            if queue is None or not self.broker.young(queue):
+            if queue is None or not self.broker.is_new(queue):
                 return request.reply(
                     ResponseCode.QUERY_NOT_FOUND,
                     remark="Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first",

@@ -53,7 +53,7 @@ cdef class Decoder:
     cdef bint _wanted(self) noexcept nogil
 
     @cython.locals(p=cython.longlong, length=cython.longlong)
-    cdef bint _holds(self) noexcept nogil
+    cdef bint _sums_match(self) noexcept nogil
 
     @cython.locals(p=cython.longlong, total=cython.longlong, kept=cython.longlong, offset=cython.longlong,
                    at=cython.longlong)

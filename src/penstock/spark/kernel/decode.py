@@ -216,9 +216,9 @@ class Decoder:
             return False
         if self.keys_size > 0 and not self._any_key(self.table[rowtable.KEYS], self.table[rowtable.KEYS + 1]):
             return False
-        return not self.verify or self._holds()
+        return not self.verify or self._sums_match()
 
-    def _holds(self) -> bool:
+    def _sums_match(self) -> bool:
         """Whether the body in the table's first row has the sum its record names; an empty one needs none."""
         p = self.table[rowtable.BODY]
         length = self.table[rowtable.BODY + 1]

@@ -115,7 +115,7 @@ class Decoder:
                 [bool(self.keys.intersection((text or b"").split(b" "))) for text in self._texts(table, rowtable.KEYS)]
             ]
         if self.verify and len(table):
-            holds = self._holds(table)
+            holds = self._sums_match(table)
             self.broken = int((~holds).sum())
             self.broken_at = int(table[~holds][0, rowtable.START]) if self.broken else -1
             table = table[holds]
@@ -145,7 +145,7 @@ class Decoder:
             raise Corrupt("fetched records", int(starts[bad][0]), "not a whole record")
         return table
 
-    def _holds(self, table: Longs) -> Flags:
+    def _sums_match(self, table: Longs) -> Flags:
         sums = self._field(table[:, rowtable.START] + layout.BODY_CRC, 4) & 0xFFFFFFFF
         found = [
             crc32(self.owner, p, n, 0) & layout.CRC_MASK

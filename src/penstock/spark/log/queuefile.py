@@ -27,13 +27,13 @@ class QueueFiles:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files = [(n // layout.ENTRY_BYTES, Path(path)) for n, path in segment_files(str(folder))]
-        self.held: dict[int, Records] = {}
+        self.loaded: dict[int, Records] = {}
 
     def entries(self, number: int) -> Records:
-        if number not in self.held:
-            self.held.clear()
-            self.held[number] = entries_of(self.files[number][1])
-        return self.held[number]
+        if number not in self.loaded:
+            self.loaded.clear()
+            self.loaded[number] = entries_of(self.files[number][1])
+        return self.loaded[number]
 
     def disagree(self, w: LogWindow, mine: Longs) -> Longs:
         """Which of these records the queue has another entry for; an offset without an entry (deleted, not yet made) is not one.

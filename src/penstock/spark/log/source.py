@@ -102,7 +102,7 @@ def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tupl
     entries, covered, size = [], oldest, 0
     for topic in sorted(path for path in (folder / "consumequeue").iterdir() if path.is_dir()):
         for place in sorted(path for path in topic.iterdir() if path.name.isdigit()):
-            found = _held(place, oldest, newest)
+            found = _bounds(place, oldest, newest)
             if found is None:
                 continue
             first, until, end, room = found
@@ -116,7 +116,7 @@ def _through_queues(options: LogOptions, segments: Sequence[LogSegment]) -> tupl
     return entries, covered, size
 
 
-def _held(place: Path, oldest: int, newest: int) -> tuple[int, int, int, int] | None:
+def _bounds(place: Path, oldest: int, newest: int) -> tuple[int, int, int, int] | None:
     """(first offset, end, physical end of the last record, bytes) of a queue's entries inside the log."""
     import numpy as np
 

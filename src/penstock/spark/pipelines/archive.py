@@ -210,7 +210,7 @@ def write_ranges(
 
 
 def write_range(r: Range, folder: Path, options: SourceOptions, compression: str) -> File:
-    """One file, written aside, flushed, renamed; one that stands already is whole and stays."""
+    """One file, written under another name, flushed, renamed; one that stands already is whole and stays."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -218,10 +218,10 @@ def write_range(r: Range, folder: Path, options: SourceOptions, compression: str
     if not path.exists():
         arrow = schema.arrow_of(options.columns)
         path.parent.mkdir(parents=True, exist_ok=True)
-        aside = manifest.notes_of(folder) / f"{r.queue.topic}.{uuid.uuid4().hex}.writing"
+        unfinished = manifest.notes_of(folder) / f"{r.queue.topic}.{uuid.uuid4().hex}.writing"
         encoded = [name for name in arrow.names if name in _FEW_VALUES]
         held: list[pa.RecordBatch] = []
-        with open(aside, "wb") as file:
+        with open(unfinished, "wb") as file:
             with pq.ParquetWriter(file, arrow, compression=compression, use_dictionary=encoded) as writer:
                 for batch in batches(options, arrow, RangePartition(r, ())):
                     held.append(batch)
@@ -232,7 +232,7 @@ def write_range(r: Range, folder: Path, options: SourceOptions, compression: str
                     writer.write_table(pa.Table.from_batches(held), row_group_size=GROUP_ROWS * 2)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(path)
+        unfinished.replace(path)
         manifest.flush_folder(path.parent)
     rows = pq.ParquetFile(path).metadata.num_rows
     return File(str(path), r.queue.broker, r.queue.queue_id, r.start, r.end - 1, rows, path.stat().st_size)

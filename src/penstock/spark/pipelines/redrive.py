@@ -213,12 +213,12 @@ class _Notes:
     def save(self) -> None:
         """Replace the file; durable when this returns."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_suffix(".tmp")
-        with open(aside, "w") as file:
+        unfinished = self.path.with_suffix(".tmp")
+        with open(unfinished, "w") as file:
             json.dump({"done": sorted(self.done), "pending": self.pending, "job": self.job}, file)
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(self.path)
+        unfinished.replace(self.path)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

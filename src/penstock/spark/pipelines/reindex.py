@@ -94,7 +94,7 @@ def run(
         return ReindexResult(
             str(folder), str(out), about, 0, 0, 0, 0, 0, False, True, round(time.monotonic() - began, 3)
         )
-    held = _hold(folder) if swap else None
+    held = _lock_store(folder) if swap else None
     try:
         parts = out / ".parts"
         parts.mkdir(parents=True, exist_ok=True)
@@ -157,10 +157,10 @@ def derive_part(run: Sequence[Piece], parts: Path, delays: tuple[int, ...]) -> d
     arrays = {f"q/{name}": np.concatenate(found) for name, found in rows.items()}
     arrays["keys"] = np.concatenate(keys) if keys else np.empty(0, _KEY)
     arrays["counts"] = np.array([records, damaged])
-    aside = path.with_name(f".{path.name}.{os.getpid()}.writing")
-    with open(aside, "wb") as file:
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.writing")
+    with open(unfinished, "wb") as file:
         np.savez(file, **arrays)  # type: ignore[arg-type]
-    aside.replace(path)
+    unfinished.replace(path)
     return {"records": records, "damaged": damaged}
 
 
@@ -286,7 +286,7 @@ def _estimate(segments: list[logfiles.LogSegment]) -> int:
     return found * sum(segment.end for segment in segments) // max(sample.end, 1)
 
 
-def _hold(folder: Path) -> int:
+def _lock_store(folder: Path) -> int:
     """Take the store's lock, as a broker would."""
     fd = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
@@ -298,11 +298,11 @@ def _hold(folder: Path) -> int:
 
 
 def _swap(folder: Path, out: Path) -> None:
-    aside = folder / "lost+found" / time.strftime("reindex-%Y%m%d%H%M%S")
-    aside.mkdir(parents=True, exist_ok=True)
+    quarantine = folder / "lost+found" / time.strftime("reindex-%Y%m%d%H%M%S")
+    quarantine.mkdir(parents=True, exist_ok=True)
     for name in ("consumequeue", "index"):
         if (folder / name).exists():
-            (folder / name).rename(aside / name)
+            (folder / name).rename(quarantine / name)
         if (out / name).exists():
             (out / name).rename(folder / name)
     if out.is_dir() and not any(out.iterdir()):

@@ -87,7 +87,7 @@ def run(
     result = StatsResult(
         str(path) or ", ".join(topics), tuple(by), job["window"], sum(row["messages"] for row in rows),
         sum(row["bytes"] for row in rows), round(time.monotonic() - began, 3), rows,
-        _moment(first) if counted else "", _moment(last) if counted else "",
+        _time_text(first) if counted else "", _time_text(last) if counted else "",
     )  # fmt: skip
     if job["report"]:
         Path(job["report"]).write_text(stats_page(result))
@@ -244,7 +244,7 @@ def _packed(table: pa.Table) -> bytes:
 # -- on the driver
 
 
-def _moment(ms: int) -> str:
+def _time_text(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 

@@ -227,10 +227,10 @@ def _join(folder: Path, group: Sequence[Range]) -> None:
     import pyarrow.parquet as pq
 
     path = manifest.file_of(folder, Range(group[0].queue, group[0].start, group[-1].end))
-    aside = manifest.notes_of(folder) / f"{group[0].queue.topic}.{uuid.uuid4().hex}.writing"
+    unfinished = manifest.notes_of(folder) / f"{group[0].queue.topic}.{uuid.uuid4().hex}.writing"
     first = pq.ParquetFile(manifest.file_of(folder, group[0]))
     codec = first.metadata.row_group(0).column(0).compression if first.metadata.num_row_groups else "ZSTD"
-    with open(aside, "wb") as file:
+    with open(unfinished, "wb") as file:
         with pq.ParquetWriter(
             file, first.schema_arrow, compression=None if codec == "UNCOMPRESSED" else codec
         ) as writer:
@@ -240,5 +240,5 @@ def _join(folder: Path, group: Sequence[Range]) -> None:
                     writer.write_table(source.read_row_group(n))
         file.flush()
         os.fsync(file.fileno())
-    aside.replace(path)
+    unfinished.replace(path)
     manifest.flush_folder(path.parent)

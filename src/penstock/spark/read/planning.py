@@ -169,7 +169,7 @@ def _offset(value: object) -> int:
     return value
 
 
-def _moment(value: object) -> int:
+def _timestamp_ms(value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"{value!r} is no moment")
     return moment_ms(str(value))
@@ -191,7 +191,7 @@ def starts(
     if options.starting_timestamp is not None:
         return _from_moments(cluster, options, known, dict.fromkeys(queues, options.starting_timestamp))
     if options.starting_offsets_by_timestamp is not None:
-        moments = spread("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp, queues, _moment)
+        moments = spread("startingOffsetsByTimestamp", options.starting_offsets_by_timestamp, queues, _timestamp_ms)
         return _from_moments(cluster, options, known, moments)
     if options.starting_group is not None:
         asked = {queue: cluster.committed(options.starting_group, queue) for queue in queues}
@@ -215,7 +215,7 @@ def ends(cluster: ClusterView, options: SourceOptions, known: dict[MessageQueue,
     if options.ending_timestamp is not None:
         moments = dict.fromkeys(queues, options.ending_timestamp)
     elif options.ending_offsets_by_timestamp is not None:
-        moments = spread("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp, queues, _moment)
+        moments = spread("endingOffsetsByTimestamp", options.ending_offsets_by_timestamp, queues, _timestamp_ms)
     elif isinstance(options.ending_offsets, dict):
         said = spread("endingOffsets", options.ending_offsets, queues, _offset)
         return {queue: _within(options, queue, said.get(queue, LATEST), known[queue]) for queue in queues}

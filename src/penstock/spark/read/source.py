@@ -457,7 +457,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # type: ignore[override]
         at = planning.from_json(start)
-        self._show(at)
+        self._report_progress(at)
         first = None if start else self._begin()
         at = at if first is None else first
         known = self.target if self.target is not None else self._bounds(known=bool(at))
@@ -554,7 +554,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
         return len(got.records) / max(got.next_offset - offset, 1)
 
-    def _show(self, at: Offsets) -> None:
+    def _report_progress(self, at: Offsets) -> None:
         """Tell the group named by commitOffsetsToGroup how far the query is.
 
         Spark asks for the next offset once a batch is committed, the last one of a bounded run included; `commit`

@@ -17,7 +17,7 @@ from penstock.errors import StoreError
 log = logging.getLogger("penstock.disk")
 
 
-def set_aside(files: Files, root: Path, path: Path, why: str, now_ms: int | None = None) -> Path:
+def quarantine(files: Files, root: Path, path: Path, why: str, now_ms: int | None = None) -> Path:
     """Move a file or folder of the data folder `root` to its lost+found, and say so; returns where it is now."""
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     lost = root / "lost+found"
@@ -40,10 +40,10 @@ def set_aside(files: Files, root: Path, path: Path, why: str, now_ms: int | None
     return to
 
 
-def try_set_aside(files: Files, root: Path, path: Path, why: str) -> bool:
-    """As `set_aside`; False when the disk does not allow it, and then the file stays where it is."""
+def try_quarantine(files: Files, root: Path, path: Path, why: str) -> bool:
+    """As `quarantine`; False when the disk does not allow it, and then the file stays where it is."""
     try:
-        set_aside(files, root, path, why)
+        quarantine(files, root, path, why)
     except StoreError as error:
         log.error("not set aside file=%s why=%s error=%s", path, why, error)
         return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from penstock.disk.aside import data_folder, set_aside, try_set_aside
 from penstock.disk.files import Files
+from penstock.disk.quarantine import data_folder, quarantine, try_quarantine
 from penstock.errors import StoreError
 
 
@@ -16,7 +16,7 @@ def test_files_of_one_name_are_all_kept(tmp_path: Path) -> None:
         (tmp_path / "config").mkdir(exist_ok=True)
         path = tmp_path / "config" / "t.json"
         path.write_bytes(content)
-        found.append(set_aside(Files(), tmp_path, path, "damaged", 77))
+        found.append(quarantine(Files(), tmp_path, path, "damaged", 77))
         assert not path.exists()
     assert [path.name for path in found] == ["config-t.json.77", "config-t.json.77.1", "config-t.json.77.2"]
     assert [path.read_bytes() for path in found] == [b"one", b"two", b"three"]
@@ -32,9 +32,9 @@ def test_where_the_disk_does_not_allow_it_the_file_stays(tmp_path: Path) -> None
 
     path = tmp_path / "f"
     path.write_bytes(b"x")
-    assert not try_set_aside(Stubborn(), tmp_path, path, "damaged")
+    assert not try_quarantine(Stubborn(), tmp_path, path, "damaged")
     assert path.read_bytes() == b"x"
-    assert try_set_aside(Files(), tmp_path, path, "damaged")
+    assert try_quarantine(Files(), tmp_path, path, "damaged")
     assert not path.exists()
 
 
