@@ -30,6 +30,12 @@ class Running:
     http: str = ""
 
 
+def environment(source: Path) -> dict[str, str]:
+    """That of a broker of `source`. It keeps its bytecode, as where it is installed: a start compiles nothing."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPATH": str(source)}
+
+
 def load_client(name: str = "load") -> Path:
     """A load client, compiled when its source is newer."""
     program, source = HERE / name, HERE / f"{name}.c"
@@ -88,7 +94,7 @@ def penstock(source: Path = HERE.parent / "src", **settings: Any) -> Iterator[Ru
         with log.open("w") as errors:
             process = subprocess.Popen(
                 command, stdout=subprocess.PIPE, stderr=errors, text=True,
-                env={**os.environ, "PYTHONPATH": str(source)},
+                env=environment(source),
             )  # fmt: skip
         assert process.stdout is not None
         line = process.stdout.readline()

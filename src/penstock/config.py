@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 
 from penstock.errors import ConfigError
 
-_SIZE = re.compile(r"([0-9]{1,15})\s*(B|KiB|MiB|GiB|TiB|K|M|G|T)?", re.IGNORECASE)
+_SIZE = r"([0-9]{1,15})\s*(B|KiB|MiB|GiB|TiB|K|M|G|T)?"
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-_DURATION = re.compile(r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m(?!s))?(?:([0-9]+)s)?(?:([0-9]+)ms)?")
+_DURATION = r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m(?!s))?(?:([0-9]+)s)?(?:([0-9]+)ms)?"
 _TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -25,7 +25,7 @@ def _about(text: str, default: Any) -> Any:
     return field(default=default, metadata={"about": text})
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BrokerConfig:
     """A broker."""
 
@@ -129,7 +129,7 @@ class BrokerConfig:
     topic: tuple[Mapping[str, object], ...] = _about("rules for new topics: name pattern, level, queues", ())
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class RegistryConfig:
     """A registry."""
 
@@ -225,10 +225,10 @@ def _fit(name: str, kind: type, value: object) -> Any:
     if kind is int:
         if text == "-1":
             return -1
-        match = _SIZE.fullmatch(text)
+        match = re.fullmatch(_SIZE, text, re.IGNORECASE)
         if match:
             return int(match[1]) * _SIZES[(match[2] or "").lower()[:1]]
-        if text and name.endswith("_ms") and (match := _DURATION.fullmatch(text)):
+        if text and name.endswith("_ms") and (match := re.fullmatch(_DURATION, text)):
             d, h, m, s, ms = (int(part or 0) for part in match.groups())
             return ((d * 24 + h) * 60 + m) * 60_000 + s * 1000 + ms
     raise ConfigError(f"{name} cannot be {value!r}", f"It wants {'true or false' if kind is bool else 'a number'}.")

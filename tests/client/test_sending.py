@@ -16,7 +16,7 @@ from penstock.client.sending import (
 )
 from penstock.errors import BrokerRefused, WireError
 from penstock.message import Message
-from penstock.wire.codes import HEADERS, read_fields
+from penstock.wire.codes import header_fields, read_fields
 from penstock.wire.record import decode_batch, java_hash, parse_properties
 from penstock.wire.remoting import RemotingCommand
 
@@ -31,7 +31,7 @@ def test_header() -> None:
         zip("abcdefgh", ("P", "T", "TBW102", 4, 3, 0, 1000, 5), strict=True)
     )
     assert parse_properties(fields["i"]) == {"x": "y", "KEYS": "k1 k2", "UNIQ_KEY": "ID", "TAGS": "g", "DELAY": "3"}
-    assert set(request.ext) <= {f.name for f in HEADERS[request.code]}
+    assert set(request.ext) <= {f.name for f in header_fields(request.code)}
 
 
 def test_other_properties() -> None:

@@ -15,7 +15,7 @@ from penstock.clock import FakeClock
 from penstock.fronts.namesrv import NameServer
 from penstock.registry.registration import is_local_host
 from penstock.testing import Broker
-from penstock.wire.codes import HEADERS, RequestCode
+from penstock.wire.codes import RequestCode, header_fields
 from penstock.wire.remoting import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from polling import eventually
 
@@ -269,7 +269,7 @@ def test_addresses_behind_others_can_be_allowed(tmp_path: Path) -> None:
 )
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_request_gets_an_answer(names: NameServer, code: int, data: st.DataObject, body: bytes) -> None:
-    ext = {f.name: data.draw(st.text(max_size=8) | st.just("1")) for f in HEADERS[code]}
+    ext = {f.name: data.draw(st.text(max_size=8) | st.just("1")) for f in header_fields(code)}
     assert isinstance(ask(names, code, ext, body).code, int)
 
 

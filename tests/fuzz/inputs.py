@@ -8,7 +8,7 @@ import struct
 from typing import NamedTuple
 
 from penstock.wire import remoting
-from penstock.wire.codes import HEADERS
+from penstock.wire.codes import HEADER_TEXTS, header_fields
 from penstock.wire.remoting import BINARY, RemotingCommand
 
 INPUT_BYTES_MAX = 64 << 10
@@ -60,8 +60,8 @@ def remoting_target(name: str, codes: range) -> Target:
     batch = b"".join(struct.pack(">IIIII", 26, 0, 0, 0, 3) + b"abc" + b"\0\0" + b"\0" for _ in range(2))
     bodies = [b"", b"body", json.dumps(heartbeat).encode(), batch]
     seeds = []
-    for number, code in enumerate(code for code in HEADERS if int(code) in codes):
-        ext = {field.name: values.get(field.name, "1" if number % 3 else "0") for field in HEADERS[code]}
+    for number, code in enumerate(code for code in HEADER_TEXTS if int(code) in codes):
+        ext = {field.name: values.get(field.name, "1" if number % 3 else "0") for field in header_fields(code)}
         command = RemotingCommand(int(code), ext, bodies[number % len(bodies)], opaque=number)
         if number % 2 and int(code) < 1 << 15:
             command.serialize = BINARY

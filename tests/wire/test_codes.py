@@ -3,13 +3,13 @@
 import pytest
 
 from penstock.errors import Refused
-from penstock.wire.codes import HEADERS, SEND_V2_NAMES, RequestCode, read_fields, read_int
+from penstock.wire.codes import HEADER_TEXTS, SEND_V2_NAMES, RequestCode, header_fields, read_fields, read_int
 
 
 def test_every_request_has_its_fields() -> None:
-    assert set(HEADERS) == set(RequestCode)
-    assert {field.name for field in HEADERS[RequestCode.SEND_MESSAGE_V2]} == set(SEND_V2_NAMES)
-    assert {field.name for field in HEADERS[RequestCode.SEND_MESSAGE]} == set(SEND_V2_NAMES.values())
+    assert set(HEADER_TEXTS) == set(RequestCode)
+    assert {field.name for field in header_fields(RequestCode.SEND_MESSAGE_V2)} == set(SEND_V2_NAMES)
+    assert {field.name for field in header_fields(RequestCode.SEND_MESSAGE)} == set(SEND_V2_NAMES.values())
 
 
 def test_values() -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-import uuid
 from dataclasses import dataclass, replace
 from pathlib import Path
 from zlib import crc32
@@ -195,7 +194,7 @@ def open_store_file(
     if version > FORMAT_VERSION:
         raise Corrupt(path, 0, f"format version {version}; this program knows {FORMAT_VERSION}")
     store = StoreFile(
-        str(table.get("storeId") or uuid.uuid4().hex),
+        str(table.get("storeId") or os.urandom(16).hex()),
         _number(table, "epoch", 0) + 1,
         _number(table, "mappedFileSizeCommitLog", log_segment_size),
         _number(table, "mappedFileSizeConsumeQueue", queue_file_size),

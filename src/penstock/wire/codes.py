@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 from penstock import words
@@ -252,7 +253,7 @@ _PULL = (
 )
 _BROKER = "brokerName:s! brokerAddr:s! clusterName:s! brokerId:l!"
 
-_HEADERS: dict[RequestCode, str] = {
+HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.SEND_MESSAGE: _SEND,
     RequestCode.SEND_MESSAGE_V2: _SEND_V2,
     RequestCode.SEND_BATCH_MESSAGE: _SEND_V2,
@@ -367,14 +368,14 @@ _HEADERS: dict[RequestCode, str] = {
 }
 
 
-def _fields(text: str) -> tuple[HeaderField, ...]:
+@cache
+def header_fields(code: int) -> tuple[HeaderField, ...]:
+    """The ext fields of a request. Read from the text when the first such request comes: a start does not wait for it."""
     return tuple(
         HeaderField(name, kind.rstrip("!"), kind.endswith("!"))
-        for name, _, kind in (word.partition(":") for word in text.split())
+        for name, _, kind in (word.partition(":") for word in HEADER_TEXTS[RequestCode(code)].split())
     )
 
-
-HEADERS: Final[dict[int, tuple[HeaderField, ...]]] = {int(code): _fields(text) for code, text in _HEADERS.items()}
 
 _BITS = {"i": 31, "l": 63}
 
@@ -396,7 +397,7 @@ def read_fields(code: int, ext: Mapping[str, str]) -> Fields:
     Refused (code 1) when a required field is missing or a number is not one. Fields not in the table are left out.
     """
     values: Fields = {}
-    for name, kind, required in HEADERS[code]:
+    for name, kind, required in header_fields(code):
         text = ext.get(name)
         if text is None:
             if required:

@@ -50,7 +50,7 @@ STEPS = [
     ("moving", "leave"),
     ("deferral", "deliver"),
     ("moving", "arrive"),
-    ("deferral", "cancelled"),
+    ("deferral", "stop_counting"),
     ("sending", "put_over"),
 ]
 
