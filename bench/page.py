@@ -95,6 +95,27 @@ def _scale() -> list[str]:
     ]
 
 
+def _brokers() -> list[str]:
+    figures = _read("brokers")
+    lines = [
+        "",
+        "## Several brokers on one machine",
+        "",
+        "`penstock up --brokers N`, SEND of 200 bytes with a JSON header, window 250 × 4 at each broker; the load clients "
+        "use the same cores. "
+        f"{_machine(figures)}.",
+        "",
+        "| brokers | messages/s, all together | µs of CPU a message | least share of one | acknowledged, not stored |",
+        "|---|---|---|---|---|",
+    ]
+    for row in figures["rows"]:
+        lines.append(
+            f"| {row['brokers']} | {row['rate']:,.0f} | {row['cpu_us']:.2f} "
+            f"| {100 * row['least_share']:.0f} % | {row['lost']:,} |"
+        )
+    return lines
+
+
 def _client() -> list[str]:
     figures = _read("client")
     lines = [
@@ -149,4 +170,4 @@ def _spark() -> list[str]:
 
 def main(arguments: list[str], page: Path = PAGE) -> None:
     kept = page.read_text().partition(BEGIN)[0]
-    page.write_text(kept + "\n".join(_speed() + _latency() + _scale() + _client() + _spark()) + "\n")
+    page.write_text(kept + "\n".join(_speed() + _latency() + _scale() + _brokers() + _client() + _spark()) + "\n")

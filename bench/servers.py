@@ -74,36 +74,41 @@ def _run(command: list[str], server: Running, flags: dict[str, Any]) -> dict[str
 @contextmanager
 def penstock(source: Path = HERE.parent / "src", **settings: Any) -> Iterator[Running]:
     """`penstock up` in a process of its own, from the sources of this tree or of another."""
+    with _up(source, settings) as ready:
+        yield _running(ready, ready["registry"])
+
+
+@contextmanager
+def several(count: int, **settings: Any) -> Iterator[list[Running]]:
+    """`penstock up --brokers N`: each of its brokers."""
+    with _up(HERE.parent / "src", settings, f"--brokers={count}") as ready:
+        yield [_running(broker, ready["registry"]) for broker in ready.get("brokers", [ready])]
+
+
+def _running(ready: dict[str, Any], registry: str) -> Running:
+    ports = {name: int(ready[name].rpartition(":")[2]) for name in ("remoting", "nsq")}
+    return Running(ready["pid"], ports["remoting"], registry, ports["nsq"], ready["http"])
+
+
+@contextmanager
+def _up(source: Path, settings: dict[str, Any], *flags: str) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        command = [
-            sys.executable,
-            "-m",
-            "penstock.cli",
-            "up",
-            "--data",
-            folder,
-            "--remoting-port",
-            "0",
-            "--registry-port",
-            "0",
-            *(f"--{name}-port=0" for name in ("nsq", "http", "lookup", "lookup-http")),
-        ]
+        listeners = ("remoting", "registry", "nsq", "http", "lookup", "lookup-http")
+        command = [sys.executable, "-m", "penstock.cli", "up", "--data", folder, *flags]
+        command += [f"--{name}-port=0" for name in listeners]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         log = Path(folder) / "log"
         with log.open("w") as errors:
             process = subprocess.Popen(
-                command, stdout=subprocess.PIPE, stderr=errors, text=True,
-                env=environment(source),
-            )  # fmt: skip
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment(source)
+            )
         assert process.stdout is not None
         line = process.stdout.readline()
         if not line.startswith("ready "):
             raise SystemExit(f"bench: the broker did not start: {log.read_text()}")
-        addresses = json.loads(line.removeprefix("ready "))
         try:
-            ports = {name: int(addresses[name].rpartition(":")[2]) for name in ("remoting", "nsq")}
-            yield Running(process.pid, ports["remoting"], addresses["registry"], ports["nsq"], addresses["http"])
+            yield json.loads(line.removeprefix("ready "))
         finally:
             process.terminate()
             process.wait(60)

@@ -8,13 +8,10 @@ from __future__ import annotations
 import asyncio
 import errno
 import ipaddress
-import json
 import logging
 import os
-import signal
 import socket
 import stat
-import sys
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -29,7 +26,7 @@ from penstock.disk.files import Files
 from penstock.disk.job import Job
 from penstock.errors import ConfigError, StoreError
 from penstock.faults import Faults
-from penstock.fronts.flags import LEVELS, broadcast_address, join, set_log_level
+from penstock.fronts.flags import LEVELS, broadcast_address, join
 from penstock.net import Limits, Net
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
@@ -326,6 +323,15 @@ class Server:
         if self.broken:
             raise StoreError(f"{self.broken}; stopped. What was acknowledged is stored: start again")
 
+    def registered(self) -> set[str]:
+        """The names of the brokers that the registry knows."""
+        name_server = self._process.name_server
+        return (
+            set()
+            if name_server is None
+            else {name for names in name_server.routes.clusters().values() for name in names}
+        )
+
     async def _start(self, stack: AsyncExitStack) -> None:
         for role in (self._registry_config, self._broker_config):
             if role is not None and role.log_level not in LEVELS:
@@ -582,58 +588,6 @@ def _limits(config: BrokerConfig | RegistryConfig | None) -> Limits:
     if config is None:
         return Limits()
     return Limits(config.max_connections, config.max_connections_per_address, config.connection_memory_bytes)
-
-
-def run(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
-    """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers.
-
-    StoreError when something failed that cannot be mended while running.
-    """
-    os.umask(0o077)
-    raise_descriptor_limit()
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    for config in (broker, registry):
-        if config is not None and config.log_level in LEVELS:
-            set_log_level(config.log_level)
-    if os.name == "posix" and os.geteuid() == 0:
-        log.warning("running as root; a user of its own is safer")
-
-    async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        async with Server(broker, registry) as server:
-            if server.recovery is not None:
-                log.info("store open %s", server.recovery)
-            print("ready", json.dumps({**server.addresses, "pid": os.getpid()}), flush=True)
-            keep_freed_memory()
-            await server.run_until(stop)
-            log.info("stopping")
-
-    runner()(main())
-
-
-def keep_freed_memory() -> None:
-    """Let the C library keep what it frees: outputs of a megabyte a turn would else be given back to the system and
-    faulted in anew, turn by turn (measured: 0.55 instead of up to 1.15 us of CPU for a message of an MPUB of 200).
-    """
-    import ctypes
-
-    trim_threshold, mmap_threshold = -1, -3
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc's own
-        mallopt(trim_threshold, 128 << 20)
-        mallopt(mmap_threshold, 32 << 20)
-
-
-def raise_descriptor_limit() -> None:
-    """As many open files as the system lets us have: each connection and each mapped file is one."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def runner() -> Run:

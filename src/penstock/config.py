@@ -25,7 +25,7 @@ def _about(text: str, default: Any) -> Any:
     return field(default=default, metadata={"about": text})
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class BrokerConfig:
     """A broker."""
 
@@ -129,7 +129,7 @@ class BrokerConfig:
     topic: tuple[Mapping[str, object], ...] = _about("rules for new topics: name pattern, level, queues", ())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class RegistryConfig:
     """A registry."""
 

@@ -159,9 +159,19 @@ def _rules(text: str) -> tuple[object, ...]:
 @main.command()
 @_starts
 @_ports("remoting", "nsq", "http", "registry", "lookup", "lookup-http")
-def up(data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], **ports: int | None) -> None:
-    """Run a registry and a broker in one process: all that is needed on one machine."""
-    from penstock.app import run
+@click.option(
+    "--brokers",
+    type=click.IntRange(1, 64),
+    default=1,
+    show_default=True,
+    help="How many brokers, each in a process, with a folder and ports (+100, +200, …) of its own.",
+)
+def up(
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], brokers: int, **ports: int | None
+) -> None:
+    """Run a registry and a broker in one process: all that is needed on one machine. Several brokers use several cores."""
+    from penstock.serve import run
+    from penstock.supervisor import members, supervise
 
     said = _set(settings, "broker", "registry")
     own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
@@ -169,7 +179,11 @@ def up(data: str | None, host: str | None, config: str | None, settings: tuple[s
     # What the two have in common is set for both.
     shared = ("data", "host", "insecure", "allowed_hosts", "broadcast_address", "log_level")
     registry = load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
-    run(broker, registry)
+    configs = members(broker, brokers)
+    if len(configs) == 1:
+        run(broker, registry)
+    else:
+        supervise(configs, registry)
 
 
 @main.command()
@@ -181,7 +195,7 @@ def broker(
     registry: str | None, **ports: int | None,
 ) -> None:  # fmt: skip
     """Run a broker."""
-    from penstock.app import run
+    from penstock.serve import run
 
     flags = {"data": data, "host": host, "registry": registry} | ports | _set(settings, "broker")["broker"]
     run(load(BrokerConfig, "broker", config, flags), None)
@@ -194,7 +208,7 @@ def registry(
     data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], **ports: int | None
 ) -> None:
     """Run a registry: name server and nsqlookupd."""
-    from penstock.app import run
+    from penstock.serve import run
 
     flags = {"data": data, "host": host} | ports | _set(settings, "registry")["registry"]
     run(None, load(RegistryConfig, "registry", config, flags))

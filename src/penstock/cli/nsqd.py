@@ -11,11 +11,14 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import PenstockError
 from penstock.fronts.flags import LEVELS, NSQD, NSQLOOKUPD, TLS_REQUIRED, TLS_VERSIONS, Option, set_log_level
+
+if TYPE_CHECKING:
+    from penstock.app import Server
 
 log = logging.getLogger("penstock.nsqd")
 
@@ -287,30 +290,18 @@ def _run(
 
 
 def _serve(broker: BrokerConfig | None, registry: RegistryConfig | None, listeners: Sequence[tuple[str, str]]) -> None:
-    import asyncio
-    import signal
+    from penstock.serve import prepare, serve
 
-    from penstock.app import Server, keep_freed_memory, raise_descriptor_limit, runner
+    prepare()
 
-    os.umask(0o077)
-    raise_descriptor_limit()
+    def ready(server: Server) -> None:
+        for key, word in listeners:
+            if key in server.addresses:
+                log.info("%s: listening on %s", word, server.addresses[key])
+        gc.freeze()
+        gc.enable()
 
-    async def main() -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        async with Server(broker, registry) as server:
-            for key, word in listeners:
-                if key in server.addresses:
-                    log.info("%s: listening on %s", word, server.addresses[key])
-            gc.freeze()
-            gc.enable()
-            keep_freed_memory()
-            await server.run_until(stop)
-            log.info("stopping")
-
-    runner()(main())
+    serve(broker, registry, ready)
 
 
 def nsqd() -> NoReturn:

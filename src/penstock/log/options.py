@@ -21,7 +21,7 @@ def _no_level(word: str) -> int:
     raise ValueError(f"a delay level ends with s, m, h or d: {word!r}")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class StoreOptions:
     """How a log store keeps its files. Sizes in bytes, times as named."""
 

@@ -1,0 +1,237 @@
+"""Several brokers behind one registry on one machine: each a process of its own, with a data folder and ports of its own.
+
+A broker does its work in one thread, so several of them use several cores. This process runs the registry and looks
+after the brokers: one that ends is started again, after a pause that doubles from `RESTART_S` to `RESTART_MAX_S`; all
+stop when this process does, even when it is killed: each broker's standard input ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from penstock import errors
+from penstock.app import Server, runner
+from penstock.config import BrokerConfig, RegistryConfig
+from penstock.errors import ConfigError, PenstockError
+from penstock.net import Limits
+from penstock.serve import announce, log_to_stderr, prepare, run, stop_event
+
+log = logging.getLogger("penstock.supervisor")
+
+PORT_STEP = 100  # between the ports of one broker and those of the next
+RESTART_S = 1.0
+RESTART_MAX_S = 30.0
+STOP_S = 60.0  # what a broker may take to stop; then it is killed
+REGISTERED_S = 10.0  # what their first registration may take
+STEADY_S = 60.0  # a broker that ran for so long begins with the shortest pause again
+_LISTENERS = ("remoting", "nsq", "http", "https")
+
+
+def members(config: BrokerConfig, count: int) -> list[BrokerConfig]:
+    """The settings of each broker. The first has those of a single one, its folder too: more can be added later.
+
+    The n-th is called name-n, keeps its files in a folder of that name inside the first one's, and listens
+    `PORT_STEP` * (n - 1) above the first. ConfigError when a folder of another broker lies there: its messages would be
+    out of sight.
+    """
+    data = Path(config.data)
+    names = [config.broker_name, *(f"{config.broker_name}-{n}" for n in range(2, count + 1))]
+    beyond = sorted(path.name for path in data.glob(f"{config.broker_name}-[0-9]*") if (path / "store.json").is_file())
+    if left_out := [name for name in beyond if name not in names]:
+        most = max(int(number) for name in left_out if (number := name.rpartition("-")[2]).isdigit())
+        raise ConfigError(
+            f"{data} also holds the messages of {', '.join(left_out)}, which nobody would serve",
+            f"Start with --brokers {most}, or move what is not wanted out of {data}.",
+        )
+    made = [config]
+    shared = Limits(memory_bytes_max=config.connection_memory_bytes).memory_bytes // count
+    for n, name in enumerate(names[1:], 1):
+        ports = {f"{word}_port": getattr(config, f"{word}_port") for word in _LISTENERS}
+        apart = {word: port + PORT_STEP * n if port > 0 else port for word, port in ports.items()}
+        if too_high := [word for word, port in apart.items() if port > 0xFFFF]:
+            raise ConfigError(f"{too_high[0]} of {name} would be above 65535", f"Choose a lower {too_high[0]}.")
+        paths = {f"{word}_host": getattr(config, f"{word}_host") for word in _LISTENERS[1:]}
+        files = {word: f"{path}.{name}" for word, path in paths.items() if "/" in path}
+        own: dict[str, Any] = {"data": str(data / name), "broker_name": name, **apart, **files}
+        made.append(replace(config, **own))
+    return [replace(one, connection_memory_bytes=shared) for one in made] if count > 1 else made
+
+
+class Member:
+    """One broker's process."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.config = config
+        self.addresses: dict[str, object] = {}
+        self.restarts = 0
+        self._process: Process | None = None
+
+    async def start(self) -> PenstockError | None:
+        """Start it and wait until it answers. When it ended before: why."""
+        process = self._process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "penstock.supervisor", stdin=PIPE, stdout=PIPE, start_new_session=True
+        )
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps(asdict(self.config)).encode() + b"\n")
+        line = await process.stdout.readline()
+        if not line.startswith(b"ready "):
+            code = await process.wait()
+            return _failure(line) or PenstockError(f"it ended with {code}; why stands in the log")
+        self.addresses = json.loads(line.removeprefix(b"ready "))
+        # Clients that know the port come back to it, even where any free one was asked for.
+        ports = {f"{name}_port": _port(self.addresses, name) for name in _LISTENERS if _port(self.addresses, name) > 0}
+        self.config = replace(self.config, **ports)  # type: ignore[arg-type]
+        return None
+
+    async def ended(self) -> int:
+        """Wait until it ends; its exit code."""
+        assert self._process is not None
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """Have it stop as SIGTERM has it; killed after `STOP_S`."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_S)
+        except TimeoutError:
+            log.error("broker did not stop name=%s", self.config.broker_name)
+            process.kill()
+            await process.wait()
+
+
+class Supervisor:
+    """The registry, and the brokers that register with it."""
+
+    def __init__(self, brokers: Sequence[BrokerConfig], registry: RegistryConfig) -> None:
+        self._configs = brokers
+        self._registry = registry
+        self._members: list[Member] = []
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Start all, print the `ready` line, keep them running until told to stop.
+
+        PenstockError when a broker cannot be started at first, StoreError when the registry cannot go on.
+        """
+        async with Server(None, self._registry) as server:
+            try:
+                await self._start(server)
+                announce(self._ready(server.addresses))
+                watches = [asyncio.create_task(self._watch(member)) for member in self._members]
+                try:
+                    await server.run_until(stop)
+                finally:
+                    for watch in watches:
+                        watch.cancel()
+                    await asyncio.gather(*watches, return_exceptions=True)
+            finally:
+                log.info("stopping")
+                await asyncio.gather(*(member.stop() for member in self._members))
+
+    async def _start(self, server: Server) -> None:
+        registry = server.addresses
+        for config in self._configs:
+            registries = ";".join(filter(None, (config.registry, registry.get("registry"))))
+            lookups = ";".join(filter(None, (config.lookupd_tcp_address, registry.get("lookup"))))
+            self._members.append(Member(replace(config, registry=registries, lookupd_tcp_address=lookups)))
+        for failure in await asyncio.gather(*(member.start() for member in self._members)):
+            if failure is not None:
+                raise failure
+        # A new topic is made where the first messages go: a producer shall know all brokers from the first one on.
+        names = {member.config.broker_name for member in self._members}
+        deadline = asyncio.get_running_loop().time() + REGISTERED_S
+        while "registry" in registry and not names <= server.registered():
+            if asyncio.get_running_loop().time() > deadline:
+                log.warning("not all brokers are registered missing=%s", ",".join(sorted(names - server.registered())))
+                break
+            await asyncio.sleep(0.01)
+
+    def _ready(self, registry: dict[str, str]) -> dict[str, object]:
+        each = [{"name": m.config.broker_name, "data": m.config.data, **m.addresses} for m in self._members]
+        first = {name: each[0][name] for name in _LISTENERS if name in each[0]}
+        return {**first, **registry, "brokers": each}
+
+    async def _watch(self, member: Member) -> None:
+        loop = asyncio.get_running_loop()
+        pause_s, since_s = 0.0, loop.time()
+        while True:
+            code = await member.ended()
+            name = member.config.broker_name
+            steady = loop.time() - since_s > STEADY_S
+            pause_s = RESTART_S if steady or not pause_s else min(2 * pause_s, RESTART_MAX_S)
+            log.error("broker ended name=%s code=%d restart_s=%g", name, code, pause_s)
+            await asyncio.sleep(pause_s)
+            since_s = loop.time()
+            member.restarts += 1
+            failure = await member.start()
+            if failure is not None:
+                log.error("broker not started again name=%s error=%s", name, failure)
+            else:
+                log.warning("broker started again name=%s restarts=%d", name, member.restarts)
+
+
+def supervise(brokers: Sequence[BrokerConfig], registry: RegistryConfig) -> None:
+    """Run until SIGTERM or SIGINT."""
+    prepare()
+    log_to_stderr(registry.log_level)
+
+    async def main() -> None:
+        await Supervisor(brokers, registry).run(stop_event())
+
+    runner()(main())
+
+
+def _port(addresses: dict[str, object], name: str) -> int:
+    address = str(addresses.get(name, "/"))
+    return 0 if "/" in address else int(address.rpartition(":")[2])
+
+
+# -- in the broker's process ---------------------------------------------------------------------------------------------
+
+_INPUT, _LINE_MAX = 0, 1 << 24
+
+
+def member() -> None:
+    """Run the broker whose settings are the first line of standard input, until that ends."""
+    values = json.loads(_first_line())
+    config = BrokerConfig(**{**values, "topic": tuple(values["topic"])})
+    try:
+        run(config, None, ends_with=_INPUT, log_as=config.broker_name)
+    except PenstockError as error:
+        failure = {"kind": type(error).__name__, "text": f"{config.broker_name}: {error}", "hint": error.hint}
+        print("failed", json.dumps(failure), flush=True)
+        log.critical("broker ends name=%s error=%s", config.broker_name, error)
+        sys.exit(1)
+
+
+def _first_line() -> bytes:
+    """Read byte by byte up to the end of the line: a buffer would take what comes behind it, and hide the end."""
+    line = bytearray()
+    while len(line) < _LINE_MAX and (byte := os.read(_INPUT, 1)) and byte != b"\n":
+        line += byte
+    return bytes(line)
+
+
+def _failure(line: bytes) -> PenstockError | None:
+    """The error of a broker that could not start, as it is told on its standard output."""
+    if not line.startswith(b"failed "):
+        return None
+    said = json.loads(line.removeprefix(b"failed "))
+    kind = getattr(errors, said["kind"], PenstockError)
+    return ConfigError(said["text"], said["hint"]) if kind is ConfigError else PenstockError(said["text"])
+
+
+if __name__ == "__main__":
+    member()

@@ -1,0 +1,213 @@
+"""Several brokers behind one registry, as `penstock up --brokers N` runs them: real processes, kills, ports that are taken."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import Admin, Message, Producer, PushConsumer
+from penstock.config import BrokerConfig
+from penstock.errors import ConfigError
+from penstock.supervisor import PORT_STEP, members
+from polling import eventually
+from ports import free_port
+
+ANY_PORTS = [f"--{name}-port=0" for name in ("remoting", "nsq", "http", "registry", "lookup", "lookup-http")]
+
+
+@dataclass
+class Up:
+    """`penstock up` as a process of its own."""
+
+    process: subprocess.Popen[str]
+    ready: dict[str, Any]
+
+    @property
+    def registry(self) -> str:
+        return str(self.ready["registry"])
+
+    @property
+    def pids(self) -> list[int]:
+        return [broker["pid"] for broker in self.ready["brokers"]]
+
+
+def command(folder: Path, brokers: int, *flags: str) -> list[str]:
+    return [sys.executable, "-m", "penstock.cli", "up", "--data", str(folder), f"--brokers={brokers}", *flags]
+
+
+@contextmanager
+def up(folder: Path, brokers: int = 2, *flags: str) -> Iterator[Up]:
+    with (folder / "up.log").open("a") as log:
+        process = subprocess.Popen(
+            command(folder, brokers, *(flags or ANY_PORTS)), stdout=subprocess.PIPE, stderr=log, text=True
+        )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    try:
+        assert line.startswith("ready "), (folder / "up.log").read_text()
+        yield Up(process, json.loads(line.removeprefix("ready ")))
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
+
+
+def is_there(pid: int) -> bool:
+    """A process that is not yet waited for is gone as well."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@contextmanager
+def reading(one: Up, topic: str) -> Iterator[list[bytes]]:
+    """The bodies of a topic that a consumer has got so far."""
+    found: list[bytes] = []
+    with PushConsumer(
+        "g", one.registry, listener=lambda delivery: found.append(delivery.body), start="first"
+    ) as consumer:
+        consumer.subscribe(topic)
+        yield found
+
+
+def counts(one: Up, topic: str) -> dict[str, int]:
+    with Admin(one.registry) as admin:
+        found: Counter[str] = Counter()
+        for queue, row in admin.topic_stats(topic).items():
+            found[queue.broker] += row.max_offset - row.min_offset
+        return dict(found)
+
+
+def test_a_log_topic_is_spread_and_a_killed_broker_comes_back_with_all_of_it(tmp_path: Path) -> None:
+    stored: set[bytes] = set()
+    with up(tmp_path) as one:
+        with Producer(one.registry, retries=5, send_timeout_s=30) as producer:
+            for n in range(100):
+                body = b"%d" % n
+                producer.send(Message("Spread", body))
+                stored.add(body)
+            assert set(counts(one, "Spread")) == {"broker-a", "broker-a-2"}
+            assert min(counts(one, "Spread").values()) >= 30
+            os.kill(one.pids[1], signal.SIGKILL)
+            for n in range(100, 200):
+                body = b"%d" % n
+                producer.send(Message("Spread", body))
+                stored.add(body)
+            eventually(lambda: "started again name=broker-a-2" in (tmp_path / "up.log").read_text())
+            for n in range(200, 300):
+                body = b"%d" % n
+                producer.send(Message("Spread", body))
+                stored.add(body)
+        with reading(one, "Spread") as found:
+            eventually(lambda: set(found) == stored)
+
+
+def test_a_queue_topic_is_found_at_every_broker(tmp_path: Path) -> None:
+    with up(tmp_path) as one:
+        for n, broker in enumerate(one.ready["brokers"]):
+            with urllib.request.urlopen(f"http://{broker['http']}/pub?topic=jobs", data=b"%d" % n) as answer:
+                assert answer.read() == b"OK"
+        address = one.ready["lookup_http"]
+
+        def producers() -> list[int]:
+            try:
+                with urllib.request.urlopen(f"http://{address}/lookup?topic=jobs") as answer:
+                    return sorted(row["tcp_port"] for row in json.load(answer)["producers"])
+            except OSError:
+                return []
+
+        ports = sorted(int(broker["nsq"].rpartition(":")[2]) for broker in one.ready["brokers"])
+        eventually(lambda: producers() == ports)
+        with reading(one, "jobs") as found:
+            eventually(lambda: sorted(found) == [b"0", b"1"])
+
+
+def test_the_brokers_end_with_their_supervisor_even_when_it_is_killed(tmp_path: Path) -> None:
+    with up(tmp_path) as one:
+        pids = one.pids
+        assert all(map(is_there, pids))
+        one.process.kill()
+        eventually(lambda: not any(map(is_there, pids)))
+    with up(tmp_path) as one:  # and nothing is left that keeps the folders
+        assert len(one.pids) == 2
+        pids = one.pids
+    assert not any(map(is_there, pids))
+    assert one.process.returncode == 0
+
+
+def test_a_port_that_is_taken_ends_all_of_them_and_is_named(tmp_path: Path) -> None:
+    remoting = free_port() - PORT_STEP
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", remoting + PORT_STEP))
+        flags = [f"--remoting-port={remoting}", *ANY_PORTS[1:]]
+        ended = subprocess.run(command(tmp_path, 2, *flags), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert f"broker-a-2: cannot listen on 127.0.0.1:{remoting + PORT_STEP}" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    with up(tmp_path):
+        pass
+
+
+def test_a_single_broker_becomes_several_and_none_of_them_is_left_out(tmp_path: Path) -> None:
+    with up(tmp_path, 1) as one, Producer(one.registry) as producer:
+        producer.send(Message("Early", b"kept"))
+    with up(tmp_path, 2) as two, reading(two, "Early") as found:
+        eventually(lambda: found == [b"kept"])
+    ended = subprocess.run(command(tmp_path, 1, *ANY_PORTS), capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2
+    assert "also holds the messages of broker-a-2" in ended.stderr
+    assert "--brokers 2" in ended.stderr
+
+
+def test_each_has_a_name_a_folder_and_ports_of_its_own(tmp_path: Path) -> None:
+    config = BrokerConfig(
+        data=str(tmp_path), nsq_host=str(tmp_path / "nsq.sock"), connection_memory_bytes=900, http_port=0
+    )
+    first, second, third = members(config, 3)
+    assert [one.broker_name for one in (first, second, third)] == ["broker-a", "broker-a-2", "broker-a-3"]
+    assert [one.data for one in (first, second)] == [str(tmp_path), str(tmp_path / "broker-a-2")]
+    assert [one.remoting_port for one in (first, second, third)] == [10911, 11011, 11111]
+    assert [one.http_port for one in (first, second, third)] == [0, 0, 0]
+    assert second.nsq_host == str(tmp_path / "nsq.sock.broker-a-2")
+    assert {one.connection_memory_bytes for one in (first, second, third)} == {300}
+    assert members(config, 1) == [config]
+    with pytest.raises(ConfigError, match="above 65535"):
+        members(BrokerConfig(data=str(tmp_path), remoting_port=65500), 2)
+
+
+def locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def test_a_broker_that_cannot_start_again_is_tried_again(tmp_path: Path) -> None:
+    with up(tmp_path) as one:
+        folder = tmp_path / "broker-a-2"
+        one.process.send_signal(signal.SIGSTOP)
+        os.kill(one.pids[1], signal.SIGKILL)
+        with (folder / "lock").open() as lock:  # as another broker would hold it
+            eventually(lambda: locked(lock.fileno()))
+            one.process.send_signal(signal.SIGCONT)
+            log = tmp_path / "up.log"
+            eventually(lambda: "not started again name=broker-a-2" in log.read_text())
+            with Producer(one.registry) as producer:  # the other one serves
+                assert producer.send(Message("T", b"x")).queue.broker == "broker-a"
+        eventually(lambda: "started again name=broker-a-2 restarts" in log.read_text())
