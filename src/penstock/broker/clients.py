@@ -111,6 +111,11 @@ class ClientTable:
     def producer_heard(self, group: str, member: Member) -> None:
         self.producers.setdefault(group, {})[member.client_id] = member
 
+    def producer(self, client_id: str) -> Member | None:
+        """The producer with this id, in whichever group it is; the one that was heard last."""
+        found = [members[client_id] for members in self.producers.values() if client_id in members]
+        return max(found, key=lambda member: member.heard_ms, default=None)
+
     def consumer_heard(
         self, group: str, member: Member, about: Mapping[str, object], subscriptions: dict[str, Subscription]
     ) -> bool:

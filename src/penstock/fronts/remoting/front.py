@@ -136,8 +136,9 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
 
     def answer_when_stored(self, topic: LogTopic, answer: remoting.RemotingCommand) -> None:
         """Answer a request that stored a message on a topic, when the topic's level is reached."""
-        self.sender.outbox(self, topic, True).put(remoting.encode(answer))
-        self.wake()
+        if not self.closed:
+            self.sender.outbox(self, topic, True).put(remoting.encode(answer))
+            self.wake()
 
     def seal(self) -> bytes:
         """The answers of this turn that wait for a flush."""

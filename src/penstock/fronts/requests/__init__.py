@@ -12,12 +12,13 @@ from penstock.fronts.requests.consuming import Consuming
 from penstock.fronts.requests.lookup import Lookup
 from penstock.fronts.requests.members import Members
 from penstock.fronts.requests.queues import QueueCalls
+from penstock.fronts.requests.replies import Replies
 from penstock.fronts.requests.staging import StageCalls
 from penstock.fronts.requests.statistics import Statistics
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 
-TABLES = (Administration, Lookup, Members, QueueCalls, StageCalls, Statistics)
+TABLES = (Administration, Lookup, Members, QueueCalls, Replies, StageCalls, Statistics)
 CODES: tuple[RequestCode, ...] = tuple(code for table in (Consuming, *TABLES) for code in table.TABLE)
 
 
