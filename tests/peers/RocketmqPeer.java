@@ -3,14 +3,23 @@
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.concurrent.CountDownLatch;
 import java.util.zip.CRC32;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
+import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.PullStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.exception.RequestTimeoutException;
+import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
+import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
@@ -24,6 +33,8 @@ class RocketmqPeer {
                 send(registry, topic, Integer.parseInt(words[3]));
             } else if (what.equals("read")) {
                 read(registry, topic);
+            } else if (what.equals("request")) {
+                request(registry, topic, Integer.parseInt(words[3]));
             } else {
                 throw new IllegalArgumentException(what);
             }
@@ -32,6 +43,68 @@ class RocketmqPeer {
             code = 1;
         }
         System.exit(code);
+    }
+
+    /** Request-reply: a consumer replies to requests of both kinds, and to none whose body begins with a dash. */
+    static void request(String registry, String topic, int count) throws Exception {
+        DefaultMQProducer responder = new DefaultMQProducer("peer-responders");
+        responder.setInstanceName("responder");
+        responder.setNamesrvAddr(registry);
+        responder.start();
+        DefaultMQProducer requester = new DefaultMQProducer("peer-requesters");
+        requester.setInstanceName("requester");
+        requester.setNamesrvAddr(registry);
+        requester.start();
+        responder.send(new Message(topic, "-first: the topic is there".getBytes(StandardCharsets.UTF_8)));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("peer-repliers");
+        consumer.setNamesrvAddr(registry);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, "*");
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                String text = new String(message.getBody(), StandardCharsets.UTF_8);
+                if (text.startsWith("-")) continue;
+                try {
+                    byte[] reply = ("re: " + text).getBytes(StandardCharsets.UTF_8);
+                    responder.send(MessageUtil.createReplyMessage(message, reply), 5_000);
+                } catch (Exception error) {
+                    error.printStackTrace();
+                }
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        for (int n = 0; n < count; n++) {
+            Message reply = requester.request(new Message(topic, ("sync " + n).getBytes(StandardCharsets.UTF_8)), 20_000);
+            System.out.println("{\"how\":\"sync\",\"reply\":\"" + new String(reply.getBody(), StandardCharsets.UTF_8) + "\"}");
+        }
+        CountDownLatch answered = new CountDownLatch(count);
+        for (int n = 0; n < count; n++) {
+            requester.request(new Message(topic, ("async " + n).getBytes(StandardCharsets.UTF_8)), new RequestCallback() {
+                @Override
+                public void onSuccess(Message reply) {
+                    synchronized (System.out) {
+                        System.out.println("{\"how\":\"async\",\"reply\":\"" + new String(reply.getBody(), StandardCharsets.UTF_8) + "\"}");
+                    }
+                    answered.countDown();
+                }
+
+                @Override
+                public void onException(Throwable error) {
+                    error.printStackTrace();
+                    answered.countDown();
+                }
+            }, 20_000);
+        }
+        answered.await();
+        try {
+            requester.request(new Message(topic, "-nobody".getBytes(StandardCharsets.UTF_8)), 1_500);
+        } catch (RequestTimeoutException error) {
+            System.out.println("{\"how\":\"late\",\"reply\":\"\"}");
+        }
+        requester.shutdown();
+        consumer.shutdown();
+        responder.shutdown();
     }
 
     /** A body that tells its number; every seventh is long enough to be compressed. */

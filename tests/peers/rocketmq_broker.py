@@ -9,6 +9,7 @@ import socket
 import subprocess
 import threading
 from pathlib import Path
+from zlib import crc32
 
 from peers.conftest import CACHE, HERE, Lines, Program, install
 
@@ -46,9 +47,13 @@ class Installed:
             CACHE / f"rocketmq-{VERSION}",
             ["sh", "-c", f"printf '%s' '{needed()}' > FOLDER/pom.xml"],
             [*maven, "dependency:copy-dependencies", "-DoutputDirectory=FOLDER/jars"],
-            ["javac", "-nowarn", "-cp", "FOLDER/jars/*", "-d", "FOLDER", str(HERE / "RocketmqPeer.java")],
         )
-        self.path = f"{self.folder}:{self.folder}/jars/*"
+        program = HERE / "RocketmqPeer.java"
+        classes = install(
+            CACHE / f"rocketmq-client-{VERSION}-{crc32(program.read_bytes()):08x}",
+            ["javac", "-nowarn", "-cp", f"{self.folder}/jars/*", "-d", "FOLDER", str(program)],
+        )
+        self.path = f"{classes}:{self.folder}/jars/*"
 
     def client(self, registry: str, home: Path) -> Program:
         """The Java client, for a registry of anybody."""

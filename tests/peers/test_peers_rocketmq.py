@@ -124,3 +124,14 @@ def test_both_brokers_go_on_with_each_others_folder(installed: Installed, tmp_pa
         assert [one for one in result.findings if one.level != "note"] == []
         rows = read(theirs.store, 3, tuple(schema.BY_NAME), topics=TOPIC, useConsumeQueue="true")
         assert ordered([plain(row) for row in rows]) == [as_we_write_hosts(line) for line in held]
+
+
+def test_request_reply_goes_as_with_the_original(installed: Installed, tmp_path: Path) -> None:
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "ours").mkdir()
+    with Rocketmq(installed, tmp_path / "theirs") as theirs:
+        expected = installed.client(theirs.registry, tmp_path / "theirs").run("request", "Asked", 20)
+    with Broker(tmp_path / "ours" / "data") as ours:
+        found = installed.client(ours.registry, tmp_path / "ours").run("request", "Asked", 20)
+    assert [line["how"] for line in expected] == 20 * ["sync"] + 20 * ["async"] + ["late"]
+    assert sorted(found, key=repr) == sorted(expected, key=repr)
