@@ -1,13 +1,18 @@
 // The Java client of RocketMQ 4.9: sends and reads topics, and prints one JSON object for every message.
 
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Paths;
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.zip.CRC32;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.PullStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -23,6 +28,9 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.filter.expression.EvaluationContext;
+import org.apache.rocketmq.filter.expression.Expression;
+import org.apache.rocketmq.filter.parser.SelectorParser;
 
 class RocketmqPeer {
     public static void main(String[] words) throws Exception {
@@ -33,6 +41,10 @@ class RocketmqPeer {
                 send(registry, topic, Integer.parseInt(words[3]));
             } else if (what.equals("read")) {
                 read(registry, topic);
+            } else if (what.equals("subscribe")) {
+                subscribe(registry, topic, Integer.parseInt(words[3]), words[4]);
+            } else if (what.equals("select")) {
+                select(words[3]);
             } else if (what.equals("request")) {
                 request(registry, topic, Integer.parseInt(words[3]));
             } else {
@@ -43,6 +55,64 @@ class RocketmqPeer {
             code = 1;
         }
         System.exit(code);
+    }
+
+    /** Messages with a property n below `count`, to a consumer that asks for some of them; ends with the last, n = count. */
+    static void subscribe(String registry, String topic, int count, String expression) throws Exception {
+        DefaultMQProducer producer = new DefaultMQProducer("peer-sql-producers");
+        producer.setNamesrvAddr(registry);
+        producer.start();
+        for (int n = 0; n <= count; n++) {
+            Message made = new Message(topic, String.valueOf(n).getBytes(StandardCharsets.UTF_8));
+            made.putUserProperty("n", String.valueOf(n));
+            producer.send(made);
+        }
+        CountDownLatch last = new CountDownLatch(1);
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer("peer-sql");
+        consumer.setNamesrvAddr(registry);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(topic, MessageSelector.bySql("n = " + count + " OR " + expression));
+        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
+            for (MessageExt message : messages) {
+                synchronized (System.out) {
+                    System.out.println("{\"n\":" + new String(message.getBody(), StandardCharsets.UTF_8) + "}");
+                }
+                if (message.getUserProperty("n").equals(String.valueOf(count))) last.countDown();
+            }
+            return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
+        });
+        consumer.start();
+        last.await();
+        Thread.sleep(2_000); // what other queues hold
+        consumer.shutdown();
+        producer.shutdown();
+    }
+
+    /** What its filter makes of each line of a file: an expression, and names and values, with tabs between them. */
+    static void select(String path) throws Exception {
+        for (String line : Files.readAllLines(Paths.get(path), StandardCharsets.UTF_8)) {
+            String[] words = line.split("\t", -1), answers = {"refused"};
+            Map<String, Object> properties = new HashMap<>();
+            for (int n = 1; n + 1 < words.length; n += 2) properties.put(words[n], words[n + 1]);
+            try {
+                Expression compiled = SelectorParser.parse(words[0]);
+                answers[0] = "no";
+                Object found = compiled.evaluate(new EvaluationContext() {
+                    @Override
+                    public Object get(String name) {
+                        return properties.get(name);
+                    }
+
+                    @Override
+                    public Map<String, Object> keyValues() {
+                        return properties;
+                    }
+                });
+                if (Boolean.TRUE.equals(found)) answers[0] = "yes";
+            } catch (Throwable error) { // what cannot be compiled is refused, what cannot be compared does not match
+            }
+            System.out.println("{\"answer\":\"" + answers[0] + "\"}");
+        }
     }
 
     /** Request-reply: a consumer replies to requests of both kinds, and to none whose body begins with a dash. */

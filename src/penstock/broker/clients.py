@@ -10,7 +10,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from penstock.broker.topics import LogTopic
+from penstock.errors import Refused
+from penstock.wire import record
+from penstock.wire.codes import ResponseCode
 from penstock.wire.remoting import RemotingCommand
+from penstock.wire.sql92 import Selector, compile_selector
 
 EXPIRY_MS = 120_000
 LOCK_MS = 60_000
@@ -42,6 +46,16 @@ class Member:
     heard_ms: int
 
 
+def parse_tags(expression: str) -> tuple[list[str], list[int]]:
+    """The tags of a TAG expression and their hashes; both empty for all messages."""
+    if not expression or expression.strip() == "*":
+        return [], []
+    tags = [tag for tag in (part.strip() for part in expression.split("||")) if tag]
+    if not tags:
+        raise Refused("parse the consumer's subscription failed", remoting=ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+    return tags, [record.java_hash(tag) for tag in tags]
+
+
 @dataclass
 class Subscription:
     """What a group reads of one topic."""
@@ -52,6 +66,16 @@ class Subscription:
     version: int = 0
     tags: list[str] = field(default_factory=list)
     codes: list[int] = field(default_factory=list)
+    selector: Selector | None = None
+
+    def compile(self) -> None:
+        """Find tags and their codes, or the selector, from the expression. Refused (23) when it is none."""
+        if self.kind == "TAG":
+            self.tags, self.codes = parse_tags(self.expression)
+        elif self.kind == "SQL92":
+            self.selector = compile_selector(self.expression)
+        else:
+            raise Refused(f"there is no filter of kind {self.kind}", remoting=ResponseCode.SUBSCRIPTION_PARSE_FAILED)
 
     def as_json(self) -> dict[str, object]:
         return {

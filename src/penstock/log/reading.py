@@ -57,6 +57,12 @@ class ReadResult:
         put64(self._at, self.run_count * status.RUN_BYTES + status.RUN_LENGTH, size)
         self.run_count += 1
 
+    def narrow(self, kept: list[tuple[int, int]]) -> None:
+        """Leave only these of the records: (physical offset, length). The offsets stay as they are."""
+        self.count = self.bytes_ = self.run_count = 0
+        for physical, size in kept:
+            self.add(physical, size)
+
     def _grow(self) -> None:
         self._limit *= 2
         self._runs = bytearray(self._runs) + bytes(len(self._runs))

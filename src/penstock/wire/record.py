@@ -79,6 +79,16 @@ def format_properties(properties: Mapping[str, str]) -> str:
 # bodies
 
 
+def properties_text(buf: bytes, pos: int, size: int) -> str:
+    """The properties of the whole record of `size` bytes at pos, as they are stored."""
+    head = _HEAD.unpack_from(buf, pos)
+    sys_flag, wide = head[7], 2 if head[1] == MAGIC_V2 else 1
+    at = pos + 48 + (20 if sys_flag & SYS_BORN_IPV6 else 8) + 8 + (20 if sys_flag & SYS_STORE_IPV6 else 8)
+    at += 16 + _AFTER_STORE.unpack_from(buf, at)[2]
+    at += wide + (buf[at] if wide == 1 else _U16.unpack_from(buf, at)[0]) + 2
+    return buf[at : pos + size].decode("utf-8", "replace")
+
+
 def open_body(sys_flag: int, body: bytes, bytes_max: int = BODY_BYTES_MAX) -> bytes:
     """The body as its producer gave it. ValueError when it is damaged, larger than bytes_max or of an unknown kind."""
     if not sys_flag & SYS_COMPRESSED:

@@ -22,14 +22,14 @@ cdef class Puller:
     cdef TagCodes codes
     cdef bytes group, expression
     cdef long long flags, version, revision
-    cdef object online, config
+    cdef object online, config, selector
     cdef list counts
     cdef tuple names
 
     @cython.locals(scan=HeaderScan, slot=cython.int, queue_id=cython.longlong, offset=cython.longlong, max_count=cython.longlong, flags=cython.longlong, commit=cython.longlong, suspend_ms=cython.longlong, version=cython.longlong, max_bytes=cython.longlong, topic=LogTopic, durable=cython.bint, queue=ConsumeQueue, outcome=cython.int, suspend=cython.bint, empty=cython.bint)
     cdef pull(self, RemotingSession asker)
-    @cython.locals(end=cython.longlong)
-    cdef int _read(self, ConsumeQueue queue, long long offset, long long max_count, long long max_bytes, bint durable, TagCodes codes) except -1
+    @cython.locals(end=cython.longlong, looked_at=cython.longlong, outcome=cython.int)
+    cdef int _read(self, ConsumeQueue queue, long long offset, long long max_count, long long max_bytes, bint durable, TagCodes codes, object selector) except -1
     @cython.locals(scan=HeaderScan, n=cython.longlong, name=bytes)
     cdef bint _same(self, RemotingSession asker, long long has_expression, long long version) except -1
     @cython.locals(scan=HeaderScan, topic=LogTopic)

@@ -9,16 +9,17 @@ from collections.abc import Callable
 
 import cython
 
-from penstock.broker.clients import ConsumerGroup
+from penstock.broker.clients import ConsumerGroup, Subscription
 from penstock.broker.groups import Group
 from penstock.delivery.waiters import Waiter
 from penstock.errors import Refused
-from penstock.fronts.requests.consuming import parse_tags
+from penstock.fronts.remoting.selecting import LOOKED_AT_MAX, keep_selected
 from penstock.log.consumequeue import TagCodes
 from penstock.log.status import READ_NAMES
 from penstock.wire import remoting
 from penstock.wire.codes import ResponseCode
 from penstock.wire.header import NAMES
+from penstock.wire.sql92 import Selector
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -73,6 +74,7 @@ class Hold(Waiter):
         self.max_count, self.max_bytes = limits
         self.durable = durable
         self.codes: TagCodes | None = None
+        self.selector: Selector | None = None
         self.counts = [0, 0]
 
 
@@ -95,6 +97,7 @@ class Puller:
         self.revision = -1
         self.config: Group | None = None
         self.codes: TagCodes | None = None
+        self.selector: Selector | None = None
         self.counts = [0, 0]
         self.names = ("", "")
 
@@ -138,7 +141,7 @@ class Puller:
         queue: ConsumeQueue = topic.queues[queue_id]
         if flags & words.PULL_COMMIT_OFFSET and commit >= 0:
             self.broker.offsets.commit(self.names[0], self.names[1], queue_id, commit)
-        outcome = self._read(queue, offset, max_count, max_bytes, durable, self.codes)
+        outcome = self._read(queue, offset, max_count, max_bytes, durable, self.codes, self.selector)
         if asker.oneway:
             return
         if outcome == status.FOUND:
@@ -149,18 +152,36 @@ class Puller:
         if suspend and empty:
             deadline_ms = self.broker.mono_ms + min(suspend_ms, words.HOLD_MS_MAX)
             hold = Hold(asker, deadline_ms, topic, queue, offset, (max_count, max_bytes), durable)
-            hold.codes, hold.counts = self.codes, self.counts
+            hold.codes, hold.selector, hold.counts = self.codes, self.selector, self.counts
             if self.park(hold):
                 return
         self._not_found(asker, outcome, offset)
 
     def _read(
-        self, queue: ConsumeQueue, offset: int, max_count: int, max_bytes: int, durable: bool, codes: TagCodes | None
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        max_count: int,
+        max_bytes: int,
+        durable: bool,
+        codes: TagCodes | None,
+        selector: Selector | None,
     ) -> int:
         end = queue.max_offset
         if durable:
             end = queue.durable_end(self.store.flushed_position)
         outcome: int = self.store.read(queue, offset, max_count, max_bytes, end, codes, self.result)
+        if selector is not None:
+            looked_at = 0
+            while outcome == status.FOUND:
+                looked_at += self.result.count
+                if keep_selected(self.result, selector):
+                    return outcome
+                if looked_at >= LOOKED_AT_MAX:
+                    break
+                outcome = self.store.read(queue, self.result.next_offset, max_count, max_bytes, end, codes, self.result)
+            if looked_at:
+                return status.NO_MATCHED_MESSAGE
         return outcome
 
     # -- what it names -------------------------------------------------------------------------------------------
@@ -182,7 +203,8 @@ class Puller:
         if has_expression:
             if scan.text(fields.SUBSCRIPTION) != self.expression:
                 return False
-            return not (scan.kind[fields.EXPRESSION_TYPE] and scan.text(fields.EXPRESSION_TYPE) not in (b"TAG", b""))
+            kind = scan.text(fields.EXPRESSION_TYPE) if scan.kind[fields.EXPRESSION_TYPE] else b""
+            return kind == (b"SQL92" if self.selector is not None else b"TAG") or (self.selector is None and not kind)
         online = self.online
         return online is not None and online.revision == self.revision and version == self.version
 
@@ -208,14 +230,16 @@ class Puller:
         online = broker.clients.consumers.get(group_name)
         expression = b""
         if has_expression:
-            if scan.text(fields.EXPRESSION_TYPE) not in (b"", b"TAG"):
-                raise Refused("The broker does not support consumer to filter message by SQL92")
             expression = scan.text(fields.SUBSCRIPTION)
-            wanted = parse_tags(expression.decode("utf-8", "replace"))[1]
+            said = Subscription(
+                text, expression.decode("utf-8", "replace"), scan.text(fields.EXPRESSION_TYPE).decode() or "TAG"
+            )
+            said.compile()
         else:
-            wanted = _subscribed(online, config, group_name, text, version)
+            said = _subscribed(online, config, group_name, text, version)
         self.topic = topic
-        self.codes = TagCodes(wanted) if wanted else None
+        self.codes = TagCodes(said.codes) if said.codes else None
+        self.selector = said.selector
         self.group = group
         self.expression = expression
         self.flags = has_expression
@@ -262,7 +286,9 @@ class Puller:
         its answers.
         """
         asker.answer_to(hold.opaque, hold.kind)
-        outcome = self._read(hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.durable, hold.codes)
+        outcome = self._read(
+            hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.durable, hold.codes, hold.selector
+        )
         if behind or asker.out.size > words.TURN_BYTES_MAX:  # it may ask again
             self.result.next_offset = hold.offset
             self._not_found(asker, status.OFFSET_OVERFLOW_ONE, hold.offset)
@@ -280,8 +306,8 @@ class Puller:
         return True
 
 
-def _subscribed(online: ConsumerGroup | None, config: Group, group: str, topic: str, version: int) -> list[int]:
-    """The tags codes that the group has subscribed to on the topic. Refused."""
+def _subscribed(online: ConsumerGroup | None, config: Group, group: str, topic: str, version: int) -> Subscription:
+    """What the group has subscribed to on the topic. Refused."""
     if online is None:
         raise Refused(
             f"the consumer's group info not exist, group: {group}", remoting=ResponseCode.SUBSCRIPTION_NOT_EXIST
@@ -295,6 +321,9 @@ def _subscribed(online: ConsumerGroup | None, config: Group, group: str, topic: 
         raise Refused("the consumer's subscription not exist", remoting=ResponseCode.SUBSCRIPTION_NOT_EXIST)
     if subscription.version < version:
         raise Refused("the consumer's subscription not latest", remoting=ResponseCode.SUBSCRIPTION_NOT_LATEST)
-    if subscription.kind != "TAG":
-        raise Refused("The broker does not support consumer to filter message by SQL92")
-    return subscription.codes
+    if subscription.kind != "TAG" and subscription.selector is None:
+        raise Refused(
+            "The broker's consumer filter data is not exist!Your expression may be wrong!",
+            remoting=ResponseCode.FILTER_DATA_NOT_EXIST,
+        )
+    return subscription

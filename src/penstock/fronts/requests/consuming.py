@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import itertools
+import logging
 
 from penstock.broker.broker import Broker
 from penstock.broker.clients import ConsumerGroup, Member, Peer, Subscription
 from penstock.broker.topics import check_group_name, check_topic_name
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
-from penstock.wire import fastjson, record
+from penstock.wire import fastjson
 from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand
 
+log = logging.getLogger("penstock.remoting")
+
 GROUPS_PER_HEARTBEAT_MAX = 64
 SUBSCRIPTIONS_MAX = 1024
 CLIENT_ID_BYTES_MAX = 255
-
-
-def parse_tags(expression: str) -> tuple[list[str], list[int]]:
-    """The tags of a TAG expression and their hashes; both empty for all messages."""
-    if not expression or expression.strip() == "*":
-        return [], []
-    tags = [tag for tag in (part.strip() for part in expression.split("||")) if tag]
-    if not tags:
-        raise Refused("parse the consumer's subscription failed", remoting=ResponseCode.SUBSCRIPTION_PARSE_FAILED)
-    return tags, [record.java_hash(tag) for tag in tags]
 
 
 class Consuming(Calls):
@@ -191,8 +184,9 @@ class Consuming(Calls):
 
     def check_client_config(self, session: Peer, request: RemotingCommand) -> Answer:
         about = self.json(request).get("subscriptionData") or {}
-        if isinstance(about, dict) and about.get("expressionType", "TAG") not in ("TAG", None):
-            raise Refused("The broker does not support consumer to filter message by SQL92")
+        if isinstance(about, dict) and about.get("expressionType"):
+            _, said = _subscription({"topic": "", **about})
+            said.compile()
         return request.reply()
 
 
@@ -210,7 +204,13 @@ def _subscription(data: JsonObject) -> tuple[str, Subscription]:
     kind = data.get("expressionType") or "TAG"
     expression = data.get("subString")
     expression = expression if isinstance(expression, str) else "*"
-    # Foreign clients leave tagsSet and codeSet out, or wrong: both follow from the expression.
-    tags, codes = parse_tags(expression) if kind == "TAG" else ([], [])
     version = data.get("subVersion")
-    return topic, Subscription(topic, expression, str(kind), version if isinstance(version, int) else 0, tags, codes)
+    said = Subscription(topic, expression, str(kind), version if isinstance(version, int) else 0)
+    try:
+        said.compile()
+    except Refused as refused:
+        if said.kind == "TAG":
+            raise
+        # As RocketMQ has it: a heartbeat goes on, and pulls are told (27) that there is no such filter.
+        log.warning("filter not compiled topic=%s error=%s", topic, refused)
+    return topic, said
