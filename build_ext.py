@@ -4,6 +4,7 @@ COMPILED = [
     "penstock.broker.nsq.topics",
     "penstock.broker.topics",
     "penstock.client.gathering",
+    "penstock.client.received",
     "penstock.delivery.channel",
     "penstock.delivery.cursor",
     "penstock.delivery.slots",

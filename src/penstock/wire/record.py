@@ -230,13 +230,13 @@ def decode_record(
     born = 20 if sys_flag & SYS_BORN_IPV6 else 8
     stored = 20 if sys_flag & SYS_STORE_IPV6 else 8
     at = pos + 48 + born
+    wide = 2 if magic == MAGIC_V2 else 1
+    if at + 8 + stored + 16 + wide + 2 > end:
+        return None
     born_host = unpack_host(bytes(buf[at - born : at]))
     store_ms = _I64.unpack_from(buf, at)[0]
     at += 8 + stored
     store_host = unpack_host(bytes(buf[at - stored : at]))
-    wide = 2 if magic == MAGIC_V2 else 1
-    if at + 16 + wide + 2 > end:
-        return None
     reconsume_times, prepared, body_size = _AFTER_STORE.unpack_from(buf, at)
     at += 16
     if not 0 <= body_size <= end - at - wide - 2:

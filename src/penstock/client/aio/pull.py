@@ -10,13 +10,13 @@ from types import TracebackType
 from penstock.client import requests
 from penstock.client.aio.cluster import Cluster
 from penstock.client.conversation import OK, number
+from penstock.client.received import cut_records
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Subscription, start_ms
 from penstock.clock import Clock
 from penstock.errors import ClientError, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.codes import ResponseCode
-from penstock.wire.record import iter_records
 
 HOLD_MAX_S = 15.0
 PULL_TIMEOUT_S = 30.0
@@ -54,9 +54,9 @@ class _Position:
         taken, self.ready = self.ready[:max_count], self.ready[max_count:]
         return taken
 
-    def pulled(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
+    def pulled(self, messages: list[ReceivedMessage], next_offset: int) -> None:
         """A pull brought these; the next one is from there on."""
-        self.ready += [m for m in messages if m.queue_offset >= self.offset and self.subscription.wants(m)]
+        self.ready += messages
         self.offset = next_offset
 
     def pulling(self, pull: Callable[[], Coroutine[object, None, None]]) -> asyncio.Task[None]:
@@ -284,9 +284,9 @@ class PullConsumer:
             await self._cluster.refresh(queue.topic)
             raise
         next_offset = number(answer, "nextBeginOffset")
-        found: Iterable[ReceivedMessage] = ()
+        found: list[ReceivedMessage] = []
         if answer.code == ResponseCode.SUCCESS:
-            found = iter_records(answer.body, broker=queue.broker)
+            found = cut_records(answer.body, queue.broker, position.offset, position.subscription.tags)
         elif answer.code == ResponseCode.PULL_NOT_FOUND:
             await asyncio.sleep(min(left_s, 0.02))  # held for its time, or a broker that does not hold
         position.pulled(found, next_offset)

@@ -12,10 +12,10 @@ from penstock.client.aio.assigned import Assigned
 from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.consumersettings import ConsumerSettings
 from penstock.client.conversation import number
+from penstock.client.received import cut_records
 from penstock.errors import BrokerRefused, ClientError, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.codes import MASTER_ID, ResponseCode
-from penstock.wire.record import iter_records
 
 log = logging.getLogger("penstock.client")
 
@@ -101,8 +101,8 @@ class Puller:
         assigned.pull_next_from(number(answer, "suggestWhichBrokerId") if suggested else MASTER_ID)
         next_offset = number(answer, "nextBeginOffset")
         if answer.code == ResponseCode.SUCCESS:
-            found = [m for m in iter_records(answer.body, broker=queue.broker) if m.queue_offset >= window.next_offset]
-            self._hand_out(assigned, [m for m in found if self._readable(assigned, m)], next_offset)
+            found = cut_records(answer.body, queue.broker, window.next_offset, assigned.subscription.tags)
+            self._hand_out(assigned, self._readable(assigned, found), next_offset)
         elif answer.code == ResponseCode.PULL_OFFSET_MOVED:
             log.warning(
                 "group %s: %s has no offset %d, goes on at %d", self._group, queue, window.next_offset, next_offset
@@ -113,12 +113,13 @@ class Puller:
             if answer.code == ResponseCode.PULL_NOT_FOUND and loop.time() - asked_s < 0.05:
                 await asyncio.sleep(0.1)  # a broker that does not hold pulls
 
-    def _readable(self, assigned: Assigned, message: ReceivedMessage) -> bool:
-        if message.undecodable is not None:
-            where = (message.topic, assigned.queue.queue_id, message.queue_offset)
-            log.error("message at %s is given up: its body is %s", where, message.undecodable)
-            return False
-        return assigned.subscription.wants(message)
+    def _readable(self, assigned: Assigned, messages: list[ReceivedMessage]) -> list[ReceivedMessage]:
+        """Those whose bodies could be decompressed; the others are named in the log."""
+        for message in messages:
+            if message.undecodable is not None:
+                where = (message.topic, assigned.queue.queue_id, message.queue_offset)
+                log.error("message at %s is given up: its body is %s", where, message.undecodable)
+        return [message for message in messages if message.undecodable is None]
 
 
 async def _pause(pause_s: float) -> float:
