@@ -1,5 +1,7 @@
 """`client.window`: the committed offset never passes an unsettled message."""
 
+from typing import NamedTuple
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,3 +35,14 @@ def test_span() -> None:
     window.add([message(5), message(9)], 10)
     window.settle(9)
     assert (window.committed, window.span) == (5, 5)
+
+
+def test_many_at_once() -> None:
+    class Handed(NamedTuple):
+        message: ReceivedMessage
+
+    window = Window(0)
+    messages = [message(offset) for offset in range(10)]
+    window.add(messages, 10)
+    window.settle_all([Handed(one) for one in messages[:4] + messages[2:5]])
+    assert (window.committed, len(window), window.bytes_) == (5, 5, 10)

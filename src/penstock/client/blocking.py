@@ -26,7 +26,7 @@ from penstock.client.aio.listening import Listener
 from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, report
 from penstock.client.direct import DirectSends
 from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, WhenFull
-from penstock.client.handout import Handout
+from penstock.client.handout import Delivery, Handout, Iteration
 from penstock.client.handover import Handover, Sending
 from penstock.client.portal import portal
 from penstock.client.rebalance import Allocate, average
@@ -187,63 +187,6 @@ class Producer(_Client):
         portal().run(self._inner.flush(timeout_s))
 
 
-class Delivery:
-    """A message handed out by `for`. Not settled when the loop asks for the next one, it counts as acked.
-
-    The first of `ack`, `nack` and `reject` settles it; what is said afterwards is not heard.
-    """
-
-    __slots__ = ("_acked", "_handout", "_inner")
-
-    def __init__(self, inner: aio.Delivery, handout: Handout) -> None:
-        self._inner = inner
-        self._handout = handout
-        self._acked = False
-
-    @property
-    def message(self) -> ReceivedMessage:
-        """The message."""
-        return self._inner.message
-
-    @property
-    def body(self) -> bytes:
-        """The message's body."""
-        return self._inner.message.body
-
-    @property
-    def topic(self) -> str:
-        """The message's topic."""
-        return self._inner.message.topic
-
-    @property
-    def attempts(self) -> int:
-        """Deliveries of this message so far, this one included."""
-        return self._inner.message.attempts
-
-    @property
-    def gone(self) -> bool:
-        """Its connection, or its queue, was lost meanwhile: it comes again, here or elsewhere."""
-        return self._inner.gone
-
-    def ack(self) -> None:
-        """Done with it. The broker is told soon, with what else is done by then, and before the consumer is closed."""
-        if not self._acked:
-            self._acked = True
-            self._handout.acknowledge(self._inner)
-
-    def nack(self, delay: float | None = None) -> None:
-        """Bring it again after `delay` seconds; without one after 10 s, 30 s, 1 min … as it was delivered before."""
-        portal().run(self._inner.nack(delay))
-
-    def extend(self) -> None:
-        """Work on it takes longer: a queue topic's message gets its whole timeout again. A log topic's has none."""
-        portal().run(self._inner.extend())
-
-    def reject(self, reason: str = "") -> None:
-        """Put it into the dead-letter topic: it will never be worked on as it is. `reason` is logged."""
-        portal().run(self._inner.reject(reason))
-
-
 _terminated: weakref.WeakSet[PushConsumer] = weakref.WeakSet()  # to be closed at SIGTERM
 
 
@@ -310,6 +253,7 @@ class PushConsumer(_Client):
             offsets_folder=offsets_folder,
             timeout_s=timeout_s,
         )
+        self._inner.dispatcher.iterate_as(Delivery)
         self._handout = Handout(self._inner.dispatcher)
 
     def start(self) -> PushConsumer:
@@ -344,10 +288,7 @@ class PushConsumer(_Client):
         portal().run(self._inner.unsubscribe(topic))
 
     def __iter__(self) -> Iterator[Delivery]:
-        while (inner := self._handout.next()) is not None:
-            delivery = Delivery(inner, self._handout)
-            yield delivery
-            delivery.ack()
+        return Iteration(self._handout)
 
 
 class PullConsumer(_Client):

@@ -6,11 +6,25 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.errors import BrokerRefused, WireError
-from penstock.wire.codes import ResponseCode
-from penstock.wire.nsq import ERROR, HEAD_BYTES, MAGIC, MESSAGE, RESPONSE
-from penstock.words import DATA_ATTEMPTS_AT, DATA_ID_AT
+import cython
 
+from penstock.errors import BrokerRefused, WireError
+from penstock.message import ReceivedMessage
+from penstock.octets import Readable
+from penstock.wire.codes import ResponseCode
+from penstock.wire.nsq import MAGIC
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.client.received import piece, text
+    from cython.cimports.penstock.octets import address, be16, be64, ube32
+else:
+    from penstock import words
+    from penstock.client.received import piece, text
+    from penstock.octets import address, be16, be64, ube32
+
+NO_PROPERTIES: Mapping[str, str] = {}
+NS_A_MS = 1_000_000
 FRAME_BYTES_MAX = 64 << 20  # of one frame, far beyond what any broker is set to send
 HEARTBEAT = b"_heartbeat_"
 NOP = b"NOP\n"
@@ -32,67 +46,106 @@ _CODES = {
 
 
 class Frame(NamedTuple):
-    """What came from the broker: `kind` is RESPONSE, ERROR or MESSAGE."""
+    """What came from the broker: `kind` is RESPONSE or ERROR."""
 
     kind: int
     data: bytes
 
 
-class ArrivedMessage(NamedTuple):
-    """A message frame's data, taken apart."""
-
-    id: str
-    body: bytes
-    attempts: int
-    stored_ns: int
-
-
 class FrameParser:
-    """Bytes to frames, however they are cut. `error` is set by what is no frame; nothing follows it."""
+    """Bytes to frames, however they are cut. `error` is set by what is no frame; nothing follows it.
 
-    def __init__(self) -> None:
+    Messages, of `topic` at `broker`, are taken by themselves: `messages` are those that came since they were taken.
+    """
+
+    def __init__(self, topic: str = "", broker: str = "") -> None:
         self.error: WireError | None = None
+        self.messages: list[ReceivedMessage] = []
+        self._topic = topic
+        self._broker = broker
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[Frame]:
-        """The frames that are whole now."""
-        buffer = self._buffer
-        buffer += data
-        frames = []
+        """The frames that are whole now, without the messages."""
+        frames: list[Frame] = []
+        if self.error is not None:
+            return frames
+        if self._buffer:
+            self._buffer += data
+            done = self._cut(address(self._buffer), len(self._buffer), frames)
+            del self._buffer[:done]
+        else:
+            done = self._cut(address(data), len(data), frames)
+            if done < len(data):
+                self._buffer += data[done:]
+        return frames
+
+    def take(self) -> list[ReceivedMessage]:
+        """The messages that came since this was asked."""
+        taken, self.messages = self.messages, []
+        return taken
+
+    def _cut(self, base: Readable, total: int, frames: list[Frame]) -> int:
+        """Read the frames in `total` bytes; where they end."""
         at = 0
-        while len(buffer) - at >= 8 and self.error is None:
-            size = int.from_bytes(buffer[at : at + 4])
-            kind = int.from_bytes(buffer[at + 4 : at + 8])
-            if not 4 <= size <= FRAME_BYTES_MAX or kind not in (RESPONSE, ERROR, MESSAGE):
+        while total - at >= words.FRAME_HEAD_BYTES:
+            size = ube32(base, at)
+            kind = ube32(base, at + words.TYPE_AT)
+            if size < words.SIZE_BYTES or size > FRAME_BYTES_MAX or kind > words.MESSAGE:
                 self.error = WireError(f"a frame of kind {kind} and {size} bytes")
                 break
-            if len(buffer) - at < 4 + size:
+            end = at + words.SIZE_BYTES + size
+            if end > total:
                 break
-            frames.append(Frame(kind, bytes(buffer[at + 8 : at + 4 + size])))
-            at += 4 + size
-        del buffer[:at]
-        return frames
+            at += words.FRAME_HEAD_BYTES
+            if kind != words.MESSAGE:
+                frames.append(Frame(kind, piece(base, at, end - at)))
+            elif not self._message(base, at, end - at):
+                break
+            at = end
+        return at
+
+    def _message(self, base: Readable, at: int, size: int) -> bool:
+        """Read a message frame's data; False when it is none."""
+        body_bytes = size - words.DATA_BODY_AT
+        if body_bytes < 0:
+            self.error = WireError(f"a message of {size} bytes")
+            return False
+        message_id = text(base, at + words.DATA_ID_AT, words.DATA_BODY_AT - words.DATA_ID_AT)
+        if not message_id.isascii():
+            self.error = WireError("a message whose id is no text")
+            return False
+        stored_ms = be64(base, at)
+        stored_ms = stored_ms // NS_A_MS if stored_ms > 0 else 0
+        attempts = be16(base, at + words.DATA_ATTEMPTS_AT)
+        self.messages.append(
+            ReceivedMessage(
+                self._topic,
+                piece(base, at + words.DATA_BODY_AT, body_bytes),
+                0,
+                -1,
+                -1,
+                NO_PROPERTIES,
+                0,
+                0,
+                stored_ms,
+                "",
+                stored_ms,
+                "",
+                attempts - 1 if attempts > 0 else 0,
+                0,
+                body_bytes,
+                self._broker,
+                None,
+                message_id,
+            )
+        )
+        return True
 
 
 def refusal(text: str) -> BrokerRefused:
     """The error that an error frame is."""
     return BrokerRefused(_CODES.get(text.partition(" ")[0], ResponseCode.MESSAGE_ILLEGAL), text)
-
-
-def read_message(data: bytes) -> ArrivedMessage:
-    """The message in a frame. WireError when it is too short to be one."""
-    if len(data) < HEAD_BYTES:
-        raise WireError(f"a message of {len(data)} bytes")
-    try:
-        message_id = data[DATA_ID_AT:HEAD_BYTES].decode("ascii")
-    except UnicodeDecodeError:
-        raise WireError("a message whose id is no text") from None
-    return ArrivedMessage(
-        message_id,
-        data[HEAD_BYTES:],
-        int.from_bytes(data[DATA_ATTEMPTS_AT:DATA_ID_AT]),
-        int.from_bytes(data[:DATA_ATTEMPTS_AT]),
-    )
 
 
 def greeting(about: Mapping[str, object]) -> bytes:
@@ -105,7 +158,7 @@ def publish(topic: str, bodies: Sequence[bytes], defer_ms: int = 0) -> bytes:
     """PUB for one message, DPUB when it is deferred, MPUB for several, which are stored all or none."""
     name = topic.encode()
     if len(bodies) != 1:
-        parts = len(bodies).to_bytes(4) + b"".join(map(_sized, bodies))
+        parts = len(bodies).to_bytes(words.SIZE_BYTES) + b"".join(map(_sized, bodies))
         return b"MPUB %s\n" % name + _sized(parts)
     if defer_ms > 0:
         return b"DPUB %s %d\n" % (name, defer_ms) + _sized(bodies[0])
@@ -122,9 +175,9 @@ def ready(count: int) -> bytes:
     return b"RDY %d\n" % count
 
 
-def finish(message_id: str) -> bytes:
-    """FIN."""
-    return b"FIN %s\n" % message_id.encode()
+def finish_all(message_ids: Sequence[str]) -> bytes:
+    """FIN of each."""
+    return ("FIN " + "\nFIN ".join(message_ids) + "\n").encode()
 
 
 def requeue(message_id: str, delay_ms: int) -> bytes:
@@ -143,4 +196,4 @@ def reject(message_id: str) -> bytes:
 
 
 def _sized(data: bytes) -> bytes:
-    return len(data).to_bytes(4) + data
+    return len(data).to_bytes(words.SIZE_BYTES) + data

@@ -4,7 +4,7 @@ cimport cython
 @cython.final
 cdef class RecordCutter:
     cdef bytes owner
-    cdef object broker, topic, born, store
+    cdef object broker, topic, born, store, born_ms, store_ms
     cdef const unsigned char *base
     # where the parts of the record found last lie, and how long they are
     cdef long long stored, tried, body, body_bytes, name, name_bytes, properties_bytes
@@ -17,7 +17,7 @@ cdef class RecordCutter:
     cdef long long _find(self, long long p, long long left)
     @cython.locals(flags=cython.longlong, body=bytes)
     cdef object _message(self, long long p, long long size, dict properties)
-    @cython.locals(at=cython.longlong, size=cython.longlong)
+    @cython.locals(at=cython.longlong, size=cython.longlong, none=cython.bint)
     cdef int _share(self, long long p) except -1
 
 
@@ -26,5 +26,5 @@ cpdef list cut_records(bytes records, object broker, long long first, frozenset 
 cdef dict _properties(const unsigned char *base, long long p, long long end)
 @cython.locals(word=cython.longlong)
 cdef object _name(const unsigned char *base, long long p, long long n)
-cdef bytes _piece(const unsigned char *base, long long p, long long n)
-cdef object _text(const unsigned char *base, long long p, long long n)
+cdef bytes piece(const unsigned char *base, long long p, long long n)
+cdef object text(const unsigned char *base, long long p, long long n)

@@ -35,7 +35,7 @@ _TAGS = message.TAGS
 class RecordCutter:
     """The answer to a pull, read record by record; `broker` is the name of who sent it.
 
-    What one record shares with the one before it (topic, hosts) is one object.
+    What one record shares with the one before it (topic, times, hosts) is one object.
     """
 
     def __init__(self, records: bytes, broker: str) -> None:
@@ -43,6 +43,8 @@ class RecordCutter:
         self.broker = broker
         self.base = address(records)
         self.topic = self.born = self.store = ""
+        self.born_ms: int = 0
+        self.store_ms: int = 0
         self.topic_at = self.topic_bytes = self.born_at = self.born_bytes = self.store_at = self.store_bytes = 0
 
     def cut(self, first: int, tags: frozenset[str]) -> list[ReceivedMessage]:
@@ -103,7 +105,7 @@ class RecordCutter:
     def _message(self, p: int, size: int, properties: dict[str, str]) -> ReceivedMessage:
         base = self.base
         flags = be32(base, p + layout.SYS_FLAG)
-        body = _piece(base, self.body, self.body_bytes)
+        body = piece(base, self.body, self.body_bytes)
         undecodable: str | None = None
         if flags & layout.SYS_COMPRESSED:
             try:
@@ -120,9 +122,9 @@ class RecordCutter:
             properties,
             be32(base, p + layout.FLAG),
             flags,
-            be64(base, p + layout.BORN_MS),
+            self.born_ms,
             self.born,
-            be64(base, self.stored),
+            self.store_ms,
             self.store,
             be32(base, self.tried),
             be64(base, self.tried + layout.LENGTH_BYTES),
@@ -132,22 +134,27 @@ class RecordCutter:
         )
 
     def _share(self, p: int) -> None:
-        """Topic and hosts of the record at p, those of the record before where they are the same."""
+        """Topic, times and hosts of the record at p: the objects of the record before where they are the same."""
         base = self.base
+        none = self.store_bytes == 0  # made yet
+        if none or be64(base, self.born_at - layout.MS_BYTES) != be64(base, p + layout.BORN_MS):
+            self.born_ms = be64(base, p + layout.BORN_MS)
+        if none or be64(base, self.store_at - layout.MS_BYTES) != be64(base, self.stored):
+            self.store_ms = be64(base, self.stored)
         if self.name_bytes != self.topic_bytes or not same(base, self.topic_at, base, self.name, self.name_bytes):
-            self.topic = _text(base, self.name, self.name_bytes)
+            self.topic = text(base, self.name, self.name_bytes)
             self.topic_bytes = self.name_bytes
         self.topic_at = self.name
         at = p + layout.BORN_HOST
         size = self.stored - at
         if size != self.born_bytes or not same(base, self.born_at, base, at, size):
-            self.born = unpack_host(_piece(base, at, size))
+            self.born = unpack_host(piece(base, at, size))
             self.born_bytes = size
         self.born_at = at
         at = self.stored + layout.MS_BYTES
         size = self.tried - at
         if size != self.store_bytes or not same(base, self.store_at, base, at, size):
-            self.store = unpack_host(_piece(base, at, size))
+            self.store = unpack_host(piece(base, at, size))
             self.store_bytes = size
         self.store_at = at
 
@@ -169,7 +176,7 @@ def _properties(base: Readable, p: int, end: int) -> dict[str, str]:
             stop = end
         cut = find2(base, p, stop, words.NAME_END, words.NAME_END)
         if cut >= 0 and cut + 1 < stop:
-            found[_name(base, p, cut - p)] = _text(base, cut + 1, stop - cut - 1)
+            found[_name(base, p, cut - p)] = text(base, cut + 1, stop - cut - 1)
         p = stop + 1
     return found
 
@@ -184,17 +191,17 @@ def _name(base: Readable, p: int, n: int) -> str:
             return message.KEYS
         if word == fields.TAGS_WORD:
             return _TAGS
-    return _text(base, p, n)
+    return text(base, p, n)
 
 
-def _piece(base: Readable, p: int, n: int) -> bytes:
+def piece(base: Readable, p: int, n: int) -> bytes:
     """n bytes at p, as an object of their own."""
     if cython.compiled:
         return PyBytes_FromStringAndSize(cython.cast("const char *", base) + p, n)
     return bytes(base[p : p + n])
 
 
-def _text(base: Readable, p: int, n: int) -> str:
+def text(base: Readable, p: int, n: int) -> str:
     """The text that n bytes at p spell; what is no UTF-8 is replaced."""
     if cython.compiled:
         return PyUnicode_DecodeUTF8(cython.cast("const char *", base) + p, n, b"replace")

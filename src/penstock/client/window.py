@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
+from typing import Protocol
 
 from penstock.message import ReceivedMessage
+
+
+class Of(Protocol):
+    """Something in hand that is about a message."""
+
+    @property
+    def message(self) -> ReceivedMessage: ...
 
 
 class Window:
@@ -28,11 +36,12 @@ class Window:
         """Offsets between the oldest unsettled message and the next to be pulled."""
         return self.next_offset - self.committed
 
-    def add(self, messages: Iterable[ReceivedMessage], next_offset: int) -> None:
+    def add(self, messages: list[ReceivedMessage], next_offset: int) -> None:
         """Messages came, in order; the next pull is from next_offset on."""
         for message in messages:
-            self._sizes[message.queue_offset] = len(message.body)
-            self.bytes_ += len(message.body)
+            size = len(message.body)
+            self._sizes[message.queue_offset] = size
+            self.bytes_ += size
         self.next_offset = next_offset
 
     def go_on_at(self, next_offset: int) -> None:
@@ -42,3 +51,8 @@ class Window:
     def settle(self, queue_offset: int) -> None:
         """A message is done with, or given back. Settling twice is harmless."""
         self.bytes_ -= self._sizes.pop(queue_offset, 0)
+
+    def settle_all(self, handed: Sequence[Of]) -> None:
+        """All these are done with."""
+        for one in handed:
+            self.bytes_ -= self._sizes.pop(one.message.queue_offset, 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from penstock.client.aio.delivery import Handed
 from penstock.client.results import Outcome
 from penstock.message import ReceivedMessage
 
@@ -16,6 +17,14 @@ class Hand:
 
     def begin(self, for_s: float | None) -> None:
         """Work begins."""
+
+    @property
+    def owner(self) -> Hand:
+        return self
+
+    def finish(self, done: list[Handed]) -> None:
+        self.outcomes += [None] * len(done)
+        self._more.set()
 
     async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
         self.outcomes.append(outcome)

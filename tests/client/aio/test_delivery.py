@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from client.scripted import message
-from penstock.client.aio.delivery import Delivery
+from penstock.client.aio.delivery import Delivery, Handed, finish
 from penstock.client.results import Outcome, Reject, Retry
 from penstock.errors import ConnectionLost
 from penstock.message import ReceivedMessage
@@ -21,6 +21,15 @@ class Hand:
 
     def begin(self, for_s: float | None) -> None:
         self.said.append(("begin", for_s))
+
+    @property
+    def owner(self) -> Hand:
+        return self
+
+    def finish(self, done: list[Handed]) -> None:
+        self.said.append([handed.message.queue_offset for handed in done])
+        if self.error is not None:
+            raise self.error
 
     async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
         self.said.append(outcome)
@@ -63,3 +72,19 @@ async def test_who_waits_for_its_end_goes_on_after_an_error() -> None:
     with pytest.raises(ConnectionLost):
         await delivery.ack()
     assert done.is_set()
+
+
+async def test_what_has_one_owner_goes_together() -> None:
+    one, other = Hand(), Hand()
+    handed = [Handed(hand, message(number)) for number, hand in enumerate([one, one, other, one, one])]
+    await handed[1].settle(None)
+    finish([*handed, handed[0]])
+    finish(handed)  # not heard again
+    assert (one.said, other.said) == ([[1], [0], [3, 4]], [[2]])
+
+
+async def test_who_waits_for_the_end_of_one_of_many_goes_on() -> None:
+    done = [asyncio.Event(), asyncio.Event()]
+    with pytest.raises(ConnectionLost):
+        finish([Handed(Hand(ConnectionLost("gone")), message(), event) for event in done])
+    assert done[0].is_set()

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 
+import msgspec
+
 from client.aio.hands import Hand
 from client.scripted import message
+from penstock.client.aio.delivery import Handed
 from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.listening import Listeners
-from penstock.client.results import Outcome, Retry
+from penstock.client.results import Retry
 from penstock.errors import ConnectionLost
 from penstock.message import ReceivedMessage
 
@@ -24,10 +27,10 @@ async def test_listeners_take_their_topics_and_the_iteration_the_rest() -> None:
     listeners.by_topic["T"] = listener
     dispatcher, hand = Dispatcher(listeners), Hand()
     worker = asyncio.create_task(dispatcher.work())
-    dispatcher.offer(hand, message(1))
+    dispatcher.offer([hand], [message(1)])
     other = message(2)
     listeners.by_topic.clear()
-    dispatcher.offer(hand, other)
+    dispatcher.offer([hand], [other])
     listeners.by_topic["T"] = listener
     iterated = []
     dispatcher.stop()
@@ -43,8 +46,8 @@ async def test_what_is_gone_is_handed_to_nobody() -> None:
     dispatcher = Dispatcher(Listeners("G", None, threads=1, timeout_s=20))
     gone, there = Hand(), Hand()
     gone.gone = True
-    dispatcher.offer(gone, message(1))
-    dispatcher.offer(there, message(2))
+    dispatcher.offer([gone], [message(1)])
+    dispatcher.offer([there], [message(2)])
     dispatcher.stop()
     assert [delivery.body async for delivery in dispatcher.iterate()] == [b"m2"]
     assert gone.outcomes == []
@@ -54,7 +57,7 @@ async def test_what_is_gone_is_handed_to_nobody() -> None:
 
 async def test_a_message_in_order_waits_until_the_iteration_has_settled_it() -> None:
     dispatcher, hand = Dispatcher(Listeners("G", None, threads=1, timeout_s=20)), Hand()
-    waiting = asyncio.create_task(dispatcher.iterated(hand, message()))
+    waiting = asyncio.create_task(dispatcher.in_order(hand, message()))
     iteration = dispatcher.iterate()
     delivery = await anext(iteration)
     assert not waiting.done()
@@ -67,8 +70,8 @@ async def test_a_message_in_order_waits_until_the_iteration_has_settled_it() -> 
 class Deaf(Hand):
     """The connection of this one broke at the wrong moment."""
 
-    async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
-        await super().settle(message, outcome)
+    def finish(self, done: list[Handed]) -> None:
+        super().finish(done)
         raise ConnectionLost("gone")
 
 
@@ -86,7 +89,7 @@ async def test_plain_functions_work_in_threads_and_say_what_became_of_each() -> 
 
     dispatcher, hand = Dispatcher(Listeners("G", listener, threads=2, timeout_s=20), 2), Hand()
     for number in range(5):
-        dispatcher.offer(hand, message(number))
+        dispatcher.offer([hand], [message(number)])
     await hand.wait_for(5)
     assert sorted(seen) == [(b"m%d" % number, False) for number in range(5)]
     assert sorted(type(outcome).__name__ for outcome in hand.outcomes) == [
@@ -103,7 +106,7 @@ async def test_plain_functions_work_in_threads_and_say_what_became_of_each() -> 
 async def test_an_acknowledgement_that_fails_costs_no_other() -> None:
     dispatcher, deaf, hand = Dispatcher(Listeners("G", lambda message: None, threads=1, timeout_s=20)), Deaf(), Hand()
     for one in (hand, deaf, hand):
-        dispatcher.offer(one, message())
+        dispatcher.offer([one], [message()])
     await hand.wait_for(2)
     assert (len(deaf.outcomes), len(hand.outcomes)) == (1, 2)
     dispatcher.listeners.close()
@@ -120,7 +123,7 @@ async def test_nothing_is_begun_after_the_stop() -> None:
 
     dispatcher, hand = Dispatcher(Listeners("G", listener, threads=1, timeout_s=20)), Hand()
     for number in range(3):
-        dispatcher.offer(hand, message(number))
+        dispatcher.offer([hand], [message(number)])
     await asyncio.to_thread(begun.wait, 60)
     dispatcher.stop()
     waiting = asyncio.create_task(dispatcher.listeners.wait_done(20))
@@ -133,13 +136,52 @@ async def test_nothing_is_begun_after_the_stop() -> None:
     dispatcher.listeners.close()
 
 
-async def test_what_is_taken_in_a_list_is_not_begun_and_not_acknowledged() -> None:
+async def test_threads_take_from_the_row_by_themselves() -> None:
+    """What they have taken is not begun for them, and not acknowledged."""
     dispatcher, hand = Dispatcher(Listeners("G", None, threads=1, timeout_s=20)), Hand()
-    for number in range(5):
-        dispatcher.offer(hand, message(number))
-    assert [delivery.body for delivery in await dispatcher.take(3)] == [b"m0", b"m1", b"m2"]
+    waiting = asyncio.create_task(dispatcher.some())
+    await asyncio.sleep(0)
+    dispatcher.offer([hand] * 5, [message(number) for number in range(5)])
+    assert await waiting
     dispatcher.stop()
-    assert [delivery.body for delivery in await dispatcher.take(9)] == [b"m3", b"m4"]
-    assert await dispatcher.take(9) == []
+    assert await dispatcher.some()
+    taken = [dispatcher.iterated.popleft() for _ in range(5)]
+    assert [handed.body for handed in taken] == [b"m%d" % number for number in range(5)]
+    assert not await dispatcher.some()
     assert hand.outcomes == []
+    dispatcher.listeners.close()
+
+
+async def test_topics_of_one_list_go_where_each_belongs() -> None:
+    heard: list[bytes] = []
+    listeners = Listeners("G", None, threads=1, timeout_s=20)
+    listeners.by_topic["U"] = lambda message: heard.append(message.body)
+    dispatcher, hand = Dispatcher(listeners), Hand()
+    messages = [msgspec.structs.replace(message(number), topic="TUUTU"[number]) for number in range(5)]
+    dispatcher.offer([hand] * 5, messages)
+    await hand.wait_for(3)
+    assert heard == [b"m1", b"m2", b"m4"]
+    assert [handed.body for handed in dispatcher.iterated] == [b"m0", b"m3"]
+    listeners.close()
+
+
+async def test_acknowledgements_of_many_threads_all_arrive_once() -> None:
+    """Without a lock: none is lost between the list that grows and the loop that takes it, none is told twice."""
+    dispatcher, hand = Dispatcher(Listeners("G", None, threads=1, timeout_s=20)), Hand()
+    dispatcher.offer([hand] * 4_000, [message(number) for number in range(4_000)])
+    every = list(dispatcher.iterated)
+
+    def work(part: list[Handed]) -> None:
+        for handed in part:
+            handed.acknowledge()
+            handed.acknowledge()
+
+    threads = [threading.Thread(target=work, args=(every[number::8],)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    await hand.wait_for(4_000)
+    for thread in threads:
+        thread.join(60)
+    await asyncio.sleep(0)
+    assert hand.outcomes == [None] * 4_000
     dispatcher.listeners.close()

@@ -10,8 +10,8 @@ import pytest
 from penstock.client import nsqframes
 from penstock.client.aio import nsqconnection
 from penstock.client.aio.nsqconnection import NsqConnection
-from penstock.client.nsqframes import ArrivedMessage
 from penstock.errors import BrokerRefused, ConnectionLost, TimedOut
+from penstock.message import ReceivedMessage
 from penstock.wire.nsq import ERROR, HEARTBEAT_FRAME, MESSAGE, OK_FRAME, RESPONSE, frame, message_data
 
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -44,7 +44,7 @@ async def peer(talk: Talk, welcome: bytes = WELCOME) -> AsyncIterator[str]:
 
 async def test_introduction_heartbeat_and_messages() -> None:
     answered = asyncio.Event()
-    got: list[ArrivedMessage] = []
+    got: list[ReceivedMessage] = []
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(HEARTBEAT_FRAME + frame(MESSAGE, message_data(1, 2, 3, b"x")))
@@ -52,10 +52,10 @@ async def test_introduction_heartbeat_and_messages() -> None:
             answered.set()
 
     async with peer(talk) as address:
-        connection = await NsqConnection.open(address, 5, lambda connection, message: got.append(message))
+        connection = await NsqConnection.open(address, 5, lambda connection, messages: got.extend(messages))
         assert (connection.msg_timeout_s, connection.ready_max) == (3.0, 7)
         await asyncio.wait_for(answered.wait(), 5)
-        assert [(m.id, m.attempts, m.body) for m in got] == [("0000000000000003", 2, b"x")]
+        assert [(m.nsq_id, m.attempts, m.body) for m in got] == [("0000000000000003", 2, b"x")]
         connection.close()
         with pytest.raises(ConnectionLost):
             connection.send(b"NOP\n")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from penstock.client.aio.delivery import Handed
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Subscription
 from penstock.client.window import Window
@@ -36,6 +37,12 @@ class Assigned:
         """The consumer is done with a message: the window moves on and the pull loop may have room again."""
         self.consumed_s = asyncio.get_running_loop().time()
         self.window.settle(queue_offset)
+        self.room.set()
+
+    def settle_all(self, handed: list[Handed]) -> None:
+        """The consumer is done with these messages."""
+        self.consumed_s = asyncio.get_running_loop().time()
+        self.window.settle_all(handed)
         self.room.set()
 
     # -- its tasks

@@ -11,15 +11,14 @@ import asyncio
 import contextlib
 import logging
 import random
-import time
 from collections.abc import Callable, Coroutine, Mapping
-from functools import partial
 
 from penstock.client import nsqframes
 from penstock.client.aio.consumersettings import ConsumerSettings
+from penstock.client.aio.delivery import Hand, Handed
+from penstock.client.aio.inflight import InFlight, begin_all, close_all
 from penstock.client.aio.nsqconnection import NsqConnection
 from penstock.client.aio.outages import Outages
-from penstock.client.nsqframes import ArrivedMessage
 from penstock.client.nsqsending import ladder_s
 from penstock.client.ready import share_ready
 from penstock.client.results import Outcome, Reject
@@ -36,46 +35,6 @@ CLOSE_S = 2.0
 Spawn = Callable[[Coroutine[object, None, None]], "asyncio.Task[None]"]
 
 
-class InFlight:
-    """A message in flight to this client (a `Hand`)."""
-
-    __slots__ = ("_reader", "connection", "keep_until_s", "message_id", "settled", "touched_s")
-
-    def __init__(self, reader: ChannelReader, connection: NsqConnection, message_id: str, now_s: float) -> None:
-        self._reader = reader
-        self.connection = connection
-        self.message_id = message_id
-        self.touched_s = now_s
-        self.keep_until_s = float("inf")
-        self.settled = False
-
-    @property
-    def gone(self) -> bool:
-        return self.settled or self.connection.closed
-
-    def begin(self, for_s: float | None) -> None:
-        now_s = time.monotonic()  # the loop's clock, for any thread
-        self.keep_until_s = now_s if for_s is None else now_s + for_s
-        if now_s - self.touched_s > self.connection.msg_timeout_s / 4:
-            self.connection.soon(partial(self.touch, now_s))
-
-    def touch(self, now_s: float) -> None:
-        """A whole timeout from now."""
-        if not self.gone:
-            self.touched_s = now_s
-            self.connection.send(nsqframes.touch(self.message_id))
-
-    def close(self) -> None:
-        """It is settled: nothing more is said of it."""
-        self.settled = True
-
-    async def extend(self, message: ReceivedMessage) -> None:
-        self.touch(asyncio.get_running_loop().time())
-
-    async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
-        self._reader.settle(self, message, outcome)
-
-
 class ChannelReader:
     """One channel of one queue topic. `hand_out` receives its messages; after `attempts_max` failures one is a dead letter."""
 
@@ -83,7 +42,7 @@ class ChannelReader:
         self,
         topic: str,
         settings: ConsumerSettings,
-        hand_out: Callable[[InFlight, ReceivedMessage], None],
+        hand_out: Callable[[list[Hand], list[ReceivedMessage]], None],
         spawn: Spawn,
         outages: Outages,
     ) -> None:
@@ -124,7 +83,9 @@ class ChannelReader:
         pause_s = RECONNECT_S
         while not self._closing:
             try:
-                connection = await NsqConnection.open(address, self._timeout_s, partial(self._arrived, broker))
+                connection = await NsqConnection.open(
+                    address, self._timeout_s, self._arrived, topic=self.topic, broker=broker
+                )
                 try:
                     await connection.call(nsqframes.subscribe(self.topic, self.channel), self._timeout_s)
                     pause_s = RECONNECT_S
@@ -158,24 +119,23 @@ class ChannelReader:
                 self._ready[broker] = count
                 connection.send(nsqframes.ready(count))
 
-    def _arrived(self, broker: str, connection: NsqConnection, arrived: ArrivedMessage) -> None:
-        stored_ms = arrived.stored_ns // 1_000_000
-        message = ReceivedMessage(
-            self.topic,
-            arrived.body,
-            queue_id=0,
-            queue_offset=-1,
-            physical_offset=-1,
-            born_ms=stored_ms,
-            store_ms=stored_ms,
-            reconsume_times=max(0, arrived.attempts - 1),
-            size=len(arrived.body),
-            broker=broker,
-            nsq_id=arrived.id,
-        )
-        hand = InFlight(self, connection, arrived.id, asyncio.get_running_loop().time())
-        self._in_flight.add(hand)
-        self._hand_out(hand, message)
+    def _arrived(self, connection: NsqConnection, messages: list[ReceivedMessage]) -> None:
+        now_s = asyncio.get_running_loop().time()
+        hands = begin_all(self, connection, messages, now_s)
+        self._in_flight.update(hands)
+        self._hand_out(list(hands), messages)
+
+    def finish(self, done: list[Handed]) -> None:
+        """Tell the brokers that these messages are done with: each of them in one write."""
+        for connection, message_ids in close_all(done, self._in_flight).items():
+            if connection.closed:
+                log.warning(
+                    "channel %s: the connection of %d messages was lost: they come again",
+                    self.channel,
+                    len(message_ids),
+                )
+            else:
+                connection.send(nsqframes.finish_all(message_ids))
 
     def settle(self, hand: InFlight, message: ReceivedMessage, outcome: Outcome) -> None:
         """Tell the broker what became of a message."""
@@ -184,9 +144,6 @@ class ChannelReader:
             return
         hand.close()
         self._in_flight.discard(hand)
-        if outcome is None:
-            hand.connection.send(nsqframes.finish(hand.message_id))
-            return
         spent = not isinstance(outcome, Reject) and message.attempts >= self._attempts_max
         if spent or isinstance(outcome, Reject):
             why = f"{message.attempts} attempts" if spent else getattr(outcome, "reason", "")

@@ -1,4 +1,4 @@
-"""What `async for` over a push consumer gives: a message, and the four things that can be said of it."""
+"""What iterating over a push consumer gives: a message, and the four things that can be said of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from penstock.client.results import Outcome, Reject, Retry
 from penstock.message import ReceivedMessage
 
 
+class Owner(Protocol):
+    """Who is told that messages in hand are done with."""
+
+    def finish(self, done: list[Handed]) -> None:
+        """These are. Nothing is waited for: the broker learns it soon."""
+
+
 class Hand(Protocol):
     """Where a message in hand came from, and who is told what became of it."""
 
@@ -16,29 +23,46 @@ class Hand(Protocol):
     def gone(self) -> bool:
         """Nobody waits for this message's end any more: it comes again."""
 
+    @property
+    def owner(self) -> Owner:
+        """Who is told when its message is done with: one for all messages that may be told of together."""
+
     def begin(self, for_s: float | None) -> None:
         """A listener begins to work on it, for at most `for_s`; None: the iteration has it."""
 
     async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
-        """What became of it."""
+        """What became of it, when it is not done."""
 
     async def extend(self, message: ReceivedMessage) -> None:
         """It takes longer."""
 
 
-class Delivery:
-    """A message handed out by `async for`. Not settled when the loop asks for the next one, it counts as acked.
+class Acknowledging(Protocol):
+    """Who takes acknowledgements from threads into the loop."""
 
-    The first of `ack`, `nack` and `reject` settles it; what is said afterwards is not heard.
+    def add(self, handed: Handed) -> None:
+        """This message is done with."""
+
+
+class Handed:
+    """A message in hand, for whoever works on it. The first outcome settles it; what is said afterwards is not heard.
+
+    `done` is set when it is settled.
     """
 
-    __slots__ = ("_done", "_hand", "message", "settled")
-
-    def __init__(self, hand: Hand, message: ReceivedMessage, done: asyncio.Event | None = None) -> None:
-        self._hand = hand
+    def __init__(
+        self,
+        hand: Hand,
+        message: ReceivedMessage,
+        done: asyncio.Event | None = None,
+        acknowledging: Acknowledging | None = None,
+    ) -> None:
+        self.hand = hand
         self.message = message
+        self.done = done
+        self.acknowledging = acknowledging
         self.settled = False
-        self._done = done
+        self.acked = False  # on its way to be settled
 
     @property
     def body(self) -> bytes:
@@ -58,15 +82,48 @@ class Delivery:
     @property
     def gone(self) -> bool:
         """Its connection, or its queue, was lost meanwhile: it comes again, here or elsewhere."""
-        return self._hand.gone
+        return self.hand.gone
 
     def begin(self, for_s: float | None) -> None:
         """The consumer hands it to a listener, for at most `for_s`, or (None) to the iteration."""
-        self._hand.begin(for_s)
+        self.hand.begin(for_s)
+
+    def acknowledge(self) -> None:
+        """It is done with; for any thread. The loop learns it soon, with all that are done by then."""
+        if not self.acked:
+            self.acked = True
+            assert self.acknowledging is not None
+            self.acknowledging.add(self)
+
+    async def settle(self, outcome: Outcome) -> None:
+        """What became of it, in the loop."""
+        if self.settled:
+            return
+        if outcome is None:
+            finish([self])
+            return
+        self.settled = True
+        try:
+            await self.hand.settle(self.message, outcome)
+        finally:
+            if self.done is not None:
+                self.done.set()
+
+    async def prolong(self) -> None:
+        """Work on it takes longer."""
+        if not self.settled:
+            await self.hand.extend(self.message)
+
+
+class Delivery(Handed):
+    """A message handed out by `async for`. Not settled when the loop asks for the next one, it counts as acked.
+
+    The first of `ack`, `nack` and `reject` settles it; what is said afterwards is not heard.
+    """
 
     async def ack(self) -> None:
         """Done with it."""
-        await self.settle(None)
+        finish([self])
 
     async def nack(self, delay: float | None = None) -> None:
         """Bring it again after `delay` seconds; without one after 10 s, 30 s, 1 min … as it was delivered before."""
@@ -74,20 +131,47 @@ class Delivery:
 
     async def extend(self) -> None:
         """Work on it takes longer: a queue topic's message gets its whole timeout again. A log topic's has none."""
-        if not self.settled:
-            await self._hand.extend(self.message)
+        await self.prolong()
 
     async def reject(self, reason: str = "") -> None:
         """Put it into the dead-letter topic: it will never be worked on as it is. `reason` is logged."""
         await self.settle(Reject(reason))
 
-    async def settle(self, outcome: Outcome) -> None:
-        """Whichever of the three it is."""
-        if self.settled:
-            return
-        self.settled = True
-        try:
-            await self._hand.settle(self.message, outcome)
-        finally:
-            if self._done is not None:
-                self._done.set()
+
+def finish(all_: list[Handed]) -> None:
+    """These are done with, in the loop: those that follow one another and have one owner go together.
+
+    An owner that fails costs no other; its error is raised in the end, the first one where there are several.
+    """
+    together: list[Handed] = []
+    owner: Owner | None = None
+    failed: Exception | None = None
+    for handed in all_:
+        if handed.settled:
+            continue
+        handed.settled = True
+        to = handed.hand.owner
+        if to is not owner and together:
+            error = _finish(owner, together)
+            failed = failed or error
+            together = []
+        owner = to
+        together.append(handed)
+    if together:
+        error = _finish(owner, together)
+        failed = failed or error
+    if failed is not None:
+        raise failed
+
+
+def _finish(owner: Owner | None, together: list[Handed]) -> Exception | None:
+    assert owner is not None
+    try:
+        owner.finish(together)
+    except Exception as error:
+        return error
+    finally:
+        for handed in together:
+            if handed.done is not None:
+                handed.done.set()
+    return None

@@ -1,15 +1,14 @@
-"""Received messages are handed to a listener, or to the `async for` over the consumer."""
+"""Received messages are handed to a listener, or to whoever iterates over the consumer: in lists."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from functools import partial
 
-from penstock.client.aio.delivery import Delivery, Hand
+from penstock.client.aio.delivery import Delivery, Hand, Handed, finish
 from penstock.client.aio.listening import Listeners
 from penstock.client.results import Outcome
 from penstock.message import ReceivedMessage
@@ -20,40 +19,37 @@ RAMP_S = 0.001  # when messages wait for longer, more threads work
 
 
 class Acknowledged:
-    """What threads have acknowledged, on its way into the loop: one wake-up for all that gathers until it comes."""
+    """What threads have acknowledged, on its way into the loop: one wake-up for all that gathers until it comes.
+
+    There is no lock: a list grows at its end while the loop takes from its front, and who finds that the loop was not told
+    tells it.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._deliveries: list[Delivery] = []
+        self._row: list[Handed] = []
         self._told = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
-    def add(self, delivery: Delivery, loop: asyncio.AbstractEventLoop) -> None:
+    def begin(self, loop: asyncio.AbstractEventLoop) -> None:
+        """This is the loop."""
+        self._loop = loop
+
+    def add(self, handed: Handed) -> None:
         """This message is done with; for any thread."""
-        with self._lock:
-            self._deliveries.append(delivery)
-            if self._told:
-                return
+        self._row.append(handed)
+        if not self._told:
             self._told = True
-        loop.call_soon_threadsafe(self._settle)
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._settle)
 
     def _settle(self) -> None:
-        with self._lock:
-            deliveries, self._deliveries = self._deliveries, []
-            self._told = False
-        for delivery in deliveries:
-            try:
-                _carry_out(delivery.ack())
-            except Exception:  # the others behind it are acknowledged all the same; this one comes again
-                log.exception("a message of %s could not be acknowledged", delivery.topic)
-
-
-def _carry_out(work: Coroutine[object, None, None]) -> None:
-    """Run a coroutine that waits for nothing: an acknowledgement is written down here, and told to the broker later."""
-    try:
-        work.send(None)
-    except StopIteration:
-        return
-    raise RuntimeError("an acknowledgement waited")
+        self._told = False  # before the list is read: what is added from here on tells again
+        taken = self._row[:]
+        del self._row[: len(taken)]
+        try:
+            finish(taken)
+        except Exception:
+            log.exception("messages could not be acknowledged: they come again")
 
 
 class Dispatcher:
@@ -61,34 +57,55 @@ class Dispatcher:
 
     Coroutine functions are called by `concurrency` workers in the loop. Plain functions are called in threads, of which each
     takes the next message from one row: as many at a time as there is work for, so that quick listeners cost one hand-over
-    for all that has come.
+    for all that has come. Whoever iterates takes from another row, `iterated`: a coroutine, or threads.
     """
 
     def __init__(self, listeners: Listeners, concurrency: int = 1) -> None:
         self.listeners = listeners
         self.acknowledged = Acknowledged()
+        self.iterated: deque[Handed] = deque()
+        self._iterated_as: type[Handed] = Delivery
+        self._some = asyncio.Event()  # there is something in it, or there will be nothing more
         self._concurrency = concurrency
-        self._ready: asyncio.Queue[Delivery] = asyncio.Queue()
-        self._deliveries: asyncio.Queue[Delivery | None] = asyncio.Queue()
-        self._row: deque[Delivery] = deque()  # for threads
+        self._ready: asyncio.Queue[Handed] = asyncio.Queue()
+        self._row: deque[Handed] = deque()  # for threads
         self._settling: set[asyncio.Task[None]] = set()
         self._at_work = 0
         self._ramp: asyncio.TimerHandle | None = None
         self._stopped = False
 
-    def offer(self, hand: Hand, message: ReceivedMessage) -> None:
-        """Give a message to a listener as soon as one is free, or to whoever iterates."""
-        delivery = Delivery(hand, message)
-        if not self.listeners.take(message.topic):
-            self._deliveries.put_nowait(delivery)
-        elif self.listeners.runs_in_thread(message.topic):
-            self._row.append(delivery)
+    def iterate_as(self, kind: type[Handed]) -> None:
+        """Iterations get messages as this."""
+        self._iterated_as = kind
+
+    def offer(self, hands: list[Hand], messages: list[ReceivedMessage]) -> None:
+        """Give messages, each with its hand, to listeners as soon as they are free, or to whoever iterates."""
+        self.acknowledged.begin(asyncio.get_running_loop())
+        at = 0
+        while at < len(messages):
+            topic = messages[at].topic
+            end = at + 1
+            while end < len(messages) and messages[end].topic == topic:
+                end += 1
+            self._offer(topic, hands[at:end], messages[at:end])
+            at = end
+
+    def _offer(self, topic: str, hands: list[Hand], messages: list[ReceivedMessage]) -> None:
+        if not self.listeners.take(topic):
+            self.iterated.extend(self._hold(self._iterated_as, hands, messages))
+            self._some.set()
+        elif self.listeners.runs_in_thread(topic):
+            self._row.extend(self._hold(Handed, hands, messages))
             if not self._at_work:
                 self._work_in_thread()
             if self._ramp is None:
                 self._ramp = asyncio.get_running_loop().call_later(RAMP_S, self._more)
         else:
-            self._ready.put_nowait(delivery)
+            for handed in self._hold(Handed, hands, messages):
+                self._ready.put_nowait(handed)
+
+    def _hold(self, kind: type[Handed], hands: list[Hand], messages: list[ReceivedMessage]) -> list[Handed]:
+        return [kind(hand, message, None, self.acknowledged) for hand, message in zip(hands, messages, strict=True)]
 
     def _more(self) -> None:
         """Some messages have waited: twice as many threads, while that goes on."""
@@ -106,24 +123,24 @@ class Dispatcher:
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         """In a thread: call the listener for one message after the other, until none is left."""
-        listeners, row = self.listeners, self._row
+        listeners, row, timeout_s = self.listeners, self._row, self.listeners.timeout_s
         while not self._stopped:
             try:
-                delivery = row.popleft()
+                handed = row.popleft()
             except IndexError:
                 return
-            if delivery.gone:
+            if handed.gone:
                 continue
-            delivery.begin(listeners.timeout_s)
-            outcome = listeners.call_here(delivery.message)
+            handed.begin(timeout_s)
+            outcome = listeners.call_here(handed.message)
             if outcome is None:
-                self.acknowledged.add(delivery, loop)
+                handed.acknowledge()
             else:
-                loop.call_soon_threadsafe(self._settle, delivery, outcome)
+                loop.call_soon_threadsafe(self._settle, handed, outcome)
 
-    def _settle(self, delivery: Delivery, outcome: Outcome) -> None:
+    def _settle(self, handed: Handed, outcome: Outcome) -> None:
         """Carry out what a thread has found: it goes on meanwhile; the window bounds how much is under way."""
-        task = asyncio.get_running_loop().create_task(delivery.settle(outcome))
+        task = asyncio.get_running_loop().create_task(handed.settle(outcome))
         self._settling.add(task)
         self.listeners.begin_work()
         task.add_done_callback(self._settled)
@@ -142,55 +159,55 @@ class Dispatcher:
         if self._row and not self._at_work:  # it came when the thread had just found nothing
             self._work_in_thread()
 
-    async def iterated(self, hand: Hand, message: ReceivedMessage) -> None:
+    async def in_order(self, hand: Hand, message: ReceivedMessage) -> None:
         """Give a message to the iteration and wait until it is settled there."""
+        self.acknowledged.begin(asyncio.get_running_loop())
         done = asyncio.Event()
-        self._deliveries.put_nowait(Delivery(hand, message, done))
+        self.iterated.append(self._iterated_as(hand, message, done, self.acknowledged))
+        self._some.set()
         await done.wait()
 
     async def work(self) -> None:
         """Call listeners, one message after the other, until cancelled."""
         while True:
-            delivery = await self._ready.get()
-            if not delivery.gone:
+            handed = await self._ready.get()
+            if not handed.gone:
                 self.listeners.begin_work()
                 try:
-                    delivery.begin(self.listeners.timeout_s)
-                    await delivery.settle(await self.listeners.call(delivery.message))
+                    handed.begin(self.listeners.timeout_s)
+                    await handed.settle(await self.listeners.call(handed.message))
                 finally:
                     self.listeners.end_work()
 
+    async def some(self) -> bool:
+        """Wait for a message that no listener takes; False when the consumer closes and none is left."""
+        while not self.iterated:
+            if self._stopped:
+                return False
+            self._some.clear()
+            await self._some.wait()
+        return True
+
     async def iterate(self) -> AsyncIterator[Delivery]:
         """The messages that no listener takes; the one before is acknowledged when the next is asked for."""
-        while (delivery := await self._deliveries.get()) is not None:
-            if delivery.gone:
+        while True:
+            try:
+                handed = self.iterated.popleft()
+            except IndexError:
+                if not await self.some():
+                    return
                 continue
-            delivery.begin(None)
-            yield delivery
-            await delivery.ack()
-        self._deliveries.put_nowait(None)  # for the next iterator
-
-    async def take(self, most: int) -> list[Delivery]:
-        """At least one message that no listener takes, and what else is there; none when the consumer closes.
-
-        For a client that hands them out by itself: their work has not begun, and nothing is acknowledged for it.
-        """
-        first = await self._deliveries.get()
-        if first is None:
-            self._deliveries.put_nowait(None)
-            return []
-        found = [first]
-        while len(found) < most and not self._deliveries.empty():
-            delivery = self._deliveries.get_nowait()
-            if delivery is None:
-                self._deliveries.put_nowait(None)
-                break
-            found.append(delivery)
-        return found
+            if handed.gone:
+                continue
+            handed.begin(None)
+            assert isinstance(handed, Delivery)
+            yield handed
+            if not handed.settled:
+                await handed.ack()
 
     def stop(self) -> None:
         """End the iterations, and hand nothing more to listeners."""
         self._stopped = True
         if self._ramp is not None:
             self._ramp.cancel()
-        self._deliveries.put_nowait(None)
+        self._some.set()

@@ -17,6 +17,7 @@ from penstock.client import requests
 from penstock.client.aio.assigned import Assigned
 from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.consumersettings import ConsumerSettings
+from penstock.client.aio.delivery import Hand, Handed
 from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.giveback import GiveBack
 from penstock.client.aio.locks import MemberLocks
@@ -54,8 +55,15 @@ class Pulled:
     def gone(self) -> bool:
         return self._assigned.dropped
 
+    @property
+    def owner(self) -> Pulled:
+        return self
+
     def begin(self, for_s: float | None) -> None:
         """A pulled message has no timeout."""
+
+    def finish(self, done: list[Handed]) -> None:
+        self._consumer.finish(self._assigned, done)
 
     async def settle(self, message: ReceivedMessage, outcome: Outcome) -> None:
         await self._consumer.settle(self._assigned, message, outcome)
@@ -190,14 +198,14 @@ class LogConsumer:
 
     def _hand_out(self, assigned: Assigned, messages: list[ReceivedMessage], next_offset: int) -> None:
         assigned.window.add(messages, next_offset)
-        for message in messages:
-            origin = message.properties.get(names.RETRY_TOPIC)
-            if origin and assigned.queue.topic.startswith(RETRY_PREFIX):
-                message = msgspec.structs.replace(message, topic=origin)
-            if self.orderly:
+        if assigned.queue.topic.startswith(RETRY_PREFIX):
+            messages = [_of_origin(message) for message in messages]
+        if self.orderly:
+            for message in messages:
                 assigned.inbox.put_nowait(message)
-            else:
-                self._dispatcher.offer(Pulled(self, assigned), message)
+        else:
+            hands: list[Hand] = [Pulled(self, assigned)] * len(messages)
+            self._dispatcher.offer(hands, messages)
 
     async def _work_in_order(self, assigned: Assigned) -> None:
         while not assigned.dropped:
@@ -215,7 +223,7 @@ class LogConsumer:
             if self._locks is not None:
                 await self._locks.wait(assigned)
             if not listeners.take(message.topic):
-                await self._dispatcher.iterated(Pulled(self, assigned), message)
+                await self._dispatcher.in_order(Pulled(self, assigned), message)
                 return
             outcome = await listeners.call(message)
             if not isinstance(outcome, Retry) or message.attempts >= self._settings.attempts_max:
@@ -235,6 +243,11 @@ class LogConsumer:
                         return
                     await asyncio.sleep(GIVE_BACK_WAIT_S)
         assigned.settle(message.queue_offset)
+        self._settled.set()
+
+    def finish(self, assigned: Assigned, done: list[Handed]) -> None:
+        """These messages are done: their offsets may move on."""
+        assigned.settle_all(done)
         self._settled.set()
 
     # -- offsets
@@ -267,3 +280,9 @@ class LogConsumer:
         if offset is not None:
             await self._offsets.commit(assigned.queue, offset)
             assigned.committed(offset)
+
+
+def _of_origin(message: ReceivedMessage) -> ReceivedMessage:
+    """A message of a retry topic under the topic it was given back from."""
+    origin = message.properties.get(names.RETRY_TOPIC)
+    return msgspec.structs.replace(message, topic=origin) if origin else message

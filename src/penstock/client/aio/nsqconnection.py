@@ -12,35 +12,36 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from penstock.client import nsqframes
-from penstock.client.nsqframes import OF_A_MESSAGE, ArrivedMessage, FrameParser, refusal
+from penstock.client.nsqframes import OF_A_MESSAGE, FrameParser, refusal
 from penstock.client.routes import NSQ_PORT, split_address
-from penstock.errors import BrokerRefused, ConnectionLost, NotConnected, TimedOut, WireError
+from penstock.errors import BrokerRefused, ConnectionLost, NotConnected, TimedOut
+from penstock.message import ReceivedMessage
 from penstock.version import __version__
 from penstock.wire.codes import ResponseCode
-from penstock.wire.nsq import ERROR, MESSAGE
+from penstock.wire.nsq import ERROR
 
 log = logging.getLogger("penstock.client")
 
 HEARTBEAT_S = 30.0
 SILENT_S = 2.5 * HEARTBEAT_S  # then the broker is taken for lost
 
-OnMessage = Callable[["NsqConnection", ArrivedMessage], None]
+OnMessages = Callable[["NsqConnection", list[ReceivedMessage]], None]
 
 
 class NsqConnection(asyncio.Protocol):
     """A connection that has said who it is. What is sent in one turn of the loop goes out in one write.
 
-    `on_message` gets the messages of a subscription, `on_lost` is called once when the connection is gone.
+    `on_messages` gets the messages of a subscription, in lists, `on_lost` is called once when the connection is gone.
     """
 
-    def __init__(self, address: str, on_message: OnMessage | None) -> None:
+    def __init__(self, address: str, parser: FrameParser, on_messages: OnMessages | None) -> None:
         self.address = address
         self.closed = False
         self.lost = asyncio.Event()
         self.msg_timeout_s = 60.0
         self.ready_max = 2_500
-        self._on_message = on_message
-        self._parser = FrameParser()
+        self._on_messages = on_messages
+        self._parser = parser
         self._waiting: deque[asyncio.Future[bytes]] = deque()
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
@@ -49,13 +50,24 @@ class NsqConnection(asyncio.Protocol):
         self._out: list[bytes] = []
 
     @classmethod
-    async def open(cls, address: str, timeout_s: float, on_message: OnMessage | None = None) -> NsqConnection:
-        """A new connection, introduced. ConnectionLost when it cannot be had in time, BrokerRefused when it is not."""
+    async def open(
+        cls,
+        address: str,
+        timeout_s: float,
+        on_messages: OnMessages | None = None,
+        *,
+        topic: str = "",
+        broker: str = "",
+    ) -> NsqConnection:
+        """A new connection, introduced; its messages will be of this topic and broker.
+
+        ConnectionLost when it cannot be had in time, BrokerRefused when it is not.
+        """
         host, port = split_address(address, NSQ_PORT)
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: cls(address, on_message), host, port
+                    lambda: cls(address, FrameParser(topic, broker), on_messages), host, port
                 )
         except (OSError, TimeoutError) as error:
             raise NotConnected(f"cannot connect to {address}: {error or 'timed out'}") from error
@@ -144,21 +156,18 @@ class NsqConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._heard_s = self._loop.time()
-        try:
-            for frame in self._parser.feed(data):
-                self._frame(frame.kind, frame.data)
-            if self._parser.error is not None:
-                raise self._parser.error
-        except WireError as error:
-            log.warning("%s: %s", self.address, error)
+        frames = self._parser.feed(data)
+        messages = self._parser.take()
+        if messages and self._on_messages is not None and not self.closed:
+            self._on_messages(self, messages)
+        for frame in frames:
+            self._frame(frame.kind, frame.data)
+        if self._parser.error is not None:
+            log.warning("%s: %s", self.address, self._parser.error)
             self.close()
 
     def _frame(self, kind: int, data: bytes) -> None:
-        if kind == MESSAGE:
-            message = nsqframes.read_message(data)
-            if self._on_message is not None and not self.closed:
-                self._on_message(self, message)
-        elif data == nsqframes.HEARTBEAT:
+        if data == nsqframes.HEARTBEAT:
             if not self.closed:
                 self.send(nsqframes.NOP)
         elif kind == ERROR and data.startswith(OF_A_MESSAGE):

@@ -21,7 +21,7 @@ from penstock.wire.codes import ResponseCode
 HOLD_MAX_S = 15.0
 PULL_TIMEOUT_S = 30.0
 PULL_BYTES = 1 << 20
-PULL_COUNT = 1_024
+PULL_COUNT = 4_096
 _PULLED = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -51,7 +51,8 @@ class _Position:
 
     def take(self, max_count: int) -> list[ReceivedMessage]:
         """At most `max_count` of the messages that are ready."""
-        taken, self.ready = self.ready[:max_count], self.ready[max_count:]
+        taken = self.ready[:max_count]
+        del self.ready[:max_count]
         return taken
 
     def pulled(self, messages: list[ReceivedMessage], next_offset: int) -> None:

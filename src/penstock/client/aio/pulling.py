@@ -26,7 +26,7 @@ ERROR_WAIT_MAX_S = 5.0
 FORGOTTEN_WAIT_S = 0.1
 SPAN_MAX = 2_000  # offsets between the oldest unsettled message and the next pull, beyond a full window
 BYTES_MAX = 1 << 20
-COUNT_MAX = 256
+COUNT_MIN, COUNT_MAX = 256, 1_024  # a pull asks for what the window has room for, within these
 RESULTS = (
     ResponseCode.SUCCESS,
     ResponseCode.PULL_NOT_FOUND,
@@ -86,7 +86,7 @@ class Puller:
             self._group,
             queue,
             window.next_offset,
-            max_count=COUNT_MAX,
+            max_count=min(max(COUNT_MIN, self._count_max - len(window)), COUNT_MAX),
             max_bytes=BYTES_MAX,
             tags=None,
             kind=assigned.subscription.kind,
