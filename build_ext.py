@@ -8,6 +8,7 @@ COMPILED = [
     "penstock.client.aio.inflight",
     "penstock.client.gathering",
     "penstock.client.handout",
+    "penstock.client.handover",
     "penstock.client.nsqframes",
     "penstock.client.received",
     "penstock.client.window",

@@ -86,10 +86,11 @@ def test_joining_gives_back_what_belongs_elsewhere() -> None:
     plain, other, keyed, late = (
         Message("T", b""), Message("U", b""), Message("T", b"", sharding_key="k"), Message("T", b"", delay_level=2),
     )  # fmt: skip
-    handed = [(message, Future[SendReceipt]()) for message in (plain, other, keyed, late, plain)]
+    handed = [waiting(message) for message in (plain, other, keyed, late, plain)]
     idle: list[Lane] = []
-    rest, size = join_all(handed, lanes, 1.0, BODY_BYTES, idle)  # type: ignore[arg-type]
-    assert rest == handed[1:4]  # type: ignore[comparison-overlap]
+    rest, size = join_all(handed, lanes, 2.0, idle)
+    assert rest == handed[1:4]
+    assert {send.deadline for send in handed} == {2.0}
     assert (size, idle) == (lanes["T"].size, [lanes["T"]] * 2)
     assert [send.message for send in lanes["T"].take(1 << 20)] == [plain, plain]
 
@@ -119,6 +120,9 @@ def test_the_body_of_a_batch() -> None:
     assert parse_properties(items[1].properties.decode()) == {"KEYS": "k", "UNIQ_KEY": "I2", "TAGS": "t", "p": "ö"}
     with pytest.raises(ValueError):
         batch_body([Message("T", b"", properties={"p": "\x01"})], ["I"])
+    for flag in (1 << 31, -(1 << 31) - 1):
+        with pytest.raises(ValueError, match="32 bits"):
+            batch_body([Message("T", b"", flag=flag)], ["I"])
 
 
 def test_what_to_do_when_full_is_one_of_two_words() -> None:

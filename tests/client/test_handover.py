@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock import Message, Producer
+from penstock import Message, Producer, PullConsumer
 from penstock.client.handover import Sending
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue
@@ -157,3 +157,24 @@ def test_what_comes_after_the_end_fails(registry: str, fresh: Fresh) -> None:
     assert before.result(0).status is SendStatus.SEND_OK
     with pytest.raises(Closed):
         producer.send_nowait(Message(fresh("end"), b"")).result(60)
+
+
+def test_a_batch_of_a_thread_is_stored_behind_its_sends(registry: str, fresh: Fresh) -> None:
+    topic = fresh("behind")
+
+    def keyed(number: int) -> Message:
+        return Message(topic, b"%d" % number, sharding_key="k")
+
+    with Producer(registry) as producer:
+        producer.send(keyed(0))
+        for begin in range(1, 1_001, 100):
+            for number in range(begin, begin + 90):
+                producer.send_nowait(keyed(number))
+            producer.send_batch([keyed(number) for number in range(begin + 90, begin + 100)])
+    with PullConsumer(registry) as consumer:
+        consumer.assign(topic, start="first")
+        found: list[int] = []
+        while len(found) < 1_001:
+            for messages in consumer.getmany(60.0).values():
+                found += [int(message.body) for message in messages]
+    assert found == list(range(1_001))

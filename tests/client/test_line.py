@@ -18,7 +18,12 @@ from penstock.words import FRAME_BYTES_MAX, TYPE_SHIFT
 Answer = Callable[[RemotingCommand], bytes]
 
 
-def line(answer: Answer) -> Line:
+@pytest.fixture(params=[False, True], ids=["in place", "short"])
+def short(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+def line(answer: Answer, short: bool) -> Line:
     """A line to a peer that answers each request with these bytes; nothing ends the conversation."""
     listener = socket.create_server(("127.0.0.1", 0))
 
@@ -33,23 +38,23 @@ def line(answer: Answer) -> Line:
                     connection.sendall(reply)
 
     threading.Thread(target=serve, daemon=True).start()
-    return Line(listener.getsockname(), 20)
+    return Line(listener.getsockname(), 20, short=short)
 
 
-def test_an_answer_that_nobody_waits_for_is_passed_over() -> None:
+def test_an_answer_that_nobody_waits_for_is_passed_over(short: bool) -> None:
     def answer(command: RemotingCommand) -> bytes:
         late = RemotingCommand(0, opaque=command.opaque + 100, flag=1)
         return encode(late) + encode(command.reply(0, {"for": str(command.code)}, b"x" * 100_000))
 
-    one = line(answer)
+    one = line(answer, short)
     for code in (1, 2):
         found = one.call(RemotingCommand(code), 20)
         assert (found.ext["for"], len(found.body)) == (str(code), 100_000)
     one.close()
 
 
-def test_requests_sent_ahead_are_answered_in_turn() -> None:
-    one = line(lambda command: encode(command.reply(0, {"for": str(command.code)})))
+def test_requests_sent_ahead_are_answered_in_turn(short: bool) -> None:
+    one = line(lambda command: encode(command.reply(0, {"for": str(command.code)})), short)
     for code in (1, 2, 3):
         one.ask(RemotingCommand(code), 20)
     assert [one.next_answer(20).ext["for"] for _ in range(3)] == ["1", "2", "3"]
@@ -62,8 +67,8 @@ def test_requests_sent_ahead_are_answered_in_turn() -> None:
     ("answer", "error"),
     [(b"", ConnectionLost), (b"\0\0\0\1" + bytes(8), WireError), (b"\0\0\0\x20", TimedOut)],
 )
-def test_what_ends_a_line(answer: bytes, error: type[Exception]) -> None:
-    one = line(lambda command: answer)
+def test_what_ends_a_line(answer: bytes, error: type[Exception], short: bool) -> None:
+    one = line(lambda command: answer, short)
     with pytest.raises(error):
         one.call(RemotingCommand(1), 20 if error is not TimedOut else 0.02)
     one.close()
@@ -80,10 +85,10 @@ PATIENCE_S = 30.0
 
 
 @pytest.fixture
-def both() -> Iterator[tuple[Line, socket.socket]]:
+def both(short: bool) -> Iterator[tuple[Line, socket.socket]]:
     """A line, and what it is connected to."""
     with socket.create_server(("127.0.0.1", 0)) as server:
-        line = Line(server.getsockname(), PATIENCE_S)
+        line = Line(server.getsockname(), PATIENCE_S, short=short)
         peer, _ = server.accept()
         with peer:
             yield line, peer
@@ -115,3 +120,18 @@ def test_answers_with_and_without_a_body(both: tuple[Line, socket.socket]) -> No
         line.ask(command, PATIENCE_S)
         peer.sendall(encode(RemotingCommand(0, flag=1, opaque=command.opaque, body=body)))
         assert line.hear(command, PATIENCE_S).body == body
+
+
+def test_what_comes_before_it_is_asked_for(both: tuple[Line, socket.socket]) -> None:
+    """Two answers in one read, the second cut: both are heard, and a line with something left over is not quiet."""
+    line, peer = both
+    first, second = RemotingCommand(1), RemotingCommand(2)
+    line.ask(first, PATIENCE_S)
+    line.ask(second, PATIENCE_S)
+    answers = [encode(RemotingCommand(0, flag=1, opaque=one.opaque, body=b"x" * 50)) for one in (first, second)]
+    peer.sendall(answers[0] + answers[1][:5])
+    assert line.hear(first, PATIENCE_S).body == b"x" * 50
+    assert not line.is_quiet()
+    peer.sendall(answers[1][5:])
+    assert line.hear(second, PATIENCE_S).body == b"x" * 50
+    assert line.is_quiet()

@@ -62,7 +62,9 @@ class DirectSends:
             request = sent.request(to)
             line = self._take(self._lines, address)
             if line is None:
-                line = self._connect(lambda left_s: Line(split_address(address, BROKER_PORT), left_s), deadline)
+                line = self._connect(
+                    lambda left_s: Line(split_address(address, BROKER_PORT), left_s, short=True), deadline
+                )
             if line is None:
                 return None
             answer = self._call(line, sent, lambda left_s: line.call(request, left_s), deadline)

@@ -1,9 +1,11 @@
 cimport cython
 
 
+@cython.final
+@cython.no_gc  # thousands wait at once, none for long: the collector would look at each of them in vain
 cdef class Waiting:
-    cdef readonly object message, waiter, queue, selector
-    cdef readonly double deadline
+    cdef readonly object message, waiter, queue, selector, batch
+    cdef public double deadline
     cdef readonly Py_ssize_t size
     cdef readonly bint ordered, alone
 
@@ -23,12 +25,20 @@ cdef class Lane:
     cpdef Py_ssize_t over(self, list sends)
 
 
+@cython.locals(size=Py_ssize_t, body=bytes)
 cpdef Py_ssize_t size_of(object message) except -1
+@cython.locals(topic=str)
 cpdef bint can_be_gathered(object message, Py_ssize_t body_bytes) except -1
+@cython.locals(send=Waiting)
+cpdef list still_waited_for(list sends)
+@cython.locals(send=Waiting)
+cpdef list messages_of(list sends)
 @cython.locals(send=Waiting, lane=Lane, size=Py_ssize_t, rest=list)
-cpdef tuple join_all(list handed, dict lanes, double deadline, Py_ssize_t body_bytes, list idle)
+cpdef tuple join_all(list handed, dict lanes, double deadline, list idle)
 cpdef settle(Waiting send, object receipt)
 @cython.locals(send=Waiting, number=Py_ssize_t, first=cython.longlong, offset=cython.longlong, keys=tuple, places=tuple, named=cython.bint)
 cpdef settle_all(list sends, object receipt)
-@cython.locals(parts=list, body=bytes, properties=bytes, size=Py_ssize_t, total=Py_ssize_t)
+@cython.locals(texts=list, properties=bytes, flag=cython.longlong, total=Py_ssize_t, body=bytes)
 cpdef bytes batch_body(object messages, object keys)
+@cython.locals(at=Py_ssize_t, length=Py_ssize_t, extra=Py_ssize_t, body=bytes, properties=bytes)
+cdef Py_ssize_t _put_batch(unsigned char *base, object messages, list texts) except -1

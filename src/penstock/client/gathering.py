@@ -17,13 +17,25 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
+import cython
+
 from penstock.client.results import SendReceipt
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import properties_text
 from penstock.message import Message
+from penstock.octets import Writable
 from penstock.wire import names
 from penstock.wire.codes import RETRY_PREFIX
-from penstock.wire.record import BATCH_HEAD, BODY_BYTES_MAX
+
+if cython.compiled:
+    from cython.cimports.cpython.bytes import PyBytes_FromStringAndSize
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.octets import address, copy, put16, put32, put64
+    from cython.cimports.penstock.wire import layout
+else:
+    from penstock import words
+    from penstock.octets import address, copy, put16, put32, put64
+    from penstock.wire import layout
 
 BATCH_BYTES = 256 << 10
 BATCH_BYTES_MAX = 2 << 20  # properties come on top, and a broker takes 4 MiB
@@ -65,7 +77,8 @@ class Waiter(Protocol):
 class Waiting:
     """A send in a row. `queue` and `selector` are its caller's; `deadline` is of the loop's clock, in seconds.
 
-    `alone`: no batch can carry it, because it asks for more than storing, is of a retry topic, or of more than `body_bytes`.
+    `batch`: the messages, where it is more than the one. `alone`: no batch can carry it, because it is one itself or has a
+    deadline of its own (`apart`), asks for more than storing, is of a retry topic, or of more than `body_bytes`.
     `ordered`: it is for one certain queue, behind what was sent there before.
     """
 
@@ -77,24 +90,37 @@ class Waiting:
         body_bytes: int,
         queue: MessageQueue | None = None,
         selector: Selector | None = None,
+        batch: Sequence[Message] | None = None,
+        apart: bool = False,
     ) -> None:
         self.message = message
         self.waiter = waiter
         self.deadline = deadline
         self.queue = queue
         self.selector = selector
-        self.size = size_of(message)
+        self.batch = batch
+        if batch is None:
+            self.size = size_of(message)
+            self.alone = apart or not can_be_gathered(message, body_bytes)
+        else:
+            self.size = sum([size_of(one) for one in batch])
+            self.alone = True
         self.ordered = queue is not None or selector is not None or message.sharding_key is not None
-        self.alone = not can_be_gathered(message, body_bytes)
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        """The message, or all of the batch."""
+        return (self.message,) if self.batch is None else self.batch
 
 
 def size_of(message: Message) -> int:
     """What a message that waits counts for, in bytes."""
     size = len(message.body) + OVERHEAD_BYTES
-    if message.properties:
-        size += sum([len(name) + len(value) for name, value in message.properties.items()])
-    if message.keys:
-        size += sum([len(key) for key in message.keys])
+    properties, keys = message.properties, message.keys
+    if properties:
+        size += sum([len(name) + len(value) for name, value in properties.items()])
+    if keys:
+        size += sum([len(key) for key in keys])
     return size
 
 
@@ -102,13 +128,24 @@ def can_be_gathered(message: Message, body_bytes: int) -> bool:
     """Whether a batch can carry the message as it is: none of a retry topic or with a longer body, and none that asks for
     more than storing, by a field or by a property: a broker obeys such properties of single sends only.
     """
+    topic, properties = message.topic, message.properties
     return (
         len(message.body) <= body_bytes
         and not message.delay_level
         and message.deliver_at_ms is None
-        and not message.topic.startswith(RETRY_PREFIX)
-        and (not message.properties or _ASKING.isdisjoint(message.properties))
+        and not topic.startswith(RETRY_PREFIX)
+        and (not properties or _ASKING.isdisjoint(properties))
     )
+
+
+def still_waited_for(sends: list[Waiting]) -> list[Waiting]:
+    """Those that nobody has given up."""
+    return [send for send in sends if not send.waiter.done()]
+
+
+def messages_of(sends: list[Waiting]) -> list[Message]:
+    """Their messages, of single sends."""
+    return [send.message for send in sends]
 
 
 class Lane:
@@ -179,28 +216,19 @@ class Lane:
 
 
 def join_all(
-    handed: list[tuple[Message, Waiter]],
-    lanes: dict[str | MessageQueue, Lane],
-    deadline: float,
-    body_bytes: int,
-    idle: list[Lane],
-) -> tuple[list[tuple[Message, Waiter]], int]:
-    """Let messages wait in the lanes of their topics: (those for which that is not the place, in order; bytes that wait now).
+    handed: list[Waiting], lanes: dict[str | MessageQueue, Lane], deadline: float, idle: list[Lane]
+) -> tuple[list[Waiting], int]:
+    """Plain sends join the lane of their topic, where that is there; what is left, and the bytes that joined.
 
-    Lanes with nothing under way are added to `idle`, once for each message.
+    The lanes that nothing was under way in are added to `idle`.
     """
-    rest: list[tuple[Message, Waiter]] = []
+    rest: list[Waiting] = []
     size = 0
-    send: Waiting
-    for pair in handed:
-        message, waiter = pair
-        try:
-            send = Waiting(message, waiter, deadline, body_bytes)
-            found = None if send.ordered or send.alone else lanes.get(message.topic)
-        except Exception:  # a topic that is no text, say: the one who sends it learns it, and no other
-            found = None
+    for send in handed:
+        send.deadline = deadline
+        found = None if send.ordered or send.alone else lanes.get(send.message.topic)
         if found is None:
-            rest.append(pair)
+            rest.append(send)
         else:
             lane: Lane = found
             lane.add(send)
@@ -238,24 +266,48 @@ def batch_body(messages: Sequence[Message], keys: Sequence[str]) -> bytes:
     if not messages:
         raise ValueError("a batch holds at least one message")
     topic = messages[0].topic
-    parts: list[bytes] = []
-    total = 0
     if topic.startswith(RETRY_PREFIX):
         raise ValueError("messages of a retry topic cannot be sent in a batch")
+    texts: list[bytes] = []
+    total = 0
     for message, key in zip(messages, keys, strict=True):
         if message.topic != topic or message.delay_level or message.deliver_at_ms is not None:
             raise ValueError("a batch is of one topic, and delayed messages cannot be sent in one")
-        body = message.body
+        flag = message.flag
+        if flag > words.INT32_MAX or flag < -words.INT32_MAX - 1:
+            raise ValueError(f"a flag of 32 bits, not {flag}")
         if message.keys or message.tags or message.properties or message.sharding_key is not None:
             properties = properties_text(message, key).encode()
         else:
             properties = _UNIQUE + key.encode()
-        size = BATCH_HEAD.size + len(body) + 2 + len(properties)
-        total += size
-        parts.append(BATCH_HEAD.pack(size, 0, 0, message.flag, len(body)))
-        parts.append(body)
-        parts.append(len(properties).to_bytes(2))
-        parts.append(properties)
-    if total > BODY_BYTES_MAX:
-        raise ValueError(f"batch of {total} bytes, at most {BODY_BYTES_MAX}")
-    return b"".join(parts)
+        texts.append(properties)
+        total += layout.BATCH_FIXED_BYTES + len(message.body) + len(properties)
+    if total > layout.BODY_BYTES_MAX:
+        raise ValueError(f"batch of {total} bytes, at most {layout.BODY_BYTES_MAX}")
+    if cython.compiled:
+        out = PyBytes_FromStringAndSize(cython.NULL, total)
+        _put_batch(address(out), messages, texts)
+        return out
+    buffer = bytearray(total)
+    _put_batch(memoryview(buffer), messages, texts)
+    return bytes(buffer)
+
+
+def _put_batch(base: Writable, messages: Sequence[Message], texts: list[bytes]) -> int:
+    """Write the messages, one behind another; returns where they end."""
+    at = 0
+    for message, properties in zip(messages, texts, strict=True):
+        body = message.body
+        length = len(body)
+        extra = len(properties)
+        put32(base, at, layout.BATCH_FIXED_BYTES + length + extra)
+        put64(base, at + layout.MAGIC, 0)  # and the checksum
+        put32(base, at + layout.BATCH_FLAG, message.flag)
+        put32(base, at + layout.BATCH_BODY_LENGTH, length)
+        at += layout.BATCH_BODY
+        copy(base, at, address(body), 0, length)
+        at += length
+        put16(base, at, extra)
+        copy(base, at + 2, address(properties), 0, extra)
+        at += 2 + extra
+    return at

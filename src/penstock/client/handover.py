@@ -12,35 +12,36 @@ import time
 from collections.abc import Callable
 
 from penstock.client.aio.lanes import Lanes
-from penstock.client.gathering import Waiter, WhenFull, blocks, size_of
+from penstock.client.gathering import Waiting, WhenFull, blocks
 from penstock.client.portal import portal
 from penstock.client.results import SendReceipt
 from penstock.errors import BufferFull, TimedOut
 from penstock.message import Message
 
+_Future = concurrent.futures.Future
 _looking = threading.Lock()
 # As concurrent.futures has them; it reads and writes these states itself.
 _PENDING, _FINISHED = "PENDING", "FINISHED"
 _CANCELLED = ("CANCELLED", "CANCELLED_AND_NOTIFIED")
 
 
-class Sending(concurrent.futures.Future[SendReceipt]):
-    """The future of a send. What a thread needs to wait is made when one does: most are looked at when they are done."""
-
-    _own: threading.Condition | None = None
-    _state = _PENDING
-    _result: SendReceipt | None = None
-    _exception: BaseException | None = None
+class Quick:
+    """What is quick about the future of a send: a thread's means of waiting are made when one waits."""
 
     def __init__(self) -> None:  # the parts of the usual future come when they are asked for
-        pass
+        self._state = _PENDING
+        self._own: threading.Condition | None = None
+        self._result: SendReceipt | None = None
+        self._exception: BaseException | None = None
+        self._waiters: list[object] | None = None
+        self._done_callbacks: list[Callable[[concurrent.futures.Future[SendReceipt]], object]] | None = None
 
     @property
-    def _condition(self) -> threading.Condition:  # type: ignore[override]
+    def _condition(self) -> threading.Condition:
         with _looking:
             if self._own is None:
                 self._waiters = []
-                self._done_callbacks: list[Callable[[concurrent.futures.Future[SendReceipt]], object]] = []
+                self._done_callbacks = []
                 self._own = threading.Condition()
             return self._own
 
@@ -59,13 +60,17 @@ class Sending(concurrent.futures.Future[SendReceipt]):
                 self._result = receipt
                 self._state = _FINISHED
                 return
-        super().set_result(receipt)
+        _Future.set_result(self, receipt)  # type: ignore[arg-type]
 
     def result(self, timeout: float | None = None) -> SendReceipt:
         """The receipt, or the error is raised; TimeoutError when it is not there within `timeout` seconds."""
         if self._state == _FINISHED and self._result is not None:
             return self._result
-        return super().result(timeout)
+        return _Future.result(self, timeout)  # type: ignore[arg-type]
+
+
+class Sending(Quick, concurrent.futures.Future[SendReceipt]):  # type: ignore[misc, override]
+    """The future of a send."""
 
 
 class Handover:
@@ -79,12 +84,13 @@ class Handover:
         timeout_s: float,
     ) -> None:
         self._lanes = lanes
+        self._body_bytes = lanes.body_bytes
         self._buffer_bytes = buffer_bytes
         self._blocks = blocks(when_full)
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._room = threading.Condition(self._lock)
-        self._row: list[tuple[Message, Waiter]] = []
+        self._row: list[Waiting] = []
         self._bytes = 0  # of the row
         self._told = False  # the loop will come and take the row
         self._blocked = 0
@@ -97,12 +103,16 @@ class Handover:
 
     def put(self, message: Message, sending: Sending) -> None:
         """The send begins soon. When too much is under way: wait for room and at last TimedOut, or BufferFull at once."""
-        size = size_of(message)
+        try:
+            send = Waiting(message, sending, 0.0, self._body_bytes)
+        except Exception as error:  # a topic that is no text, say
+            sending.set_exception(error)
+            return
         with self._lock:
             if self._bytes + self._lanes.under_way >= self._buffer_bytes:
                 self._wait(message)
-            self._bytes += size
-            self._row.append((message, sending))
+            self._bytes += send.size
+            self._row.append(send)
             if self._told:
                 return
             self._told = True

@@ -12,13 +12,17 @@ from penstock.wire.frames import FrameCutter
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
 from penstock.words import FRAME_BYTES_MAX, PREFIX_BYTES
 
+SHORT_BYTES = 4_096
 _TIMEVAL = Struct("@ll")
 
 
 class Line:
-    """One connection; requests are answered in turn, the answer to a request that was given up is skipped."""
+    """One connection; requests are answered in turn, the answer to a request that was given up is skipped.
 
-    def __init__(self, address: tuple[str, int], timeout_s: float) -> None:
+    With `short` answers nearly always come whole in one call to the system; without, their bodies come in place.
+    """
+
+    def __init__(self, address: tuple[str, int], timeout_s: float, *, short: bool = False) -> None:
         try:
             self._socket = socket.create_connection(address, timeout_s)
         except OSError as error:
@@ -29,6 +33,8 @@ class Line:
         self._patience = 0.0
         self._wait_at_most(timeout_s)
         self._opaques = itertools.count(1)
+        self._short = short
+        self._rest = b""  # of what came with a short answer
         self._cutter = FrameCutter(FRAME_BYTES_MAX)  # the answer to a batch names every message in its header
 
     def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
@@ -75,6 +81,17 @@ class Line:
 
     def _receive(self, deadline: float) -> RemotingCommand:
         cutter = self._cutter
+        if self._short:
+            data = self._rest or self._some(SHORT_BYTES, deadline)
+            while not cutter.cut(data, 0):
+                data += (
+                    self._exactly(cutter.need - len(data), deadline)
+                    if cutter.need
+                    else self._some(PREFIX_BYTES, deadline)
+                )
+            self._rest = data[cutter.end :]
+            begin = cutter.header + cutter.size
+            return decode(cutter.kind, data[cutter.header : begin], data[begin : cutter.end])
         cutter.cut(self._exactly(PREFIX_BYTES, deadline), 0)
         header = self._exactly(cutter.size, deadline)
         return decode(cutter.kind, header, self._exactly(cutter.end - cutter.header - cutter.size, deadline))
@@ -85,19 +102,24 @@ class Line:
             return b""
         parts: list[bytes] = []
         while size:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise TimeoutError
-            self._wait_at_most(left)
-            try:
-                part = self._socket.recv(size, socket.MSG_WAITALL)
-            except BlockingIOError:
-                raise TimeoutError from None
-            if not part:
-                raise ConnectionResetError("closed by the peer")
+            part = self._some(size, deadline, socket.MSG_WAITALL)
             parts.append(part)
             size -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _some(self, most: int, deadline: float, flags: int = 0) -> bytes:
+        """What comes, at most so much, received in one call."""
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._wait_at_most(left)
+        try:
+            part = self._socket.recv(most, flags)
+        except BlockingIOError:
+            raise TimeoutError from None
+        if not part:
+            raise ConnectionResetError("closed by the peer")
+        return part
 
     def _wait_at_most(self, seconds: float) -> None:
         """Set how long one call to the system may take, when the time set before is not about the same."""
@@ -110,7 +132,7 @@ class Line:
 
     def is_quiet(self) -> bool:
         """Whether the peer has neither closed the line nor said anything on it that nobody asked for."""
-        return quiet(self._socket)
+        return not self._rest and quiet(self._socket)
 
     def close(self) -> None:
         self._socket.close()

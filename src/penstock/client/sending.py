@@ -39,6 +39,15 @@ RETRY_CODES = frozenset(
 
 def properties_text(message: Message, uniq_key: str) -> str:
     """The properties as they travel. ValueError when they hold a separator or are too long."""
+    if not (
+        message.keys
+        or message.tags
+        or message.properties
+        or message.delay_level
+        or message.deliver_at_ms is not None
+        or message.sharding_key is not None
+    ):
+        return f"{names.UNIQUE_KEY}\x01{uniq_key}"
     found: dict[str, str] = {}
     if message.keys:
         found[names.KEYS] = " ".join(message.keys)

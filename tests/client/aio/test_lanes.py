@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -193,3 +194,58 @@ async def test_settings_that_cannot_be() -> None:
     for settings in ({"batch_bytes": 0}, {"batch_bytes": 3 << 20}, {"batch_bytes": 1000, "buffer_bytes": 10}):
         with pytest.raises(ValueError):
             Producer(**settings)  # type: ignore[arg-type]
+
+
+def numbered_messages(topic: str, first: int, count: int, key: str | None = None) -> list[Message]:
+    return [Message(topic, b"%d" % number, sharding_key=key) for number in range(first, first + count)]
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("way", ["queue", "selector", "key"])
+async def test_a_batch_is_stored_behind_what_was_sent_to_its_queue_before(
+    registry: str, fresh: Fresh, way: str, known: bool
+) -> None:
+    """Single sends gather while one is under way; a batch to their queue, and one send with a time of its own, wait too."""
+    topic = fresh(f"behind-{way}")
+    async with Producer(registry) as producer:
+        if known:
+            await producer.send(Message(topic, b"-1"))
+        queue = (await producer.queues(topic))[2]
+        key = "k" if way == "key" else None
+        to: dict[str, Any] = {
+            "queue": {"queue": queue},
+            "selector": {"selector": lambda queues, message: queues[2]},
+        }.get(way, {})
+        sends = [asyncio.create_task(producer.send(one, **to)) for one in numbered_messages(topic, 0, 50, key)]
+        sends.append(asyncio.create_task(producer.send_batch(numbered_messages(topic, 50, 10, key), **to)))
+        sends += [asyncio.create_task(producer.send(one, **to)) for one in numbered_messages(topic, 60, 20, key)]
+        sends.append(asyncio.create_task(producer.send(*numbered_messages(topic, 80, 1, key), timeout_s=30, **to)))
+        sends.append(asyncio.create_task(producer.send_batch(numbered_messages(topic, 81, 5, key), timeout_s=30, **to)))
+        receipts = await asyncio.gather(*sends)
+    assert len({receipt.queue for receipt in receipts}) == 1
+    stored = [message for message in await read_all(registry, topic, 86 + known) if message.body != b"-1"]
+    in_order = sorted(stored, key=lambda message: message.queue_offset)
+    assert [int(message.body) for message in in_order] == list(range(86))
+    at = receipts[50].queue_offset
+    assert [message.body for message in in_order if at <= message.queue_offset < at + 10] == [
+        b"%d" % n for n in range(50, 60)
+    ]
+
+
+async def test_a_batch_that_is_refused_costs_no_send_of_its_lane(registry: str, fresh: Fresh) -> None:
+    topic = fresh("bad-batch")
+    async with Producer(registry) as producer:
+        queue = (await producer.queues(topic))[0]
+        bad = [Message(topic, b""), Message(topic, b"", properties={"": "x"})]
+        work = [producer.send(Message(topic, b"1"), queue=queue), producer.send_batch(bad, queue=queue)]
+        ended = await asyncio.gather(*work, producer.send(Message(topic, b"2"), queue=queue), return_exceptions=True)
+    assert [type(one) for one in ended] == [SendReceipt, ValueError, SendReceipt]
+
+
+async def test_a_time_of_its_own_ends_while_it_waits_behind_others(registry: str, fresh: Fresh) -> None:
+    topic = fresh("own-time")
+    async with Producer(registry, linger_ms=60_000, send_timeout_s=0.5) as producer:
+        queue = (await producer.queues(topic))[0]
+        with pytest.raises(TimedOut):
+            await producer.send_batch([Message(topic, b"1"), Message(topic, b"2")], queue=queue, timeout_s=0.05)
+        assert producer.lanes.under_way  # until its turn comes, when it is passed over

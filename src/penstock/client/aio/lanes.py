@@ -6,10 +6,22 @@ import asyncio
 import concurrent.futures
 import contextlib
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from typing import cast
 
 from penstock.client.aio.attempts import Attempts
-from penstock.client.gathering import BATCH_BYTES_MAX, Lane, Selector, Waiter, Waiting, join_all, settle, settle_all
+from penstock.client.gathering import (
+    BATCH_BYTES_MAX,
+    Lane,
+    Selector,
+    Waiter,
+    Waiting,
+    join_all,
+    messages_of,
+    settle,
+    settle_all,
+    still_waited_for,
+)  # fmt: skip
 from penstock.client.results import SendReceipt
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import RETRY_CODES, by_sharding_key
@@ -42,7 +54,7 @@ class Lanes:
         self._linger_s = linger_s
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
-        self._body_bytes = body_bytes
+        self.body_bytes = body_bytes
         self._lanes: dict[str | MessageQueue, Lane] = {}
         self._alone: set[Lane] = set()  # of sends that wait for nobody
         self._full: dict[Lane, asyncio.Event] = {}  # lanes that linger
@@ -70,29 +82,41 @@ class Lanes:
     # -- in
 
     async def send(
-        self, message: Message, deadline: float, queue: MessageQueue | None, selector: Selector | None
+        self,
+        messages: Sequence[Message],
+        deadline: float,
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        apart: bool = False,
     ) -> SendReceipt:
-        """The receipt of one message."""
-        loop = asyncio.get_running_loop()
-        send = Waiting(message, loop.create_future(), deadline, self._body_bytes, queue, selector)
+        """The receipt of one message, or of a batch. `apart`: with a deadline of its own, in a request of its own."""
+        waiter = asyncio.get_running_loop().create_future()
+        batch = messages if len(messages) > 1 else None
+        send = Waiting(messages[0], waiter, deadline, self.body_bytes, queue, selector, batch, apart)
         while self.full:
             if not self._blocks:
                 self.check_room()
-            await self._wait_for_room(deadline, message.topic)
+            await self._wait_for_room(deadline, send.message.topic)
         lane = self._lane(send)
         if lane is None:
-            return await self._attempts.send(self._attempts.outgoing((message,)), deadline, queue, selector)
+            return await self._attempts.send(self._attempts.outgoing(messages), deadline, queue, selector)
         if lane.busy or self._linger_s:
             self._join(lane, send)
-            receipt: SendReceipt = await send.waiter  # type: ignore[misc]
-            return receipt
+            if not apart:
+                receipt: SendReceipt = await waiter
+                return receipt
+            try:
+                async with asyncio.timeout_at(deadline):
+                    return cast(SendReceipt, await waiter)
+            except TimeoutError:
+                raise TimedOut(f"not sent to {send.message.topic} in time") from None
         # Nothing is under way to there: no task, no row.
         lane.begin()
         lane.add(send)
         lane.row.pop()
         self.under_way += send.size
         try:
-            return await self._attempts.send(self._attempts.outgoing((message,)), deadline, queue, selector)
+            return await self._attempts.send(self._attempts.outgoing(messages), deadline, queue, selector)
         finally:
             self._over(lane, [send])
             if lane.row and self._open:
@@ -100,17 +124,17 @@ class Lanes:
             else:
                 lane.rest()
 
-    def begin_all(self, handed: list[tuple[Message, Waiter]], deadline: float) -> None:
+    def begin_all(self, handed: list[Waiting], deadline: float) -> None:
         """Begin sends; each waiter gets its receipt or its error."""
         idle: list[Lane] = []
         if self._open:
-            handed, size = join_all(handed, self._lanes, deadline, self._body_bytes, idle)
+            handed, size = join_all(handed, self._lanes, deadline, idle)
             self.under_way += size
-        for message, waiter in handed:
+        for send in handed:
             try:
-                self._begin(Waiting(message, waiter, deadline, self._body_bytes))
+                self._begin(send)
             except Exception as error:  # a selector's, or that the client is closed: no other send may suffer for it
-                _fail(waiter, error)
+                _fail(send.waiter, error)
         for lane in idle:
             self._go(lane)
 
@@ -198,7 +222,7 @@ class Lanes:
             return
         try:
             receipt = await self._attempts.send(
-                self._attempts.outgoing((send.message,)), send.deadline, send.queue, send.selector
+                self._attempts.outgoing(send.messages), send.deadline, send.queue, send.selector
             )
         except Exception as error:  # whatever it is, it belongs to whoever waits
             _fail(send.waiter, error)
@@ -207,10 +231,10 @@ class Lanes:
 
     async def _many(self, lane: Lane, sends: list[Waiting]) -> None:
         """One batch. What is refused as a batch goes message by message, so that each gets an answer of its own."""
-        sends = [send for send in sends if not send.waiter.done()]
+        sends = still_waited_for(sends)
         if not sends:
             return
-        outgoing = self._attempts.outgoing([send.message for send in sends])
+        outgoing = self._attempts.outgoing(messages_of(sends))
         try:
             receipt = await self._attempts.send(outgoing, sends[0].deadline, lane.queue)
         except BrokerRefused as error:

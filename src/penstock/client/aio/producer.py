@@ -15,7 +15,7 @@ from penstock.client.aio.attempts import Attempts, SendSettings
 from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.lanes import Lanes
 from penstock.client.aio.nsqsending import QueueSender
-from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, WhenFull, blocks
+from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, Waiting, WhenFull, blocks
 from penstock.client.results import SendReceipt
 from penstock.client.routes import NSQ_PORT, Json, MessageQueue, direct
 from penstock.client.sending import COMPRESS_OVER_BYTES
@@ -136,12 +136,7 @@ class Producer:
         The message goes to `queue`, or to the one that `selector` chooses, or to that of its sharding key, or to the
         next in turn. One with a `timeout_s` of its own goes by itself.
         """
-        loop = asyncio.get_running_loop()
-        if timeout_s is not None:
-            return await self.attempts.send(
-                self.attempts.outgoing((message,)), loop.time() + timeout_s, queue, selector
-            )
-        return await self.lanes.send(message, loop.time() + self._timeout_s, queue, selector)
+        return await self._send((message,), queue, selector, timeout_s)
 
     async def send_batch(
         self,
@@ -151,11 +146,24 @@ class Producer:
         selector: Selector | None = None,
         timeout_s: float | None = None,
     ) -> SendReceipt:
-        """Send messages of one topic as one: stored in one message queue, or queue topic, in order, all or none."""
+        """Send messages of one topic as one: stored in one message queue, or queue topic, in order, all or none.
+
+        With a `queue`, a `selector` or a sharding key it is stored behind what was sent to that queue before.
+        """
         if not messages:
             raise ValueError("a batch holds at least one message, all of one topic")
+        return await self._send(messages, queue, selector, timeout_s)
+
+    async def _send(
+        self,
+        messages: Sequence[Message],
+        queue: MessageQueue | None,
+        selector: Selector | None,
+        timeout_s: float | None,
+    ) -> SendReceipt:
+        apart = timeout_s is not None
         deadline = asyncio.get_running_loop().time() + (self._timeout_s if timeout_s is None else timeout_s)
-        return await self.attempts.send(self.attempts.outgoing(messages), deadline, queue, selector)
+        return await self.lanes.send(messages, deadline, queue, selector, apart)
 
     async def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
@@ -185,7 +193,8 @@ class Producer:
         self.lanes.check_room()
         if callback is not None:
             future.add_done_callback(partial(report, callback))
-        self.lanes.begin_all([(message, future)], loop.time() + self._timeout_s)
+        deadline = loop.time() + self._timeout_s
+        self.lanes.begin_all([Waiting(message, future, deadline, self.lanes.body_bytes)], deadline)
         return future
 
     async def flush(self, timeout_s: float | None = None) -> None:
