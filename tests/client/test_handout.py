@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
 from penstock import Message, Producer, PullConsumer, PushConsumer
 from penstock.client.handout import Handout
+from penstock.testing import Broker
 
 Fresh = Callable[[str], str]
 
@@ -140,3 +142,61 @@ def test_a_listener_that_is_slow_gets_company(registry: str, fresh: Fresh) -> No
             if len(met) == 8 or over.wait(0.1):
                 break
     assert len(met) == 8
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_acknowledged_by_other_threads_and_twice(fresh: Fresh, kind: str) -> None:
+    topic, group, seen = fresh("elsewhere"), "G", []
+    with (
+        Broker() as broker,
+        ThreadPoolExecutor(4) as others,
+        PushConsumer(group, broker.registry, kind=kind, start="first", in_flight_max=50) as consumer,  # type: ignore[arg-type]
+    ):
+        consumer.subscribe(topic)
+        fill(broker.registry, topic, 400, kind)
+        for delivery in consumer:
+            seen.append(delivery.body)
+            acks = [others.submit(delivery.ack) for _ in range(2)]
+            if len(seen) % 2:  # before the next one is asked for, or after
+                wait(acks)
+            if len(seen) == 400:
+                wait(acks)
+                break
+        consumer.close()
+        assert sorted(seen) == sorted(b"%d" % number for number in range(400))
+        if kind == "log":
+            assert committed(broker.registry, topic, group) == 400
+        else:
+            found = broker.call(lambda server: server.broker.queueing.find(topic.encode()).channels[group.encode()])
+            assert (found.finish_count, found.requeue_count, found.timeout_count) == (400, 0, 0)
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_closed_while_threads_wait_and_work(fresh: Fresh, kind: str) -> None:
+    """Iterations end, those that wait and those with a message in hand; what is said then is not heard, and breaks nothing."""
+    topic, ended = fresh("closed"), []
+    working, closed = threading.Event(), threading.Event()
+    with Broker() as broker:
+        consumer = PushConsumer("G", broker.registry, kind=kind, start="first").start()  # type: ignore[arg-type]
+        consumer.subscribe(topic)
+
+        def work() -> None:
+            for delivery in consumer:
+                working.set()
+                closed.wait(60)
+                delivery.ack()
+            ended.append(1)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        fill(broker.registry, topic, 1, kind)
+        assert working.wait(60)
+        consumer.close()
+        closed.set()
+        for thread in threads:
+            thread.join(60)
+        assert len(ended) == 3
+        with PushConsumer("G", broker.registry, kind=kind, start="first") as again:  # type: ignore[arg-type]
+            again.subscribe(topic)
+            assert next(iter(again)).body == b"0"  # nobody had settled it

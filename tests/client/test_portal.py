@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -47,3 +50,70 @@ def test_a_blocking_call_in_its_own_loop_is_refused() -> None:
         return "refused"
 
     assert one.run(outer()) == "refused"
+
+
+def test_its_loop_is_uvloops_where_that_is_installed_and_no_other_loop_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("uvloop")
+    assert type(Portal().loop).__module__.startswith("uvloop")
+
+    async def of_the_program() -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    assert asyncio.run(of_the_program()).startswith("asyncio")
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    one = Portal()
+    assert type(one.loop).__module__.startswith("asyncio")
+    assert one.call(lambda: 5) == 5
+
+
+FORKS = """
+import os, sys
+from penstock import Message, Producer, PushConsumer
+
+registry, topic, kind = sys.argv[1:]
+seen = []
+with PushConsumer("forks", registry, start="first", kind=kind, in_flight_max=100) as consumer:
+    consumer.subscribe(topic)
+    with Producer(registry, kind=kind) as producer:
+        producer.send_batch([Message(topic, b"%d" % number) for number in range(100)])
+        for delivery in consumer:
+            if len(seen) == 5:
+                child = os.fork()
+                if child == 0:
+                    delivery.ack()  # of no use, and of no harm
+                    with Producer(registry, kind=kind) as own:
+                        own.send(Message(topic, b"100"))
+                    os._exit(0)
+                assert os.waitpid(child, 0)[1] == 0
+            delivery.ack()
+            seen.append(int(delivery.body))
+            if len(seen) == 101:
+                break
+assert sorted(seen) == list(range(101)), seen
+print("whole")
+"""
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_a_fork_while_iterating_harms_nothing(registry: str, fresh: Callable[[str], str], kind: str) -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", FORKS, registry, fresh("forks"), kind], capture_output=True, text=True, timeout=120
+    )
+    assert (told.stdout, told.returncode) == ("whole\n", 0), told.stderr
+
+
+def test_a_process_ends_with_clients_that_were_not_closed(registry: str, fresh: Callable[[str], str]) -> None:
+    code = """
+import sys
+from penstock import Message, Producer, PushConsumer
+producer, consumer = Producer(sys.argv[1]).start(), PushConsumer("left", sys.argv[1], start="first").start()
+for number in range(50):
+    producer.send_nowait(Message(sys.argv[2], b"x"))
+producer.flush()
+consumer.subscribe(sys.argv[2])
+print(next(iter(consumer)).body)
+"""
+    told = subprocess.run(
+        [sys.executable, "-c", code, registry, fresh("left")], capture_output=True, text=True, timeout=120
+    )
+    assert (told.stdout, told.returncode) == ("b'x'\n", 0), told.stderr

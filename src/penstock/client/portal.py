@@ -7,6 +7,7 @@ import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from importlib import import_module
 from typing import ParamSpec, TypeVar
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ class Portal:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.loop = asyncio.new_event_loop()
+        self.loop = _new_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="penstock-client", daemon=True)
         self._thread.start()
 
@@ -57,6 +58,16 @@ class Portal:
             work.close()
             raise RuntimeError("a blocking call inside the client's own event loop; use penstock.aio there")
         return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it is installed: this loop is ours, whatever loops the program runs."""
+    try:
+        uvloop = import_module("uvloop")
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
 
 
 def portal() -> Portal:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from client.scripted import QUEUE, message, scripted, settings
+from penstock.client.aio import pulling
 from penstock.client.aio.assigned import Assigned
 from penstock.client.aio.pulling import HOLD_MS, Puller
 from penstock.client.subscriptions import Subscription
@@ -78,3 +81,24 @@ async def test_nothing_is_pulled_while_the_window_is_full() -> None:
                 await script.cluster.route("T", fresh=True)
         assert script.asked[0].ext["queueOffset"] == "10"
         task.cancel()
+
+
+async def test_an_answer_that_lies_is_dropped_whole_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pulling, "ERROR_WAIT_S", 0.01)
+    good = record(3, b"A") + record(4, b"A")
+    for lie in (good[:-1], good[: len(good) // 2] + b"\0" * 50, b"\xff" * 91, good + b"\0"):
+        handed, asked, _ = await pulled([(ResponseCode.SUCCESS, 9, lie), (ResponseCode.SUCCESS, 5, good)], 3)
+        assert handed[0] == [b"m3", b"m4"]
+        assert [command.ext["queueOffset"] for command in asked[:3]] == ["3", "3", "5"]
+
+
+async def test_an_answer_that_comes_twice_is_handed_out_once() -> None:
+    body = record(3, b"A") + record(4, b"A")
+    handed, asked, _ = await pulled([(ResponseCode.SUCCESS, 5, body), (ResponseCode.SUCCESS, 5, body)], 3)
+    assert [found for found in handed if found] == [[b"m3", b"m4"]]
+    assert [command.ext["queueOffset"] for command in asked[:3]] == ["3", "5", "5"]
+
+
+async def test_a_pull_asks_for_what_the_window_has_room_for() -> None:
+    _, asked, _ = await pulled([(ResponseCode.PULL_NOT_FOUND, 3, b"")], 1)
+    assert asked[0].ext["maxMsgNums"] == "256"  # of a window of 10: pulls are never smaller
