@@ -25,9 +25,9 @@ ROWS: list[tuple[str, str, int, float]] = [
     ("nowait", "`send_nowait`, one thread", 100_000, 3.5),
     ("tasks", "asyncio, 256 tasks sending", 51_200, 12.0),
     ("batch", "`send_batch` of 200", 200_000, 1.5),
-    ("iterate", "iterate a `PushConsumer`, acknowledge each", 20_000, 3.0),
-    ("listener", "listener", 20_000, 4.0),
-    ("getmany", "`getmany`", 100_000, 0.8),
+    ("iterate", "iterate a `PushConsumer`, acknowledge each", 200_000, 3.0),
+    ("listener", "listener", 200_000, 4.0),
+    ("getmany", "`getmany`", 400_000, 0.8),
 ]
 PYNSQ = {"send": 3_000, "nowait": 20_000, "iterate": 20_000}
 

@@ -107,6 +107,47 @@ def test_cutting(sent: list[RemotingCommand], rnd: random.Random) -> None:
     assert parser.pending_bytes == 0
 
 
+@given(st.lists(commands, max_size=5), st.integers(0, 1 << 32))
+def test_received_in_place(sent: list[RemotingCommand], seed: int) -> None:
+    """Bytes that are received where the parser has room for them, in any portions, mixed with some that are fed."""
+    rnd, large = random.Random(seed), RemotingCommand(7, body=bytes(range(256)) * 1_000)
+    sent = [*sent, large, *sent]
+    stream = b"".join(map(encode, sent))
+    parser, got, at = CommandParser(), [], 0
+    while at < len(stream):
+        room = parser.room()
+        assert len(room) >= 1_000
+        size = min(rnd.choice([1, 3, 7, 100, 5_000, 200_000]), len(room), len(stream) - at)
+        if rnd.random() < 0.2:
+            got += parser.feed(stream[at : at + size])
+        else:
+            room[:size] = stream[at : at + size]
+            got += parser.came(size)
+        at += size
+    assert got == sent
+    assert parser.pending_bytes == 0
+
+
+def test_room_grows_with_what_has_come_and_is_given_back() -> None:
+    """A length that no bytes follow makes no room; a large frame's buffer is not kept."""
+    parser = CommandParser()
+    stream = encode(RemotingCommand(1, body=bytes(8 << 20)))
+    parser.feed(stream[:8])
+    assert len(parser.room()) < 200_000
+    at, most = 8, 0
+    while at < len(stream):
+        room = parser.room()
+        most = max(most, len(room))
+        assert len(room) <= max(200_000, 2 * at)
+        size = min(len(room), len(stream) - at)
+        room[:size] = stream[at : at + size]
+        found = parser.came(size)
+        at += size
+    assert len(found[0].body) == 8 << 20
+    assert most < len(stream)
+    assert len(parser.room()) < 200_000
+
+
 def feed_cut(data: bytes, step: int) -> tuple[list[RemotingCommand], bool]:
     parser, got = CommandParser(), []
     try:

@@ -65,6 +65,6 @@ class FrameCutter:
         self.need = words.LENGTH_BYTES + length
         return False
 
-    def cut(self, owner: bytes | bytearray, pos: int) -> bool:
+    def cut(self, owner: bytes | bytearray | memoryview, pos: int) -> bool:
         """`next` in all of a buffer, for callers that are not compiled."""
         return self.next(address(owner), pos, len(owner))

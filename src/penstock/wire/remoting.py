@@ -22,6 +22,9 @@ from penstock.words import BINARY, EXT_KEYS_MAX, HEADER_BYTES_MAX, JSON
 
 VERSION = 409  # V4_9_8
 
+ROOM_BYTES_MIN = 65_536  # to receive in
+ROOM_BYTES_KEPT = 2 << 20  # a larger buffer is given back once it is empty
+
 FLAG_RESPONSE = 1
 FLAG_ONEWAY = 2
 
@@ -310,39 +313,69 @@ class CommandParser:
     returns the commands before them, or raises when there are none, and so does every later `feed`.
     """
 
-    __slots__ = ("_buffer", "_cutter", "error")
+    __slots__ = ("_buffer", "_cutter", "_end", "error")
 
     def __init__(self, *, header_bytes_max: int = HEADER_BYTES_MAX) -> None:
-        self._buffer = bytearray()
+        self._buffer = bytearray()  # what has come stands at its start, `_end` bytes
+        self._end = 0
         self._cutter = FrameCutter(header_bytes_max)
         self.error: WireError | None = None
 
     @property
     def pending_bytes(self) -> int:
         """Bytes of a frame that is not complete yet."""
-        return len(self._buffer)
+        return self._end
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[RemotingCommand]:
         """The commands that became complete. WireError when the peer is wrong: close the connection."""
+        size = len(data)
+        if self.error is None:
+            self._make_room(size)
+            self._buffer[self._end : self._end + size] = data
+        return self.came(size)
+
+    def room(self) -> memoryview:
+        """Where to receive bytes, for `came`."""
+        self._make_room(ROOM_BYTES_MIN)
+        return memoryview(self._buffer)[self._end :]
+
+    def came(self, size: int) -> list[RemotingCommand]:
+        """So many bytes were received in the room; as `feed`."""
         commands: list[RemotingCommand] = []
         if self.error is None:
-            self._buffer += data
+            self._end += size
             try:
                 self._read(commands)
             except WireError as error:
                 self.error = error
                 self._buffer = bytearray()
+                self._end = 0
         if self.error is not None and not commands:
             raise self.error
         return commands
 
+    def _make_room(self, size: int) -> None:
+        """Free bytes at the end. A frame's length alone makes no room: it grows with what has come, by a half at least."""
+        least = self._end + size
+        if least > len(self._buffer):
+            wanted = max(least, min(self._cutter.need, 2 * least))
+            grown = bytearray(wanted)  # a new one: the old one may be exported
+            grown[: self._end] = memoryview(self._buffer)[: self._end]
+            self._buffer = grown
+
     def _read(self, commands: list[RemotingCommand]) -> None:
         at = 0
-        buffer, cutter = self._buffer, self._cutter
-        while cutter.cut(buffer, at):
-            split, end = cutter.header + cutter.size, cutter.end
-            with memoryview(buffer) as view:
-                header, body = bytes(view[cutter.header : split]), bytes(view[split:end])
-            commands.append(decode(cutter.kind, header, body))
-            at = end
-        del buffer[:at]
+        cutter, end = self._cutter, self._end
+        with memoryview(self._buffer) as whole, whole[:end] as view:
+            while cutter.cut(view, at):
+                split = cutter.header + cutter.size
+                commands.append(
+                    decode(cutter.kind, bytes(view[cutter.header : split]), bytes(view[split : cutter.end]))
+                )
+                at = cutter.end
+            left = end - at
+            if at and left:
+                whole[:left] = bytes(view[at:])
+        self._end = left
+        if not left and len(self._buffer) > ROOM_BYTES_KEPT:
+            self._buffer = bytearray()

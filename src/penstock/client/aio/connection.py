@@ -15,7 +15,7 @@ from penstock.words import FRAME_BYTES_MAX
 OnRequest = Callable[["Connection", RemotingCommand], None]
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Many requests may wait at once; each is matched by its opaque number.
 
     What is sent in one turn of the loop goes out in one write.
@@ -102,14 +102,17 @@ class Connection(asyncio.Protocol):
             self._transport.close()
         self.connection_lost(None)
 
-    # asyncio.Protocol
+    # asyncio.BufferedProtocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._parser.room()
+
+    def buffer_updated(self, nbytes: int) -> None:
         try:
-            commands = self._parser.feed(data)
+            commands = self._parser.came(nbytes)
         except WireError:
             commands = []
         for command in commands:
