@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from penstock.client import line as line_module
 from penstock.client.line import Line
 from penstock.errors import ConnectionLost, TimedOut, WireError
 from penstock.wire.codes import RequestCode
@@ -120,6 +121,23 @@ def test_answers_with_and_without_a_body(both: tuple[Line, socket.socket]) -> No
         line.ask(command, PATIENCE_S)
         peer.sendall(encode(RemotingCommand(0, flag=1, opaque=command.opaque, body=body)))
         assert line.hear(command, PATIENCE_S).body == body
+
+
+def test_a_line_that_answered_just_now_is_not_looked_at(
+    both: tuple[Line, socket.socket], short: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, peer = both
+    command = RemotingCommand(1)
+    one.ask(command, PATIENCE_S)
+    peer.sendall(encode(RemotingCommand(0, flag=1, opaque=command.opaque)))
+    one.hear(command, PATIENCE_S)
+    peer.close()
+    with pytest.raises(ConnectionLost):
+        one.next_answer(PATIENCE_S)  # the end has come
+    monkeypatch.setattr(line_module, "FRESH_S", 1e9)
+    assert one.is_quiet() == short
+    monkeypatch.setattr(line_module, "FRESH_S", 0.0)
+    assert not one.is_quiet()
 
 
 def test_what_comes_before_it_is_asked_for(both: tuple[Line, socket.socket]) -> None:

@@ -13,6 +13,7 @@ from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
 from penstock.words import FRAME_BYTES_MAX, PREFIX_BYTES
 
 SHORT_BYTES = 4_096
+FRESH_S = 0.001  # after an answer: a line that breaks so soon would as well break a moment later, on its way
 _TIMEVAL = Struct("@ll")
 
 
@@ -35,6 +36,7 @@ class Line:
         self._opaques = itertools.count(1)
         self._short = short
         self._rest = b""  # of what came with a short answer
+        self._heard_s = 0.0
         self._cutter = FrameCutter(FRAME_BYTES_MAX)  # the answer to a batch names every message in its header
 
     def call(self, command: RemotingCommand, timeout_s: float) -> RemotingCommand:
@@ -90,6 +92,7 @@ class Line:
                     else self._some(PREFIX_BYTES, deadline)
                 )
             self._rest = data[cutter.end :]
+            self._heard_s = time.monotonic()
             begin = cutter.header + cutter.size
             return decode(cutter.kind, data[cutter.header : begin], data[begin : cutter.end])
         cutter.cut(self._exactly(PREFIX_BYTES, deadline), 0)
@@ -131,8 +134,13 @@ class Line:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
 
     def is_quiet(self) -> bool:
-        """Whether the peer has neither closed the line nor said anything on it that nobody asked for."""
-        return not self._rest and quiet(self._socket)
+        """Whether the peer has neither closed the line nor said anything on it that nobody asked for.
+
+        A line that has answered just now is not looked at: that would cost each of many sends a call to the system.
+        """
+        if self._rest:
+            return False
+        return (self._short and time.monotonic() - self._heard_s < FRESH_S) or quiet(self._socket)
 
     def close(self) -> None:
         self._socket.close()

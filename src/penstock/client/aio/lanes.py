@@ -90,8 +90,11 @@ class Lanes:
         apart: bool = False,
     ) -> SendReceipt:
         """The receipt of one message, or of a batch. `apart`: with a deadline of its own, in a request of its own."""
-        waiter = asyncio.get_running_loop().create_future()
         batch = messages if len(messages) > 1 else None
+        ordered = queue is not None or selector is not None or messages[0].sharding_key is not None
+        if not ordered and (apart or batch is not None):  # any queue will do, and nothing can join it
+            return await self._attempts.send(self._attempts.outgoing(messages), deadline)
+        waiter = asyncio.get_running_loop().create_future()
         send = Waiting(messages[0], waiter, deadline, self.body_bytes, queue, selector, batch, apart)
         while self.full:
             if not self._blocks:
