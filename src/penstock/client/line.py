@@ -14,6 +14,7 @@ from penstock.words import FRAME_BYTES_MAX, PREFIX_BYTES
 
 SHORT_BYTES = 4_096
 FRESH_S = 0.001  # after an answer: a line that breaks so soon would as well break a moment later, on its way
+_MICROS = 1_000_000  # a second
 _TIMEVAL = Struct("@ll")
 
 
@@ -128,8 +129,8 @@ class Line:
         """Set how long one call to the system may take, when the time set before is not about the same."""
         if not 0.9 * self._patience <= seconds <= self._patience:
             self._patience = seconds
-            micros = max(int(seconds * 1_000_000), 1)
-            span = _TIMEVAL.pack(*divmod(micros, 1_000_000))
+            micros = max(int(seconds * _MICROS), 1)
+            span = _TIMEVAL.pack(*divmod(micros, _MICROS))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, span)
 

@@ -22,6 +22,7 @@ from penstock.wire.remoting import RemotingCommand
 
 COMPRESS_OVER_BYTES = 4096
 QUEUES_PER_NEW_TOPIC = 4
+_UTF8_BYTES_MAX = 4  # of a character
 
 # Answers that say: nothing was stored, and another broker, or the same one later, may store it.
 RETRY_CODES = frozenset(
@@ -63,7 +64,7 @@ def properties_text(message: Message, uniq_key: str) -> str:
     if message.properties:
         found = {**message.properties, **found}
     text = format_properties(found)
-    if len(text) * 4 > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
+    if len(text) * _UTF8_BYTES_MAX > PROPERTIES_BYTES_MAX and len(text.encode()) > PROPERTIES_BYTES_MAX:
         raise ValueError(f"properties longer than {PROPERTIES_BYTES_MAX} bytes")
     return text
 
