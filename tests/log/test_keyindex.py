@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import random
+import shutil
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
-from store_parts import SMALL, make, put
+import pytest
+from lying_disk import LyingFiles
+from store_parts import SMALL, make, put, work
 
 from penstock.clock import FakeClock
 from penstock.disk.files import Files
+from penstock.errors import StoreError
 from penstock.log.keyindex import KeyIndex
 from penstock.log.store import LogStore
+from penstock.log.verify import verify
 from penstock.octets import java_hash
+from penstock.wire import layout
 
 START_MS = 1_700_000_000_000
 
@@ -64,13 +73,13 @@ def test_going_back_to_a_former_state(tmp_path: Path) -> None:
     store, places = filled(tmp_path, 150)
     index = store.index
     name = int(index.index_files[1].path.name)
-    gone = index.cut(name, 10)
+    gone = index.cut(name, 10, 0)
     assert gone is not None
     assert len(gone) == 1
     first = index.index_files[0].count - 1
     assert index.find(hash_of(b"a"), 0, 1 << 60, 1_000) == places[: first + 9][::3][::-1]
     assert index.is_sound()
-    assert index.cut(name, 99) is None
+    assert index.cut(name, 99, 0) is None
     store.close(False)
 
 
@@ -99,3 +108,184 @@ def test_retention_gives_back_what_lies_below(tmp_path: Path) -> None:
     assert len(index.forget()) == 1
     assert index.find(hash_of(b"a"), 0, 1 << 60, 1_000) == []
     store.close(False)
+
+
+PAGES = replace(
+    SMALL,
+    max_hash_slot_num=3000,
+    max_index_num=9000,
+    mapped_file_size_commit_log=1 << 20,
+    mapped_file_size_consume_queue=40_000,
+)
+"""An index of several pages: of slots 3, of entries 44."""
+
+
+def unlinked(folder: Path) -> list[str]:
+    """What is wrong with the slots and links of a store that was stopped."""
+    return [f"{one.file} {one.why}" for one in verify(folder).findings if one.file.startswith("index/")]
+
+
+def keyed(store: LogStore, first: int, end: int) -> list[int]:
+    return [put(store, b"x", properties=b"KEYS\x01k%d" % (n % 2500)).physical for n in range(first, end)]
+
+
+def test_slots_go_back_without_a_look_at_what_is_durable(tmp_path: Path) -> None:
+    """As a killed process leaves them: only the slots behind the checkpoint are followed back."""
+    store = make(tmp_path, options=PAGES)
+    store.open()
+    places = keyed(store, 0, 3000)
+    work(store)
+    places += keyed(store, 3000, 3600)
+    store.close(clean=False)
+    path = next((tmp_path / "index").iterdir())
+    at = layout.INDEX_HEAD_BYTES + PAGES.max_hash_slot_num * layout.INDEX_SLOT_BYTES + 1000 * layout.INDEX_ENTRY_BYTES
+    data = bytearray(path.read_bytes())
+    data[at : at + layout.INDEX_ENTRY_BYTES] = bytes(layout.INDEX_ENTRY_BYTES)  # an entry that nobody asks for
+    path.write_bytes(data)
+    again = make(tmp_path, options=PAGES)
+    report = again.open()
+    assert (report.rebuilt, report.start) == ([], places[3000])
+    assert path.read_bytes()[at : at + layout.INDEX_ENTRY_BYTES] == bytes(
+        layout.INDEX_ENTRY_BYTES
+    )  # and it was not looked at
+    found = again.index.find(hash_of(b"k700"), 0, 1 << 60, 9)
+    assert found == [places[n] for n in (3200, 700)]
+    again.close()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_pages_of_the_index_that_a_power_cut_leaves(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every second start is broken off in the middle, by a kill or by another cut: the next one has it all the same."""
+    noise = random.Random(seed)
+    places: list[tuple[int, int]] = []  # key, place in the log
+    folder, files = tmp_path / "0", LyingFiles(tmp_path / "0", seed)
+    folder.mkdir()
+    for cut in range(1, 5):
+        monkeypatch.setattr("penstock.log.checkpoint.boot_id", lambda cut=cut: f"boot {cut}")
+        store = make(folder, files=files, options=PAGES)
+        end = store.open().end
+        places = [one for one in places if one[1] < end]
+        for _ in range(noise.randrange(4)):
+            first = noise.randrange(2500)
+            more = keyed(store, first, first + noise.randrange(400))
+            places += [((first + n) % 2500, at) for n, at in enumerate(more)]
+            if noise.random() < 0.6:
+                work(store, 1)
+        store.close(clean=False)
+        for life in range(noise.randrange(1, 3)):
+            after = tmp_path / f"{cut}.{life}"
+            if life == 0 or noise.random() < 0.5:
+                files.power_cut(after)
+            else:
+                shutil.copytree(folder, after)  # a kill
+            folder, files = after, Broken(after, noise.randrange(150))
+            files.random.seed(noise.random())
+            files.adopt()
+            store = make(folder, files=files, options=PAGES)
+            with suppress(StoreError):
+                store.open()
+            files.left = 1 << 60
+            store.close(clean=False)
+        for name in ("live0", "live1"):
+            if noise.random() < 0.2:
+                (folder / name).unlink(missing_ok=True)
+    store = make(folder, files=files, options=PAGES)
+    end = store.open().end
+    places = [one for one in places if one[1] < end]
+    for key in {key for key, _ in places}:
+        expected = [at for other, at in places if other == key][::-1]
+        assert [at for at in store.index.find(hash_of(b"k%d" % key), 0, 1 << 60, 99) if at in expected] == expected, key
+        assert len(store.query(b"T", b"k%d" % key, 64, 0, 1 << 60)) == len(expected)
+    store.close()
+    assert unlinked(folder) == []
+
+
+class Broken(LyingFiles):
+    """Fails from a call on that a start makes: what it has done until then is there, the rest is not."""
+
+    def __init__(self, root: Path, left: int) -> None:
+        super().__init__(root)
+        self.left = left
+        for name in ("open", "write", "datasync", "data_ranges", "sync_folder", "unlink", "map", "read"):
+            setattr(self, name, self.counted(getattr(self, name)))
+
+    def counted(self, call):  # type: ignore[no-untyped-def]
+        def one(*given, **named):  # type: ignore[no-untyped-def]
+            self.left -= 1
+            if self.left < 0:
+                raise StoreError("broken off, by order of the test")
+            return call(*given, **named)
+
+        return one
+
+
+def test_verify_names_slots_that_lead_elsewhere(tmp_path: Path) -> None:
+    store = make(tmp_path, options=PAGES)
+    store.open()
+    keyed(store, 0, 500)
+    store.close()
+    assert unlinked(tmp_path) == []
+    path = next((tmp_path / "index").iterdir())
+    data = bytearray(path.read_bytes())
+    slot = layout.INDEX_HEAD_BYTES + hash_of(b"k7") % PAGES.max_hash_slot_num * layout.INDEX_SLOT_BYTES
+    data[slot : slot + 4] = bytes(4)
+    path.write_bytes(data)
+    assert unlinked(tmp_path) == [f"index/{path.name} 1 slots do not lead to their newest entry"]
+
+
+def killed(folder: Path, count: int = 4100) -> tuple[list[int], Path]:
+    """A store of so many keys with a checkpoint behind the first 3000, as a killed process leaves it."""
+    store = make(folder, options=PAGES)
+    store.open()
+    places = keyed(store, 0, 3000)
+    work(store)
+    places += keyed(store, 3000, count)
+    store.close(clean=False)
+    return places, next((folder / "index").iterdir())
+
+
+def whole(folder: Path, places: list[int]) -> None:
+    store = make(folder, options=PAGES)
+    assert store.open().rebuilt == []
+    for key in range(2500):
+        found = store.index.find(hash_of(b"k%d" % key), 0, 1 << 60, 9)
+        assert [at for at in places[key::2500][::-1] if at not in found] == [], key
+    store.close()
+    assert unlinked(folder) == []
+
+
+@pytest.mark.parametrize("split", range(4, 20, 4))
+def test_a_link_on_a_page_that_was_lost_is_not_taken_for_none(tmp_path: Path, split: int) -> None:
+    """The last entry may stand on two pages: the one with its key is there, the one with its link reads as zeros."""
+    entries = layout.INDEX_HEAD_BYTES + PAGES.max_hash_slot_num * layout.INDEX_SLOT_BYTES
+    last = next(n for n in range(3100, 4200) if (entries + n * layout.INDEX_ENTRY_BYTES + split) % 4096 == 0)
+    places, path = killed(tmp_path, last)
+    data = path.read_bytes()
+    path.write_bytes(data[: entries + last * layout.INDEX_ENTRY_BYTES + split].ljust(len(data), b"\0"))
+    whole(tmp_path, places)
+
+
+def test_a_start_broken_off_while_it_links_is_begun_again(tmp_path: Path) -> None:
+    places, path = killed(tmp_path)
+    data = bytearray(path.read_bytes())
+    data[layout.INDEX_SLOTS_USED : layout.INDEX_SLOTS_USED + 4] = b"\xff" * 4
+    slots_end = layout.INDEX_HEAD_BYTES + PAGES.max_hash_slot_num * layout.INDEX_SLOT_BYTES
+    data[layout.INDEX_HEAD_BYTES : slots_end] = bytes(slots_end - layout.INDEX_HEAD_BYTES)
+    path.write_bytes(data)
+    whole(tmp_path, places)
+
+
+def test_nothing_stands_behind_the_entries_that_are_left(tmp_path: Path) -> None:
+    """What a later cut would take for an entry of its own."""
+    places, path = killed(tmp_path)
+    log = tmp_path / "commitlog" / f"{0:020d}"
+    log.write_bytes(log.read_bytes()[: places[3500]].ljust(PAGES.mapped_file_size_commit_log, b"\0"))
+    store = make(tmp_path, options=PAGES)
+    store.open()
+    count = store.index.state()[1]
+    store.close()
+    entries = layout.INDEX_HEAD_BYTES + PAGES.max_hash_slot_num * layout.INDEX_SLOT_BYTES
+    assert count <= 3501
+    assert path.read_bytes()[entries + count * layout.INDEX_ENTRY_BYTES :].strip(b"\0") == b""

@@ -48,6 +48,7 @@ cdef class ConsumeQueue(QueueState):
     cdef long long _limit
     cdef long long _durable
 
+    cpdef long long count_below(self, long long physical)
     cpdef int room(self)
     cdef bint ready(self)
     cpdef int room_for(self, long long count)
@@ -68,7 +69,7 @@ cdef class ConsumeQueue(QueueState):
     @cython.locals(middle=cython.longlong)
     cdef long long _search(self, long long low, long long high, long long limit, bint whole)
     cpdef long long durable_end(self, long long flushed)
-    @cython.locals(segment=Segment, at=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong, probe=cython.longlong)
+    @cython.locals(segment=Segment, at=cython.longlong, low=cython.longlong, high=cython.longlong, middle=cython.longlong, probe=cython.longlong, size=cython.longlong)
     cpdef long long first_at_or_after(self, long long physical)
     @cython.locals(segment=Segment, at=cython.longlong, used=cython.longlong, before=cython.longlong, physical=cython.longlong,
                    size=cython.longlong, ended=cython.bint)

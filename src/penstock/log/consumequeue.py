@@ -352,11 +352,12 @@ class ConsumeQueue(QueueState):
             middle = (low + high) // 2
             probe = middle
             at = -1
-            while probe < high:  # a filler says nothing: look at the next real entry
+            while probe < high:  # a filler says nothing, nor what cannot be an entry: look at the next real one
                 segment = self.file.at(probe * layout.ENTRY_BYTES)
                 assert segment is not None
                 at = probe * layout.ENTRY_BYTES - segment.first
-                if be32(segment.base, at + layout.ENTRY_SIZE) != layout.FILLER_SIZE:
+                size = be32(segment.base, at + layout.ENTRY_SIZE)
+                if size != layout.FILLER_SIZE and size > 0 and be64(segment.base, at) >= 0:
                     break
                 probe += 1
             if probe < high and be64(segment.base, at) < physical:  # type: ignore[union-attr]
@@ -382,7 +383,7 @@ class ConsumeQueue(QueueState):
     def _skip_fillers(self, offset: int) -> int:
         while offset < self.max_offset:
             entry = self.entry(offset)
-            if entry is None or entry[1] != layout.FILLER_SIZE:
+            if entry is None or entry != (0, layout.FILLER_SIZE, 0):
                 break
             offset += 1
         return offset
@@ -455,14 +456,19 @@ class ConsumeQueue(QueueState):
                 ended = True
         return True
 
+    def count_below(self, physical: int) -> int:
+        """The offset behind the last entry of a record that begins before physical. All of those must be there, and in
+        order; what stands behind them may be anything that belongs to later records, or nothing.
+        """
+        return self._search(self.file.first // layout.ENTRY_BYTES, self.max_offset, physical, False)
+
     def cut(self, physical: int) -> list[Segment]:
         """Keep the entries of records that begin before physical, with zeros behind them; returns files that fell away.
-        Those below max_offset must be in order (`survey`).
+        Those before it must be in order (`survey`, `count_below`).
 
         Later entries must not stay: they would pass for good ones when the log has grown over those positions again.
         """
-        first = self.file.first // layout.ENTRY_BYTES
-        self.max_offset = self._search(first, self.max_offset, physical, False)
+        self.max_offset = self.count_below(physical)
         self._at = self._limit = 0
         self._durable = 0
         gone = self.file.drop_from(

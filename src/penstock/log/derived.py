@@ -13,6 +13,8 @@ from penstock.log.state import LogState
 from penstock.log.tail import Tail
 from penstock.wire import layout
 
+_JOINT = 100
+
 
 class Derived:
     """The index and the queues of one log. `damaged_queues`: a run before found them so; `rebuild`: all are suspect."""
@@ -32,16 +34,16 @@ class Derived:
         """Read which queues are to be derived again, whatever they look like."""
         self.damaged_queues = set(_flat(tables.load(self.files, self.folder / marks.DAMAGED_QUEUES)))
 
-    def index_joins(self, most: int = 1 << 60) -> bool:
-        """Whether no record with a key stands before the first index file or between two of them, looking at no more
-        than so many records in each place.
+    def index_joins(self) -> bool:
+        """Whether no record with a key stands before the first index file or between two of them, looking at a few records
+        in each place: mostly the first of them has a key.
         """
         store = self.store
         assert store.index is not None
         position = store.log.file.first
         for first, last in store.index.ranges():
             while position < first:
-                position = store.next_indexed(position, first, most)
+                position = store.next_indexed(position, first, _JOINT)
                 if 0 <= position < first:
                     return False
                 if position < 0:
@@ -74,22 +76,23 @@ class Derived:
                 bad.append(queue)
         for by_id in self.store.queues.values():
             for queue in by_id.values():
-                if queue not in bad and not self._last_entry_is_sound(queue, below):
+                if queue not in bad and not self._last_entry_is_sound(queue, queue.max_offset, below):
                     bad.append(queue)
         return bad
 
-    def _last_entry_is_sound(self, queue: ConsumeQueue, below: int) -> bool:
-        if queue.max_offset * layout.ENTRY_BYTES <= queue.file.first:
+    def _last_entry_is_sound(self, queue: ConsumeQueue, end: int, below: int) -> bool:
+        """Whether the entry before the offset `end` leads to its own record, below that place in the log."""
+        if end * layout.ENTRY_BYTES <= queue.file.first:
             return True
-        entry = queue.entry(queue.max_offset - 1)
+        entry = queue.entry(end - 1)
         if entry is None:
             return False
         physical, size, _ = entry
         if size == layout.FILLER_SIZE or physical < self.store.log.file.first:
             return True
-        return physical < below and self._matches(queue, physical, size)
+        return physical < below and self._matches(queue, end - 1, physical, size)
 
-    def _matches(self, queue: ConsumeQueue, physical: int, size: int) -> bool:
+    def _matches(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
         log = self.store.log
         segment = log.file.at(physical)
         if segment is None:
@@ -97,7 +100,7 @@ class Derived:
         if log.check(physical) <= 0:
             return True  # the record is damaged: that is not the queue's fault
         record = log.bytes_at(physical, log.check(physical))
-        mine = log.stands_for(physical, queue.queue_id, queue.max_offset - 1)
+        mine = log.stands_for(physical, queue.queue_id, offset)
         return len(record) == size and mine and queue.topic in record
 
     def prepare_index(self, known: marks.Checkpoint | None, start: int) -> int:
@@ -106,7 +109,7 @@ class Derived:
             return start
         gone = None
         if known is not None and not self.contents.odd_index:
-            gone = store.index.cut(known.index_file, known.index_count)
+            gone = store.index.cut(known.index_file, known.index_count, known.derived)
             if gone is not None and not (store.index.is_sound() and self.index_joins()):
                 for path in gone:
                     self.files.unlink(path)
@@ -131,6 +134,10 @@ class Derived:
         store = self.store
         first = store.log.file.first
         queues = [queue for by_id in store.queues.values() for queue in by_id.values()]
+        if known is not None and start == known.derived and self._as_counted(queues, known):
+            for queue in queues:
+                self._cut_queue(queue, start)
+            return start
         bad = []
         for queue in queues:
             if (queue.topic, queue.queue_id) in self.damaged_queues or not queue.survey(start) or self.headless(queue):
@@ -150,6 +157,23 @@ class Derived:
             if folder.is_dir():
                 self.contents.quarantine(folder, "entries that do not fit the log")
         return first if bad or self.rebuild else start
+
+    def _as_counted(self, queues: list[ConsumeQueue], known: marks.Checkpoint) -> bool:
+        """Whether the queues have as many entries as the checkpoint has counted, with a good one at each end: those it found
+        flushed are not looked at again.
+        """
+        if self.damaged_queues or self.rebuild:
+            return False
+        ends = self.ends()
+        count = 0
+        for queue in queues:
+            below = queue.count_below(known.derived)
+            if below < ends.pop((queue.topic, queue.queue_id), 0) or self.headless(queue):
+                return False
+            if not self._last_entry_is_sound(queue, below, known.derived):
+                return False
+            count += below
+        return count == known.entries and not any(ends.values())
 
     def headless(self, queue: ConsumeQueue) -> bool:
         """Whether the first file of the queue may be missing: those that retention takes end below the log."""

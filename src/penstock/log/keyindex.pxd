@@ -11,6 +11,7 @@ cdef class IndexFile:
     cdef unsigned char *base
     cdef public long long count
     cdef public long long allocated
+    cdef public long long written
     cdef public bint dirty
 
     cdef long long _entry_at(self, long long n) noexcept
@@ -22,9 +23,18 @@ cdef class IndexFile:
     cpdef create(self, long long begin_ms, long long begin_physical)
     @cython.locals(slot=cython.longlong, previous=cython.longlong, at=cython.longlong, begin=cython.longlong, seconds=cython.longlong)
     cdef void put(self, long long hash_, long long physical, long long store_ms) noexcept
-    @cython.locals(n=cython.longlong, slot=cython.longlong, previous=cython.longlong, at=cython.longlong, hash_=cython.longlong, used=cython.longlong,
-                   before=cython.longlong, begin=cython.longlong, whole_seconds=cython.longlong)
-    cpdef bint cut(self, long long count)
+    @cython.locals(used=cython.longlong, more=cython.longlong, begin=cython.longlong, end=cython.longlong, whole=cython.longlong, at=cython.longlong,
+                   before=cython.longlong, begin_ms=cython.longlong, whole_seconds=cython.longlong)
+    cpdef bint cut(self, long long count, long long since)
+    @cython.locals(used=cython.longlong, at=cython.longlong, n=cython.longlong)
+    cdef long long _step_back(self, long long begin, long long end, long long count, long long since) noexcept
+    @cython.locals(at=cython.longlong, hash_=cython.longlong, previous=cython.longlong, on_two=cython.bint)
+    cdef long long _follow(self, long long n, long long slot, long long count, long long since) noexcept
+    @cython.locals(at=cython.longlong)
+    cdef bint _nothing_at(self, long long n) noexcept
+    @cython.locals(n=cython.longlong, slot=cython.longlong, previous=cython.longlong, at=cython.longlong, used=cython.longlong, before=cython.longlong,
+                   last=cython.longlong)
+    cdef long long _link(self, long long count)
     @cython.locals(n=cython.longlong, at=cython.longlong, when=cython.longlong, begin=cython.longlong, previous=cython.longlong)
     cpdef list find(self, long long hash_, long long begin_ms, long long end_ms, long long limit)
 

@@ -11,14 +11,14 @@ topic and key. Derived from the commit log; a file is made when the first key co
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
+import mmap
 import time
-from mmap import mmap
 from pathlib import Path
 
 import cython
 
 from penstock.clock import Clock
-from penstock.disk.files import Files, take_room
+from penstock.disk.files import Files, take_room, wipe
 from penstock.errors import Corrupt, DiskFull, StoreError
 
 if cython.compiled:
@@ -43,10 +43,11 @@ class IndexFile:
         self.slots = slots
         self.entries = entries
         self.files = files
-        self.map: mmap = None  # type: ignore[assignment]
+        self.map: mmap.mmap = None  # type: ignore[assignment]
         self.base: memoryview = cython.NULL
         self.count = 1
         self.allocated = 0  # room is taken up to here
+        self.written = 0  # behind the last byte that is no hole, as `cut` found it
         self.dirty = False
 
     @property
@@ -179,38 +180,115 @@ class IndexFile:
         put32(self.base, layout.INDEX_COUNT, self.count)
         self.dirty = True
 
-    def cut(self, count: int) -> bool:
-        """Keep the entries below count and link them anew: what a power cut left of the slots cannot be trusted.
+    def cut(self, count: int, since: int) -> bool:
+        """Keep the entries below count, whose last state is durable, with zeros behind them. `since`: the place in the log
+        behind the last record that had all of its keys below count.
 
         False when they are not in the order of the log.
         """
+        fd = self.files.open(self.path)
+        try:
+            ranges = self.files.data_ranges(fd, layout.INDEX_HEAD_BYTES, self._entry_at(0))
+            behind = self.files.data_ranges(fd, self._entry_at(count), self.size)
+        finally:
+            self.files.close(fd)
+        self.written = max([end for _, end in behind], default=self._entry_at(count))
+        used = 0 if be32(self.base, layout.INDEX_SLOTS_USED) >= 0 else -1
+        for begin, end in ranges:
+            if used >= 0:
+                self.map.madvise(mmap.MADV_WILLNEED, begin // words.PAGE_BYTES * words.PAGE_BYTES, end - begin)
+                more = self._step_back(begin, end, count, since)
+                used = used + more if more >= 0 else -1
+        whole = self.count
+        if used < 0:
+            used = self._link(count)
+            if used < 0:
+                return False
+        self.count = count
+        wipe(self.files, self.path, self.map, self._entry_at(count), self.size)
+        put32(self.base, layout.INDEX_SLOTS_USED, used)
+        put32(self.base, layout.INDEX_COUNT, count)
+        self.dirty = True
+        if count > 1:
+            at = self._entry_at(count - 1)
+            before = be64(self.base, at + layout.INDEX_PHYSICAL)
+            if count < whole or before != be64(self.base, layout.INDEX_END_PHYSICAL):
+                put64(self.base, layout.INDEX_END_PHYSICAL, before)
+                begin_ms = be64(self.base, layout.INDEX_BEGIN_MS)
+                whole_seconds = be32(self.base, at + layout.INDEX_SECONDS) * words.MS_A_SECOND
+                put64(self.base, layout.INDEX_END_MS, begin_ms + whole_seconds + words.MS_A_SECOND - 1)
+        return True
+
+    def _step_back(self, begin: int, end: int, count: int, since: int) -> int:
+        """Let the slots at begin … end lead to entries below count, by the links of those above; returns how many are in
+        use, -1 when a link is missing.
+        """
+        used = 0
+        at = begin
+        while at < end:
+            n = be32(self.base, at)
+            if n < 0 or n >= count:
+                n = self._follow(n, (at - layout.INDEX_HEAD_BYTES) // layout.INDEX_SLOT_BYTES, count, since)
+                if n < 0:
+                    return -1
+                put32(self.base, at, n)
+            if n > 0:
+                used += 1
+            at += layout.INDEX_SLOT_BYTES
+        return used
+
+    def _follow(self, n: int, slot: int, count: int, since: int) -> int:
+        """The newest entry below count in the chain of a slot that begins with n; -1 when a link is missing: a power cut
+        leaves any of the pages behind the checkpoint out. What a killed process has written is all there.
+        """
+        while n >= count or n < 0:
+            if n < 0 or n >= self.entries or self._entry_at(n + 1) > self.written:
+                return -1
+            at = self._entry_at(n)
+            hash_ = be32(self.base, at)
+            previous = be32(self.base, at + layout.INDEX_PREVIOUS)
+            if hash_ < 0 or hash_ % self.slots != slot or be64(self.base, at + layout.INDEX_PHYSICAL) < since:
+                return -1
+            if previous < 0 or previous >= n:
+                return -1
+            on_two = at // words.PAGE_BYTES != (at + layout.INDEX_ENTRY_BYTES - 1) // words.PAGE_BYTES
+            if (on_two or n >= self.count) and self._nothing_at(n + 1):
+                return -1  # half of it may be missing
+            n = previous
+        return n
+
+    def _nothing_at(self, n: int) -> bool:
+        if n >= self.entries or self._entry_at(n + 1) > self.written:
+            return True
+        at = self._entry_at(n)
+        return be64(self.base, at) == 0 and be64(self.base, at + words.INT64_BYTES) == 0
+
+    def _link(self, count: int) -> int:
+        """Link the entries below count anew, from none; returns how many slots are in use, -1 when the entries are not in
+        the order of the log. A start that comes in between does it again: the number of used slots is below 0 until
+        the slots are durable.
+        """
+        put32(self.base, layout.INDEX_SLOTS_USED, -1)
+        self.datasync()
+        last = (self._entry_at(count) + words.PAGE_BYTES - 1) // words.PAGE_BYTES * words.PAGE_BYTES
+        self.map.madvise(mmap.MADV_WILLNEED, 0, min(last, self.size))
         zero(self.base, layout.INDEX_HEAD_BYTES, self.slots * layout.INDEX_SLOT_BYTES)
         used = 0
         before = 0
-        whole = self.count
         for n in range(1, count):
             at = self._entry_at(n)
             if be64(self.base, at + layout.INDEX_PHYSICAL) < before:
-                return False
+                return -1
             before = be64(self.base, at + layout.INDEX_PHYSICAL)
-            hash_ = be32(self.base, at) & layout.INDEX_HASH_MAX
-            slot = self._slot_at(hash_)
+            slot = self._slot_at(be32(self.base, at) & layout.INDEX_HASH_MAX)
             previous = be32(self.base, slot)
             if previous == 0:
                 used += 1
-            put32(self.base, at + layout.INDEX_PREVIOUS, previous)
+            if previous != be32(self.base, at + layout.INDEX_PREVIOUS):
+                put32(self.base, at + layout.INDEX_PREVIOUS, previous)
             put32(self.base, slot, n)
-        self.count = count
-        put32(self.base, layout.INDEX_SLOTS_USED, used)
-        put32(self.base, layout.INDEX_COUNT, count)
-        if count > 1 and (count < whole or before != be64(self.base, layout.INDEX_END_PHYSICAL)):
-            at = self._entry_at(count - 1)
-            put64(self.base, layout.INDEX_END_PHYSICAL, before)
-            begin = be64(self.base, layout.INDEX_BEGIN_MS)
-            whole_seconds = be32(self.base, at + layout.INDEX_SECONDS) * words.MS_A_SECOND
-            put64(self.base, layout.INDEX_END_MS, begin + whole_seconds + words.MS_A_SECOND - 1)
-        self.dirty = True
-        return True
+        self.datasync()
+        return used
 
     def find(self, hash_: int, begin_ms: int, end_ms: int, limit: int) -> list[int]:
         """Physical offsets under this hash with a store time in begin … end, newest first, at most limit."""
@@ -299,15 +377,17 @@ class KeyIndex:
         """The physical offsets of the first and the last record in each file, the oldest file first."""
         return [(one.begin_physical(), one.end_physical()) for one in self.index_files if one.count > 1]
 
-    def cut(self, name: int, count: int) -> list[Path] | None:
-        """Go back to a former `state`; returns files that fell away, None when that state is not to be had any more."""
+    def cut(self, name: int, count: int, since: int) -> list[Path] | None:
+        """Go back to a former `state`, which is durable, of the log below `since`; returns files that fell away, None when
+        that state is not to be had any more.
+        """
         kept = [index_file for index_file in self.index_files if int(index_file.path.name) <= name]
         last = kept[len(kept) - 1] if kept else None
         if name and (last is None or int(last.path.name) != name or not 1 <= count <= last.count):
             return None
         gone = [index_file.path for index_file in self.index_files[len(kept) :]]
         self.index_files = kept
-        if last is not None and not last.cut(count):
+        if last is not None and not last.cut(count, since):
             return None
         self._spare = None
         self._settle()

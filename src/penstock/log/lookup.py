@@ -142,7 +142,7 @@ class Lookup(LogState):
         self._unmended.add((queue.topic, queue.queue_id, offset))
         entry = queue.entry(offset)
         commit_log, first = self.log, self.log.file.first
-        if entry is None or entry[1] == layout.FILLER_SIZE or offset < queue.min_offset:
+        if entry is None or entry == (0, layout.FILLER_SIZE, 0) or offset < queue.min_offset:
             return False
         if entry[0] >= first and entry[1] >= layout.RECORD_FIXED_BYTES:
             size = commit_log.size_at(entry[0])

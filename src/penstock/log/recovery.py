@@ -7,8 +7,9 @@
                    place
     no checkpoint  (or a RocketMQ broker wrote since) from the first segment; there a bad record is damage if a good one
                    follows
-    queues, index  not after a clean stop: every entry of a queue is looked at, and whether the index files join up;
-                   what cannot be right is derived again from the first segment on
+    queues, index  cut back to the derived position, below which they are durable; what lies below is not looked at while
+                   their ends and counts are those of the checkpoint. Else every entry of a queue is, and what cannot
+                   be right is derived again from the first segment on
 
 Nothing that may hold a record is deleted: it moves to ``lost+found/``. Run twice, it ends in the same state.
 """
@@ -24,9 +25,6 @@ from penstock.log.derived import Derived
 from penstock.log.state import LogState
 from penstock.log.tail import Tail
 from penstock.log.upkeep import Upkeep
-
-_JOINT = 100
-"""After a clean stop so many records are looked at where two index files meet: mostly the first of them has a key."""
 
 
 def recover(store: LogState, upkeep: Upkeep) -> Recovery:
@@ -119,7 +117,7 @@ class _Recoverer:
         if store.index is not None:
             if self.contents.odd_index or store.index.state() != (known.index_file, known.index_count):
                 return False
-            if not store.index.is_sound() or not self.derived.index_joins(_JOINT):
+            if not store.index.is_sound() or not self.derived.index_joins():
                 return False
         if self.derived.damaged_queues:
             return False

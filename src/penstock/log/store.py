@@ -248,9 +248,9 @@ class LogStore(Lookup):
                 end = segment.size
             physical = be64(base, at)
             size = be32(base, at + layout.ENTRY_SIZE)
-            if size == layout.FILLER_SIZE:
+            if size == layout.FILLER_SIZE and physical == 0 and be64(base, at + layout.ENTRY_TAGS) == 0:
                 fillers += 1
-            elif size <= 0:
+            elif size <= 0 or size == layout.FILLER_SIZE:
                 if self.mend(queue, offset):
                     continue
                 fillers += 1

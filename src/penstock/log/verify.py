@@ -12,8 +12,10 @@ from __future__ import annotations
 import json
 import mmap
 import struct
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
+from os import SEEK_CUR
 from pathlib import Path
 
 from penstock.disk import tables
@@ -255,8 +257,11 @@ class _Verifier:
                 report.add("derived", f"consumequeue/{topic}/{queue_id}", f"{extra} entries lead to no record")
 
     def _check_index(self, log: CommitLog) -> None:
+        stopped = marks.abort_text(self.folder) is None
         for name in self.files.names(self.folder / "index"):
             path = self.folder / "index" / name
+            if stopped and (lost := _unlinked(path)):
+                self.report.add("derived", self._name(path), f"{lost} slots do not lead to their newest entry")
             for entry in _inspect_index(path):
                 if entry["kind"] == "bad":
                     self.report.add("derived", self._name(path), str(entry["why"]))
@@ -459,6 +464,31 @@ def _inspect_index(path: Path) -> Iterator[dict[str, object]]:
                 "seconds": seconds,
                 "previous": previous,
             }
+
+
+def _unlinked(path: Path) -> int:
+    """How many slots of an index lead to another entry than their newest one, or to it by other links than those before."""
+    slots, entries = index_shape(path, path.stat().st_size)
+    if slots == 0:
+        return 0
+    with path.open("rb") as stream:
+        count = INDEX_HEAD.unpack(stream.read(layout.INDEX_HEAD_BYTES))[-1]
+        found = array("I", stream.read(slots * layout.INDEX_SLOT_BYTES))
+        found.byteswap()
+        stream.seek(layout.INDEX_ENTRY_BYTES, SEEK_CUR)
+        newest = array("I", bytes(slots * layout.INDEX_SLOT_BYTES))
+        wrong = set()
+        for n in range(1, min(count, entries)):
+            key_hash, _, _, previous = INDEX_ENTRY.unpack(stream.read(INDEX_ENTRY.size))
+            slot = key_hash % slots
+            if previous != newest[slot]:
+                wrong.add(slot)
+            newest[slot] = n
+    return (
+        len(wrong.union(slot for slot in range(slots) if found[slot] != newest[slot]))
+        if found != newest
+        else len(wrong)
+    )
 
 
 def index_shape(path: Path, size: int) -> tuple[int, int]:
