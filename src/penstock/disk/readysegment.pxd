@@ -6,7 +6,7 @@ cdef class SegmentFile:
     cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag
     cdef public set damaged
     cdef public int fd, sums_fd
-    cdef public bint named, clean, unverified, cut
+    cdef public bint named, clean, unverified, cut, scattered
     cdef unsigned char *base
     cdef unsigned char *sums
 

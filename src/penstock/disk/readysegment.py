@@ -8,7 +8,7 @@ the records are found by their lengths, and behind the last one stands a zero.
 from __future__ import annotations
 
 import logging
-from mmap import mmap
+import mmap
 from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
@@ -31,6 +31,7 @@ else:
 log = logging.getLogger("penstock.disk")
 
 STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
+SMALL = 256 << 10  # below, a page is faulted in alone: the system would zero megabytes around the first one
 NOT_CLEAN = 0xFFFFFFFF  # the count of a segment that is in use
 _HEAD = Struct(">IIQIIII")  # magic, version, first ordinal, segment size, tag, count, sum
 _OLD_HEAD = Struct(">IIQQQ")  # of version 1: magic, version, first ordinal, segment size, count
@@ -66,11 +67,12 @@ class SegmentFile:
         self.sums_size = _sums_size(size)
         self.sums_allocated = 0
         self.sums_written = 0
+        self.scattered = False
         self.damaged: set[int] = set()
         self.unverified = False  # trusted as a whole: each record is looked at when it is read
         self.fd = self.sums_fd = -1
-        self.map: mmap = None  # type: ignore[assignment]
-        self.sums_map: mmap = None  # type: ignore[assignment]
+        self.map: mmap.mmap = None  # type: ignore[assignment]
+        self.sums_map: mmap.mmap = None  # type: ignore[assignment]
         self.base: memoryview = cython.NULL
         self.sums: memoryview = cython.NULL
         self.named = False  # its name in the folder is durable
@@ -102,8 +104,9 @@ class SegmentFile:
         files.grow(self.sums_fd, self.sums_size)
         files.allocate(self.sums_fd, 0, layout.HEAD_BYTES)  # the two heads are written in any case
         files.allocate(self.sums_fd, self.sums_size - layout.HEAD_BYTES, layout.HEAD_BYTES)
-        self.map = files.map(self.fd, self.size)
-        self.sums_map = files.map(self.sums_fd, self.sums_size)
+        self.scattered = create or all(end <= SMALL for _, end in files.data_ranges(self.fd, 0, self.size))
+        self.map = files.map(self.fd, self.size, scattered=self.scattered)
+        self.sums_map = files.map(self.sums_fd, self.sums_size, scattered=self.scattered)
         self.base, self.sums = address(self.map), address(self.sums_map)
 
     def begin(self, first: int) -> None:
@@ -137,6 +140,10 @@ class SegmentFile:
                 target = min(self.size, max(need, self.allocated + step))
                 least = min(target, max(need, self.allocated + 1))
                 self.allocated = take_room(self.files, self.fd, self.allocated, least, target)
+                if self.scattered and target > SMALL:
+                    self.map.madvise(mmap.MADV_NORMAL)
+                    self.sums_map.madvise(mmap.MADV_NORMAL)
+                    self.scattered = False
             need = layout.HEAD_BYTES + (self.count + records) * layout.ENTRY_BYTES
             if need > self.sums_allocated or not self.sums_allocated:
                 step = max(words.PAGE_BYTES, min(layout.SUMS_STEP_MAX, self.sums_allocated))
