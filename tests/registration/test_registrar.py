@@ -28,11 +28,12 @@ def broker(tmp_path: Path) -> Iterator[Broker]:
     made.close()
 
 
-def told(registration: Registration, news: News) -> tuple[set[str], list[str] | None]:
+def told(registration: Registration, news: News) -> tuple[set[str], list[str] | dict[str, bool] | None]:
     body: dict[str, Any] = json.loads(registration.request(news).body)
     wrapper = body["topicConfigSerializeWrapper"]
     assert wrapper["dataVersion"]["counter"] == registration.broker.topics.version["counter"]
-    return set(wrapper["topicConfigTable"]), body.get("nsq", {}).get("topics")
+    queues = body.get("nsq", {})
+    return set(wrapper["topicConfigTable"]), queues.get("topics", queues.get("changes"))
 
 
 def test_what_changed_is_told(broker: Broker) -> None:
@@ -52,14 +53,22 @@ def test_what_changed_is_told(broker: Broker) -> None:
     assert len(rings) == 2
     assert told(registration, news) == ({"new", "before1"}, None)
     broker.queueing.topic(b"jobs")
-    assert told(registration, news) == (set(), ["jobs"])
+    assert told(registration, news) == (set(), {"jobs": True})
     broker.queueing.topic(b"jobs").channel(b"c")
     broker.topics.delete(b"new", 0)
     assert told(registration, news) == (set(), None)
+    broker.queueing.topic(b"more")
+    broker.queueing.delete(broker.queueing.topic(b"jobs"))
+    assert told(registration, news) == (set(), {"more": True, "jobs": False})
+    news.everything()
+    assert told(registration, news) == (every, ["more"])
+    broker.queueing.delete(broker.queueing.topic(b"more"))
+    assert told(registration, news) == (set(), {"more": False})
+    news.refused()  # a registry that is older than this
+    broker.queueing.topic(b"jobs")
+    assert told(registration, news) == (every, ["jobs"])
     broker.queueing.delete(broker.queueing.topic(b"jobs"))
     assert told(registration, news) == (set(), [])
-    news.everything()
-    assert told(registration, news) == (every, [])
     assert told(registration, other) == (every, [])  # another registry has news of its own
 
 

@@ -27,12 +27,14 @@ def names(tmp_path: Path) -> NameServer:
     return NameServer(tmp_path, clock=FakeClock(NOW))
 
 
-def register(names: NameServer, letter: str, topics: Any, peer: Peer, *, logs: tuple[str, ...] = ()) -> RemotingCommand:
+def register(
+    names: NameServer, letter: str, topics: Any, peer: Peer, *, logs: tuple[str, ...] = (), changes: Any = None
+) -> RemotingCommand:
     table = {name: {"readQueueNums": 1, "writeQueueNums": 1, "perm": 6} for name in logs}
     port = ord(letter)
     body = {
         "topicConfigSerializeWrapper": {"dataVersion": {"timestamp": 1, "counter": 1}, "topicConfigTable": table},
-        "nsq": {"address": f"127.0.0.1:1{port}", "topics": topics},
+        "nsq": {"address": f"127.0.0.1:1{port}"} | ({"topics": topics} if changes is None else {"changes": changes}),
     }
     ext = {
         "brokerName": f"broker-{letter}", "brokerAddr": f"127.0.0.1:2{port}", "clusterName": "c", "brokerId": "0",
@@ -69,10 +71,24 @@ def test_only_those_who_ask_see_them(names: NameServer) -> None:
     assert ask(names, "new", "queue") == 17
 
 
+def test_changes_alone(names: NameServer) -> None:
+    one = Peer()
+    assert register(names, "a", ["jobs", "old"], one).code == 0
+    assert register(names, "a", None, one, changes={"new": True, "old": False}).code == 0
+    here = {"kind": "queue", "nsq": {"broker-a": "127.0.0.1:197"}}
+    assert [ask(names, topic, "any") for topic in ("jobs", "new", "old")] == [here, here, 17]
+    assert register(names, "a", ["old"], one).code == 0
+    assert [ask(names, topic, "any") for topic in ("jobs", "new", "old")] == [17, 17, here]
+    assert register(names, "b", None, Peer(), changes={"other": True}).code == 0  # what it had before is not known
+    assert ask(names, "other", "any")["nsq"] == {"broker-b": "127.0.0.1:198"}
+
+
 @pytest.mark.parametrize(
     "nsq",
     [1, [], {}, {"address": "127.0.0.1:1"}, {"address": "nowhere", "topics": []}, {"address": "h:1", "topics": ["a b"]},
-     {"address": "h:1", "topics": [7]}, {"address": "h:1", "topics": {}}],
+     {"address": "h:1", "topics": [7]}, {"address": "h:1", "topics": {}}, {"address": "h:1", "changes": {}},
+     {"address": "h:1", "changes": []}, {"address": "h:1", "changes": {"a b": True}}, {"address": "h:1", "changes": {"a": 1}},
+     {"address": "", "changes": {"a": True}}],
 )  # fmt: skip
 def test_what_cannot_be_right(nsq: Any) -> None:
     fields = {

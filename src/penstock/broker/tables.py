@@ -1,6 +1,8 @@
 """The tables of a broker's `config` folder: topics and groups when they change, offsets every five seconds.
 
-Topics and groups go to disk before anybody is told that they changed; all changes of a turn are one write. Offsets go
+Topics and groups go to disk before anybody is told that they changed; all changes of a turn are one write: of topics into
+the journal beside their table, which is written whole when the journal is long, when no topic has changed for ten seconds,
+and at a clean stop. Offsets go
 behind a flush of the log: a group that gave a message back has committed an offset behind it, and the copy must be on
 the disk first.
 """
@@ -15,7 +17,8 @@ from penstock.broker import shapes
 from penstock.broker.core import Core
 from penstock.broker.topics import SCHEDULE_TOPIC
 from penstock.disk.job import Job
-from penstock.disk.tables import save
+from penstock.disk.journal import Journal, changes
+from penstock.disk.tables import encode, save
 from penstock.errors import DiskFull, StoreError
 from penstock.wire import record
 
@@ -23,6 +26,7 @@ log = logging.getLogger("penstock.broker")
 
 OFFSETS_EVERY_MS = 5_000
 RETRY_MS = 1_000
+QUIET_MS = 10_000
 DELAYS_LOOKED_AT_MAX = 10_000
 
 
@@ -32,7 +36,10 @@ class Tables:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._folder = core.folder / "config"
-        self._topics_changed = False
+        self._journal = Journal(core.files, core.folder, self._folder / "topics.json")
+        self._whole = False  # topics.json is to be written whole
+        self._changed: dict[bytes, None] = {}  # topics that the journal must name
+        self._changed_ms = 0
         self._retry_ms = 0
         self._when_saved: list[Callable[[StoreError | None], None]] = []
         self._offsets_due_ms = 0
@@ -45,7 +52,10 @@ class Tables:
         """Read every table that is there; a damaged one is quarantined, and its former version read."""
         core = self._core
         table = partial(shapes.open_table, core.files, core.folder)
-        core.topics.load(table("topics.json", shapes.topics, "topics are made of the queues that hold messages"))
+        topics = table("topics.json", shapes.topics, "topics are made of the queues that hold messages")
+        core.topics.load(topics)
+        for change in changes(core.files, self._folder / "topics.json", topics):
+            core.topics.load_change(change)
         core.groups.load(table("subscriptionGroup.json", shapes.groups, "groups are made again when they are used"))
         again = "every group begins where it says (ConsumeFromWhere); `penstock group reset` sets another place"
         core.offsets.load(table("consumerOffset.json", shapes.offsets, again))
@@ -56,7 +66,7 @@ class Tables:
         core = self._core
         self._clamp_offsets()
         core.topics.changed.append(self._topic_changed)
-        self._topics_changed = True
+        self._whole = True
         try:
             self.save_changed()
         except DiskFull as error:
@@ -73,7 +83,8 @@ class Tables:
                     queues[queue_id] = min(offset, core.store.queue(topic.encode(), queue_id).max_offset)
 
     def _topic_changed(self, name: bytes) -> None:
-        self._topics_changed = True
+        self._changed[name] = None
+        self._changed_ms = self._core.time.mono_ms
 
     # -- topics and groups ---------------------------------------------------------------------------------------
 
@@ -81,7 +92,9 @@ class Tables:
         """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
         core = self._core
         waiting, self._when_saved = self._when_saved, []
-        if (self._topics_changed or core.groups.dirty) and (waiting or core.time.mono_ms >= self._retry_ms):
+        if self._journal.lines and core.time.mono_ms >= self._changed_ms + QUIET_MS:
+            self._whole = True
+        if (self._whole or self._changed or core.groups.dirty) and (waiting or core.time.mono_ms >= self._retry_ms):
             try:
                 self.write()
             except StoreError as error:
@@ -101,9 +114,16 @@ class Tables:
     def write(self) -> None:
         """Topics and groups that changed go to disk, before anybody is told that they did. StoreError."""
         core = self._core
-        if self._topics_changed:
-            save(core.files, self._folder / "topics.json", core.topics.as_file())
-            self._topics_changed = False
+        if self._whole or (self._changed and not self._journal.ready):
+            self._whole = True  # until it is done
+            self._journal.replace(encode(core.topics.as_file()))
+            self._whole = False
+            self._changed.clear()
+        elif self._changed:
+            self._whole = True  # a change that was refused must not stay in the journal
+            self._journal.add([core.topics.as_change(name) for name in self._changed])
+            self._whole = self._journal.full
+            self._changed.clear()
         if core.groups.dirty:
             save(core.files, self._folder / "subscriptionGroup.json", core.groups.as_table())
             core.groups.saved()
@@ -135,7 +155,9 @@ class Tables:
         """A clean stop: everything goes to disk, the log is flushed already."""
         core = self._core
         core.offsets.changed()
+        self._whole = self._whole or self._journal.lines > 0
         self.write()
+        self._journal.remove()
         for write in self._offset_writes() if core.store.healthy else ():
             write()
 

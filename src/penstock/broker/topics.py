@@ -371,28 +371,51 @@ class TopicTable:
         }
         return self.as_table() | {"deletedTopicEnds": {name: queues for name, queues in ends.items() if queues}}
 
+    def as_change(self, name: bytes) -> dict[str, object]:
+        """What the journal of topics.json notes when a topic came, went or was changed."""
+        topic = self.by_name.get(name)
+        ends = {str(queue_id): end for queue_id, end in self._floors.get(name, {}).items() if end}
+        config = None if topic is None else topic.as_config()
+        return {"name": name.decode(), "config": config, "ends": ends, "dataVersion": dict(self.version)}
+
+    def _take_ends(self, name: str, ends: object) -> None:
+        if isinstance(ends, dict) and ends:
+            self._floors[name.encode()] = {
+                int(q): end for q, end in ends.items() if q.isdecimal() and isinstance(end, int)
+            }
+
+    def load_change(self, change: Mapping[str, object]) -> None:
+        """Take over what `as_change` said, behind a table."""
+        name, config = str(change["name"]), change.get("config")
+        self._take_ends(name, change.get("ends"))
+        if isinstance(config, dict):
+            self._load_topic(name, config)
+        elif (topic := self.by_name.pop(name.encode(), None)) is not None:
+            topic.close()
+        self.version = shapes.version_of(change)
+
     def load(self, table: Mapping[str, object]) -> None:
         """Take over a topics.json, RocketMQ's or SmartGo's (which nests the table once more)."""
         ends = table.get("deletedTopicEnds")
         for name, queues in ends.items() if isinstance(ends, dict) else ():
-            if isinstance(queues, dict):
-                self._floors[name.encode()] = {
-                    int(q): end for q, end in queues.items() if q.isdecimal() and isinstance(end, int)
-                }
+            self._take_ends(name, queues)
         topics = shapes.entries(table, "topicConfigTable")
         if "topicConfigTable" in topics:
             topics = shapes.entries(topics, "topicConfigTable")
         for name, config in topics.items():
-            try:
-                self.create(
-                    name.encode(),
-                    shapes.number(config, "readQueueNums", DEFAULT_QUEUES),
-                    shapes.number(config, "writeQueueNums", DEFAULT_QUEUES),
-                    shapes.number(config, "perm", PERM_BOTH),
-                    level=_log_level(config.get("level"), self._level),
-                    more=_details(config),
-                    announce=False,
-                )
-            except (Refused, TypeError, ValueError, AttributeError):
-                continue  # a damaged entry costs one topic, and that is made again by its next sender
+            self._load_topic(name, config)
         self.version = shapes.version_of(table)
+
+    def _load_topic(self, name: str, config: Mapping[str, object]) -> None:
+        try:
+            self.create(
+                name.encode(),
+                shapes.number(config, "readQueueNums", DEFAULT_QUEUES),
+                shapes.number(config, "writeQueueNums", DEFAULT_QUEUES),
+                shapes.number(config, "perm", PERM_BOTH),
+                level=_log_level(config.get("level"), self._level),
+                more=_details(config),
+                announce=False,
+            )
+        except (Refused, TypeError, ValueError, AttributeError):
+            return  # a damaged entry costs one topic, and that is made again by its next sender

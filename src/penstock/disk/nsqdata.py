@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from penstock.disk import queuefiles, tables
+from penstock.disk import journal, queuefiles, tables
 from penstock.disk.files import Files
 from penstock.errors import Corrupt
 
@@ -59,29 +59,35 @@ def read_nsqd_dat(files: Files, folder: Path) -> list[TopicEntry]:
     """
     path = folder / "nsqd.dat"
     table = tables.take(files, folder, path, _fits, "topics and channels are taken from the files of their messages")
-    if table is None:
-        return _from_files(files, folder)
-    found = []
-    for entry in _entries(table, "topics", path):
+    found = {} if table is not None else {entry.name: entry for entry in _from_files(files, folder)}
+    noted = journal.changes(files, path, table)
+    for entry in [*_entries(table or {}, "topics", path), *(change for change in noted if _fits({"topics": [change]}))]:
+        if entry.get("gone") is True:
+            found.pop(str(entry["name"]), None)
+            continue
         channels = tuple(ChannelEntry(*_common(part)) for part in _entries(entry, "channels", path) if _valid(part))
         if _valid(entry):
             name, paused, more = _common(entry)
             more.pop("channels", None)
-            found.append(TopicEntry(name, paused, channels, more))
-    return found
+            found[name] = TopicEntry(name, paused, channels, more)
+    return list(found.values())
 
 
 def write_nsqd_dat(files: Files, folder: Path, topics: list[TopicEntry], version: str) -> None:
     """Replace the table durably. StoreError leaves the former one."""
-    write_rows(files, folder, map(row, topics), version, ours=any(map(in_our_files, topics)))
+    data = whole(map(row, topics), version, ours=any(map(in_our_files, topics)))
+    tables.replace(files, folder / "nsqd.dat", data)
 
 
 def row(topic: TopicEntry) -> bytes:
     """A topic as it stands in the table."""
+    return msgspec.json.encode(fields(topic))
+
+
+def fields(topic: TopicEntry) -> dict[str, object]:
+    """What the table says of a topic, and its journal."""
     channels = [{**more, "name": name, "paused": paused} for name, paused, more in topic.channels]
-    return msgspec.json.encode(
-        {**topic.more, "name": topic.name, "paused": topic.paused, "channels": channels or None}
-    )  # fmt: skip
+    return {**topic.more, "name": topic.name, "paused": topic.paused, "channels": channels or None}
 
 
 def in_our_files(topic: TopicEntry) -> bool:
@@ -89,11 +95,11 @@ def in_our_files(topic: TopicEntry) -> bool:
     return topic.more.get("level", "memory") != "memory" or topic.more.get("kind") == "log"
 
 
-def write_rows(files: Files, folder: Path, rows: Iterable[bytes], version: str, *, ours: bool) -> None:
-    """`write_nsqd_dat` of what `row` made; `ours`: messages of some of them lie in our files."""
+def whole(rows: Iterable[bytes], version: str, *, ours: bool) -> bytes:
+    """The table of what `row` made; `ours`: messages of some of them lie in our files."""
     more = b',\n "TOPICS": ' + msgspec.json.encode(NOT_FOR_NSQD) if ours else b""
     body = b'{\n "topics": [\n  %s\n ],\n "version": %s%s' % (b",\n  ".join(rows), msgspec.json.encode(version), more)
-    tables.replace(files, folder / "nsqd.dat", tables.summed_up(body))
+    return tables.summed_up(body)
 
 
 def messages(files: Files, folder: Path, topic: str, channel: str = "") -> Iterator[StoredMessage]:

@@ -42,6 +42,17 @@ def parse(text: str) -> dict[str, Any]:
     return value
 
 
+class Table(dict[str, Any]):
+    """A table that was read; `mark` tells its file's bytes from any others."""
+
+    mark = ""
+
+
+def mark(data: bytes) -> str:
+    """What tells these bytes of a file from others."""
+    return f"{crc32(data):08x}-{len(data)}"
+
+
 _SUM = re.compile(rb',\s*"sum": "([0-9a-f]{8})"\s*}\s*$')
 Fits = Callable[[dict[str, object]], bool]
 
@@ -84,7 +95,7 @@ def take(files: Files, root: Path, path: Path, fits: Fits, without: str) -> dict
     return None
 
 
-def _read(files: Files, path: Path) -> dict[str, Any] | None:
+def _read(files: Files, path: Path) -> Table | None:
     if not path.is_file():
         return None
     fd = files.open(path, writable=False)
@@ -93,9 +104,10 @@ def _read(files: Files, path: Path) -> dict[str, Any] | None:
     finally:
         files.close(fd)
     try:
-        table = parse(data.decode("utf-8-sig"))
+        table = Table(parse(data.decode("utf-8-sig")))
     except ValueError:
         return None
+    table.mark = mark(data)
     told = _SUM.search(data)
     if told is None:
         return None if "sum" in table else table

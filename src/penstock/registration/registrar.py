@@ -26,28 +26,38 @@ class News:
     def __init__(self, registration: Registration, ring: Callable[[], None]) -> None:
         self._ring = ring
         self._topics: dict[bytes, None] | None = None
-        self._queues = True
+        self._queues: dict[bytes, None] | None = None
+        self._whole_only = False
         registration.broker.topics.changed.append(self._topic)
         registration.on_new_queues(self._queue)
 
     def everything(self) -> None:
         """It may know nothing."""
-        self._topics, self._queues = None, True
+        self._topics = self._queues = None
+
+    def refused(self) -> None:
+        """It does not take what we say: all from now on, in case it is one that knows of no changes of queue topics."""
+        self._whole_only = True
+        self.everything()
 
     def _topic(self, name: bytes) -> None:
         if self._topics is not None:
             self._topics[name] = None
         self._ring()
 
-    def _queue(self) -> None:
-        self._queues = True
+    def _queue(self, name: bytes) -> None:
+        if self._whole_only:
+            self._queues = None
+        elif self._queues is not None:
+            self._queues[name] = None
         self._ring()
 
-    def take(self) -> tuple[list[bytes] | None, bool]:
-        """(the log topics to be told of, None for all; whether the queue topics are others), and they count as told."""
-        found = None if self._topics is None else list(self._topics), self._queues
-        self._topics, self._queues = {}, False
-        return found
+    def take(self) -> tuple[list[bytes] | None, list[bytes] | None]:
+        """(the log topics to be told of, the queue topics that came or went), None for all, and they count as told."""
+        topics = None if self._topics is None else list(self._topics)
+        queues = None if self._queues is None else list(self._queues)
+        self._topics, self._queues = {}, {}
+        return topics, queues
 
 
 class Registration:
@@ -57,7 +67,11 @@ class Registration:
         self.broker = broker
         self.address = address
         self.nsq_address = nsq_address
-        self._told_queues: frozenset[str] = frozenset()
+        self._queues: set[bytes] = set()  # the queue topics there are
+        self._on_queue: list[Callable[[bytes], None]] = []
+        broker.queueing.announce.append(self._announced)
+        self._asked: list[bytes] | None = None  # topics that the registry was told of last; None for all
+        self._ordered: set[bytes] = set()
         self._remark = ""
 
     def _names(self) -> dict[str, str]:
@@ -74,30 +88,32 @@ class Registration:
         do, and as every registry takes it: topics that are not named stay.
         """
         topics, queues = news.take()
+        self._asked = topics
         told: dict[str, object] = {
             "filterServerList": [],
             "topicConfigSerializeWrapper": self.broker.topics.as_table(names=topics),
         }
-        if self.nsq_address and queues:  # ours: where clients of queue topics find us
-            self._told_queues = self._queues()
-            told["nsq"] = {"address": self.nsq_address, "topics": sorted(self._told_queues)}
+        if self.nsq_address and queues is None:  # ours: where clients of queue topics find us
+            found = self.broker.queueing.topics.values()
+            self._queues = {topic.name for topic in found if topic.kind == "queue"}
+            told["nsq"] = {"address": self.nsq_address, "topics": sorted(name.decode() for name in self._queues)}
+        elif self.nsq_address and queues:
+            told["nsq"] = {"address": self.nsq_address, "changes": {n.decode(): n in self._queues for n in queues}}
         body = fastjson.dumps(told)
         ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": ""}
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
 
-    def _queues(self) -> frozenset[str]:
-        return frozenset(topic.name.decode() for topic in self.broker.queueing.topics.values() if topic.kind == "queue")
+    def on_new_queues(self, call: Callable[[bytes], None]) -> None:
+        """`call` when a queue topic came or went; channels come and go unheard."""
+        self._on_queue.append(call)
 
-    def on_new_queues(self, call: Callable[[], None]) -> None:
-        """`call` when there are other queue topics than the registry was told of; channels come and go unheard."""
-        topics = self.broker.queueing.topics
-
-        def changed(name: bytes) -> None:
-            topic = topics.get(name)
-            if (topic is not None and topic.kind == "queue") != (name.decode() in self._told_queues):
-                call()
-
-        self.broker.queueing.announce.append(changed)
+    def _announced(self, name: bytes) -> None:
+        topic = self.broker.queueing.topics.get(name)
+        there = topic is not None and topic.kind == "queue"
+        if there != (name in self._queues):
+            (self._queues.add if there else self._queues.discard)(name)
+            for call in self._on_queue:
+                call(name)
 
     def goodbye(self) -> RemotingCommand:
         """I am leaving."""
@@ -111,8 +127,12 @@ class Registration:
                 log.error("the registry says: %s", self._remark)
         if reply.body:
             table = fastjson.loads(reply.body).get("table") or {}
-            for topic in self.broker.topics.by_name.values():
-                topic.keep_order(topic.name.decode() in table)
+            ordered = {name.encode() for name in table}
+            by_name = self.broker.topics.by_name
+            for name in by_name if self._asked is None else {*self._asked, *(ordered ^ self._ordered)}:
+                if (topic := by_name.get(name)) is not None:
+                    topic.keep_order(name in ordered)
+            self._ordered = ordered
 
 
 class RouteNeighbour:
@@ -171,6 +191,8 @@ class Registrar:
                 self._complained = False
                 pause = self.registration.broker.config.register_broker_period_ms / 1000
             except (OSError, TimeoutError) as error:
+                if isinstance(error, ConnectionRefusedError):
+                    self.news.refused()
                 self.news.everything()
                 if not self._complained:
                     log.warning("registry not reached registry=%s error=%s", self.registry, error)

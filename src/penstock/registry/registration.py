@@ -3,7 +3,8 @@
 compressed:  int32 n, DataVersion JSON | int32 topics, each int32 n, "topic readQ writeQ perm filterType" |
              int32 n, filter servers JSON
 
-A plain body may have a field of ours: {"nsq": {"address": "host:port", "topics": ["a queue topic", …]}}.
+A plain body may have a field of ours: {"nsq": {"address": "host:port", "topics": ["a queue topic", …]}}, or, instead of all
+topics, {"changes": {"a new one": true, "one that is gone": false}}.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ def read_registration(fields: Fields, body: bytes, now_ms: int) -> Registration:
         raise Refused("brokerId is negative")
     if fields["bodyCrc32"] and isal_zlib.crc32(body) & 0xFFFFFFFF != fields["bodyCrc32"] & 0xFFFFFFFF:
         raise Refused("crc32 not match")
-    nsq_address, nsq_topics = "", frozenset[str]()
+    nsq_address, nsq_topics, nsq_changes = _NO_NSQ
     if fields["compressed"]:
         version, topics = _read_compressed(body)
     else:
         version, topics = _read_plain(body)
-        nsq_address, nsq_topics = _read_nsq(body)
+        nsq_address, nsq_topics, nsq_changes = _read_nsq(body)
     if version is not None and version[0] > now_ms + FUTURE_MS:
         raise Refused("the data version is from the future")
     if len(topics) > TOPICS_MAX:
@@ -57,8 +58,9 @@ def read_registration(fields: Fields, body: bytes, now_ms: int) -> Registration:
         if not _TOPIC.fullmatch(topic) and topic not in (broker, cluster):
             raise Refused("a topic name holds letters, digits and %|_- only")
     return Registration(
-        broker, address, cluster, fields["brokerId"], fields["haServerAddr"], version, topics, nsq_address, nsq_topics
-    )
+        broker, address, cluster, fields["brokerId"], fields["haServerAddr"], version, topics, nsq_address, nsq_topics,
+        nsq_changes,
+    )  # fmt: skip
 
 
 def check_address(address: str) -> None:
@@ -139,18 +141,30 @@ def _read_plain(body: bytes) -> tuple[Version | None, dict[str, TopicQueues]]:
     return (None if version is None else _version(version)), topics
 
 
-def _read_nsq(body: bytes) -> tuple[str, frozenset[str]]:
-    """The NSQ address and queue topics that our brokers add; empty when there are none."""
+_Nsq = tuple[str, frozenset[str] | None, dict[str, bool]]
+_NO_NSQ: _Nsq = ("", frozenset(), {})
+
+
+def _read_nsq(body: bytes) -> _Nsq:
+    """The NSQ address that our brokers add, their queue topics (None where only changes are told), and the changes: whether
+    each is there now. Empty when there are none.
+    """
     side = loads(body).get("nsq") if body else None
     if side is None:
-        return "", frozenset()
-    address, topics = (side.get("address"), side.get("topics")) if isinstance(side, dict) else (None, None)
-    if not isinstance(address, str) or not isinstance(topics, list) or len(topics) > TOPICS_MAX:
+        return _NO_NSQ
+    if not isinstance(side, dict):
         raise Refused("nsq holds an address and a list of topics")
+    address, changes = side.get("address"), side.get("changes") or {}
+    whole = "topics" in side or not changes
+    names = side.get("topics") if whole else list(changes)
+    if not isinstance(address, str) or not isinstance(names, list) or len(names) > TOPICS_MAX:
+        raise Refused("nsq holds an address and a list of topics")
+    if not isinstance(changes, dict) or not all(isinstance(there, bool) for there in changes.values()):
+        raise Refused("nsq holds an address and which topics came and went")
     check_address(address)
-    if not all(isinstance(topic, str) and _NSQ_TOPIC.fullmatch(topic) for topic in topics):
+    if not all(isinstance(topic, str) and _NSQ_TOPIC.fullmatch(topic) for topic in names):
         raise Refused("a queue topic's name holds letters, digits and ._- only")
-    return address, frozenset(topics)
+    return address, frozenset(names) if whole else None, {} if whole else changes
 
 
 def _read_compressed(body: bytes) -> tuple[Version | None, dict[str, TopicQueues]]:

@@ -47,7 +47,8 @@ class Registration:
     version: Version | None = None
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
     nsq_address: str = ""
-    nsq_topics: frozenset[str] = frozenset()  # its queue topics, all of them
+    nsq_topics: frozenset[str] | None = frozenset()  # its queue topics, all of them; None: as before, but for the changes
+    nsq_changes: dict[str, bool] = field(default_factory=dict)  # queue topics that came (true) or went
 
 
 @dataclass
@@ -73,7 +74,7 @@ class RouteTables:
         self.cluster_of: dict[str, str] = {}  # broker name → cluster
         self.topics: dict[str, dict[str, TopicQueues]] = {}  # topic → broker name → queues
         self.live: dict[str, Live] = {}  # address → liveness
-        self.nsq: dict[str, tuple[str, frozenset[str]]] = {}  # broker name → its NSQ address and queue topics
+        self.nsq: dict[str, tuple[str, set[str]]] = {}  # broker name → its NSQ address and queue topics
         self._scan_ms: int | None = None
 
     # -- told by brokers
@@ -103,7 +104,10 @@ class RouteTables:
             for topic, queues in told.topics.items():
                 self.topics.setdefault(topic, {})[told.broker] = queues
         if told.broker_id == MASTER_ID and told.nsq_address:
-            self.nsq[told.broker] = told.nsq_address, told.nsq_topics
+            known = self.nsq.get(told.broker, ("", set()))[1] if told.nsq_topics is None else set(told.nsq_topics)
+            for topic, there in told.nsq_changes.items():
+                (known.add if there else known.discard)(topic)
+            self.nsq[told.broker] = told.nsq_address, known
         self.live[told.address] = Live(told.broker, now_ms, told.version, told.ha_address, peer)
         master = members.get(MASTER_ID, "")
         if told.broker_id == MASTER_ID or master not in self.live:

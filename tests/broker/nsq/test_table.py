@@ -140,14 +140,21 @@ def test_rules_of_a_start_reach_the_file(tmp_path: Path) -> None:
 
 def test_a_table_that_was_not_written_is_written_whole_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = side(tmp_path, "os")
-    rename = Files.rename
+    rename, write = Files.rename, Files.write
 
     def full(self: Files, path: Path, to: Path) -> None:
         if to.name == "nsqd.dat":
             raise DiskFull("no room")
         rename(self, path, to)
 
+    def half(self: Files, fd: int, at: int, data: bytes) -> None:
+        if Path(f"/proc/self/fd/{fd}").readlink().name == "nsqd.dat.journal":
+            write(self, fd, at, data[:-1])
+            raise DiskFull("no room")
+        write(self, fd, at, data)
+
     monkeypatch.setattr(Files, "rename", full)
+    monkeypatch.setattr(Files, "write", half)
     here.queueing.topic(b"t").channel(b"b")
     here.turn()
     assert "b" not in [channel.name for channel in stored(here)["t"].channels]

@@ -131,6 +131,7 @@ class Queueing:
             self._write_memory()
             self.flush.flush_last(list(self.topics.values()))
             clean = self.healthy and not len(self.moving)
+            self.registry.table.stopped()
         for topic in self.topics.values():
             for stream in topic.streams():
                 stream.close(clean)
@@ -184,7 +185,7 @@ class Queueing:
                 self._note(self.topics.get(channel.topic_name))
         self.flush.finish()
         self.moving.settle(self.flush)
-        self.registry.table.save_changed(self.topics.values())
+        self.registry.table.save_changed(self.topics)
 
     def _pump(self, topic: Topic, mono_ms: int) -> None:
         topic.pump(mono_ms)

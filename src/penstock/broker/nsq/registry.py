@@ -211,7 +211,7 @@ class Registry:
 
     def write_table(self) -> None:
         """The table of topics, when it changed. StoreError."""
-        self.table.write(self.topics.values())
+        self.table.write(self.topics)
 
     # -- what a topic asks for -----------------------------------------------------------------------------------
 

@@ -3,32 +3,39 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Mapping
 
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES
 from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.delivery.cursor import CursorSource
-from penstock.disk.nsqdata import ChannelEntry, TopicEntry, row, write_rows
+from penstock.disk.journal import Journal
+from penstock.disk.nsqdata import ChannelEntry, TopicEntry, fields, row, whole
 from penstock.errors import StoreError
 from penstock.wire.names import NSQD_VERSION
 
 log = logging.getLogger("penstock.queueing")
 
 RETRY_MS = 1_000
+QUIET_MS = 10_000
 
 
 class Table:
-    """Writes the table when it changed. A topic's row is kept until `changed`."""
+    """Writes down what changed, in the journal of the table; the table itself when the journal is long, when nothing has
+    changed for ten seconds, and at a clean stop. A topic's row is kept until `changed`.
+    """
 
     def __init__(self, core: Core, claims: Claims) -> None:
-        self._files = core.files
-        self._folder = core.folder
         self._time = core.time
         self._claims = claims
+        self._journal = Journal(core.files, core.folder, core.folder / "nsqd.dat")
         self._rows: dict[bytes, bytes] = {}
-        self._changed = False
+        self._unkept: set[bytes] = set()  # rows that say what changes with every message
+        self._names: dict[bytes, None] = {}  # topics that the journal must name
+        self._whole = False
+        self._ours = False  # the table says that it is not for nsqd
+        self._changed_ms = 0
         self._retry_ms = 0
         self._closing = False
 
@@ -36,36 +43,72 @@ class Table:
         """A topic, or a channel of it, came, went or was changed; `stored`: the table must say so."""
         self._rows.pop(name, None)
         if stored:
-            self._changed = True
+            self._names[name] = None
+            self._changed_ms = self._time.mono_ms
 
     def all_changed(self, closing: bool = False) -> None:
         """Every row is made anew; `closing`: they say now how often each message was tried."""
         self._rows.clear()
-        self._changed = True
+        self._whole = True
         self._closing = closing
 
-    def save_changed(self, topics: Collection[Topic]) -> None:
+    def save_changed(self, topics: Mapping[bytes, Topic]) -> None:
         """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
-        if self._changed and self._time.mono_ms >= self._retry_ms:
+        if self._journal.lines and self._time.mono_ms >= self._changed_ms + QUIET_MS:
+            self._whole = True
+        if (self._whole or self._names) and self._time.mono_ms >= self._retry_ms:
             try:
                 self.write(topics)
             except StoreError as error:
                 self._retry_ms = self._time.mono_ms + RETRY_MS
                 log.error("nsqd.dat not written, tried again every second error=%s", error)
 
-    def write(self, topics: Collection[Topic]) -> None:
-        """`nsqd.dat`, when it changed, before anybody is told of the change. StoreError; the next call tries again."""
-        if self._changed:
-            rows = [self._rows.get(topic.name) or self._row(topic) for topic in topics if not topic.ephemeral]
-            ours = any(topic.level != LEVEL_MEMORY for topic in topics)
-            write_rows(self._files, self._folder, rows, NSQD_VERSION, ours=ours)
-            self._changed = False
+    def write(self, topics: Mapping[bytes, Topic]) -> None:
+        """What changed goes to disk, before anybody is told of it. StoreError; the next call tries again."""
+        if not (self._whole or self._names):
+            return
+        if self._whole or not self._journal.ready or not self._noted(topics):
+            self._whole = True  # until it is done
+            kept = [topic for topic in topics.values() if not topic.ephemeral]
+            rows = [self._rows.get(topic.name) or self._row(topic) for topic in kept]
+            self._ours = any(topic.level != LEVEL_MEMORY for topic in topics.values())
+            self._journal.replace(whole(rows, NSQD_VERSION, ours=self._ours))
+            self._whole = False
+        self._names.clear()
+
+    def _noted(self, topics: Mapping[bytes, Topic]) -> bool:
+        """Note what changed in the journal; False when the table must be written whole. StoreError."""
+        noted: list[dict[str, object]] = []
+        for name in self._names.keys() | self._unkept:
+            topic = topics.get(name)
+            if topic is None or topic.ephemeral:
+                noted.append({"name": name.decode(), "gone": True})
+                self._unkept.discard(name)
+            elif topic.level != LEVEL_MEMORY and not self._ours:
+                return False  # nsqd must not open it from now on
+            else:
+                self._row(topic)
+                noted.append(fields(self.entry(topic)))
+        self._whole = True  # a change that was refused must not stay in the journal
+        self._journal.add(noted)
+        self._whole = self._journal.full
+        return True
+
+    def stopped(self) -> None:
+        """The table is whole, and nobody changes it any more."""
+        if not (self._whole or self._names) and self._journal.ready:
+            self._journal.remove()
+        self._journal.release()
 
     def _row(self, topic: Topic) -> bytes:
         """A topic in the table. It is kept, unless it says what changes with every message."""
         made = row(self.entry(topic))
-        if not self._closing and not (isinstance(topic, QueueTopic) and (topic.paused or topic.passing)):
-            self._rows[topic.name] = made
+        if isinstance(topic, QueueTopic) and (topic.paused or topic.passing):
+            self._unkept.add(topic.name)
+        else:
+            self._unkept.discard(topic.name)
+            if not self._closing:
+                self._rows[topic.name] = made
         return made
 
     def entry(self, topic: Topic) -> TopicEntry:

@@ -1,0 +1,158 @@
+"""The journal of a table: what changed since the table was written whole, a line each, in `<table>.journal` beside it.
+
+    head      CRC-32 of the JSON, 8 hex digits | {"table": mark of the table it follows, "former": mark of the one before}
+    change    the same sum | {"name": whose row it is, …}
+
+A mark is the CRC-32 and the length of the table's file: lines that follow another table (one that somebody else has
+written) say nothing. A line stands for itself: one whose sum does not hold, the torn last one, costs no other.
+
+The table is replaced before its journal: in between the journal follows the former table, all of whose changes are in
+the new one. The former journal stays as ``.bak``, for the day that only the table's own ``.bak`` can be read.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from zlib import crc32
+
+import msgspec
+
+from penstock.disk import tables
+from penstock.disk.aside import try_set_aside
+from penstock.disk.files import Files
+from penstock.errors import StoreError
+
+log = logging.getLogger("penstock.disk")
+
+Change = dict[str, object]
+
+_LINES_MIN = 64 << 10  # a journal shorter than this is not worth a table
+
+
+def changes(files: Files, path: Path, table: Mapping[str, object] | None) -> list[Change]:
+    """What was noted behind the table that was read at path, in its order; of no table all there is."""
+    mark = table.mark if isinstance(table, tables.Table) else None
+    found: list[Change] = []
+    for suffix in (".journal.bak", ".journal"):
+        lines = _read(files, path.with_name(path.name + suffix))
+        if lines and (mark is None or mark in (lines[0].get("table"), lines[0].get("former"))):
+            found += [line for line in lines[1:] if isinstance(line.get("name"), str)]
+    return found
+
+
+def _read(files: Files, path: Path) -> list[Change]:
+    if not path.is_file():
+        return []
+    fd = files.open(path, writable=False)
+    try:
+        data = files.read(fd, 0, files.size(fd))
+    finally:
+        files.close(fd)
+    found: list[Change] = []
+    for line in data.split(b"\n"):
+        text = line[9:]
+        if not text or line[:9] != b"%08x " % crc32(text):
+            if not found:
+                return []
+            if line:
+                log.error("a line of %s is torn or damaged: that change is left out", path.name)
+            continue
+        value = json.loads(text)
+        found.append(value if isinstance(value, dict) else {})
+    return found
+
+
+class Journal:
+    """The table at path and its journal, by the one who writes them."""
+
+    def __init__(self, files: Files, root: Path, path: Path) -> None:
+        """`root`: the data folder."""
+        self.files = files
+        self.root = root
+        self.table = path
+        self.path = path.with_name(path.name + ".journal")
+        self.lines = 0
+        self._size = 0
+        self._table_bytes = 0
+        self._mark = ""
+        self._fd = -1
+
+    @property
+    def full(self) -> bool:
+        """Whether the table is to be written whole: the journal is longer than it, and both are read at a start."""
+        return self._size > max(_LINES_MIN, self._table_bytes)
+
+    def replace(self, data: bytes) -> None:
+        """Write the table whole; what is added from now on follows it. StoreError: nothing can be added until it is
+        done again.
+        """
+        self.release()
+        former = self._mark or (tables.mark(self.table.read_bytes()) if self.table.is_file() else "")
+        self._mark = ""
+        tables.replace(self.files, self.table, data)
+        self._mark = tables.mark(data)
+        for suffix in ("", ".bak", ".tmp"):
+            odd = self.path.with_name(self.path.name + suffix)
+            if odd.is_dir():
+                try_set_aside(self.files, self.root, odd, "a folder where a journal should be")
+        head = _line({"table": self._mark, "former": former})
+        fresh = self.path.with_name(self.path.name + ".tmp")
+        self.files.unlink(fresh)
+        fd = self.files.open(fresh, create=True)
+        try:
+            self.files.write(fd, 0, head)
+            self.files.datasync(fd)
+            if self.path.is_file():
+                self.files.rename(self.path, self.path.with_name(self.path.name + ".bak"))
+            self.files.rename(fresh, self.path)
+            self.files.sync_folder(self.path.parent)
+        except BaseException:
+            self.files.close(fd)
+            raise
+        self._fd, self._size, self._table_bytes, self.lines = fd, len(head), len(data), 0
+
+    @property
+    def ready(self) -> bool:
+        """Whether changes can be added."""
+        return self._fd >= 0
+
+    def add(self, found: Iterable[Mapping[str, object]]) -> None:
+        """Note the changes; they are durable when this returns. StoreError: they are not, and the table must be
+        written whole.
+        """
+        data = b"".join(map(_line, found))
+        try:
+            self.files.write(self._fd, self._size, data)
+            self.files.datasync(self._fd)
+        except StoreError:
+            self._take_back()
+            raise
+        self._size += len(data)
+        self.lines += 1
+
+    def _take_back(self) -> None:
+        try:
+            self.files.cut(self._fd, self._size)
+        except StoreError as error:
+            log.error("%s keeps the beginning of a change that was refused error=%s", self.path.name, error)
+        self.release()
+
+    def release(self) -> None:
+        """Add nothing any more."""
+        if self._fd >= 0:
+            self.files.close(self._fd)
+            self._fd = -1
+
+    def remove(self) -> None:
+        """The table is whole and stays so: whoever reads it next may not know of journals."""
+        self.release()
+        self.files.unlink(self.path)
+        self.files.unlink(self.path.with_name(self.path.name + ".bak"))
+
+
+def _line(value: Mapping[str, object]) -> bytes:
+    text = msgspec.json.encode(value)
+    return b"%08x %s\n" % (crc32(text), text)
