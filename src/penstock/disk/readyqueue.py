@@ -270,7 +270,7 @@ class ReadyQueue(Stream):
         self._number += 1
         path = self.folder / f"{self.name}_{self._number}.queue"
         try:
-            self.files.make_folder(self.folder)
+            self.files.make_folder(self.folder, durable=False)  # the flush makes its name durable
             segment = self.pool.take(size)
             if segment is not None:
                 segment.tag = self.tag
