@@ -12,11 +12,13 @@ import errno
 import fcntl
 import mmap
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
 from penstock.errors import DiskFull, StoreError
 
+DESCRIPTORS_KEPT = 256
 _PIECE = 1 << 18
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -40,6 +42,22 @@ class Files:
 
     def close(self, fd: int) -> None:
         os.close(fd)
+
+    def demand_descriptors(self) -> None:
+        """StoreError when few are left: they are kept for connections, and for what is there already. For whoever is about to
+        begin something new that holds some for good.
+        """
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        try:
+            lowest = os.open("/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)  # the number of the first free one
+        except OSError as error:
+            raise _failed(error, "a descriptor") from error
+        os.close(lowest)
+        if lowest >= limit - min(DESCRIPTORS_KEPT, limit // 4):
+            raise StoreError(
+                f"{lowest} of {limit} file descriptors are in use, the rest are kept for connections: "
+                "raise the limit of open files (ulimit -n, LimitNOFILE)"
+            )
 
     def size(self, fd: int) -> int:
         return os.fstat(fd).st_size

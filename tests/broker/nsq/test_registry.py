@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 
 import pytest
@@ -40,6 +42,32 @@ def test_names_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     side.queueing.topic(b"one")
     with pytest.raises(Refused, match="no more than 1 topics"):
         side.queueing.topic(b"two")
+    side.close()
+
+
+def test_no_topic_takes_the_last_descriptors(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    side.queueing.publish(side.queueing.topic(b"before"), [b"one"])
+    side.turn()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    probe = os.open("/", os.O_RDONLY)
+    os.close(probe)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (probe + 3, limits[1]))
+    try:
+        with pytest.raises(Refused, match="raise the limit of open files") as refused:
+            side.queueing.topic(b"new")
+        assert (refused.value.nsq, refused.value.http) == ("E_PUB_FAILED", 503)
+        assert side.queueing.find(b"new") is None
+        side.queueing.publish(side.queueing.topic(b"before"), [b"two"])
+        side.turn()
+        assert os.open("/", os.O_RDONLY) == probe  # one is left for a connection
+        os.close(probe)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    side.queueing.topic(b"new")
+    side.reopen(clean=False)
+    assert {b"before", b"new"} <= set(side.queueing.topics)
+    assert side.queueing.topic(b"before").depth() == 2
     side.close()
 
 

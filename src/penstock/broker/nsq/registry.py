@@ -117,12 +117,15 @@ class Registry:
                 return face
         if len(self.topics) >= TOPICS_MAX:
             raise Refused(f"no more than {TOPICS_MAX} topics", nsq="E_BAD_TOPIC", http=503)
-        topic = self.make(name, self.level_of(name) if level is None else LEVELS[level], 0)
-        self.changed(topic, not topic.ephemeral)
+        topic = None
         try:
+            self._core.files.demand_descriptors()
+            topic = self.make(name, self.level_of(name) if level is None else LEVELS[level], 0)
+            self.changed(topic, not topic.ephemeral)
             self.write_table()
         except StoreError as error:  # a message in a topic that a restart forgets would be lost with it
-            self.delete(topic)
+            if topic is not None:
+                self.delete(topic)
             raise Refused(
                 f"topic not stored: {error}", remoting=ResponseCode.SERVICE_NOT_AVAILABLE, nsq="E_PUB_FAILED", http=503
             ) from error
