@@ -5,6 +5,7 @@ After a power cut all that was acknowledged more than a second before is there; 
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -436,4 +437,46 @@ def test_what_was_finished_and_lost_is_not_taken_off_what_is_owed(
     assert channel.depth() == 0
     publish(here, [b"newer"])
     assert channel.depth() == 1
+    here.close()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_topics_are_as_they_were_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Made, changed, deleted and made again, of both kinds, through cuts and kills one behind the other."""
+    here, noise = CutSide(tmp_path, seed, monkeypatch), random.Random(seed)
+    logs: dict[bytes, tuple[int, int]] = {}  # name → (queues, permission)
+    queues: set[bytes] = set()
+    ends: dict[bytes, int] = {}
+    for _ in range(4):
+        for _ in range(noise.randrange(12)):
+            broker, n = here.broker, noise.randrange(6)
+            log, queue = b"log%d" % n, b"queue%d" % n
+            if noise.random() < 0.5:
+                if noise.random() < 0.3 and log in logs:
+                    broker.topics.delete(log, 0)
+                    del logs[log]
+                else:
+                    logs[log] = (noise.randrange(1, 5), noise.choice((2, 4, 6)))
+                    topic = broker.topics.create(log, logs[log][0], logs[log][0], logs[log][1])
+                    broker.put(topic, 0, b"x", {}, born_host=broker.store_host, born_ms=1)
+                    ends[log] = topic.queues[0].max_offset
+            elif noise.random() < 0.3 and queue in queues:
+                here.queueing.delete(here.queueing.topic(queue))
+                queues.discard(queue)
+            else:
+                here.queueing.topic(queue).channel(b"c%d" % noise.randrange(3))
+                queues.add(queue)
+            here.turn()
+            here.broker.save_tables()  # here the answer goes out
+            if noise.random() < 0.1:
+                here.turn(11_000)  # long enough for the tables to be written whole
+        here.settle()
+        if noise.random() < 0.5:
+            here.cut()
+        else:
+            here.kill()
+        found = here.broker.topics.by_name
+        assert {name: (found[name].write_queues, found[name].perm) for name in found if name.startswith(b"log")} == logs
+        assert {name for name in here.queueing.topics if name.startswith(b"queue")} == queues
+        assert all(found[name].queues[0].max_offset >= ends[name] for name in logs)
     here.close()

@@ -341,7 +341,7 @@ class TopicTable:
     def take_up(self, queues: Mapping[bytes, Mapping[int, ConsumeQueue]]) -> None:
         """Make the topics that the store has messages of and topics.json does not know: it is older than they are.
 
-        A topic whose queues end where they ended when it was deleted stays deleted. One that was given fewer queues than
+        A topic whose queues hold no message behind where they ended when it was deleted stays deleted. One that was given fewer queues than
         the store has of it keeps the others, to be read.
         """
         for name, by_id in queues.items():
@@ -352,7 +352,7 @@ class TopicTable:
             if topic is not None or not by_id:
                 continue
             floors = self._floors.get(name, {})
-            if any(queue.max_offset > floors.get(queue_id, 0) for queue_id, queue in by_id.items()):
+            if any(queue.holds_from(floors.get(queue_id, 0)) for queue_id, queue in by_id.items()):
                 count = max(by_id) + 1
                 self.create(name, count, count, announce=False)
 
