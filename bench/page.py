@@ -92,6 +92,7 @@ def _scale() -> list[str]:
         f"| {full} MiB, {read} MiB | ≤ {goals['backlog_mib_max']} MiB |",
         f"| the same: filled with MPUBs, read by one consumer "
         f"| {backlog['fill_cpu_us']:.2f} and {backlog['read_cpu_us']:.2f} µs a message | |",
+        *_growth(figures),
     ]
 
 
@@ -112,6 +113,42 @@ def _brokers() -> list[str]:
         lines.append(
             f"| {row['brokers']} | {row['rate']:,.0f} | {row['cpu_us']:.2f} "
             f"| {100 * row['least_share']:.0f} % | {row['lost']:,} |"
+        )
+    return lines
+
+
+def _growth(figures: dict[str, Any]) -> list[str]:
+    lines = []
+    if "made" in figures:
+        made = figures["made"]
+        lines += [
+            f"| {made['log_topics']:,} log topics made one by one | {made['made_ms']:.2f} ms of CPU each | ≤ 2 ms |",
+            f"| first message of {made['queue_topics']:,} queue topics "
+            f"| {made['first_message_ms']:.2f} ms of CPU each | ≤ 0.5 ms |",
+            f"| messages to one of them, to all in turn | {made['one_us']:.2f}, {made['round_robin_us']:.2f} µs | ≤ 2 × |",
+        ]
+    if "many" in figures:
+        many = figures["many"]
+        lines.append(
+            f"| {many['topics']:,} log topics: start behind kill -9, idle "
+            f"| {many['start_s']:.1f} s, {100 * many['cpu_share']:.2f} % of a core | ≤ 5 s, ≤ 2 % |"
+        )
+    for log in figures.get("restart", ()):
+        lines.append(
+            f"| a log of {log['messages']:,} keyed messages opened behind kill -9, from memory and from the disk "
+            f"| {log['seconds']:.2f} s and {log['cold_seconds']:.2f} s | ≤ 2 s |"
+        )
+    if "disk" in figures:
+        disk = figures["disk"]
+        lines.append(
+            f"| disk of an empty broker, and with a message of each kind "
+            f"| {disk['empty_mb']:.1f} MB, {disk['first_messages_mb']:.1f} MB | ≤ 40 MB |"
+        )
+    if "lateness" in figures:
+        late = figures["lateness"]
+        lines.append(
+            f"| delayed messages of a log topic come late by: median, p95, p99 "
+            f"| {late['p50_ms']:.1f}, {late['p95_ms']:.1f}, {late['p99_ms']:.1f} ms | p99 ≤ 20 ms |"
         )
     return lines
 

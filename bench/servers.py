@@ -73,7 +73,9 @@ def _run(command: list[str], server: Running, flags: dict[str, Any]) -> dict[str
 
 @contextmanager
 def penstock(source: Path = HERE.parent / "src", **settings: Any) -> Iterator[Running]:
-    """`penstock up` in a process of its own, from the sources of this tree or of another."""
+    """`penstock up` in a process of its own, from the sources of this tree or of another; `data`: its folder, if it is to
+    stay.
+    """
     with _up(source, settings) as ready:
         yield _running(ready, ready["registry"])
 
@@ -94,7 +96,8 @@ def _running(ready: dict[str, Any], registry: str) -> Running:
 def _up(source: Path, settings: dict[str, Any], *flags: str) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         listeners = ("remoting", "registry", "nsq", "http", "lookup", "lookup-http")
-        command = [sys.executable, "-m", "penstock.cli", "up", "--data", folder, *flags]
+        data = str(settings.pop("data", folder))
+        command = [sys.executable, "-m", "penstock.cli", "up", "--data", data, *flags]
         command += [f"--{name}-port=0" for name in listeners]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]

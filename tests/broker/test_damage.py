@@ -195,7 +195,7 @@ KINDS = (
     "<name>.diskqueue.<n>.sum", "<name>.diskqueue.meta.dat", "reserve", "schedule/data.mdb", "schedule/lock.mdb",
     "store.json.bak", "offsets.json.bak", "config/topics.json.bak", "config/consumerOffset.json.bak",
     "config/delayOffset.json.bak", "config/subscriptionGroup.json.bak", "config/sequences.json.bak", "nsqd.dat.bak",
-    "config/topics.json.journal", "nsqd.dat.journal",
+    "config/topics.json.changes", "nsqd.dat.changes",
 )  # fmt: skip
 WORDS = {"0": "nothing", "1": "that message", "those bytes": "the messages in them", "its own": "the messages in it",
          "those behind": "what was written last"}  # fmt: skip
@@ -250,7 +250,7 @@ def chosen(folder: Path) -> list[str]:
 def test_every_kind_of_file_is_in_the_table(made: tuple[Path, Held, str, FakeClock]) -> None:
     kinds = {kind_of(name) for name in files_of(made[0])}
     assert kinds <= set(KINDS)
-    running = {"abort", "live0", "live1", "config/topics.json.journal", "nsqd.dat.journal"}
+    running = {"abort", "live0", "live1", "config/topics.json.changes", "nsqd.dat.changes"}
     assert set(KINDS) - kinds <= running | {"offsets.json"}  # of a running broker, or a stopped one
 
 

@@ -1,7 +1,7 @@
 """The tables of a broker's `config` folder: topics and groups when they change, offsets every five seconds.
 
-Topics and groups go to disk before anybody is told that they changed; all changes of a turn are one write: of topics into
-the journal beside their table, which is written whole when the journal is long, when no topic has changed for ten seconds,
+Topics and groups go to disk before anybody is told that they changed; all changes of a turn are one write: of topics into the
+file of changes beside their table, which is written whole when that is long, when no topic has changed for ten seconds,
 and at a clean stop. Offsets go
 behind a flush of the log: a group that gave a message back has committed an offset behind it, and the copy must be on
 the disk first.
@@ -16,8 +16,8 @@ from functools import partial
 from penstock.broker import shapes
 from penstock.broker.core import Core
 from penstock.broker.topics import SCHEDULE_TOPIC
+from penstock.disk.changes import ChangedTable, noted
 from penstock.disk.job import Job
-from penstock.disk.journal import Journal, changes
 from penstock.disk.tables import encode, save
 from penstock.errors import DiskFull, StoreError
 from penstock.wire import record
@@ -36,9 +36,9 @@ class Tables:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._folder = core.folder / "config"
-        self._journal = Journal(core.files, core.folder, self._folder / "topics.json")
+        self._file = ChangedTable(core.files, core.folder, self._folder / "topics.json")
         self._whole = False  # topics.json is to be written whole
-        self._changed: dict[bytes, None] = {}  # topics that the journal must name
+        self._changed: dict[bytes, None] = {}  # topics that the file of changes must name
         self._changed_ms = 0
         self._retry_ms = 0
         self._when_saved: list[Callable[[StoreError | None], None]] = []
@@ -54,7 +54,7 @@ class Tables:
         table = partial(shapes.open_table, core.files, core.folder)
         topics = table("topics.json", shapes.topics, "topics are made of the queues that hold messages")
         core.topics.load(topics)
-        for change in changes(core.files, self._folder / "topics.json", topics):
+        for change in noted(core.files, self._folder / "topics.json", topics):
             core.topics.load_change(change)
         core.groups.load(table("subscriptionGroup.json", shapes.groups, "groups are made again when they are used"))
         again = "every group begins where it says (ConsumeFromWhere); `penstock group reset` sets another place"
@@ -92,7 +92,7 @@ class Tables:
         """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
         core = self._core
         waiting, self._when_saved = self._when_saved, []
-        if self._journal.lines and core.time.mono_ms >= self._changed_ms + QUIET_MS:
+        if self._file.lines and core.time.mono_ms >= self._changed_ms + QUIET_MS:
             self._whole = True
         if (self._whole or self._changed or core.groups.dirty) and (waiting or core.time.mono_ms >= self._retry_ms):
             try:
@@ -114,15 +114,15 @@ class Tables:
     def write(self) -> None:
         """Topics and groups that changed go to disk, before anybody is told that they did. StoreError."""
         core = self._core
-        if self._whole or (self._changed and not self._journal.ready):
+        if self._whole or (self._changed and not self._file.ready):
             self._whole = True  # until it is done
-            self._journal.replace(encode(core.topics.as_file()))
+            self._file.replace(encode(core.topics.as_file()))
             self._whole = False
             self._changed.clear()
         elif self._changed:
-            self._whole = True  # a change that was refused must not stay in the journal
-            self._journal.add([core.topics.as_change(name) for name in self._changed])
-            self._whole = self._journal.full
+            self._whole = True  # a change that was refused must not stay there
+            self._file.add([core.topics.as_change(name) for name in self._changed])
+            self._whole = self._file.full
             self._changed.clear()
         if core.groups.dirty:
             save(core.files, self._folder / "subscriptionGroup.json", core.groups.as_table())
@@ -155,9 +155,9 @@ class Tables:
         """A clean stop: everything goes to disk, the log is flushed already."""
         core = self._core
         core.offsets.changed()
-        self._whole = self._whole or self._journal.lines > 0
+        self._whole = self._whole or self._file.lines > 0
         self.write()
-        self._journal.remove()
+        self._file.remove()
         for write in self._offset_writes() if core.store.healthy else ():
             write()
 

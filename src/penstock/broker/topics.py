@@ -21,6 +21,7 @@ from penstock.wire.codes import PERM_INHERIT as PERM_INHERIT
 from penstock.wire.codes import PERM_READ as PERM_READ
 from penstock.wire.codes import PERM_WRITE as PERM_WRITE
 from penstock.wire.codes import ResponseCode
+from penstock.wire.layout import FILLER_SIZE
 from penstock.wire.layout import TOPIC_BYTES_MAX as TOPIC_BYTES_MAX
 from penstock.wire.names import DEAD_PREFIX as DEAD_PREFIX
 from penstock.wire.names import DONE_TOPIC as DONE_TOPIC
@@ -107,6 +108,12 @@ def _details(config: Mapping[str, object]) -> TopicDetails:
 def _log_level(name: object, otherwise: int) -> int:
     """The level of that name, if a log topic can have it."""
     return LEVELS[name] if isinstance(name, str) and name in LOG_LEVELS else otherwise
+
+
+def _any_from(queue: ConsumeQueue, offset: int) -> bool:
+    """Whether a message stands at offset or behind it; fillers are none."""
+    entries = (queue.entry(n) for n in range(max(offset, queue.min_offset), queue.max_offset))
+    return any(entry is not None and entry[1] != FILLER_SIZE for entry in entries)
 
 
 class LogTopic:
@@ -341,8 +348,8 @@ class TopicTable:
     def take_up(self, queues: Mapping[bytes, Mapping[int, ConsumeQueue]]) -> None:
         """Make the topics that the store has messages of and topics.json does not know: it is older than they are.
 
-        A topic whose queues hold no message behind where they ended when it was deleted stays deleted. One that was given fewer queues than
-        the store has of it keeps the others, to be read.
+        A topic whose queues hold no message behind where they ended when it was deleted stays deleted. One that was given
+        fewer queues than the store has of it keeps the others, to be read.
         """
         for name, by_id in queues.items():
             topic = self.by_name.get(name)
@@ -352,7 +359,7 @@ class TopicTable:
             if topic is not None or not by_id:
                 continue
             floors = self._floors.get(name, {})
-            if any(queue.holds_from(floors.get(queue_id, 0)) for queue_id, queue in by_id.items()):
+            if any(_any_from(queue, floors.get(queue_id, 0)) for queue_id, queue in by_id.items()):
                 count = max(by_id) + 1
                 self.create(name, count, count, announce=False)
 
@@ -372,7 +379,7 @@ class TopicTable:
         return self.as_table() | {"deletedTopicEnds": {name: queues for name, queues in ends.items() if queues}}
 
     def as_change(self, name: bytes) -> dict[str, object]:
-        """What the journal of topics.json notes when a topic came, went or was changed."""
+        """What is noted beside topics.json when a topic came, went or was changed."""
         topic = self.by_name.get(name)
         ends = {str(queue_id): end for queue_id, end in self._floors.get(name, {}).items() if end}
         config = None if topic is None else topic.as_config()

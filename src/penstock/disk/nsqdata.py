@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from penstock.disk import journal, queuefiles, tables
+from penstock.disk import changes, queuefiles, tables
 from penstock.disk.files import Files
 from penstock.errors import Corrupt
 
@@ -60,7 +60,7 @@ def read_nsqd_dat(files: Files, folder: Path) -> list[TopicEntry]:
     path = folder / "nsqd.dat"
     table = tables.take(files, folder, path, _fits, "topics and channels are taken from the files of their messages")
     found = {} if table is not None else {entry.name: entry for entry in _from_files(files, folder)}
-    noted = journal.changes(files, path, table)
+    noted = changes.noted(files, path, table)
     for entry in [*_entries(table or {}, "topics", path), *(change for change in noted if _fits({"topics": [change]}))]:
         if entry.get("gone") is True:
             found.pop(str(entry["name"]), None)
@@ -85,7 +85,7 @@ def row(topic: TopicEntry) -> bytes:
 
 
 def fields(topic: TopicEntry) -> dict[str, object]:
-    """What the table says of a topic, and its journal."""
+    """What the table says of a topic, and its file of changes."""
     channels = [{**more, "name": name, "paused": paused} for name, paused, more in topic.channels]
     return {**topic.more, "name": topic.name, "paused": topic.paused, "channels": channels or None}
 

@@ -388,10 +388,6 @@ class ConsumeQueue(QueueState):
             offset += 1
         return offset
 
-    def holds_from(self, offset: int) -> bool:
-        """Whether a message stands at offset or behind it: fillers are none."""
-        return self._skip_fillers(max(offset, self.file.first // layout.ENTRY_BYTES)) < self.max_offset
-
     # ---- opening, cutting, retention
 
     def load(self) -> list[Path]:

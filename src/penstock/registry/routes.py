@@ -47,7 +47,9 @@ class Registration:
     version: Version | None = None
     topics: Mapping[str, TopicQueues] = field(default_factory=dict)
     nsq_address: str = ""
-    nsq_topics: frozenset[str] | None = frozenset()  # its queue topics, all of them; None: as before, but for the changes
+    nsq_topics: frozenset[str] | None = (
+        frozenset()
+    )  # its queue topics, all of them; None: as before, but for the changes
     nsq_changes: dict[str, bool] = field(default_factory=dict)  # queue topics that came (true) or went
 
 

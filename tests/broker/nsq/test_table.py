@@ -148,7 +148,7 @@ def test_a_table_that_was_not_written_is_written_whole_later(tmp_path: Path, mon
         rename(self, path, to)
 
     def half(self: Files, fd: int, at: int, data: bytes) -> None:
-        if Path(f"/proc/self/fd/{fd}").readlink().name == "nsqd.dat.journal":
+        if Path(f"/proc/self/fd/{fd}").readlink().name == "nsqd.dat.changes":
             write(self, fd, at, data[:-1])
             raise DiskFull("no room")
         write(self, fd, at, data)

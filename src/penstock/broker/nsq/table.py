@@ -10,7 +10,7 @@ from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES
 from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.delivery.cursor import CursorSource
-from penstock.disk.journal import Journal
+from penstock.disk.changes import ChangedTable
 from penstock.disk.nsqdata import ChannelEntry, TopicEntry, fields, row, whole
 from penstock.errors import StoreError
 from penstock.wire.names import NSQD_VERSION
@@ -22,17 +22,17 @@ QUIET_MS = 10_000
 
 
 class Table:
-    """Writes down what changed, in the journal of the table; the table itself when the journal is long, when nothing has
-    changed for ten seconds, and at a clean stop. A topic's row is kept until `changed`.
+    """Writes down what changed, in a file beside the table; the table itself when that is long, when nothing has changed
+    for ten seconds, and at a clean stop. A topic's row is kept until `changed`.
     """
 
     def __init__(self, core: Core, claims: Claims) -> None:
         self._time = core.time
         self._claims = claims
-        self._journal = Journal(core.files, core.folder, core.folder / "nsqd.dat")
+        self._file = ChangedTable(core.files, core.folder, core.folder / "nsqd.dat")
         self._rows: dict[bytes, bytes] = {}
         self._unkept: set[bytes] = set()  # rows that say what changes with every message
-        self._names: dict[bytes, None] = {}  # topics that the journal must name
+        self._names: dict[bytes, None] = {}  # topics that the file of changes must name
         self._whole = False
         self._ours = False  # the table says that it is not for nsqd
         self._changed_ms = 0
@@ -54,7 +54,7 @@ class Table:
 
     def save_changed(self, topics: Mapping[bytes, Topic]) -> None:
         """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
-        if self._journal.lines and self._time.mono_ms >= self._changed_ms + QUIET_MS:
+        if self._file.lines and self._time.mono_ms >= self._changed_ms + QUIET_MS:
             self._whole = True
         if (self._whole or self._names) and self._time.mono_ms >= self._retry_ms:
             try:
@@ -67,17 +67,17 @@ class Table:
         """What changed goes to disk, before anybody is told of it. StoreError; the next call tries again."""
         if not (self._whole or self._names):
             return
-        if self._whole or not self._journal.ready or not self._noted(topics):
+        if self._whole or not self._file.ready or not self._noted(topics):
             self._whole = True  # until it is done
             kept = [topic for topic in topics.values() if not topic.ephemeral]
             rows = [self._rows.get(topic.name) or self._row(topic) for topic in kept]
             self._ours = any(topic.level != LEVEL_MEMORY for topic in topics.values())
-            self._journal.replace(whole(rows, NSQD_VERSION, ours=self._ours))
+            self._file.replace(whole(rows, NSQD_VERSION, ours=self._ours))
             self._whole = False
         self._names.clear()
 
     def _noted(self, topics: Mapping[bytes, Topic]) -> bool:
-        """Note what changed in the journal; False when the table must be written whole. StoreError."""
+        """Note what changed beside the table; False when the table must be written whole. StoreError."""
         noted: list[dict[str, object]] = []
         for name in self._names.keys() | self._unkept:
             topic = topics.get(name)
@@ -89,16 +89,16 @@ class Table:
             else:
                 self._row(topic)
                 noted.append(fields(self.entry(topic)))
-        self._whole = True  # a change that was refused must not stay in the journal
-        self._journal.add(noted)
-        self._whole = self._journal.full
+        self._whole = True  # a change that was refused must not stay there
+        self._file.add(noted)
+        self._whole = self._file.full
         return True
 
     def stopped(self) -> None:
         """The table is whole, and nobody changes it any more."""
-        if not (self._whole or self._names) and self._journal.ready:
-            self._journal.remove()
-        self._journal.release()
+        if not (self._whole or self._names) and self._file.ready:
+            self._file.remove()
+        self._file.release()
 
     def _row(self, topic: Topic) -> bytes:
         """A topic in the table. It is kept, unless it says what changes with every message."""

@@ -1,4 +1,4 @@
-"""A table and its journal: what was added is there after any end of the process or the machine, and nothing else is."""
+"""A table and its changes: what was added is there after any end of the process or the machine, and nothing else is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "log"))
 from lying_disk import LyingFiles
 
 from penstock.disk import tables
+from penstock.disk.changes import ChangedTable, noted
 from penstock.disk.files import Files
-from penstock.disk.journal import Journal, changes
 from penstock.errors import DiskFull, StoreError
 
 
@@ -25,22 +25,22 @@ class Names:
         self.files = files or Files()
         self.path = folder / "names.json"
         table = tables.take(self.files, folder, self.path, lambda table: "names" in table, "none")
-        self.read = changes(self.files, self.path, table)
+        self.read = noted(self.files, self.path, table)
         self.names: dict[str, object] = dict((table or {"names": {}})["names"])
         for change in self.read:
             if change["value"] is None:
                 self.names.pop(str(change["name"]), None)
             else:
                 self.names[str(change["name"])] = change["value"]
-        self.journal = Journal(self.files, folder, self.path)
+        self.table = ChangedTable(self.files, folder, self.path)
 
     def fold(self) -> None:
-        self.journal.replace(tables.encode({"names": self.names}))
+        self.table.replace(tables.encode({"names": self.names}))
 
     def add(self, name: str, value: object) -> None:
         """Together with what came before it in this turn."""
-        if self.journal.ready:
-            self.journal.add([{"name": name, "value": value}])
+        if self.table.ready:
+            self.table.add([{"name": name, "value": value}])
         self.names[name] = value
         if value is None:
             self.names.pop(name)
@@ -56,7 +56,7 @@ def test_a_change_is_there_and_the_table_is_not_written(tmp_path: Path) -> None:
     assert made.path.read_bytes() == table
     again = Names(tmp_path)
     assert (again.names, len(again.read)) == ({"b": [2]}, 3)
-    made.journal.release()
+    made.table.release()
 
 
 def test_a_fold_takes_it_all_and_a_clean_stop_leaves_the_table_alone(tmp_path: Path) -> None:
@@ -65,20 +65,20 @@ def test_a_fold_takes_it_all_and_a_clean_stop_leaves_the_table_alone(tmp_path: P
     made.add("a", 1)
     made.fold()
     assert (Names(tmp_path).names, Names(tmp_path).read) == ({"a": 1}, [])
-    made.journal.remove()
+    made.table.remove()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["names.json", "names.json.bak"]
     assert Names(tmp_path).names == {"a": 1}
 
 
-def test_a_journal_grows_no_longer_than_its_table(tmp_path: Path) -> None:
+def test_changes_grow_no_longer_than_their_table(tmp_path: Path) -> None:
     made = Names(tmp_path)
     made.fold()
-    while not made.journal.full:
+    while not made.table.full:
         made.add(f"name {len(made.names)}", "x" * 100)
     assert 400 < len(made.names) < 600
     made.fold()
-    assert not made.journal.full
-    made.journal.release()
+    assert not made.table.full
+    made.table.release()
 
 
 @pytest.mark.parametrize("cut", range(1, 60))
@@ -86,14 +86,14 @@ def test_a_torn_last_line_costs_that_line(tmp_path: Path, cut: int) -> None:
     made = Names(tmp_path)
     made.fold()
     made.add("a", 1)
-    whole = made.journal.path.read_bytes()
+    whole = made.table.path.read_bytes()
     made.add("b", "a longer value that is torn")
-    made.journal.release()
-    data = made.journal.path.read_bytes()
-    made.journal.path.write_bytes(data[: max(len(whole), len(data) - cut)])
+    made.table.release()
+    data = made.table.path.read_bytes()
+    made.table.path.write_bytes(data[: max(len(whole), len(data) - cut)])
     assert Names(tmp_path).names in ({"a": 1}, {"a": 1, "b": "a longer value that is torn"})
     assert Names(tmp_path).names == {"a": 1} or cut == 1  # its end of line alone
-    made.journal.path.write_bytes(data[: max(len(whole), len(data) - cut)].ljust(len(data), b"\0"))
+    made.table.path.write_bytes(data[: max(len(whole), len(data) - cut)].ljust(len(data), b"\0"))
     assert Names(tmp_path).names["a"] == 1
 
 
@@ -102,20 +102,20 @@ def test_a_changed_bit_costs_one_line(tmp_path: Path) -> None:
     made.fold()
     for n in range(3):
         made.add(f"n{n}", n)
-    made.journal.release()
-    data = made.journal.path.read_bytes()
+    made.table.release()
+    data = made.table.path.read_bytes()
     for at in range(data.index(b"\n") + 1, len(data)):
-        made.journal.path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
+        made.table.path.write_bytes(data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :])
         names = Names(tmp_path).names
         assert names.items() <= {"n0": 0, "n1": 1, "n2": 2}.items()
         assert len(names) >= (1 if data[at] == 10 else 2), at  # two lines that are one now
 
 
-def test_the_journal_of_another_table_says_nothing(tmp_path: Path) -> None:
+def test_the_changes_of_another_table_say_nothing(tmp_path: Path) -> None:
     made = Names(tmp_path)
     made.fold()
     made.add("a", 1)
-    made.journal.release()
+    made.table.release()
     other = b'{"names": {"by": "another broker"}}'
     made.path.write_bytes(other)
     assert Names(tmp_path).names == {"by": "another broker"}
@@ -124,14 +124,14 @@ def test_the_journal_of_another_table_says_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("both", [True, False])
-def test_the_backup_of_a_table_has_its_journal_too(tmp_path: Path, both: bool) -> None:
+def test_the_backup_of_a_table_has_its_changes_too(tmp_path: Path, both: bool) -> None:
     made = Names(tmp_path)
     made.add("first", 0)
     made.fold()
     made.add("a", 1)
     made.fold()
     made.add("b", 2)
-    made.journal.release()
+    made.table.release()
     made.path.write_bytes(b"garbage")
     if both:
         made.path.with_name("names.json.bak").unlink()
@@ -148,17 +148,17 @@ def test_a_full_disk_leaves_no_half_of_a_line(tmp_path: Path, monkeypatch: pytes
         write(self, fd, at, data[:7])
         raise DiskFull("no room")
 
-    before = made.journal.path.read_bytes()
+    before = made.table.path.read_bytes()
     monkeypatch.setattr(Files, "write", full)
     with pytest.raises(DiskFull):
         made.add("b", 2)
     monkeypatch.undo()
-    assert made.journal.path.read_bytes() == before
-    assert not made.journal.ready
+    assert made.table.path.read_bytes() == before
+    assert not made.table.ready
     made.fold()
     made.add("c", 3)
     assert Names(tmp_path).names == {"a": 1, "c": 3}
-    made.journal.release()
+    made.table.release()
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -207,7 +207,7 @@ def test_what_was_said_survives_any_order_of_writes(tmp_path: Path, seed: int) -
                     made.fold()
         except StoreError:
             left = 1 << 60
-        made.journal.release()
+        made.table.release()
         after = tmp_path / str(life)
         files.power_cut(after)
         folder, files = after, LyingFiles(after, seed + life)

@@ -1,4 +1,4 @@
-"""The journal of a table: what changed since the table was written whole, a line each, in `<table>.journal` beside it.
+"""A table that is written whole now and then: what changed since, a line each, in `<table>.changes` beside it.
 
     head      CRC-32 of the JSON, 8 hex digits | {"table": mark of the table it follows, "former": mark of the one before}
     change    the same sum | {"name": whose row it is, …}
@@ -6,8 +6,8 @@
 A mark is the CRC-32 and the length of the table's file: lines that follow another table (one that somebody else has
 written) say nothing. A line stands for itself: one whose sum does not hold, the torn last one, costs no other.
 
-The table is replaced before its journal: in between the journal follows the former table, all of whose changes are in
-the new one. The former journal stays as ``.bak``, for the day that only the table's own ``.bak`` can be read.
+The table is replaced before the file of changes: in between that follows the former table, and all it says is in the
+new one. The former one stays as ``.bak``, for the day that only the table's own ``.bak`` can be read.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ log = logging.getLogger("penstock.disk")
 
 Change = dict[str, object]
 
-_LINES_MIN = 64 << 10  # a journal shorter than this is not worth a table
+_LINES_MIN = 64 << 10  # fewer are not worth a table
 
 
-def changes(files: Files, path: Path, table: Mapping[str, object] | None) -> list[Change]:
+def noted(files: Files, path: Path, table: Mapping[str, object] | None) -> list[Change]:
     """What was noted behind the table that was read at path, in its order; of no table all there is."""
     mark = table.mark if isinstance(table, tables.Table) else None
     found: list[Change] = []
-    for suffix in (".journal.bak", ".journal"):
+    for suffix in (".changes.bak", ".changes"):
         lines = _read(files, path.with_name(path.name + suffix))
         if lines and (mark is None or mark in (lines[0].get("table"), lines[0].get("former"))):
             found += [line for line in lines[1:] if isinstance(line.get("name"), str)]
@@ -65,15 +65,15 @@ def _read(files: Files, path: Path) -> list[Change]:
     return found
 
 
-class Journal:
-    """The table at path and its journal, by the one who writes them."""
+class ChangedTable:
+    """The table at path and its changes, by the one who writes them."""
 
     def __init__(self, files: Files, root: Path, path: Path) -> None:
         """`root`: the data folder."""
         self.files = files
         self.root = root
         self.table = path
-        self.path = path.with_name(path.name + ".journal")
+        self.path = path.with_name(path.name + ".changes")
         self.lines = 0
         self._size = 0
         self._table_bytes = 0
@@ -82,7 +82,7 @@ class Journal:
 
     @property
     def full(self) -> bool:
-        """Whether the table is to be written whole: the journal is longer than it, and both are read at a start."""
+        """Whether the table is to be written whole: its changes are longer than it, and both are read at a start."""
         return self._size > max(_LINES_MIN, self._table_bytes)
 
     def replace(self, data: bytes) -> None:
@@ -97,7 +97,7 @@ class Journal:
         for suffix in ("", ".bak", ".tmp"):
             odd = self.path.with_name(self.path.name + suffix)
             if odd.is_dir():
-                try_set_aside(self.files, self.root, odd, "a folder where a journal should be")
+                try_set_aside(self.files, self.root, odd, "a folder where a file of changes should be")
         head = _line({"table": self._mark, "former": former})
         fresh = self.path.with_name(self.path.name + ".tmp")
         self.files.unlink(fresh)
@@ -147,7 +147,7 @@ class Journal:
             self._fd = -1
 
     def remove(self) -> None:
-        """The table is whole and stays so: whoever reads it next may not know of journals."""
+        """The table is whole and stays so: whoever reads it next may not know of changes."""
         self.release()
         self.files.unlink(self.path)
         self.files.unlink(self.path.with_name(self.path.name + ".bak"))
