@@ -21,8 +21,8 @@ from zlib import crc32
 import msgspec
 
 from penstock.disk import tables
-from penstock.disk.aside import try_set_aside
 from penstock.disk.files import Files
+from penstock.disk.quarantine import try_quarantine
 from penstock.errors import StoreError
 
 log = logging.getLogger("penstock.disk")
@@ -97,7 +97,7 @@ class ChangedTable:
         for suffix in ("", ".bak", ".tmp"):
             odd = self.path.with_name(self.path.name + suffix)
             if odd.is_dir():
-                try_set_aside(self.files, self.root, odd, "a folder where a file of changes should be")
+                try_quarantine(self.files, self.root, odd, "a folder where a file of changes should be")
         head = _line({"table": self._mark, "former": former})
         fresh = self.path.with_name(self.path.name + ".tmp")
         self.files.unlink(fresh)
