@@ -359,7 +359,10 @@ class TopicTable:
             if topic is not None or not by_id:
                 continue
             floors = self._floors.get(name, {})
-            if any(_any_from(queue, floors.get(queue_id, 0)) for queue_id, queue in by_id.items()):
+            if any(
+                _any_from(queue, floors[queue_id]) if queue_id in floors else queue.max_offset > 0
+                for queue_id, queue in by_id.items()
+            ):
                 count = max(by_id) + 1
                 self.create(name, count, count, announce=False)
 
