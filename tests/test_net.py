@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -248,6 +249,65 @@ def test_a_role_that_raises_ends_neither_turn_nor_timer(caplog: pytest.LogCaptur
             eventually(lambda: b"later" in b"".join(peer.pull("logs", q, 0).body for q in range(4)))
         assert http(broker, "/ping") == (200, b"OK")  # it was well again at once
     assert "failed step=channels" in caplog.text
+
+
+class Threads(Files):
+    """Who flushes. A flush takes no time, unless told to; `fails`: none succeeds."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self.takes_s = 0.0
+        self.fails = False
+
+    def datasync(self, fd: int) -> None:
+        self.threads.append(threading.current_thread().name)
+        time.sleep(self.takes_s)
+        if self.fails:
+            raise StoreError("EIO (by order of the test)")
+
+
+@pytest.mark.parametrize("protocol", ["remoting", "nsq"])
+def test_the_loop_flushes_by_itself_for_a_sender_that_is_alone(protocol: str) -> None:
+    files = Threads()
+    with Broker(files=files, level="disk") as broker, RawPeer(broker.remoting) as other:
+        peer = RawPeer(broker.remoting) if protocol == "remoting" else NsqPeer(broker.nsq)
+
+        def send() -> set[bool]:
+            """Whether the thread for flushes did what the send asked for, the loop, or both."""
+            files.threads.clear()
+            if isinstance(peer, RawPeer):
+                assert peer.send("logs", b"x").code == 0
+            else:
+                assert peer.ask(b"PUB jobs\n" + sized(b"x")) == b"OK"
+            return {
+                name.startswith("penstock-flush") for name in files.threads if not name.startswith("penstock-files")
+            }
+
+        eventually(lambda: send() == {False})
+        files.takes_s = 0.005  # a disk that takes its time: nobody else waits for it
+        eventually(lambda: send() == {True})
+        files.takes_s = 0.0
+        eventually(lambda: send() == {False})
+        # another one speaks: the flush is left to its thread
+        eventually(lambda: other.send("logs", b"y").code == 0 and send() == {True})
+        peer.close()
+
+
+def test_a_flush_of_the_loops_own_that_fails_is_told() -> None:
+    files = Threads()
+    with Broker(files=files, level="disk") as broker, RawPeer(broker.remoting) as peer:
+
+        def alone() -> bool:
+            files.threads.clear()
+            assert peer.send("logs", b"x").code == 0
+            return not any(name.startswith("penstock-flush") for name in files.threads)
+
+        eventually(alone)
+        files.fails = True
+        assert [peer.send("logs", b"x").code for _ in range(3)] == [14, 14, 14]
+        files.fails = False
+        assert peer.send("logs", b"x").code == 14  # until a restart has looked
+        assert http(broker, "/ping")[0] == 500
 
 
 def test_a_step_that_always_fails_is_told_and_stops_the_process() -> None:

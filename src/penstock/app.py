@@ -147,16 +147,19 @@ class Process:
             if not store.arrived:
                 return
 
+    @property
+    def flush_wanted(self) -> bool:
+        """Whether answers wait for a flush that has not begun."""
+        broker = self.broker
+        return broker is not None and (broker.store.durability.wanted or broker.queueing.flush_wanted)
+
     def take_jobs(self) -> Sequence[Job]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
         broker = self.broker
-        if broker is None or (
-            self.mono_ms < self._jobs_due_ms
-            and not broker.store.durability.wanted
-            and not broker.staging.wants_job
-            and not broker.queueing.flush_wanted
-        ):
+        if broker is None:
             return []
+        if self.mono_ms < self._jobs_due_ms and not broker.staging.wants_job and not broker.queueing.flush_wanted:
+            return broker.store.take_flush(self.mono_ms) if broker.store.durability.wanted else []
         self._jobs_due_ms = self.mono_ms + JOBS_EVERY_MS
         return broker.take_jobs()
 

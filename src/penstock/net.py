@@ -22,11 +22,11 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.disk.job import Job
+from penstock.disk.workers import Workers
 from penstock.errors import WireError
 from penstock.faults import Faults
 from penstock.words import MS_A_SECOND
@@ -42,6 +42,7 @@ IDLE_MS = 120_000
 SWEEP_MS = 5_000
 TICK_MS_MAX = 1_000
 BACKLOG = 1024
+ALONE_MS = 20
 _MEMORY_PARTS = 4  # of the machine's memory connections get one
 _REJECTED_MAX = 1_000  # peers whose last message in the log is remembered
 _REASON_MAX = 200  # characters in the log
@@ -69,6 +70,8 @@ class Role(Protocol):
     mono_ms: int
     faults: Faults
 
+    @property
+    def flush_wanted(self) -> bool: ...
     def update_time(self) -> None: ...
     def end_turn(self) -> None: ...
     def take_jobs(self) -> Sequence[Job]: ...
@@ -190,6 +193,8 @@ class Connection(asyncio.BufferedProtocol):
         if not net.in_turn:
             net.begin_turn()
         self.heard_ms = net.role.mono_ms
+        if net.speaker is not self:
+            net.speaker, net.alone_since_ms = self, self.heard_ms
         large = self._large
         if large is None:
             owner = net.buffer
@@ -401,10 +406,9 @@ class Net:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
         self._sweep_ms = 0
-        # One thread flushes, another does what may take long (allocating segments, writing tables).
-        self._flush_thread = ThreadPoolExecutor(1, "penstock-flush")
-        self._slow_thread = ThreadPoolExecutor(1, "penstock-files")
-        self._jobs = 0
+        self.workers = Workers(self.loop.call_soon_threadsafe, self._finish)
+        self.speaker: Connection | None = None  # who was heard last, and since when nobody else
+        self.alone_since_ms = 0
         self._rejected: dict[tuple[str, str], int] = {}
 
     # -- listening -----------------------------------------------------------------------------------------------
@@ -508,6 +512,13 @@ class Net:
             role.end_turn()  # may make more connections dirty
         except Exception as error:
             role.faults.report("the end of a turn", error, role.mono_ms)
+        if (
+            role.mono_ms - self.alone_since_ms >= ALONE_MS
+            and role.flush_wanted
+            and self.workers.brief
+            and not self.workers.under_way
+        ):
+            self._flush_here()
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             try:
@@ -573,25 +584,23 @@ class Net:
 
     # -- threads -------------------------------------------------------------------------------------------------
 
+    def _flush_here(self) -> None:
+        """The flush that this turn's answers wait for, while nobody else is there to be kept waiting: it is mostly over
+        sooner than a thread is woken and heard of again.
+        """
+        role, workers = self.role, self.workers
+        try:
+            for job in role.take_jobs():
+                (workers.run_here if job.kind == "flush" else workers.start)(job)
+            role.end_turn()
+        except Exception as error:
+            role.faults.report("the end of a turn", error, role.mono_ms)
+
     def _start_jobs(self) -> None:
         for job in self.role.take_jobs():
-            thread = self._flush_thread if job.kind == "flush" else self._slow_thread
-            self._jobs += 1
-            thread.submit(self._run, job)
-
-    def _run(self, job: Job) -> None:
-        error: BaseException | None = None
-        try:
-            job.run()
-        except Exception as caught:
-            error = caught
-        try:
-            self.loop.call_soon_threadsafe(self._finish, job, error)
-        except RuntimeError:
-            return  # the loop was closed under a job that nobody waits for any more
+            self.workers.start(job)
 
     def _finish(self, job: Job, error: BaseException | None) -> None:
-        self._jobs -= 1
         role = self.role
         try:
             if not self.in_turn:
@@ -615,7 +624,7 @@ class Net:
         if self._timer is not None:
             self._timer.cancel()
         await asyncio.sleep(0)
-        while self._jobs or self.in_turn:
+        while self.workers.under_way or self.in_turn:
             await asyncio.sleep(0.001)
         if self._timer is not None:
             self._timer.cancel()
@@ -630,8 +639,7 @@ class Net:
         for connection in list(self.connections):
             connection.close()
         await asyncio.sleep(0)
-        self._flush_thread.shutdown()
-        self._slow_thread.shutdown()
+        self.workers.close()
 
 
 def _is_loopback(host: str) -> bool:

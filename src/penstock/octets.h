@@ -37,6 +37,8 @@ static inline void put64(unsigned char *b, int64_t p, int64_t v) { uint64_t x = 
 static inline void copy(unsigned char *to, int64_t tp, const unsigned char *from, int64_t fp, int64_t n) {
     if (n > 0) memcpy(to + tp, from + fp, (size_t)n);
 }
+/* What was stored before stays before what is stored behind this, in memory and in every page that is written back. */
+static inline void fence(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
 static inline void zero(unsigned char *b, int64_t p, int64_t n) { if (n > 0) memset(b + p, 0, (size_t)n); }
 static inline int same(const unsigned char *a, int64_t ap, const unsigned char *b, int64_t bp, int64_t n) {
     return n <= 0 || memcmp(a + ap, b + bp, (size_t)n) == 0;

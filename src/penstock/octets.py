@@ -78,6 +78,10 @@ def copy(to: Writable, tp: int, src: Readable, fp: int, n: int) -> None:
         to[tp : tp + n] = bytes(src[fp : fp + n])
 
 
+def fence() -> None:
+    """Nothing: what is stored first is seen first."""
+
+
 def zero(b: Writable, p: int, n: int) -> None:
     """Write n zero bytes at p."""
     if n > 0:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from store_parts import make, put
 
+from penstock.disk.files import Files
 from penstock.disk.job import Job, run_now
 from penstock.errors import StoreError
 from penstock.log.durability import Durability
@@ -56,6 +58,68 @@ def test_the_first_failure_is_final(store: LogStore) -> None:
     job.finish(StoreError("input/output error"), 5)
     assert isinstance(durability.error, StoreError)
     assert (durability.take(10_000), durability.blocked(0)) == (None, True)
+
+
+class Watched(Files):
+    """Which files were flushed."""
+
+    def __init__(self) -> None:
+        self.flushed: list[str] = []
+
+    def datasync(self, fd: int) -> None:
+        super().datasync(fd)
+        self.flushed.append(Path(os.readlink(f"/proc/self/fd/{fd}")).parent.name)
+
+
+def test_who_waits_waits_for_the_log_and_the_sums_follow(tmp_path: Path) -> None:
+    files = Watched()
+    store = make(tmp_path, files=files)
+    store.open()
+    durability = store.durability
+
+    def flush(mono_ms: int, *, wanted: bool) -> list[str]:
+        durability.look(mono_ms)
+        durability.wanted = wanted
+        files.flushed.clear()
+        job = durability.take(mono_ms)
+        if job is not None:
+            run_now([job], mono_ms)
+        return files.flushed
+
+    put(store, b"x")
+    assert flush(1_000, wanted=True) == ["commitlog"]
+    assert (durability.flushed, durability.summed, durability.due_ms()) == (store.end_position, 0, 1_500)
+    put(store, b"y")
+    assert flush(1_400, wanted=True) == ["commitlog"]
+    assert flush(1_499, wanted=False) == []
+    assert flush(1_500, wanted=False) == ["commitlog", "checksums"]
+    assert (durability.summed, durability.due_ms()) == (store.end_position, None)
+    put(store, b"z")
+    assert flush(1_600, wanted=True) == ["commitlog"]
+    put(store, b"a steady stream")
+    assert flush(2_100, wanted=True) == ["commitlog", "checksums"]  # they are not put off for ever
+    put(store, b"odd", properties=b"k\x01a\0b")
+    assert flush(2_200, wanted=True) == ["commitlog", "checksums"]
+    put(store, b"z")
+    assert flush(2_300, wanted=True) == ["commitlog"]
+    store.close()
+
+
+def test_a_checkpoint_vouches_for_what_has_its_sums(tmp_path: Path) -> None:
+    store = make(tmp_path)
+    store.open()
+    upkeep = store.upkeep
+    for n in range(20):
+        put(store, b"m%d" % n)
+        store.want_flush()
+        mono_ms = store.clock.advance(100) or store.clock.monotonic_ms()
+        run_now(store.take_jobs(mono_ms), mono_ms)
+        assert store.flushed_position == store.end_position
+        run_now(store.take_jobs(mono_ms + 1), mono_ms)
+        assert upkeep.checkpoint.value is not None
+        assert upkeep.checkpoint.value.durable <= store.durability.summed
+    assert 0 < upkeep.checkpoint.value.durable < store.end_position
+    store.close()
 
 
 def test_jobs_are_finished_with_what_they_raised() -> None:

@@ -36,6 +36,14 @@ def filled(folder: Path, count: int = 200, *, flushed: bool = True, **more: Any)
     return store
 
 
+def flush_log(store: LogStore) -> None:
+    """What an answer of level `disk` waits for."""
+    mono_ms = store.clock.monotonic_ms()
+    store.durability.look(mono_ms)
+    store.want_flush()
+    run_now(store.take_flush(mono_ms), mono_ms)
+
+
 def everything(store: LogStore) -> list[tuple[int, int, bytes]]:
     return [(n, *one) for n in range(2) for one in contents(store, store.queue(b"T", n))]
 
@@ -332,6 +340,8 @@ def test_a_power_cut_keeps_what_was_flushed_and_invents_nothing(
             log.append((draft.queue.queue_id, draft.queue_offset, body, store.end_position))
             if noise.random() < 0.02:
                 work(store, 1)
+            elif noise.random() < 0.1:  # somebody waits: the sums stay behind
+                flush_log(store)
         flushed = store.flushed_position
         seen = [store.queue(b"T", n).visible_end() for n in range(2)]
         folder = tmp_path / str(cut + 1)
@@ -353,6 +363,101 @@ def test_a_power_cut_keeps_what_was_flushed_and_invents_nothing(
         for n in range(2):
             assert contents(store, store.queue(b"T", n)) == [one[1:3] for one in log if one[0] == n]
             assert store.queue(b"T", n).max_offset >= seen[n] or seen[n] <= SMALL.reserve_offsets
+    store.close()
+
+
+def cut(store: LogStore, monkeypatch: pytest.MonkeyPatch, *, sums: bytes) -> None:
+    """The power goes: of the sums the disk has these."""
+    store.close(clean=False)
+    (store.folder / SUMS).write_bytes(sums)
+    monkeypatch.setattr("penstock.log.checkpoint.boot_id", lambda: f"boot {random.random()}")
+
+
+@pytest.mark.parametrize("hole", [(0, 0), (10, 40), (15, 20), (39, 40), (11, 12)])
+def test_records_whose_sums_came_too_late_prove_themselves_and_get_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hole: tuple[int, int]
+) -> None:
+    store = filled(tmp_path, 10)
+    for n in range(10, 40):
+        put(store, b"m%d" % n, queue_id=n % 2, properties=b"KEYS\x01k%d" % n)
+    flush_log(store)
+    written = (tmp_path / SUMS).read_bytes()
+    assert store.flushed_position == store.end_position
+    begin, end = (32 + 8 * n for n in hole)
+    cut(store, monkeypatch, sums=written[:begin] + bytes(end - begin) + written[end:])
+    assert [finding for finding in verify(tmp_path).findings if finding.kind == "damage"] == []
+    report = store.open()
+    assert (report.power_cut, report.damage, report.cut_bytes) == (True, [], 0)
+    assert everything(store) == [one for one in EXPECTED if int(one[2][1:]) < 40]
+    assert (tmp_path / SUMS).read_bytes() == written
+    # they are sums like any other: a byte that changes later is found out
+    entry = store.queue(b"T", 1).entry(15)
+    assert entry is not None
+    store.close()
+    path = tmp_path / "commitlog" / "00000000000000000000"
+    data = bytearray(path.read_bytes())
+    data[entry[0] + field_places(entry[1], len(b"m31"), 1)["topic"]] ^= 2
+    path.write_bytes(data)
+    store.open()
+    assert everything(store) == [one for one in EXPECTED if int(one[2][1:]) < 40 and one[:2] != (1, 15)]
+    store.close()
+
+
+@pytest.mark.parametrize("body", [b"", b"the last one"])
+def test_a_torn_record_without_its_sum_is_not_taken_for_a_whole_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    """Any one byte may be the first that is missing, and any one the last."""
+    store = filled(tmp_path, 10)
+    sums, path = (tmp_path / SUMS).read_bytes(), tmp_path / "commitlog" / "00000000000000000000"
+    last = put(store, body, properties=b"KEYS\x01a key\x02TAGS\x01x")
+    whole = path.read_bytes()
+    at, end = last.physical, last.physical + last.size
+    lengths = [
+        at + 84,
+        at + 85,
+        at + 86,
+        at + 87,
+    ]  # of the body: zeros when it is empty, as the fields before it may be
+    lost = [(begin, end) for begin in range(at, end)]
+    lost += [(at, stop) for stop in range(at + 8, end)]  # with the magic, which is written last
+    lost += [(n, n + 1) for n in range(at + 88, end) if whole[n]]
+    assert whole[lengths[0] : lengths[3] + 1] == len(body).to_bytes(4)
+    for begin, stop in lost:
+        if not any(whole[begin:stop]):
+            continue
+        cut(store, monkeypatch, sums=sums)
+        data = bytearray(whole)
+        data[begin:stop] = bytes(stop - begin)
+        path.write_bytes(data)
+        report = store.open()
+        assert report.end == at, (begin - at, stop - at)
+        assert report.damage == []
+        assert everything(store) == [one for one in EXPECTED if int(one[2][1:]) < 10]
+        for lost_file in (tmp_path / "lost+found").glob("*"):
+            lost_file.unlink()
+    cut(store, monkeypatch, sums=sums)
+    path.write_bytes(whole)
+    assert store.open().end == end
+    store.close()
+
+
+def test_a_record_that_proves_nothing_is_flushed_with_its_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = filled(tmp_path, 10)
+    odd = b"KEYS\x01k\x02odd\x01a\0b"
+    before = (tmp_path / SUMS).read_bytes()
+    first = put(store, b"never flushed", properties=odd)
+    whole = (tmp_path / SUMS).read_bytes()
+    cut(store, monkeypatch, sums=before)
+    assert store.open().end == first.physical  # whole or torn: nobody can tell, and nobody was told that it is stored
+    last = put(store, b"flushed", properties=odd)
+    flush_log(store)
+    assert store.durability.summed == store.end_position
+    assert (tmp_path / SUMS).read_bytes() != whole
+    cut(store, monkeypatch, sums=(tmp_path / SUMS).read_bytes())
+    report = store.open()
+    assert (report.end, report.damage) == (last.physical + last.size, [])
+    assert bodies(store)[-1] == b"flushed"
     store.close()
 
 

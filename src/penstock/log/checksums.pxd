@@ -24,6 +24,8 @@ cdef class Sidecar:
     cpdef void put(self, long long start, long long crc) noexcept
     @cython.locals(low=cython.longlong, high=cython.longlong, middle=cython.longlong, start=cython.longlong)
     cpdef long long find(self, long long start)
+    @cython.locals(n=cython.longlong)
+    cpdef void trim(self, long long start)
     cpdef long long start(self, long long n)
     cpdef long long sum(self, long long n)
     cdef bint _empty(self, long long n)
@@ -37,6 +39,7 @@ cdef class Checksums:
     cdef public object files
     cdef Sidecar current
     cdef public long long strict_from
+    cdef public long long fresh_from
     cdef public bint mend
     cdef public long long damaged
     cdef long long _hint

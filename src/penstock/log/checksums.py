@@ -7,7 +7,9 @@ bytes must stay as they are, so ours stand beside them, in ``checksums/<name of 
             | CRC-32 of the 20 bytes before (4) | 0 (8)
     entry n, at 32 + n × 8:   start in the segment (4) | CRC-32 over the whole record (4)
 
-Entries stand in the order of their starts; after the last there are zeros. Records below "covers from" (written by
+Entries stand in the order of their starts; after the last there are zeros. They are flushed behind the records: up to half
+a second later at level `disk`. After a power cut those behind the durable position count up to the first that is missing
+(`fresh_from`); the records behind it must prove themselves, and get their sums again. Records below "covers from" (written by
 RocketMQ) are unchecked. A damaged sum costs no record that is good by its own lengths and body sum: the header says
 nothing that cannot be told from the segment, a sum that stands at another place or is one bit away counts, and a record
 that has none is unchecked, unless a power cut may have kept its sum from the disk (`strict_from`).
@@ -178,6 +180,15 @@ class Sidecar:
                 return n
         return -1
 
+    def trim(self, start: int) -> None:
+        """Of the sums of the records from start on, let those count that stand before the first missing one."""
+        n = self.count
+        while n > 0 and (self._empty(n - 1) or self.start(n - 1) >= start):
+            n -= 1
+        while n < self.count and not self._empty(n):
+            n += 1
+        self.count = n
+
     def cut(self, start: int) -> None:
         """Forget the records from start on. What stands behind the cut becomes zeros."""
         keep = self.count
@@ -216,6 +227,8 @@ class Checksums:
         self.current: Sidecar | None = None
         self.strict_from = 0
         """Behind this position of the log a record without a sum is none: a power cut may have taken the sum."""
+        self.fresh_from = -1
+        """Behind this position the disk may have some sums and not others. -1: not known."""
         self.mend = False
         self.damaged = 0
         self._hint = 0
@@ -229,6 +242,8 @@ class Checksums:
             if sidecar.path.is_file():
                 try:
                     sidecar.open(self.mend)
+                    if 0 <= self.fresh_from < first + self.segment_size:
+                        sidecar.trim(self.fresh_from - first)
                     found = True
                 except StoreError:
                     found = False
@@ -262,7 +277,7 @@ class Checksums:
         self.current.put(start, crc)  # type: ignore[union-attr]
 
     def verdict(self, segment_first: int, start: int, crc: int) -> int:
-        """HOLDS, BROKEN, or UNCHECKED for a record with this sum at start of the segment."""
+        """HOLDS, BROKEN, UNCHECKED or MISSING for a record with this sum at start of the segment."""
         sidecar = self._last_used
         if sidecar is None or sidecar.first != segment_first:
             sidecar = self.get(segment_first)
@@ -279,6 +294,8 @@ class Checksums:
             self._hint = n + 1
             if sidecar.sum(n) == crc:
                 return layout.MATCHES
+        if n >= sidecar.count and 0 <= self.fresh_from <= segment_first + start:
+            return layout.MISSING
         return self._weigh(sidecar, segment_first, start, crc)
 
     def _weigh(self, sidecar: Sidecar, segment_first: int, start: int, crc: int) -> int:

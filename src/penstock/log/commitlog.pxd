@@ -15,12 +15,16 @@ cdef long long _body_length_at(long long sys) noexcept
 @cython.locals(q=cython.longlong, crc=cython.longlong, body_len=cython.longlong)
 cdef bint body_matches(unsigned char *b, long long at)
 
+@cython.locals(t=cython.longlong, tl=cython.longlong, p=cython.longlong)
+cdef bint proves_itself(unsigned char *b, long long at)
+
 
 @cython.final
 cdef class CommitLog:
     cdef public SegmentedFile file
     cdef public Checksums sums
     cdef public long long end
+    cdef public long long unproven
     cdef public long long store_ms
     cdef public object prepared
     cdef public object making
@@ -48,7 +52,7 @@ cdef class CommitLog:
     cdef void put(self, Draft d, long long queue_offset, long long now_ms) noexcept
     @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)
     cpdef long long size_at(self, long long physical)
-    @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)
+    @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong, verdict=cython.int)
     cpdef long long check(self, long long physical)
     @cython.locals(segment=Segment, at=cython.longlong)
     cpdef bint stands_for(self, long long physical, long long queue_id, long long offset)

@@ -26,11 +26,39 @@ from penstock.octets import Readable
 
 if cython.compiled:
     from cython.cimports.penstock.log import sidelayout, status
-    from cython.cimports.penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64, ube32
+    from cython.cimports.penstock.octets import (
+        address,
+        be16,
+        be32,
+        be64,
+        copy,
+        crc32,
+        fence,
+        find,
+        put8,
+        put16,
+        put32,
+        put64,
+        ube32,
+    )
     from cython.cimports.penstock.wire import layout
 else:
     from penstock.log import sidelayout, status
-    from penstock.octets import address, be16, be32, be64, copy, crc32, put8, put16, put32, put64, ube32
+    from penstock.octets import (
+        address,
+        be16,
+        be32,
+        be64,
+        copy,
+        crc32,
+        fence,
+        find,
+        put8,
+        put16,
+        put32,
+        put64,
+        ube32,
+    )
     from penstock.wire import layout
 
 BLANK = 0
@@ -77,6 +105,22 @@ def body_matches(b: Readable, at: int) -> bool:
     return body_len == 0 or crc == be32(b, at + layout.BODY_CRC)
 
 
+def proves_itself(b: Readable, at: int) -> bool:
+    """Whether a measured record whose body sum holds is whole, told without its own sum: what a power cut kept from the
+    disk reads as zeros, and there is no zero byte in its topic and properties. One that has such bytes proves nothing.
+    """
+    t = at + _body_length_at(be32(b, at + layout.SYS_FLAG))
+    t += layout.LENGTH_BYTES + be32(b, t)
+    if ube32(b, at + layout.MAGIC) == layout.MAGIC_V2:
+        tl = be16(b, t)
+        t += 2
+    else:
+        tl = b[t]
+        t += 1
+    p = t + tl + 2
+    return tl > 0 and find(b, t, t + tl, 0) < 0 and find(b, p, p + be16(b, t + tl), 0) < 0
+
+
 def _body_length_at(sys: int) -> int:
     """Where the length of the body stands in a record with these hosts."""
     at = layout.BODY_LENGTH
@@ -97,6 +141,7 @@ class CommitLog:
         self.body_max = body_max
         self.sums = sums
         self.end = 0
+        self.unproven = 0  # behind the last record that does not prove itself
         self.store_ms = 0
         self.prepared: tuple[Segment, Sidecar] | None = None  # (segment, sidecar) made ahead
         self.making = Lock()  # held by whoever makes the next segment
@@ -224,6 +269,7 @@ class CommitLog:
             sidecar = self.sums.make(segment.first)
             self.sums.quarantine(segment.first)
             sidecar.create()
+            sidecar.datasync()  # the head: entries are flushed later than the records they stand for
             self.file.files.sync_folder(self.file.folder)
             self.file.files.sync_folder(self.sums.folder)
         except StoreError:
@@ -251,7 +297,6 @@ class CommitLog:
         if self._host_len == layout.HOST_V6_BYTES:
             sys |= layout.SYS_STORE_IPV6
         put32(b, at, d.size)
-        put32(b, at + layout.MAGIC, layout.MAGIC_V1)
         put32(b, at + layout.BODY_CRC, crc32(d.body, d.body_pos, d.body_len, 0) & layout.CRC_MASK)
         put32(b, at + layout.QUEUE_ID, d.queue.queue_id)
         put32(b, at + layout.FLAG, d.flag)
@@ -277,6 +322,10 @@ class CommitLog:
         if d.tail_len > 0:
             put8(b, p + 2 + d.props_len, 2)  # the separator, unless the tail covers it
             copy(b, p + 2 + d.all_props_len - d.tail_len, d.tail, d.tail_pos, d.tail_len)
+        if find(b, p + 2, p + 2 + d.all_props_len, 0) >= 0:
+            self.unproven = self.end + d.size
+        fence()
+        put32(b, at + layout.MAGIC, layout.MAGIC_V1)  # last: a page that was written back with it has all before it
         crc = crc32(b, at, d.size, 0)
         self.sums.put(at, crc)
         d.physical = self.end
@@ -308,7 +357,8 @@ class CommitLog:
         if size > 0:
             if not body_matches(segment.base, at):
                 return -1
-            if self.sums.verdict(segment.first, at, crc32(segment.base, at, size, 0)) == sidelayout.BROKEN:
+            verdict = self.sums.verdict(segment.first, at, crc32(segment.base, at, size, 0))
+            if verdict == sidelayout.BROKEN or (verdict == sidelayout.MISSING and not proves_itself(segment.base, at)):
                 return -1
         return size
 

@@ -3,6 +3,9 @@
 A flush starts at most `interval_ms` after the oldest unflushed byte, at once when somebody waits for it, and one at a
 time: whoever comes meanwhile is served by the next. The first error is final: the kernel has marked the pages clean,
 so no later success means anything.
+
+Whoever waits, waits for the log alone. The sums of its records follow at their own interval, and at once for a record that
+could not be told from a torn one without (`CommitLog.unproven`). A checkpoint vouches for what has both.
 """
 
 from __future__ import annotations
@@ -24,10 +27,15 @@ class Durability:
         self.interval_ms = interval_ms
         self.window_ms = window_ms
         self.flushed = log.end
+        self.summed = log.end
+        """The sums of the records below are on the disk, and so are these."""
         self.wanted = False
+        self.with_sums = True
+        """Whether the last flush that was begun is of the sums as well."""
         self.error: BaseException | None = None
         self.flushes = 0
         self._dirty_since = -1
+        self._sums_since = -1
         self._running = False
 
     def want(self) -> None:
@@ -38,6 +46,8 @@ class Durability:
         """Notice that there are unflushed bytes."""
         if self._dirty_since < 0 and self.flushed < self.log.end:
             self._dirty_since = mono_ms
+        if self._sums_since < 0 and self.summed < self.log.end:
+            self._sums_since = mono_ms
 
     def blocked(self, mono_ms: int) -> bool:
         """Whether a byte has been unflushed for longer than the window of level `os`, or flushing is over."""
@@ -45,8 +55,10 @@ class Durability:
 
     def due_ms(self) -> int | None:
         """When the next flush must start, in monotonic time; None when nothing is to be flushed."""
-        if self._dirty_since < 0 or self._running or self.error is not None:
+        if self._sums_since < 0 or self._running or self.error is not None:
             return None
+        if self._dirty_since < 0:
+            return self._sums_since + self.interval_ms
         return 0 if self.wanted else self._dirty_since + self.interval_ms
 
     def take(self, mono_ms: int) -> Job | None:
@@ -55,15 +67,18 @@ class Durability:
         due_ms = self.due_ms()
         if due_ms is None or due_ms > mono_ms:
             return None
-        return self.start(mono_ms)
+        late = mono_ms >= self._sums_since + self.interval_ms
+        return self.start(mono_ms, sums=late or not self.wanted or self.log.unproven > self.summed)
 
-    def start(self, mono_ms: int) -> Job:
-        """A flush of everything appended so far."""
+    def start(self, mono_ms: int, *, sums: bool = True) -> Job:
+        """A flush of everything appended so far, with its sums or without."""
         target = self.log.end
         segments = [s for s in self.log.file.segments if s.first < target and s.first + s.size > self.flushed]
-        sidecars = [self.log.sums.get(segment.first) for segment in segments]
+        behind = [s for s in self.log.file.segments if sums and s.first < target and s.first + s.size > self.summed]
+        sidecars = [self.log.sums.get(segment.first) for segment in behind]
         self._running = True
         self.wanted = False
+        self.with_sums = sums
 
         def run() -> None:
             for segment in segments:
@@ -80,6 +95,9 @@ class Durability:
                 return
             self.flushed = target
             self._dirty_since = mono_ms if self.log.end > target else -1
+            if sums:
+                self.summed = target
+                self._sums_since = self._dirty_since
             for segment in self.log.file.segments[-24:-8]:  # far enough behind that no job has them in hand
                 segment.close()
                 sidecar = self.log.sums.get(segment.first)

@@ -102,6 +102,7 @@ class _Recoverer:
         same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
         durable = known.durable if known is not None else 0
         sums.strict_from = max(durable, told) if same_boot else durable
+        sums.fresh_from = sums.strict_from if known is not None else -1
 
     def _agrees(self, known: marks.Checkpoint) -> bool:
         """Whether a clean checkpoint describes what lies on the disk."""
@@ -176,6 +177,7 @@ class _Recoverer:
         end = self.tail.scan(self._behind(start), durable)
         if foreign >= 0:
             self.tail.adopt(foreign, end)
+        self.tail.sum_again(durable, end)
         self.tail.cut_tail(end)
         store.log.seek(end)
         for subscriber in store.subscribers:

@@ -17,5 +17,6 @@ cdef enum:
     BROKEN = 0
     MATCHES = 1
     UNCHECKED = 2
+    MISSING = 3
     LIVE_END = 16
     LIVE_NEXT = 24

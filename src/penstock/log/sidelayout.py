@@ -28,6 +28,7 @@ REPORTS_MAX = 20  # damaged sums that the log names; more are counted
 BROKEN = 0
 MATCHES = 1
 UNCHECKED = 2
+MISSING = 3  # not flushed before the power went: the record must prove itself
 
 # The live page: where the log ends, and where it will end after the append at work.
 LIVE_END = 16

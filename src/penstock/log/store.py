@@ -298,6 +298,10 @@ class LogStore(Lookup):
         self._looked_ms = mono_ms
         return self.upkeep.take_jobs(mono_ms)
 
+    def take_flush(self, mono_ms: int) -> list[Job]:
+        """Of what `take_jobs` gives, the flush that somebody waits for."""
+        return self.upkeep.take_flush(mono_ms) if self.is_open else []
+
     def tick(self, now_ms: int, mono_ms: int) -> int:
         """Do what is due; returns when to call again, in monotonic ms."""
         return self.upkeep.tick(now_ms, mono_ms) if self.is_open else mono_ms + words.MS_A_SECOND

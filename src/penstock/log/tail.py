@@ -73,6 +73,28 @@ class Tail:
             position += size
         sidecar.cover_to(segment.size)
 
+    def sum_again(self, since: int, end: int) -> None:
+        """Sums for the records behind the durable position that have none: a power cut came before they were flushed."""
+        log = self.store.log
+        position = max(since, log.file.first)
+        while since >= 0 and position < end:
+            segment, size = log.file.at(position), log.check(position)
+            assert segment is not None
+            if size < 0:  # damage between good ones, below the end that was told
+                position = self.resync(position)
+                if position < 0:
+                    return
+                continue
+            at, car = position - segment.first, log.sums.get(segment.first)
+            if size == 0 or car is None:
+                position = segment.first + segment.size
+                continue
+            if car.covers_from <= at < car.covers_to and car.find(at) >= car.count:
+                if car.room(1):
+                    raise StoreError(f"no room for the sums of {segment.path.name}")
+                car.put(at, crc32(segment.map[at : at + size]))
+            position += size
+
     def _damage(self, position: int, end: int) -> None:
         self.report.damage.append({"position": position, "end": end, "bytes": end - position})
 

@@ -118,11 +118,8 @@ class Upkeep:
     def take_jobs(self, mono_ms: int) -> list[Job]:
         """What is due."""
         store = self.store
-        jobs: list[Job] = []
+        jobs = self.take_flush(mono_ms)
         if store.healthy:
-            flush = store.durability.take(mono_ms)
-            if flush is not None:
-                jobs.append(self._guarded(flush))
             assert self.preparer is not None
             prepare = self.preparer.take(mono_ms)
             if prepare is not None:
@@ -141,6 +138,11 @@ class Upkeep:
             jobs.append(clean)
         return jobs
 
+    def take_flush(self, mono_ms: int) -> list[Job]:
+        """The flush of the log, when it is due."""
+        flush = self.store.durability.take(mono_ms) if self.store.healthy else None
+        return [] if flush is None else [self._guarded(flush)]
+
     def tick(self, now_ms: int, mono_ms: int) -> int:
         """Look at the disk and at what is due; returns the monotonic time of the next look."""
         store = self.store
@@ -153,12 +155,13 @@ class Upkeep:
         return next_ms if due_ms is None else max(mono_ms, min(next_ms, due_ms))
 
     def _guarded(self, flush: Job) -> Job:
-        state = self.state()  # taken together with the position being flushed
+        state = self.state() if self.store.durability.with_sums else None  # of the position being flushed
 
         def finish(error: BaseException | None, mono_ms: int) -> None:
             flush.finish(error, mono_ms)
             if error is None:
-                self._flushed_state = state
+                if state is not None:
+                    self._flushed_state = state
                 if self.store.durability.wanted:  # who came meanwhile is not kept waiting for the next millisecond
                     self.store.want_flush()
             else:

@@ -154,6 +154,7 @@ class _Verifier:
         known = checkpoint.load(marks.abort_text(self.folder))
         durable = known.durable if known is not None else -1
         log.sums.strict_from = durable if known is not None else file.end
+        log.sums.fresh_from = durable
         if checkpoint.foreign_from >= 0:
             log.sums.ignore_from(checkpoint.foreign_from)
         position = end = file.first
@@ -373,6 +374,7 @@ def _inspect_log(path: Path) -> Iterator[dict[str, object]]:
     checkpoint = marks.CheckpointFile(path.parent.parent / "checkpoint", files)
     known = checkpoint.load(marks.abort_text(path.parent.parent))
     sums.strict_from = known.durable if known is not None else first + size
+    sums.fresh_from = known.durable if known is not None else -1
     if checkpoint.foreign_from >= 0:
         sums.ignore_from(checkpoint.foreign_from)
     log.seek_reading(first + size)

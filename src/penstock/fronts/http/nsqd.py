@@ -81,6 +81,8 @@ class NsqHttp(Place):
         queueing = self.broker.queueing
         if not queueing.healthy:
             return False, f"NOK - {queueing.error}"
+        if not self.broker.store.healthy:
+            return False, f"NOK - {self.broker.store.durability.error or 'the log cannot be written'}"
         if self.net is not None and (failing := self.net.role.faults.failing):
             return False, f"NOK - {'; '.join(failing.values())}"
         return True, "OK"

@@ -1,0 +1,72 @@
+"""The threads that jobs run in: one flushes, another does what may take long (allocating segments, writing tables)."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+from penstock.disk.job import Job
+
+FLUSH_S_BRIEF = 0.002
+FLUSH_FADES = 0.9
+
+
+class Workers:
+    """`done` is called with each job and what it raised, where `tell` brings it: on the loop, from any thread."""
+
+    def __init__(
+        self, tell: Callable[[Callable[[], None]], object], done: Callable[[Job, BaseException | None], None]
+    ) -> None:
+        self._tell = tell
+        self._done = done
+        self._flush_thread = ThreadPoolExecutor(1, "penstock-flush")
+        self._slow_thread = ThreadPoolExecutor(1, "penstock-files")
+        self._flush_s = FLUSH_S_BRIEF  # of the last flushes the longest, the older the less
+        self.under_way = 0
+
+    @property
+    def brief(self) -> bool:
+        """Whether flushes are over so soon that the loop may do one by itself."""
+        return self._flush_s < FLUSH_S_BRIEF
+
+    def start(self, job: Job) -> None:
+        """Run the job in its thread."""
+        thread = self._flush_thread if job.kind == "flush" else self._slow_thread
+        self.under_way += 1
+        thread.submit(self._run, job)
+
+    def run_here(self, job: Job) -> None:
+        """Run the job now."""
+        self.under_way += 1
+        self._finish(job, *_timed(job))
+
+    def _run(self, job: Job) -> None:
+        error, took_s = _timed(job)
+        try:
+            self._tell(partial(self._finish, job, error, took_s))
+        except RuntimeError:
+            return  # the loop was closed under a job that nobody waits for any more
+
+    def _finish(self, job: Job, error: BaseException | None, took_s: float) -> None:
+        self.under_way -= 1
+        if job.kind == "flush":
+            self._flush_s = max(took_s, self._flush_s * FLUSH_FADES)
+        self._done(job, error)
+
+    def close(self) -> None:
+        """Wait for the threads."""
+        self._flush_thread.shutdown()
+        self._slow_thread.shutdown()
+
+
+def _timed(job: Job) -> tuple[BaseException | None, float]:
+    """Run a job: what it raised, and how long it took."""
+    began = time.perf_counter()
+    error: BaseException | None = None
+    try:
+        job.run()
+    except Exception as caught:
+        error = caught
+    return error, time.perf_counter() - began
