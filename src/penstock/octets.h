@@ -20,6 +20,8 @@ static inline unsigned char *address(PyObject *owner) {
     if (PyObject_GetBuffer(owner, &view, PyBUF_SIMPLE) < 0) return NULL;
     at = (unsigned char *)view.buf; PyBuffer_Release(&view); return at;
 }
+/* A fresh bytes object whose content is still to be written, by whoever made it and nobody else. */
+static inline PyObject *blank(int64_t n) { return PyBytes_FromStringAndSize(NULL, (Py_ssize_t)n); }
 static inline int64_t be16(const unsigned char *b, int64_t p) { return ((int64_t)b[p] << 8) | b[p + 1]; }
 static inline int64_t be32(const unsigned char *b, int64_t p) {
     uint32_t v; memcpy(&v, b + p, 4); return (int32_t)__builtin_bswap32(v);

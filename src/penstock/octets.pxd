@@ -22,4 +22,5 @@ cdef extern from "octets.h" nogil:
 
 cdef extern from "octets.h":
     unsigned char *address(object owner) except NULL
+    bytes blank(long long n)
     void populate(unsigned char *b, long long p, long long n)

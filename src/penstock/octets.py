@@ -78,6 +78,11 @@ def copy(to: Writable, tp: int, src: Readable, fp: int, n: int) -> None:
         to[tp : tp + n] = bytes(src[fp : fp + n])
 
 
+def blank(n: int) -> bytes:
+    """A fresh object that compiled code may still write to; here nobody can."""
+    return bytes(n)
+
+
 def fence() -> None:
     """Nothing: what is stored first is seen first."""
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from disk.queue_parts import drain, make
 from penstock.delivery.source import MemorySource
+from penstock.disk.diskqueue import DiskQueue
+from penstock.errors import DiskFull
 from penstock.wire.nsq import message_data
 
 
@@ -54,6 +57,147 @@ def test_order_holds_over_memory_and_disk(tmp_path: Path) -> None:
     assert taken(source) == [b"m%d" % n for n in range(10)]
     assert source.depth() == 0
     backend.close()
+
+
+class Refusing:
+    """The backend of a disk that takes nothing while `full`; else it keeps what it gets, and counts the calls."""
+
+    def __init__(self, queue: DiskQueue) -> None:
+        self.queue, self.full = queue, False
+        self.writes: list[int] = []
+        self.told: list[list[int]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.queue, name)
+
+    def put_many(self, payloads: list[bytes]) -> None:
+        if self.full:
+            raise DiskFull("no room (by order of the test)")
+        self.writes.append(len(payloads))
+        self.queue.put_many(payloads)
+
+    def finish_many(self, numbers: list[int]) -> None:
+        self.told.append(numbers)
+        self.queue.finish_many(numbers)
+
+
+def test_what_is_too_much_is_written_together(tmp_path: Path) -> None:
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(100, backend)
+    for n in range(110):
+        source.put([data(n)])
+    assert (source.depth(), source.backend_depth(), backend.writes) == (110, 0, [])
+    source.put([data(n) for n in range(110, 113)])
+    assert (source.depth(), source.backend_depth(), backend.writes) == (113, 13, [13])
+    for n in range(113, 120):
+        source.put([data(n)])
+    assert (source.depth(), source.backend_depth()) == (120, 13)
+    assert taken(source) == [b"m%d" % n for n in range(120)]
+    source.put([data(7)])
+    assert taken(source) == [b"m7"]
+    big = message_data(1, 0, 1, bytes(200_000))
+    source.put([data(n) for n in range(100)])
+    source.put([big])
+    assert len(backend.writes) == 1
+    source.put([big])
+    assert backend.writes == [13, 2]  # so many bytes are enough
+    backend.close()
+
+
+def test_a_disk_that_takes_nothing_refuses_and_nothing_is_lost(tmp_path: Path) -> None:
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(20, backend)
+    for n in range(22):
+        source.put([data(n)])
+    backend.full = True
+    for _ in range(3):
+        with pytest.raises(DiskFull):
+            source.put([data(99)])
+    assert source.depth() == 22
+    backend.full = False
+    source.put([data(22), data(23)])
+    assert (source.backend_depth(), taken(source)) == (4, [b"m%d" % n for n in range(24)])
+    empty = MemorySource(20, backend)
+    backend.full = True
+    with pytest.raises(DiskFull):
+        empty.put([data(n) for n in range(30)])
+    assert empty.depth() == 0  # all or none
+    backend.close()
+
+
+def test_a_clean_stop_writes_down_what_was_gathered(tmp_path: Path) -> None:
+    backend = make(tmp_path)
+    source = MemorySource(100, backend)
+    for n in range(108):
+        source.put([data(n)])
+    source.save(())
+    assert source.depth() == 108
+    backend.close()
+    again = make(tmp_path)
+    assert [payload[26:] for payload in drain(again)] == [b"m%d" % n for n in range(108)]
+    again.close()
+
+
+def test_the_files_are_told_of_what_is_done_when_nothing_of_them_is_in_hand(tmp_path: Path) -> None:
+    backend = Refusing(make(tmp_path))
+    source = MemorySource(1, backend)
+    source.put([data(n) for n in range(4)])
+    places = []
+    for _ in range(4):
+        source.take()
+        places.append(source.place)
+    source.done(0, places[0])
+    source.done(0, places[3])
+    source.done(0, places[2])
+    assert backend.told == []
+    assert not backend.broken
+    source.done(0, places[1])
+    assert [sorted(numbers) for numbers in backend.told] == [[0, 1, 2]]
+    source.done(0, places[1])  # twice is once
+    backend.close()
+    again = make(tmp_path)
+    assert list(drain(again)) == []
+    again.close()
+
+
+def test_places_are_used_again() -> None:
+    source = MemorySource(1000, None)
+    source.put([data(n) for n in range(300)])
+    places = []
+    for n in range(300):
+        source.take()
+        assert source.body() == b"m%d" % n
+        places.append(source.place)
+    assert len(set(places)) == 300
+    for place in places[::3]:
+        source.done(0, place)
+    assert [source.show(0, place) for place in places] == [0, 1, 1] * 100
+    held = {source.hold(data(1000 + n)): b"m%d" % (1000 + n) for n in range(50)}
+    assert set(held) <= set(places[::3])
+    assert all(source.show(0, place) and source.body() == body for place, body in held.items())
+    assert [source.show(0, place) for place in (-1, 10_000)] == [0, 0]
+    source.empty()
+    assert [source.show(0, place) for place in places] == [0] * 300
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        (b"0000000000000007", 7),
+        (b"00000000000000AB", 0xAB),
+        (b"ffffffffffffffff", (1 << 63) - 1),
+        (b"not a hex number", 0),
+    ],
+)
+def test_an_id_of_another_library(name: bytes, number: int) -> None:
+    payload = bytes(10) + name + b"body"
+    source = MemorySource(5, None)
+    source.put([payload])
+    source.take()
+    assert source.message_id == number or (
+        not number and source.message_id == int.from_bytes(name[8:]) & ((1 << 63) - 1)
+    )
+    assert (source.data(), source.body()) == (payload, b"body")
 
 
 @pytest.mark.parametrize("finished", [0, 1, 4])

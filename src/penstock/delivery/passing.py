@@ -40,7 +40,7 @@ class PassingSource(MemorySource):
                 self._skipped.discard(ordinal)
             elif ordinal < end and stream.find(ordinal):
                 data = message_data(stream.stamp_ns, stream.attempts, stream.message_id, stream.body())
-                self.queue.append((data, -1))
+                self.queue.append(data)
                 return
 
     def settle(self) -> None:

@@ -1,3 +1,5 @@
+cimport cython
+
 from penstock.disk.stream cimport Shown
 
 
@@ -13,13 +15,33 @@ cdef class Source(Shown):
 
 
 cdef class MemorySource(Source):
-    cdef public long long limit, dropped, _number
+    cdef public long long limit, dropped
     cdef public object backend, queue
-    cdef public dict held, _stored
+    cdef public list over
+    cdef long long _over_bytes, _over_max, _refilled, _refill_at, _free
+    cdef list _slots
+    cdef long long[::1] _next
+    cdef dict _stored
+    cdef list _finished
     cdef bytes _last
 
+    @cython.locals(count=cython.longlong, room=cython.longlong)
+    cpdef int put(self, list payloads) except -1
+    @cython.locals(size=cython.longlong)
+    cpdef _put_over(self, list payloads)
+    @cython.locals(payload=bytes, slot=cython.longlong)
     cpdef int take(self) except -1
+    cdef long long _more_slots(self) except -1
+    cpdef bint _refill(self) except -1
+    @cython.locals(base=cython.p_uchar, message_id=cython.longlong)
+    cdef int _view(self, bytes payload) except -1
+    cpdef bytes data(self)
     cpdef int show(self, long long lane, long long place) except -1
+    @cython.locals(number=cython.longlong)
     cpdef int done(self, long long lane, long long place) except -1
     cpdef long long depth(self) except -1
     cpdef long long backend_depth(self) except -1
+    cpdef _forget(self)
+    cpdef _tell(self)
+    @cython.locals(slot=cython.longlong)
+    cpdef long long hold(self, bytes payload) except -1

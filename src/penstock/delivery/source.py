@@ -6,20 +6,26 @@ A channel names a message by (lane, place). `take` and `show` show one (`disk.st
 # mypy: disable-error-code="no-any-return"
 from __future__ import annotations
 
+from array import array
 from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
 import cython
 
+from penstock.delivery.slots import numbers
+
 if cython.compiled:
     from cython.cimports.penstock import words
     from cython.cimports.penstock.disk.stream import Shown
-    from cython.cimports.penstock.octets import address
+    from cython.cimports.penstock.octets import address, be16, be64, hex16
 else:
     from penstock import words
     from penstock.disk.stream import Shown
-    from penstock.octets import address
+    from penstock.octets import address, be16, be64, hex16
+
+
+_IDS = int("8000000000000000", 16)  # as many as there are: a C integer holds them
 
 
 class Backend(Protocol):
@@ -33,7 +39,7 @@ class Backend(Protocol):
     def broken(self) -> bool: ...
     def put_many(self, payloads: list[bytes]) -> None: ...
     def take(self, limit: int) -> list[bytes]: ...
-    def finish(self, number: int) -> None: ...
+    def finish_many(self, numbers: list[int]) -> None: ...
     def empty(self) -> None: ...
     def delete(self) -> None: ...
 
@@ -75,104 +81,191 @@ class Source(Shown):  # type: ignore[misc]
         raise NotImplementedError
 
 
-class MemorySource(Source):
-    """A deque of at most `limit` messages, each as NSQ's message data; what is more goes to the backend.
+def _other_id(payload: bytes) -> int:
+    """The number that stands for another library's id."""
+    try:
+        number = int(payload[words.DATA_ID_AT : words.DATA_BODY_AT], words.HEX)
+    except ValueError:
+        number = int.from_bytes(payload[words.DATA_ID_END_AT : words.DATA_BODY_AT])
+    return number % _IDS
 
-    Without a backend (ephemeral) the overflow is dropped and counted. First in, first out across both. What came from the
-    backend stays there until it is done: a killed process finds it again.
+
+class MemorySource(Source):
+    """A queue of at most `limit` messages, each as NSQ's message data; what is more goes to the backend.
+
+        queue (memory) ◀── backend (disk) ◀── over (memory: what the backend gets next, written together)
+
+    Without a backend (ephemeral) the overflow is dropped and counted. First in, first out across all. What came from the
+    backend stays there until it is done: a killed process finds it again. A message is one object, whatever the number of
+    channels that have it; the place of one that was taken is the number of a slot.
     """
 
     def __init__(self, limit: int, backend: Backend | None) -> None:
         Source.__init__(self)
         self.limit = limit
         self.backend = backend
-        self.queue: deque[tuple[bytes, int]] = deque()  # message data, its number in the backend or -1
-        self.held: dict[int, bytes] = {}
+        self.queue: deque[bytes] = deque()
+        self.over: list[bytes] = []
         self.dropped = 0
-        self._number = 0
+        self._over_bytes = 0
+        self._over_max = min(limit // words.OVER_PART, words.OVER_MAX)
+        self._refilled = 0  # so many at the head of the queue came from the backend, the first with this number in it
+        self._refill_at = 0
+        self._slots: list[bytes | None] = []  # what was taken and is not done
+        self._next = numbers(0)  # the next free slot after each free one
+        self._free = -1
         self._last: bytes = b""
         self._stored: dict[int, int] = {}  # place → number in the backend
+        self._finished: list[int] = []  # numbers that the backend has not been told of
 
-    def put(self, payloads: Iterable[bytes]) -> None:
-        """Take messages in, all or none. StoreError when the backend cannot."""
-        payloads = list(payloads)
+    def put(self, payloads: list[bytes]) -> int:
+        """Take messages in, all or none. StoreError when the backend cannot. Returns 0."""
+        count = len(payloads)
         room = self.limit - len(self.queue)
         if self.backend is None:
-            self.queue.extend([(payload, -1) for payload in payloads[: max(0, room)]])
-            self.dropped += max(0, len(payloads) - max(0, room))
-        elif self.backend.depth or len(payloads) > room:
-            # Order holds because once something lies on disk, everything that follows goes there until it is read.
-            ahead = 0 if self.backend.depth else max(0, room)
-            self.backend.put_many(payloads[ahead:])
-            self.queue.extend([(payload, -1) for payload in payloads[:ahead]])
+            if count > room:
+                room = max(0, room)
+                self.dropped += count - room
+                payloads = payloads[:room]
+        elif self.over or count > room or self.backend.depth:
+            # Order holds because once something lies behind the queue, everything that follows goes there until it is read.
+            if self.over or self.backend.depth or room < 0:
+                room = 0
+            self._put_over(payloads[room:])
+            payloads = payloads[:room]
+        if len(payloads) == 1:
+            self.queue.append(payloads[0])
         else:
-            self.queue.extend([(payload, -1) for payload in payloads])
+            self.queue.extend(payloads)
+        return 0
+
+    def _put_over(self, payloads: list[bytes]) -> None:
+        """What comes behind the queue: with what waits already to the backend when that is enough to be worth it."""
+        size = sum([len(payload) for payload in payloads])
+        if len(self.over) + len(payloads) > self._over_max or self._over_bytes + size > words.OVER_BYTES_MAX:
+            self.backend.put_many(self.over + payloads)  # type: ignore[union-attr]
+            self.over = []
+            self._over_bytes = 0
+        else:
+            self.over += payloads
+            self._over_bytes += size
 
     def take(self) -> int:
         if not self.queue and not self._refill():
             return 0
-        payload, number = self.queue.popleft()
-        self._number += 1
-        self.place = self._number
-        if number >= 0:
-            self._stored[self._number] = number
-        self.held[self._number] = payload
+        payload: bytes = self.queue.popleft()
+        slot = self._free
+        if slot < 0:
+            slot = self._more_slots()
+        self._free = self._next[slot]
+        self._slots[slot] = payload
+        self.place = slot
+        if self._refilled:
+            self._refilled -= 1
+            self._stored[slot] = self._refill_at
+            self._refill_at += 1
         self._view(payload)
         return 1
 
+    def _more_slots(self) -> int:
+        """Twice as many slots; the first free one."""
+        old = len(self._slots)
+        more = max(words.SLOTS_MIN, old)
+        self._slots += [None] * more
+        self._next = array("q", self._next) + array("q", [*range(old + 1, old + more), -1])
+        self._free = old
+        return old
+
     def _refill(self) -> bool:
-        if self.backend is None or not self.backend.depth:
+        if self.backend is None:
             return False
+        if not self.backend.depth:
+            if not self.over:
+                return False
+            self.queue.extend(self.over)
+            self.over = []
+            self._over_bytes = 0
+            return True
+        self._tell()
         first = self.backend.taken
         taken = self.backend.take(max(1, min(self.limit, words.REFILL_MAX)))
-        self.queue.extend([(payload, first + n) for n, payload in enumerate(taken)])
+        self._refilled, self._refill_at = len(taken), first
+        self.queue.extend(taken)
+        if not taken and not self.backend.depth:  # damage was all there was
+            return self._refill()
         return bool(taken)
 
     def _view(self, payload: bytes) -> None:
         self._last = payload
-        self.base = address(payload)
+        base = self.base = address(payload)
         self.at = words.DATA_BODY_AT
         self.length = len(payload) - words.DATA_BODY_AT
-        self.stamp_ns = int.from_bytes(payload[: words.DATA_ATTEMPTS_AT], signed=True)
-        self.attempts = int.from_bytes(payload[words.DATA_ATTEMPTS_AT : words.DATA_ID_AT])
-        try:
-            self.message_id = int(payload[words.DATA_ID_AT : words.DATA_BODY_AT], words.HEX)
-        except ValueError:  # another library's id
-            self.message_id = int.from_bytes(payload[words.DATA_ID_END_AT : words.DATA_BODY_AT])
-        self.message_id &= words.INT63_MAX
+        self.stamp_ns = be64(base, 0)
+        self.attempts = be16(base, words.DATA_ATTEMPTS_AT)
+        message_id = hex16(base, words.DATA_ID_AT)
+        self.message_id = message_id if message_id >= 0 else _other_id(payload)
+
+    def data(self) -> bytes:
+        """What is shown, as message data."""
+        return self._last
 
     def show(self, lane: int, place: int) -> int:
-        payload = self.held.get(place)
+        payload = self._slots[place] if 0 <= place < len(self._slots) else None
         if payload is None:
             return 0
         self._view(payload)
         return 1
 
     def done(self, lane: int, place: int) -> int:
-        self.held.pop(place, None)
-        number = self._stored.pop(place, -1)
-        if number >= 0:
-            self.backend.finish(number)  # type: ignore[union-attr]
+        if place < 0 or place >= len(self._slots) or self._slots[place] is None:
+            return 0
+        self._slots[place] = None
+        self._next[place] = self._free
+        self._free = place
+        if self._stored:
+            number = self._stored.pop(place, -1)
+            if number >= 0:
+                self._finished.append(number)
+                if not self._stored or len(self._finished) >= words.REFILL_MAX:
+                    self._tell()
         return 0
 
+    def _tell(self) -> None:
+        """Let the backend know what is finished."""
+        finished, self._finished = self._finished, []
+        if finished:
+            self.backend.finish_many(finished)  # type: ignore[union-attr]
+
     def depth(self) -> int:
-        return len(self.queue) + self.backend_depth()
+        return len(self.queue) + len(self.over) + self.backend_depth()
 
     def backend_depth(self) -> int:
         return 0 if self.backend is None else self.backend.depth
 
     def empty(self) -> None:
         self.queue.clear()
-        self.held.clear()
-        self._stored.clear()
+        self.over = []
+        self._forget()
         if self.backend is not None:
             self.backend.empty()
 
+    def _forget(self) -> None:
+        """Nothing is in hand, and nothing in the queue came from the backend."""
+        self._slots = []
+        self._next = numbers(0)
+        self._free = -1
+        self._stored.clear()
+        self._finished = []
+        self._over_bytes = self._refilled = 0
+
     def hold(self, payload: bytes) -> int:
         """Keep a message that is not in the queue (deferred); its place."""
-        self._number += 1
-        self.held[self._number] = payload
-        return self._number
+        slot = self._free
+        if slot < 0:
+            slot = self._more_slots()
+        self._free = self._next[slot]
+        self._slots[slot] = payload
+        return slot
 
     def save(self, in_hand: Iterable[tuple[int, int]]) -> None:
         """A clean stop: what is in memory goes to the backend; `in_hand` are (place, attempts) of what was taken.
@@ -182,22 +275,26 @@ class MemorySource(Source):
         """
         if self.backend is None:
             return
+        self._tell()
         all_over = self.backend.broken
         payloads, moved = [], []
-        for payload, number in self.queue:
-            if number < 0 or all_over:
+        for n, payload in enumerate(self.queue):
+            if n >= self._refilled:
                 payloads.append(payload)
-                moved.append(number)
+            elif all_over:
+                payloads.append(payload)
+                moved.append(self._refill_at + n)
+        payloads += self.over
         for place, attempts in in_hand:
-            taken = self.held.get(place)
+            taken = self._slots[place]
             number = self._stored.get(place, -1)
             if taken is not None and (number < 0 or all_over):
                 tries = (attempts & words.UINT16_MAX).to_bytes(2)
                 payloads.append(taken[: words.DATA_ATTEMPTS_AT] + tries + taken[words.DATA_ID_AT :])
                 moved.append(number)
         self.queue.clear()
-        self.held.clear()
+        self.over = []
+        self._forget()
         if payloads:
             self.backend.put_many(payloads)
-        for number in moved:
-            self.backend.finish(number)
+        self.backend.finish_many(moved)

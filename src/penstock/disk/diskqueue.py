@@ -18,7 +18,8 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from penstock.disk import queuefiles
 from penstock.disk.files import Files
@@ -27,6 +28,7 @@ from penstock.disk.queuefiles import LENGTH, START_MAX, SUMS_HEAD, Paths, Place,
 from penstock.errors import Closed, StoreError
 
 log = logging.getLogger("penstock.disk")
+_MORE = 1 << 32  # in an entry: the batch goes on
 
 
 class WriteFile:
@@ -225,21 +227,22 @@ class DiskQueue:
         self._alive()
         if self._operations >= self.sync_every:
             self.sync()
-        records, total, last = [], 0, len(payloads) - 1
-        for payload in payloads:
-            if len(payload) < self.sizes[0]:
-                raise ValueError(f"a payload of {len(payload)} bytes; {self.sizes[0]} is the least")
-            records.append(LENGTH.pack(len(payload)) + payload)
-            total += len(payload) + 4
-        if not records:
+        if not payloads:
             return
-        self._make_room(total)
+        pack = LENGTH.pack
+        records = [pack(len(payload)) + payload for payload in payloads]
+        data = b"".join(records)
+        least = min(map(len, payloads))
+        if least < self.sizes[0]:
+            raise ValueError(f"a payload of {least} bytes; {self.sizes[0]} is the least")
+        self._make_room(len(data))
         number, at = self._write
         entries = []
-        for n, record in enumerate(records):
-            entries.append((at << 1 | (n < last)) << 32 | crc32(record))
+        for record in records:
+            entries.append(at << 33 | _MORE | crc32(record))
             at += len(record)
-        self._writer.append(self._write[1], b"".join(records), entries)
+        entries[-1] ^= _MORE
+        self._writer.append(self._write[1], data, entries)
         self._write = number, at
         self.depth += len(records)
         self._operations += len(records)
@@ -290,11 +293,24 @@ class DiskQueue:
             number, at = self._next
             if at >= self._end(number):
                 self._next = (self._following(number), 0)
-            else:
+            elif not self._take_run(number, at, limit, taken):
                 self._take_one(number, at, taken)
         self.depth -= len(taken)
         self._settle()
         return taken
+
+    def _take_run(self, number: int, at: int, limit: int, taken: list[bytes]) -> bool:
+        """Take what is beyond doubt from this place on; whether there was anything."""
+        file, sums = self._file(number)
+        if sums is None:
+            return False
+        found = file.run(sums, at, self._end(number), limit - len(taken), self.sizes)
+        for payload in found:
+            at += len(payload) + LENGTH.size
+            self._out.append((number, at))
+        self._next = number, at
+        taken += found
+        return bool(found)
 
     def _take_one(self, number: int, at: int, taken: list[bytes]) -> None:
         """Take the record at this place and go behind it, or over what is no record."""
@@ -359,17 +375,25 @@ class DiskQueue:
 
     def finish(self, number: int) -> None:
         """The message with this number is finished, or kept elsewhere; in any order."""
-        if self._first <= number < self.taken:
-            self._finished.add(number)
-            self._operations += 1
+        self.finish_many((number,))
+
+    def finish_many(self, numbers: Sequence[int]) -> None:
+        """All of these are."""
+        first, taken = self._first, self.taken
+        known = [number for number in numbers if first <= number < taken]
+        if known:
+            self._finished.update(known)
+            self._operations += len(known)
             self._advance()
 
     def _advance(self) -> None:
         read, out, finished = self._read, self._out, self._finished
-        while out and self._first in finished:
-            finished.discard(self._first)
-            self._first += 1
+        first = self._first
+        while out and first in finished:
+            finished.discard(first)
+            first += 1
             read = out.popleft()
+        self._first = first
         if not out:
             finished.clear()
         self._move_to(read)

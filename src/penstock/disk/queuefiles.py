@@ -19,7 +19,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from zlib import crc32
+
+from isal.isal_zlib import crc32
 
 from penstock.disk.files import Files
 from penstock.disk.quarantine import try_quarantine
@@ -207,6 +208,30 @@ class RecordFile:
         length = 4 + LENGTH.unpack(head)[0]
         record = self.bytes_at(at, length) if at + length <= end else b""
         return record if len(record) == length else None
+
+    def run(self, sums: Sums, at: int, end: int, limit: int, sizes: tuple[int, int]) -> list[bytes]:
+        """The payloads of up to `limit` records one behind another from `at` on, whose lengths and sums hold; as far as one
+        look at the file goes, and up to the first that is odd.
+        """
+        payloads: list[bytes] = []
+        if self.record(at, end) is None:  # has the chunk that it is in
+            return payloads
+        chunk, begin, entries = self._chunk, at - self._chunk_at, sums.entries
+        room, read_length = min(len(chunk), end - self._chunk_at), LENGTH.unpack_from
+        first = sums.find(at)
+        for entry in entries[first : first + limit]:
+            if entry >> 33 != begin + self._chunk_at or begin + 4 > room:
+                break
+            length = read_length(chunk, begin)[0]
+            stop = begin + 4 + length
+            if stop > room or not sizes[0] <= length <= sizes[1]:
+                break
+            record = chunk[begin:stop]
+            if crc32(record) != entry & 0xFFFFFFFF:
+                break
+            payloads.append(record[4:])
+            begin = stop
+        return payloads
 
     def zeros(self, at: int, end: int) -> bool:
         """Whether nothing but zeros lies there."""

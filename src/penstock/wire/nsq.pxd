@@ -5,3 +5,6 @@ from penstock.wire.outbox cimport Outbox
 
 @cython.locals(size=cython.longlong, end=cython.longlong, base=cython.p_uchar)
 cdef int put_message(Outbox out, long long stamp_ns, long long attempts, long long message_id, const unsigned char *body, long long at, long long length) except -1
+
+@cython.locals(base=cython.p_uchar, data=bytes)
+cdef bytes fresh_data(long long stamp_ns, long long message_id, const unsigned char *body, long long at, long long length)

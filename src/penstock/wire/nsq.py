@@ -14,10 +14,10 @@ from penstock.wire.outbox import Outbox
 
 if cython.compiled:
     from cython.cimports.penstock import words
-    from cython.cimports.penstock.octets import copy, put16, put32, put64, put_hex16
+    from cython.cimports.penstock.octets import address, blank, copy, put16, put32, put64, put_hex16
 else:
     from penstock import words
-    from penstock.octets import copy, put16, put32, put64, put_hex16
+    from penstock.octets import address, blank, copy, put16, put32, put64, put_hex16
 
 MAGIC = b"  V2"
 RESPONSE, ERROR, MESSAGE = words.RESPONSE, words.ERROR, words.MESSAGE
@@ -56,3 +56,16 @@ def put_message(
 def message_data(stamp_ns: int, attempts: int, message_id: int, body: bytes) -> bytes:
     """A message's data: what go-diskqueue's files hold, too."""
     return stamp_ns.to_bytes(words.STAMP_AT) + attempts.to_bytes(2) + b"%016x" % message_id + body
+
+
+def fresh_data(stamp_ns: int, message_id: int, body: Readable, at: int, length: int) -> bytes:
+    """The data of a message that was never delivered; its body is `length` bytes at `at` of a buffer."""
+    if not cython.compiled:
+        return message_data(stamp_ns, 0, message_id, bytes(body[at : at + length]))
+    data: bytes = blank(length + words.DATA_BODY_AT)
+    base = address(data)
+    put64(base, 0, stamp_ns)
+    put16(base, words.DATA_ATTEMPTS_AT, 0)
+    put_hex16(base, words.DATA_ID_AT, message_id)
+    copy(base, words.DATA_BODY_AT, body, at, length)
+    return data

@@ -1,6 +1,7 @@
 cimport cython
 
 from penstock.delivery.channel cimport Channel
+from penstock.delivery.source cimport MemorySource
 from penstock.disk.readyqueue cimport ReadyQueue
 
 
@@ -36,10 +37,12 @@ cdef class QueueTopic(Topic):
 
 
 cdef class MemoryTopic(Topic):
-    cdef public object source
+    cdef public MemorySource source
     cdef public list pending, _batch
-    cdef public object _last_id
+    cpdef long long new_id(self, long long now_ns) except -1
+    cdef public long long _last_id
 
     cpdef int ready(self, long long size, long long count) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
+    @cython.locals(channel=Channel, source=MemorySource, count=cython.longlong)
     cpdef int placed(self) except -1

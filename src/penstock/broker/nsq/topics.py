@@ -29,9 +29,11 @@ from penstock.wire.nsq import message_data
 if cython.compiled:
     from cython.cimports.penstock.delivery.cursor import CursorSource, Lane
     from cython.cimports.penstock.disk.readyqueue import ReadyQueue
+    from cython.cimports.penstock.wire.nsq import fresh_data
 else:
     from penstock.delivery.cursor import CursorSource, Lane
     from penstock.disk.readyqueue import ReadyQueue
+    from penstock.wire.nsq import fresh_data
 
 log = logging.getLogger("penstock.queueing")
 
@@ -471,15 +473,12 @@ class MemoryTopic(Topic):
         self._last_id = 0
 
     def ready(self, size: int, count: int) -> int:
-        self._batch = []
+        if self._batch:  # of a publish that failed
+            self._batch = []
         return 0
 
     def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
-        if cython.compiled:
-            data: bytes = body[at : at + length]  # type: ignore[assignment]
-        else:
-            data = bytes(body[at : at + length])
-        self._batch.append(message_data(now_ns, 0, self.new_id(now_ns), data))
+        self._batch.append(fresh_data(now_ns, self.new_id(now_ns), body, at, length))
         self.message_count += 1
         self.message_bytes += length
         return 0
@@ -492,12 +491,14 @@ class MemoryTopic(Topic):
     def placed(self) -> int:
         """StoreError when the disk part of a queue cannot take it."""
         batch, self._batch = self._batch, []
+        count = len(batch)
         if self.paused or not self.channels:
             self.source.put(batch)
         else:
             for channel in self.channels.values():
-                channel.source.put(batch)  # type: ignore[attr-defined]
-                channel.count(len(batch))
+                source = channel.source
+                source.put(batch)  # type: ignore[attr-defined]
+                channel.message_count += count
         self.mark()
         return 0
 
@@ -567,7 +568,7 @@ class MemoryTopic(Topic):
             return
         while self.source.take():
             place = self.source.place
-            data = self.source.held[place]
+            data = self.source.data()
             for channel in self.channels.values():
                 memory(channel).put([data])
                 channel.count(1)
