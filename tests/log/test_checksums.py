@@ -50,16 +50,16 @@ def test_what_is_cut_stays_away(tmp_path: Path) -> None:
 
 
 def test_what_stands_behind_the_first_missing_sum_does_not_count(tmp_path: Path) -> None:
-    car = sidecar(tmp_path, 20)
+    sidecar = new_sidecar(tmp_path, 20)
     for lost in (3, 12, 13, 14):
-        car.map[HEAD_BYTES + 8 * lost : HEAD_BYTES + 8 * (lost + 1)] = bytes(8)
-    car.trim(500)  # what is missing before the start is damage, and no end
-    assert (car.count, car.find(1_150)) == (12, 12)
-    car.trim(0)
-    assert car.count == 3
-    car.trim(5_000)
-    assert car.count == 3
-    car.close()
+        sidecar.map[HEAD_BYTES + 8 * lost : HEAD_BYTES + 8 * (lost + 1)] = bytes(8)
+    sidecar.trim(500)  # what is missing before the start is damage, and no end
+    assert (sidecar.count, sidecar.find(1_150)) == (12, 12)
+    sidecar.trim(0)
+    assert sidecar.count == 3
+    sidecar.trim(5_000)
+    assert sidecar.count == 3
+    sidecar.close()
 
 
 @pytest.mark.parametrize("at", [0, 5, 9, 17, 21])

@@ -277,7 +277,7 @@ class Checksums:
         self.current.put(start, crc)  # type: ignore[union-attr]
 
     def verdict(self, segment_first: int, start: int, crc: int) -> int:
-        """HOLDS, BROKEN, UNCHECKED or MISSING for a record with this sum at start of the segment."""
+        """MATCHES, BROKEN, UNCHECKED or MISSING for a record with this sum at start of the segment."""
         sidecar = self._last_used
         if sidecar is None or sidecar.first != segment_first:
             sidecar = self.get(segment_first)

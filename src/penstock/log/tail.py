@@ -85,14 +85,14 @@ class Tail:
                 if position < 0:
                     return
                 continue
-            at, car = position - segment.first, log.sums.get(segment.first)
-            if size == 0 or car is None:
+            at, sidecar = position - segment.first, log.sums.get(segment.first)
+            if size == 0 or sidecar is None:
                 position = segment.first + segment.size
                 continue
-            if car.covers_from <= at < car.covers_to and car.find(at) >= car.count:
-                if car.room(1):
+            if sidecar.covers_from <= at < sidecar.covers_to and sidecar.find(at) >= sidecar.count:
+                if sidecar.room(1):
                     raise StoreError(f"no room for the sums of {segment.path.name}")
-                car.put(at, crc32(segment.map[at : at + size]))
+                sidecar.put(at, crc32(segment.map[at : at + size]))
             position += size
 
     def _damage(self, position: int, end: int) -> None:
