@@ -164,7 +164,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.folder = after
         self.files.let_go()
         self.files = KeepingFiles(after, self.cuts)
-        for path in after.iterdir():
+        for path in filter(Path.is_file, after.iterdir()):  # lost+found is a folder
             fd = self.files.open(path)
             self.files.datasync(fd)
             self.files.close(fd)

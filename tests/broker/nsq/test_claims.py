@@ -47,7 +47,7 @@ def test_the_last_entry_of_a_message_counts(topic: Topic) -> None:
     claims = Claims()
     for schedule_id in (50, 90, 70):
         claims.replace(GIVEN_BACK, schedule_id)
-    assert claims.claimants(topic, GIVEN_BACK, 50) == claims.owed(topic, GIVEN_BACK, 70) == set()
+    assert claims.claimants(topic, GIVEN_BACK, 50) == claims.claimants(topic, GIVEN_BACK, 70) == set()
     assert claims.claimants(topic, GIVEN_BACK, 90) == {b"a"}
     assert claims.claimants(topic, PUBLISHED, 50) == {b"b"}
 
