@@ -32,9 +32,9 @@ def test_what_a_message_shows() -> None:
     assert (source.body(), source.message_id, source.stamp_ns, source.attempts) == (b"m7", 7, 70, 2)
     place = source.place
     assert source.take() == 0
-    assert source.show(0, place) == 1
+    assert source.point_at(0, place) == 1
     source.done(0, place)
-    assert source.show(0, place) == 0
+    assert source.point_at(0, place) == 0
 
 
 def test_without_a_disk_the_overflow_is_dropped_and_counted() -> None:
@@ -171,13 +171,13 @@ def test_places_are_used_again() -> None:
     assert len(set(places)) == 300
     for place in places[::3]:
         source.done(0, place)
-    assert [source.show(0, place) for place in places] == [0, 1, 1] * 100
-    held = {source.hold(data(1000 + n)): b"m%d" % (1000 + n) for n in range(50)}
+    assert [source.point_at(0, place) for place in places] == [0, 1, 1] * 100
+    held = {source.keep(data(1000 + n)): b"m%d" % (1000 + n) for n in range(50)}
     assert set(held) <= set(places[::3])
-    assert all(source.show(0, place) and source.body() == body for place, body in held.items())
-    assert [source.show(0, place) for place in (-1, 10_000)] == [0, 0]
+    assert all(source.point_at(0, place) and source.body() == body for place, body in held.items())
+    assert [source.point_at(0, place) for place in (-1, 10_000)] == [0, 0]
     source.empty()
-    assert [source.show(0, place) for place in places] == [0] * 300
+    assert [source.point_at(0, place) for place in places] == [0] * 300
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from penstock.delivery.source import MemorySource
-from penstock.disk.stream import Shown, Stream
+from penstock.disk.stream import MessageView, Stream
 from penstock.wire.nsq import message_data
 
 
 def test_the_body_of_what_is_shown_is_a_copy() -> None:
     source = MemorySource(3, None)
-    assert isinstance(source, Shown)
+    assert isinstance(source, MessageView)
     source.put([message_data(1, 0, 1, b"one"), message_data(2, 0, 2, b"")])
     source.take()
     body = source.body()

@@ -307,7 +307,7 @@ class Channel(ChannelState):
                 return -1
             self.waiting.popleft()
             self.waiting_count -= 1
-            if self.source.show(self.slots.lane[slot], self.slots.place[slot]):
+            if self.source.point_at(self.slots.lane[slot], self.slots.place[slot]):
                 return slot
             self._finished_waiting(slot)  # damaged since: nothing can be delivered
         return -1
@@ -359,7 +359,7 @@ class Channel(ChannelState):
         slot = self._owned(consumer, message_id)
         if slot < 0:
             return -slot
-        if self.latency is not None and self.source.show(slots.lane[slot], slots.place[slot]):
+        if self.latency is not None and self.source.point_at(slots.lane[slot], slots.place[slot]):
             self.latency.add(now_ns - self.source.stamp_ns, mono_ms)
         self.source.done(slots.lane[slot], slots.place[slot])
         slots.drop(slot)
@@ -430,7 +430,7 @@ class Channel(ChannelState):
         self.deferred_in_memory += 1
         self.owner.due(self)
 
-    def hold(self, place: int, message_id: int, due_ms: int) -> None:
+    def add_deferred(self, place: int, message_id: int, due_ms: int) -> None:
         """A deferred message of a memory source, held there already."""
         slot = self.slots.add(message_id, place, 0, 0, words.DEFERRED)
         if slot >= 0:

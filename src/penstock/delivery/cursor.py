@@ -107,7 +107,7 @@ class CursorSource(Source):  # type: ignore[misc]
         self.message_id = stream.message_id
         self.attempts = stream.attempts
 
-    def show(self, lane: int, place: int) -> int:
+    def point_at(self, lane: int, place: int) -> int:
         stream = self.lanes[lane].stream
         if not stream.find(place):
             return 0

@@ -1,13 +1,13 @@
 cimport cython
 
-from penstock.disk.stream cimport Shown
+from penstock.disk.stream cimport MessageView
 
 
-cdef class Source(Shown):
+cdef class Source(MessageView):
     cdef public long long place, lane
 
     cpdef int take(self) except -1
-    cpdef int show(self, long long lane, long long place) except -1
+    cpdef int point_at(self, long long lane, long long place) except -1
     cpdef int done(self, long long lane, long long place) except -1
     cpdef long long depth(self) except -1
     cpdef int full(self) except -1
@@ -36,7 +36,7 @@ cdef class MemorySource(Source):
     @cython.locals(base=cython.p_uchar, message_id=cython.longlong)
     cdef int _view(self, bytes payload) except -1
     cpdef bytes data(self)
-    cpdef int show(self, long long lane, long long place) except -1
+    cpdef int point_at(self, long long lane, long long place) except -1
     @cython.locals(number=cython.longlong)
     cpdef int done(self, long long lane, long long place) except -1
     cpdef long long depth(self) except -1
@@ -44,4 +44,4 @@ cdef class MemorySource(Source):
     cpdef _forget(self)
     cpdef _tell(self)
     @cython.locals(slot=cython.longlong)
-    cpdef long long hold(self, bytes payload) except -1
+    cpdef long long keep(self, bytes payload) except -1

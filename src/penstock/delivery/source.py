@@ -1,6 +1,6 @@
 """Source: where a channel's messages come from. `MemorySource` is one: a memory queue, and behind it a Backend on disk.
 
-A channel names a message by (lane, place). `take` and `show` show one (`disk.stream.Shown`).
+A channel names a message by (lane, place). `take` and `point_at` point the view at one (`disk.stream.MessageView`).
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -17,11 +17,11 @@ from penstock.delivery.slots import numbers
 
 if cython.compiled:
     from cython.cimports.penstock import words
-    from cython.cimports.penstock.disk.stream import Shown
+    from cython.cimports.penstock.disk.stream import MessageView
     from cython.cimports.penstock.octets import address, be16, be64, hex16
 else:
     from penstock import words
-    from penstock.disk.stream import Shown
+    from penstock.disk.stream import MessageView
     from penstock.octets import address, be16, be64, hex16
 
 
@@ -44,11 +44,11 @@ class Backend(Protocol):
     def delete(self) -> None: ...
 
 
-class Source(Shown):  # type: ignore[misc]
+class Source(MessageView):  # type: ignore[misc]
     """What a channel asks. Times and limits are the channel's business."""
 
     def __init__(self) -> None:
-        Shown.__init__(self)
+        MessageView.__init__(self)
         self.place = 0
         self.lane = 0
 
@@ -56,7 +56,7 @@ class Source(Shown):  # type: ignore[misc]
         """The next message that was not taken yet, oldest first: 1 when there was one, else 0."""
         raise NotImplementedError
 
-    def show(self, lane: int, place: int) -> int:
+    def point_at(self, lane: int, place: int) -> int:
         """A message taken before: 1, or 0 when it is gone."""
         raise NotImplementedError
 
@@ -209,7 +209,7 @@ class MemorySource(Source):
         """What is shown, as message data."""
         return self._last
 
-    def show(self, lane: int, place: int) -> int:
+    def point_at(self, lane: int, place: int) -> int:
         payload = self._slots[place] if 0 <= place < len(self._slots) else None
         if payload is None:
             return 0
@@ -258,7 +258,7 @@ class MemorySource(Source):
         self._finished = []
         self._over_bytes = self._refilled = 0
 
-    def hold(self, payload: bytes) -> int:
+    def keep(self, payload: bytes) -> int:
         """Keep a message that is not in the queue (deferred); its place."""
         slot = self._free
         if slot < 0:

@@ -1,11 +1,11 @@
-cdef class Shown:
+cdef class MessageView:
     cdef unsigned char *base
     cdef public long long at, length, stamp_ns, message_id, attempts
 
     cpdef bytes body(self)
 
 
-cdef class Stream(Shown):
+cdef class Stream(MessageView):
     cpdef long long begin(self) except -1
     cpdef long long end(self) except -1
     cpdef long long next(self, long long ordinal) except -1

@@ -6,9 +6,9 @@ from __future__ import annotations
 import cython
 
 
-class Shown:
+class MessageView:
     """One message at a time in attributes, without an object of its own: the body is `length` bytes at `at` of `base`,
-    valid until whoever shows it is used again.
+    valid until whoever points at another.
     """
 
     def __init__(self) -> None:
@@ -28,7 +28,7 @@ class Shown:
         return data
 
 
-class Stream(Shown):
+class Stream(MessageView):
     """What a cursor asks of a stream. Ordinals rise; some may have no record (a gap, a damaged one)."""
 
     def begin(self) -> int:

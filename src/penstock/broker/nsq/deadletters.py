@@ -35,7 +35,7 @@ class DeadLetters:
         slots = channel.slots
         source = channel.source
         lane, place = slots.lane[slot], slots.place[slot]
-        if not source.show(lane, place):
+        if not source.point_at(lane, place):
             return True  # damaged: there is nothing to keep
         origin = self._registry.topics.get(channel.topic_name)
         try:

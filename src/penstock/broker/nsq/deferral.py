@@ -79,7 +79,7 @@ class Deferral:
             return False
         slots = channel.slots
         lane, place = slots.lane[slot], slots.place[slot]
-        if not source.show(lane, place):
+        if not source.point_at(lane, place):
             return False
         topic = self._topics.get(channel.topic_name)
         about = Deferred(

@@ -510,12 +510,12 @@ class MemoryTopic(Topic):
         if self.paused or not self.channels:
             self.pending.append((data, delay_ms))
             return
-        self._hold(data, delay_ms)
+        self._defer(data, delay_ms)
 
-    def _hold(self, data: bytes, delay_ms: int) -> None:
+    def _defer(self, data: bytes, delay_ms: int) -> None:
         for channel in self.channels.values():
             channel.count(1)
-            channel.hold(memory(channel).hold(data), int(data[_ID], _HEX), self.registry.mono_ms + delay_ms)
+            channel.add_deferred(memory(channel).keep(data), int(data[_ID], _HEX), self.registry.mono_ms + delay_ms)
 
     def redeliver(
         self,
@@ -574,7 +574,7 @@ class MemoryTopic(Topic):
                 channel.count(1)
             self.source.done(0, place)
         for data, delay_ms in self.pending:
-            self._hold(data, delay_ms)
+            self._defer(data, delay_ms)
         self.pending.clear()
 
     def _drop_channel(self, channel: Channel) -> None:

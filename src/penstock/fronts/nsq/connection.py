@@ -1,6 +1,6 @@
 """One NSQ connection below its commands: what is answered, and the way of the bytes out.
 
-An answer that must wait for a flush holds back everything behind it on its connection (`hold`, `take`). TLS, deflate and
+An answer that must wait for a flush holds back everything behind it on its connection (`await_flush`, `take`). TLS, deflate and
 snappy are layers between the bytes of the socket and those of the session.
 """
 
