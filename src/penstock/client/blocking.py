@@ -163,6 +163,17 @@ class Producer(_Client):
             receipt = portal().run(inner.attempts.send(sent, deadline, queue, selector))
         return receipt
 
+    def request(
+        self,
+        message: Message,
+        timeout_s: float,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> ReceivedMessage:
+        """Send a message to a log topic and wait for what one of its consumers replies. See `penstock.aio.Producer`."""
+        return portal().run(self._inner.request(message, timeout_s, queue=queue, selector=selector))
+
     def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None
     ) -> str:

@@ -112,11 +112,7 @@ class Cluster:
     async def connection(self, address: str) -> Connection:
         """The connection to an address, made when there is none."""
         opening = self._connections.get(address)
-        if (
-            opening is not None
-            and opening.done()
-            and (opening.cancelled() or opening.exception() is not None or opening.result().closed)
-        ):
+        if opening is not None and opening.done() and not self.is_connected(address):
             opening = None
         if opening is None:
             if not self._open:
@@ -129,6 +125,13 @@ class Cluster:
         if address not in self._directory.registries and (beat := self._beat()) is not None:
             connection.request(beat)  # before anything else, so that the broker knows the groups
         return connection
+
+    def is_connected(self, address: str) -> bool:
+        """Whether there is a connection now; each began with a heartbeat."""
+        opening = self._connections.get(address)
+        if opening is None or not opening.done() or opening.cancelled() or opening.exception() is not None:
+            return False
+        return not opening.result().closed
 
     async def call(self, address: str, command: RemotingCommand, timeout_s: float | None = None) -> RemotingCommand:
         """The answer to a request, whatever its code."""

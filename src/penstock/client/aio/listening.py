@@ -29,6 +29,7 @@ class Listeners:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=f"penstock-{group}")
         self._count = 0
         self._none = asyncio.Event()
+        self._reply: Callable[[ReceivedMessage, bytes], None] = lambda message, body: None
 
     def take(self, topic: str) -> bool:
         """Whether a listener takes this topic's messages, rather than an iterator."""
@@ -69,6 +70,15 @@ class Listeners:
             done = listener(message)
         except Exception as error:
             return self._outcome(error, message)
+        return self._made_of(done, message)
+
+    def answer_with(self, reply: Callable[[ReceivedMessage, bytes], None]) -> None:
+        """Call `reply`, in whichever thread, with what a listener returns as bytes."""
+        self._reply = reply
+
+    def _made_of(self, done: object, message: ReceivedMessage) -> Outcome:
+        if isinstance(done, bytes):
+            self._reply(message, done)
         return Retry() if done is False else None
 
     def _outcome(self, error: Exception, message: ReceivedMessage) -> Outcome:
@@ -95,4 +105,4 @@ class Listeners:
                 done = await asyncio.get_running_loop().run_in_executor(self._threads, listener, message)
         except Exception as error:
             return self._outcome(error, message)
-        return Retry() if done is False else None
+        return self._made_of(done, message)

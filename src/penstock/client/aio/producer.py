@@ -15,14 +15,17 @@ from penstock.client.aio.attempts import Attempts, SendSettings
 from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.lanes import Lanes
 from penstock.client.aio.nsqsending import QueueSender
+from penstock.client.aio.requestreply import Requester
 from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, Waiting, WhenFull, blocks
 from penstock.client.results import SendReceipt
 from penstock.client.routes import NSQ_PORT, Json, MessageQueue, direct
 from penstock.client.sending import COMPRESS_OVER_BYTES
 from penstock.clock import Clock
 from penstock.errors import ClientError, PenstockError, TimedOut
-from penstock.message import Message
+from penstock.message import Message, ReceivedMessage
 from penstock.msgid import pack_host
+from penstock.wire.codes import RequestCode
+from penstock.wire.remoting import RemotingCommand
 
 RETRIES = 3
 SEND_TIMEOUT_S = 10.0
@@ -76,7 +79,11 @@ class Producer:
         self.kind = kind
         self._nsqd = direct(nsqd, NSQ_PORT)
         self._timeout_s = send_timeout_s
-        self._cluster = Cluster(registry, timeout_s=send_timeout_s, clock=clock, heartbeat=self._heartbeat)
+        self._cluster = Cluster(
+            registry, timeout_s=send_timeout_s, clock=clock, heartbeat=self._heartbeat,
+            handlers={RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._pushed},
+        )  # fmt: skip
+        self._requester = Requester(self._cluster)
         self._sender = QueueSender(self._cluster.clock, send_timeout_s)
         settings = SendSettings(
             group, kind == "queue", self._nsqd, retries, retry_unsure, compress_over, idempotent
@@ -104,6 +111,7 @@ class Producer:
         with contextlib.suppress(TimedOut):
             await self.lanes.flush(self._timeout_s)
         await self.lanes.close()
+        self._requester.close()
         await self._sender.close()
         await self._cluster.unregister(producer=self.group)
         await self._cluster.close()
@@ -164,6 +172,33 @@ class Producer:
         apart = timeout_s is not None
         deadline = asyncio.get_running_loop().time() + (self._timeout_s if timeout_s is None else timeout_s)
         return await self.lanes.send(messages, deadline, queue, selector, apart)
+
+    async def request(
+        self,
+        message: Message,
+        timeout_s: float,
+        *,
+        queue: MessageQueue | None = None,
+        selector: Selector | None = None,
+    ) -> ReceivedMessage:
+        """Send a message to a log topic and wait for what one of its consumers replies, `timeout_s` for both together.
+
+        A listener of ours replies with the bytes that it returns. TimedOut without a reply; the message may then still
+        be consumed. ValueError for a
+        queue topic, where nobody can reply.
+        """
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        if (await self.attempts.route(message.topic)).nsq:
+            raise ValueError(f"{message.topic!r} is a queue topic, where nobody can reply")
+        sent, reply = await self._requester.prepare(message, timeout_s)
+        try:
+            await self.lanes.send((sent,), deadline, queue, selector, True)
+            return await self._requester.wait(reply, deadline, message.topic)
+        finally:
+            reply.cancel()
+
+    async def _pushed(self, command: RemotingCommand) -> RemotingCommand:
+        return await self._requester.pushed(command)
 
     async def send_oneway(
         self, message: Message, *, queue: MessageQueue | None = None, selector: Selector | None = None

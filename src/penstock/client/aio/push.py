@@ -9,7 +9,9 @@ control          what brokers ask on behalf of the admin tools
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Literal
@@ -24,10 +26,12 @@ from penstock.client.aio.dispatch import Dispatcher
 from penstock.client.aio.listening import Listener, Listeners
 from penstock.client.aio.logconsumer import CLOSE_S, LogConsumer
 from penstock.client.aio.membership import Membership
+from penstock.client.aio.requestreply import Replier
 from penstock.client.rebalance import Allocate, average
 from penstock.client.routes import NSQ_PORT, MessageQueue, direct
 from penstock.client.subscriptions import Start
 from penstock.clock import Clock
+from penstock.message import ReceivedMessage
 from penstock.wire.codes import RETRY_PREFIX, RequestCode
 
 
@@ -35,8 +39,9 @@ class PushConsumer:
     """Receives the messages of the topics it subscribed to; of one event loop.
 
     A `listener` is called once per message: a plain function in a thread of its own pool, a coroutine function in the
-    loop. It returns for "done"; any exception, or returning False, brings the message again later, `Retry` says when.
-    After `attempts_max` deliveries it goes to the dead-letter topic: ``%DLQ%group``, of a queue topic ``topic.group.dead``.
+    loop. It returns for "done", and bytes that it returns are the reply to a request; any exception, or returning
+    False, brings the message again later, `Retry` says when. After `attempts_max` deliveries it goes to the dead-letter
+    topic: ``%DLQ%group``, of a queue topic ``topic.group.dead``.
     Without a listener, iterate:
 
         async with PushConsumer("billing", registry) as consumer:
@@ -100,6 +105,7 @@ class PushConsumer:
             RequestCode.CONSUME_MESSAGE_DIRECTLY: self._control.consume_directly,
         }
         self._cluster.join(self._group.heartbeat, handlers, self._group.rebalance_soon)
+        self._replier = Replier(self._cluster, group)
         self._started = False
         self._closing = False
 
@@ -121,10 +127,15 @@ class PushConsumer:
         return self
 
     def _start_workers(self) -> None:
+        self._listeners.answer_with(partial(self._reply, asyncio.get_running_loop()))
         self._started = True
         if not self._settings.orderly:
             for _ in range(self._settings.concurrency):
                 self._cluster.spawn(self.dispatcher.work())
+
+    def _reply(self, loop: asyncio.AbstractEventLoop, message: ReceivedMessage, body: bytes) -> None:
+        """A listener, of any thread, has replied."""
+        loop.call_soon_threadsafe(lambda: self._cluster.spawn(self._replier.reply(message, body)))
 
     async def close(self) -> None:
         """Stop pulling, let listeners finish (5 s at most), commit, leave the group.

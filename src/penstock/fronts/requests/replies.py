@@ -29,8 +29,6 @@ from penstock.wire.codes import (
 from penstock.wire.remoting import RemotingCommand
 
 PUSH_MS: Final = 10_000  # what a requester may take to answer
-REPLY_TO: Final = "REPLY_TO_CLIENT"
-PUSH_TIME: Final = "PUSH_REPLY_TIME"
 _PUSHED: Final = (  # fields that the requester is told as the responder wrote them
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "sysFlag", "bornTimestamp", "flag", "reconsumeTimes",
     "unitMode",
@@ -48,10 +46,10 @@ class Replies(Calls):
         fields = _long_names(request)
         topic, queue_id = self._place(session, fields)
         properties = self._properties(request, fields)
-        requester = properties.get(REPLY_TO)
+        requester = properties.get(names.REPLY_TO)
         if requester is None:
             self._store(session, request, fields, topic, queue_id, properties)
-            raise Refused(f"reply message properties[{REPLY_TO}] is null")
+            raise Refused(f"reply message properties[{names.REPLY_TO}] is null")
         member = self.broker.clients.producer(requester)
         if member is None:
             self._store(session, request, fields, topic, queue_id, properties)
@@ -66,7 +64,7 @@ class Replies(Calls):
             else:
                 session.answer_when_stored(topic, request.reply(ext=placed))
 
-        properties[PUSH_TIME] = str(self.broker.now_ms)
+        properties[names.PUSH_REPLY_TIME] = str(self.broker.now_ms)
         member.peer.call(
             self._push(session, request, fields, queue_id, properties), pushed, self.broker.mono_ms + PUSH_MS
         )

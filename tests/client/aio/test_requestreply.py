@@ -1,0 +1,132 @@
+"""Request-reply of our own client, against a real broker: who asks, who answers, and what may go wrong between."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from penstock import Admin, Message, Producer, PushConsumer, ReceivedMessage, aio
+from penstock.errors import Closed, TimedOut
+from penstock.testing import Broker
+from penstock.wire import names
+from polling import until
+
+LONG_S = 60.0
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> object:
+    with Broker(tmp_path_factory.mktemp("broker")) as broker:
+        yield broker.registry
+
+
+def echo(message: ReceivedMessage) -> bytes | None:
+    return None if message.body.startswith(b"-") else b"re: " + message.body
+
+
+def test_threads_ask_and_a_listener_answers(registry: str) -> None:
+    with Producer(registry) as producer, PushConsumer("g1", registry, listener=echo, start="first") as consumer:
+        consumer.subscribe("Asked")
+        replies: dict[int, ReceivedMessage] = {}
+
+        def ask(n: int) -> None:
+            replies[n] = producer.request(Message("Asked", b"%d" % n), LONG_S)
+
+        threads = [threading.Thread(target=ask, args=(n,)) for n in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert {n: reply.body for n, reply in replies.items()} == {n: b"re: %d" % n for n in range(12)}
+    assert replies[3].properties[names.MSG_TYPE] == "reply"
+    assert replies[3].topic == "DefaultCluster_REPLY_TOPIC"
+    assert replies[3].born_ms > 0
+
+
+async def test_tasks_ask_and_a_coroutine_answers(registry: str) -> None:
+    async def answer(message: ReceivedMessage) -> bytes:
+        return message.body[::-1]
+
+    async with (
+        aio.Producer(registry, group="askers") as producer,
+        aio.PushConsumer("g2", registry, listener=answer, start="first") as consumer,
+    ):
+        await consumer.subscribe("AskedToo")
+        found = await asyncio.gather(
+            *(producer.request(Message("AskedToo", b"a%d" % n, properties={"x": "y"}), LONG_S) for n in range(20))
+        )
+    assert [reply.body for reply in found] == [(b"a%d" % n)[::-1] for n in range(20)]
+
+
+def test_nobody_answers(registry: str) -> None:
+    with Producer(registry) as producer:
+        with pytest.raises(TimedOut, match="no reply"):
+            producer.request(Message("Nobody", b"x"), 0.3)
+        with pytest.raises(ValueError, match="queue topic"), Producer(registry, kind="queue") as other:
+            other.request(Message("nobody.queue", b"x"), 0.3)
+        assert producer.send(Message("Nobody", b"after")).queue_offset >= 0
+
+
+def test_a_reply_that_comes_too_late_or_to_nobody_ends_nothing(registry: str) -> None:
+    late, go_on = [], threading.Event()
+
+    def slow(message: ReceivedMessage) -> bytes:
+        late.append(message.body)
+        if message.body == b"slow":
+            go_on.wait(LONG_S)
+        return b"re: " + message.body
+
+    with PushConsumer("g3", registry, listener=slow, start="first", concurrency=1) as consumer:
+        consumer.subscribe("Late")
+        with Producer(registry, group="one") as producer:
+            producer.send(Message("Late", b"no request"))
+            with pytest.raises(TimedOut):
+                producer.request(Message("Late", b"slow"), 1.0)
+            go_on.set()  # its reply comes while nobody waits for it
+            assert producer.request(Message("Late", b"next"), LONG_S).body == b"re: next"
+        gone = Message("Late", b"gone", properties={names.REPLY_TO: "nobody@here", names.CORRELATION_ID: "1"})
+        with Producer(registry, group="two") as producer:
+            producer.send(gone)  # the replier is told that the requester is away
+            assert producer.request(Message("Late", b"last"), LONG_S).body == b"re: last"
+    assert sorted(late) == [b"gone", b"last", b"next", b"no request", b"slow"]
+
+
+async def test_who_waits_is_told_that_the_client_was_closed(registry: str) -> None:
+    producer = await aio.Producer(registry).start()
+    waiting = asyncio.create_task(producer.request(Message("Nobody", b"x"), LONG_S))
+    await until(lambda: producer._requester._waiting)
+    await asyncio.sleep(0)
+    await producer.close()
+    with pytest.raises(Closed):
+        await waiting
+    assert not producer._requester._waiting
+
+
+async def test_a_request_that_is_given_up_leaves_nothing(registry: str) -> None:
+    async with aio.Producer(registry) as producer:
+        waiting = asyncio.create_task(producer.request(Message("Nobody", b"x"), LONG_S))
+        await until(lambda: producer._requester._waiting)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        await asyncio.sleep(0)
+        assert not producer._requester._waiting
+
+
+def test_a_reply_goes_over_either_of_two_brokers(tmp_path: Path) -> None:
+    with (
+        Broker(tmp_path / "a", broker_name="broker-a") as first,
+        Broker(tmp_path / "b", broker_name="broker-b", registry=first.registry, registry_port=-1),
+        Producer(first.registry) as producer,
+        PushConsumer("g", first.registry, listener=echo, start="first") as consumer,
+    ):
+        with Admin(first.registry) as admin:
+            admin.create_topic("Both", 2)
+        consumer.subscribe("Both")
+        for queue in producer.queues("Both"):
+            reply = producer.request(Message("Both", queue.broker.encode()), LONG_S, queue=queue)
+            assert reply.body == b"re: " + queue.broker.encode()
+        assert {queue.broker for queue in producer.queues("Both")} == {"broker-a", "broker-b"}
