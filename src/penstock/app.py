@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.access.rights import Rights, users_file
 from penstock.broker.broker import Broker
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
@@ -52,7 +53,7 @@ Run = Callable[[Coroutine[object, object, None]], None]
 JOBS_EVERY_MS = 5
 FAULT_RETRY_MS = 200
 TURN_STEPS = ("staging", "channels", "flushes", "tables", "registration")
-TICK_STEPS = ("broker timer", "name server timer", "registration timer")
+TICK_STEPS = ("broker timer", "name server timer", "registration timer", "users timer")
 
 
 class Process:
@@ -62,7 +63,8 @@ class Process:
     so that a full disk under one of them leaves no client of another without its answer.
     """
 
-    def __init__(self, clock: Clock, stop: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, stop: Callable[[str], None], rights: Rights) -> None:
+        self.rights = rights
         self.faults = Faults(stop)
         self.clock = clock
         self.mono_ms = clock.monotonic_ms()
@@ -174,6 +176,7 @@ class Process:
         if self.name_server is not None:
             timers.append(("name server timer", partial(self.name_server.tick, mono_ms)))
         timers.append(("registration timer", partial(self._tick_registration, announcer)))
+        timers.append(("users timer", partial(self.rights.tick, mono_ms)))
         due_ms = mono_ms + 60_000
         for step, timer in timers:
             try:
@@ -203,7 +206,12 @@ class Process:
 
     def handle(self, session: RemotingSession, request: RemotingCommand) -> RemotingCommand | None:
         assert self.name_server is not None
-        return self.name_server.handle(session, request, self.mono_ms)
+        from penstock.fronts.needs import at_registry, carry_out
+
+        return carry_out(
+            self.rights, session, request, partial(at_registry, request),
+            partial(self.name_server.handle, session, request, self.mono_ms),
+        )  # fmt: skip
 
     def lost(self, session: RemotingSession) -> None:
         assert self.name_server is not None
@@ -224,7 +232,7 @@ def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
     if not loopback and not insecure:
         raise ConfigError(
             f"{host or 'every address'} can be reached from other machines, and there is no authentication",
-            "Bind to 127.0.0.1, or say --set insecure=true if that is what you want.",
+            "Bind to 127.0.0.1, make users with `penstock user add`, or say --set insecure=true if that is what you want.",
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -288,7 +296,8 @@ class Server:
         self._files = files or Files()
         self._clock = clock or Clock()
         self._stack = AsyncExitStack()
-        self._process = Process(self._clock, self._stop)
+        self._rights = _rights(broker or registry)
+        self._process = Process(self._clock, self._stop, self._rights)
         self._bound: dict[str, socket.socket] = {}
         self.broken = ""  # why this server cannot go on
         self._over: asyncio.Event | None = None
@@ -361,14 +370,14 @@ class Server:
         self.addresses[name] = _address(listener)
 
     def _bind_registry(self, stack: AsyncExitStack, config: RegistryConfig) -> None:
-        host, insecure = config.host, config.insecure
+        host, insecure = config.host, config.insecure or self._rights.on
         self._bind(stack, "registry", host, config.registry_port, insecure)
         self._bind(stack, "lookup", config.lookup_host or host, config.lookup_port, insecure)
         self._bind(stack, "lookup_http", config.lookup_http_host or host, config.lookup_http_port, insecure)
 
     def _bind_broker(self, stack: AsyncExitStack, config: BrokerConfig) -> BrokerConfig:
         """Binds the ports; the settings with the real ones."""
-        host, insecure = config.host, config.insecure
+        host, insecure = config.host, config.insecure or self._rights.on
         self._bind(stack, "remoting", host, config.remoting_port, insecure)
         self._bind(stack, "nsq", config.nsq_host or host, config.nsq_port, insecure)
         self._bind(stack, "http", config.http_host or host, config.http_port, insecure)
@@ -389,7 +398,11 @@ class Server:
                 Path(config.data) / "namesrv", files=self._files, foreign_addresses=config.foreign_addresses
             )
             process.take(name_server=name_server)
-            await net.listen(bound["registry"], lambda remote, wake: RemotingSession(process, remote, wake), "registry")
+            await net.listen(
+                bound["registry"],
+                lambda remote, wake: RemotingSession(process, remote, wake, self._rights),
+                "registry",
+            )
         if "lookup" not in bound and "lookup_http" not in bound:
             return None
         from penstock.fronts.lookupd import Lookupd, LookupHttp
@@ -399,6 +412,7 @@ class Server:
             ProducerTables(config.inactive_producer_timeout_ms, config.tombstone_lifetime_ms),
             clock=self._clock,
             broadcast_address=config.broadcast_address,
+            rights=self._rights,
         )
         lookupd.tcp_port = _port(self.addresses.get("lookup", ":0"))
         lookupd.http_port = _port(self.addresses.get("lookup_http", ":0"))
@@ -452,7 +466,7 @@ class Server:
             authority = Authority(config, net.begin)
             ask = authority.ask
             stack.push_async_callback(authority.close)
-        front = NsqFront(broker, tls, ask)
+        front = NsqFront(broker, tls, ask, self._rights)
         self.add_front(front, http)
         await net.listen(self._bound["nsq"], front.session, front.name, refusal=TOO_MANY)
 
@@ -461,7 +475,7 @@ class Server:
         from penstock.registration.registrar import Registrar, Registration, RouteNeighbour
 
         process = self._process
-        front = BrokerFront(broker)
+        front = BrokerFront(broker, self._rights)
         self.add_front(front)
         if config.advertise:
             self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
@@ -489,7 +503,7 @@ class Server:
     ) -> NsqHttp:
         from penstock.fronts.http.nsqd import NsqHttp, tls_required
 
-        http = NsqHttp(broker, begin=net.begin)
+        http = NsqHttp(broker, begin=net.begin, rights=self._rights)
         http.found_at(net, *(_port(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")))
         if "https" in self._bound:
             await self._listen_http(net, stack, "https", http, tls=tls)
@@ -569,7 +583,9 @@ class Server:
         if self._broker_config is None or self._broker_config.remoting_port <= 2:
             return
         try:
-            listener = bind(config.host, config.remoting_port - 2, config.insecure, "--remoting-port")
+            listener = bind(
+                config.host, config.remoting_port - 2, config.insecure or self._rights.on, "--remoting-port"
+            )
         except ConfigError as error:
             log.warning("no VIP port error=%s", error)
             return
@@ -585,6 +601,13 @@ class Server:
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def _rights(config: BrokerConfig | RegistryConfig | None) -> Rights:
+    """The users of a process. ConfigError for a file of them that cannot be used."""
+    if config is None:
+        return Rights()
+    return Rights(users_file(config.users, config.data), config.failed_logins_per_minute)
 
 
 def _limits(config: BrokerConfig | RegistryConfig | None) -> Limits:
