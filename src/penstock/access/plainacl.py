@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from penstock.access.users import Right, User, Verb, by_name, check_address, check_name, check_secret
 from penstock.errors import ConfigError
@@ -24,7 +24,7 @@ class PlainAcl(NamedTuple):
     trusted: tuple[str, ...]
 
 
-def parse(text: str) -> dict[str, Any]:
+def parse(text: str) -> dict[str, object]:
     """The YAML of the file. ConfigError."""
     import yaml
 

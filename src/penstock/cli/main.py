@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import click
@@ -38,6 +38,7 @@ class Lazy(click.Group):
         "delayed": "penstock.cli.queues:delayed",
         "message": "penstock.cli.topics:message",
         "send": "penstock.cli.topics:send",
+        "user": "penstock.cli.users:user",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -170,14 +171,18 @@ def up(
     data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], brokers: int, **ports: int | None
 ) -> None:
     """Run a registry and a broker in one process: all that is needed on one machine. Several brokers use several cores."""
+    from penstock.access.rights import users_file
     from penstock.serve import run
     from penstock.supervisor import members, supervise
 
     said = _set(settings, "broker", "registry")
     own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
     broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | ports | said["broker"])
+    broker = replace(broker, users=str(users_file(broker.users, broker.data)))  # one file for all of them
     # What the two have in common is set for both.
-    shared = ("data", "host", "insecure", "allowed_hosts", "broadcast_address", "log_level")
+    shared = (
+        "data", "host", "insecure", "users", "failed_logins_per_minute", "allowed_hosts", "broadcast_address", "log_level",
+    )  # fmt: skip
     registry = load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
     configs = members(broker, brokers)
     if len(configs) == 1:

@@ -214,7 +214,7 @@ class BrokerFront:
         self.broker = broker
         self.rights = rights or Rights()
         self.rights.changed.append(self._forget_rights)
-        self.requests = Requests(broker)
+        self.requests = Requests(broker, self.rights)
         self.shared = Shared(broker)
         self.rejected: Mapping[bytes, int] = {}
         self.sessions: set[BrokerSession] = set()

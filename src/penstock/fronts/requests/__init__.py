@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clients import Peer
 from penstock.fronts.requests.admin import Administration
@@ -25,8 +26,8 @@ CODES: tuple[RequestCode, ...] = tuple(code for table in (Consuming, *TABLES) fo
 class Requests:
     """The cold side of the remoting front of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self.consuming = Consuming(broker)
+    def __init__(self, broker: Broker, rights: Rights | None = None) -> None:
+        self.consuming = Consuming(broker, rights or Rights())
         self.table: dict[int, Callable[[Peer, RemotingCommand], Answer]] = {}
         for calls in (self.consuming, *(kind(broker) for kind in TABLES)):
             for code, name in calls.TABLE.items():
