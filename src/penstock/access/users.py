@@ -1,4 +1,4 @@
-"""A user and what it may do, and the file of users (docs/security.md).
+"""A user and what it may do, and the file of users (docs/rights.md).
 
     [[user]]
     name = "billing"

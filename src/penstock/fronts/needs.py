@@ -1,4 +1,4 @@
-"""What each request of the remoting protocol needs (docs/security.md): one row for each code, at a broker and at a registry.
+"""What each request of the remoting protocol needs (docs/rights.md): one row for each code, at a broker and at a registry.
 
 A request about a message, by its place or id, needs what the topic of that message needs: the record is looked at, not
 what the request says of it. Rows are functions of the request; a code without one would need an administrator.

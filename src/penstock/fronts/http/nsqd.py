@@ -42,7 +42,7 @@ _ADMIN_ROUTES = (
     "PUT /config/:name", "POST /debug/freememory", "GET /debug/stacks",
 )  # fmt: skip
 
-# What each route needs where there are users (docs/security.md). /ping is for health checks, which have none.
+# What each route needs where there are users (docs/rights.md). /ping is for health checks, which have none.
 NEEDS: Mapping[str, Needs] = {
     "GET /ping": lambda query: (),
     "GET /info": lambda query: (USER,),
