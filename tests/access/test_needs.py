@@ -25,7 +25,7 @@ def test_retry_and_dead_letters_are_the_groups(need: object) -> None:
     ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "Rmq_Sys_x", "OFFSET_MOVED_EVENT"],
 )
 def test_the_brokers_own_topics_are_the_administrators(name: str) -> None:
-    assert publish(name) == subscribe(name) == know(name) == ADMIN
+    assert publish(name) == subscribe(name) == know(name) == Need((Verb.ADMIN,), name)
 
 
 def test_the_trace_topic_is_one_like_any_other() -> None:

@@ -324,6 +324,13 @@ def test_a_message_of_another_topic_comes_by_no_way_round(side: Guarded) -> None
     assert side.send_as("u", "mine").code == 0
 
 
+def test_a_reply_that_names_two_topics_needs_both(side: Guarded) -> None:
+    side.grant(user("u", "publish:T"))
+    ext = request_of(side, C.SEND_REPLY_MESSAGE_V2).ext
+    for two in ({**ext, "topic": "X"}, {"topic": "X", **ext}, {"topic": "T", **ext, "b": "X"}):
+        assert was_denied(side.ask_as("u", C.SEND_REPLY_MESSAGE_V2, **two))
+
+
 def test_a_connection_of_several_users_mixes_nobody_up(side: Guarded) -> None:
     """One topic is kept from send to send: another user's send on the same connection is asked anew."""
     side.grant(user("u", "publish:T"), user("v", "publish:X"))

@@ -8,9 +8,11 @@ from typing import NamedTuple
 
 from penstock.access.users import Verb
 from penstock.wire.names import (
+    BENCHMARK_TOPIC,
     DEAD_PREFIX,
     EPHEMERAL_TEXTS,
     RETRY_PREFIX,
+    SELF_TEST_TOPIC,
     SYSTEM_PREFIX,
     SYSTEM_TOPICS,
     TEMPLATE_TOPIC,
@@ -18,7 +20,9 @@ from penstock.wire.names import (
 )
 
 _OF_GROUPS = (RETRY_PREFIX.decode(), DEAD_PREFIX.decode())
-_OPEN = frozenset((TEMPLATE_TOPIC.decode(), TRACE_TOPIC.decode()))  # system topics that rights are given for
+_OPEN = frozenset(
+    name.decode() for name in (BENCHMARK_TOPIC, SELF_TEST_TOPIC, TEMPLATE_TOPIC, TRACE_TOPIC)
+)  # system topics that rights are given for
 
 
 class Need(NamedTuple):
@@ -44,7 +48,7 @@ def _topic(name: str, *verbs: Verb) -> Need:
         if name.startswith(prefix):
             return group(name[len(prefix) :])
     if (name.lower().startswith(SYSTEM_PREFIX) or name in SYSTEM_TOPICS) and name not in _OPEN:
-        return ADMIN
+        return Need((Verb.ADMIN,), name)
     return Need(verbs, name)
 
 

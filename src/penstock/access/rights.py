@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from penstock.access.logins import FailedLogins
-from penstock.access.needs import Need
+from penstock.access.needs import ADMIN, Need
 from penstock.access.plainacl import parse, read_acl
 from penstock.access.users import Right, User, Verb, address_matches, read_users, token_digest
 from penstock.errors import ConfigError, Refused
@@ -209,7 +209,7 @@ class Rights:
         self.denied += 1
         if user is None:
             raise Refused("No accessKey is configured", nsq="E_AUTH_FIRST", http=401)
-        if need.verbs == (Verb.ADMIN,):
+        if need == ADMIN:
             remark = f"Need admin permission for request code={code}, but accessKey={user.name} is not"
         else:
             remark = f"No default permission for {need.described()}"

@@ -48,8 +48,9 @@ def _of(request: RemotingCommand, name: str) -> str:
 
 
 def _send(request: RemotingCommand) -> Needs:
-    lettered = request.code in (Code.SEND_MESSAGE_V2, Code.SEND_BATCH_MESSAGE, Code.SEND_REPLY_MESSAGE_V2)
-    return (publish(_of(request, "b" if lettered and "b" in request.ext else "topic")),)
+    """Its topic, under whichever of its two names, or under both: a request could have two."""
+    told = [request.ext[name] for name in ("b", "topic") if name in request.ext]
+    return [publish(name) for name in told or [""]]
 
 
 def _know(request: RemotingCommand) -> Needs:

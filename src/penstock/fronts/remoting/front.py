@@ -83,11 +83,39 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
             known = scan.json(self.base, header, size)
         else:
             known = scan.binary(self.base, header, size)
-        if known and scan.flag & words.FLAG_RESPONSE == 0:
+        if known and scan.flag & words.FLAG_RESPONSE == 0 and self._is_hot():
             self.serialize = kind
-            if (not self.guarded or self._is_met()) and self.hot(header + size, end):
-                return
+            if not self.guarded or self._is_met() or self._let_in(self._decoded(kind, header, size, end)):
+                self.hot(header + size, end)
+            return
         self.cold(kind, self.cut(header, size), self.cut(header + size, end - header - size))
+
+    def _is_hot(self) -> bool:
+        """Whether the scanned request is a send or a pull."""
+        code = self.scan.code
+        return (
+            code == words.SEND_MESSAGE_V2
+            or code == words.PULL_MESSAGE
+            or code == words.SEND_BATCH_MESSAGE
+            or code == words.SEND_MESSAGE
+            or code == words.LITE_PULL_MESSAGE
+        )
+
+    def _decoded(self, kind: int, header: int, size: int, end: int) -> remoting.RemotingCommand:
+        body = header + size
+        return remoting.decode(kind, self.cut(header, size), self.cut(body, end - body))
+
+    def _let_in(self, request: remoting.RemotingCommand) -> bool:
+        """Find out whose send or pull this is; False when it was refused."""
+        self.answer_to(request.opaque, request.serialize)
+        self.oneway = request.oneway
+        try:
+            self.identify(request)
+        except Refused as refused:
+            self.refuse(refused.remoting, str(refused))
+            return False
+        self.hot_for = self.acting if ACCESS_KEY not in request.ext else None
+        return True
 
     def _is_met(self) -> bool:
         """Whether the scanned request is that of the connection's user, who is known."""
@@ -108,13 +136,11 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         self.hot_for = None
         self.act_as(None)
 
-    def hot(self, body: int, end: int) -> bool:
-        """Carry out a send or a pull; False when the scanned request is neither."""
+    def hot(self, body: int, end: int) -> None:
+        """Carry out the send or pull that was scanned."""
         code = self.scan.code
         pull = code == words.PULL_MESSAGE or code == words.LITE_PULL_MESSAGE
         batch = code == words.SEND_BATCH_MESSAGE
-        if not (pull or batch or code == words.SEND_MESSAGE_V2 or code == words.SEND_MESSAGE):
-            return False
         self.oneway = self.scan.flag & words.FLAG_ONEWAY != 0
         self.opaque_now = self.scan.opaque
         out = self.out.size
@@ -133,7 +159,6 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         except Exception:
             log.exception("request failed code=%d peer=%s", code, self.remote)
             self._unfinished(out, held, ResponseCode.SYSTEM_ERROR, FAILED)
-        return True
 
     def _unfinished(self, out: int, held: int, code: int, remark: str) -> None:
         """A request ended half way: what it had written of its answer goes, and it is told why."""
@@ -145,15 +170,8 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         request = remoting.decode(kind, header, body)
         if request.code in _HOT and not request.response:
             answer_in = request.serialize
-            if self.guarded:
-                self.answer_to(request.opaque, answer_in)
-                self.oneway = request.oneway
-                try:
-                    self.identify(request)
-                except Refused as refused:
-                    self.refuse(refused.remoting, str(refused))
-                    return
-                self.hot_for = self.acting if ACCESS_KEY not in request.ext else None
+            if self.guarded and not self._let_in(request):
+                return
             # An unusual header of a hot request: written again in the plain form, then it is like any other.
             request.rewrite(words.BINARY, _LETTERS if request.code in _LETTERED else _LONG_NAMES)
             frame = remoting.encode(request)
