@@ -51,6 +51,7 @@ class Rights:
         self._by_address: list[User] = []
         self._by_token: dict[str, User] = {}
         self.failed_logins = FailedLogins(failed_logins_per_minute)
+        self.times_read = 0
         self.denied = 0  # requests without the right
         self.changed: list[Callable[[], None]] = []
         self._on = False
@@ -99,6 +100,7 @@ class Rights:
         self._by_address = [user for user in users.values() if user.addresses and not user.secret and not user.tokens]
         self._by_token = {token: user for user in users.values() for token in user.tokens}
         self._on = self._on or bool(users or trusted)
+        self.times_read += 1
 
     def tick(self, mono_ms: int) -> int:
         """Read the file again when it is another one; when to be called next."""
@@ -107,10 +109,19 @@ class Rights:
             return mono_ms + 60_000
         if mono_ms >= self._look_ms:
             self._look_ms = mono_ms + LOOK_MS
-            self._look_again(self.path)
+            self.look_again()
         return self._look_ms
 
-    def _look_again(self, path: Path) -> None:
+    @property
+    def modified_ms(self) -> int:
+        """When the file was written."""
+        return 0 if self._stamp is None else self._stamp.modified_ns // 1_000_000
+
+    def look_again(self) -> None:
+        """Read the file if it is another one than before."""
+        path = self.path
+        if path is None:
+            return
         try:
             stamp = self._look(path)
             if stamp == self._stamp:

@@ -239,6 +239,11 @@ BROKER: Mapping[int, _BrokerRow] = {
     Code.CLEAN_EXPIRED_CONSUMEQUEUE: _all(ADMIN),
     Code.CLEAN_UNUSED_TOPIC: _all(ADMIN),
     Code.DELETE_EXPIRED_COMMITLOG: _all(ADMIN),
+    Code.UPDATE_AND_CREATE_ACL_CONFIG: _all(ADMIN),
+    Code.DELETE_ACL_CONFIG: _all(ADMIN),
+    Code.GET_BROKER_CLUSTER_ACL_INFO: _all(MONITOR),
+    Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: _all(ADMIN),
+    Code.GET_BROKER_CLUSTER_ACL_CONFIG: _all(ADMIN),
     # queue topics, delayed messages
     Code.DELAYED_LIST: _by(_delayed_pages),
     Code.DELAYED_COUNT: _by(lambda r: _know(r) if _of(r, "topic") else (MONITOR,)),
@@ -286,10 +291,13 @@ _ACTS = frozenset(
         Code.DELETE_EXPIRED_COMMITLOG, Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.CLONE_GROUP_OFFSET, Code.DELAYED_CANCEL,
         Code.DELAYED_FIRE, Code.QUEUE_CHANGE, Code.STAGE_DROP, Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG,
         Code.DELETE_TOPIC_IN_NAMESRV, Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER,
-        Code.UPDATE_NAMESRV_CONFIG,
+        Code.UPDATE_NAMESRV_CONFIG, Code.UPDATE_AND_CREATE_ACL_CONFIG, Code.DELETE_ACL_CONFIG,
+        Code.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG,
     )
 )  # fmt: skip
 _TOLD = (
+    "accessKey",
+    "globalWhiteAddrs",
     "topic",
     "channel",
     "group",

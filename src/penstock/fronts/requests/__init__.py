@@ -7,6 +7,7 @@ from collections.abc import Callable
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clients import Peer
+from penstock.fronts.requests.accounts import Accounts
 from penstock.fronts.requests.admin import Administration
 from penstock.fronts.requests.calls import Answer
 from penstock.fronts.requests.consuming import Consuming
@@ -20,16 +21,17 @@ from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 
 TABLES = (Administration, Lookup, Members, QueueCalls, Replies, StageCalls, Statistics)
-CODES: tuple[RequestCode, ...] = tuple(code for table in (Consuming, *TABLES) for code in table.TABLE)
+CODES: tuple[RequestCode, ...] = tuple(code for table in (Consuming, Accounts, *TABLES) for code in table.TABLE)
 
 
 class Requests:
     """The cold side of the remoting front of one broker."""
 
     def __init__(self, broker: Broker, rights: Rights | None = None) -> None:
-        self.consuming = Consuming(broker, rights or Rights())
+        rights = rights or Rights()
+        self.consuming = Consuming(broker, rights)
         self.table: dict[int, Callable[[Peer, RemotingCommand], Answer]] = {}
-        for calls in (self.consuming, *(kind(broker) for kind in TABLES)):
+        for calls in (self.consuming, Accounts(broker, rights), *(kind(broker) for kind in TABLES)):
             for code, name in calls.TABLE.items():
                 self.table[int(code)] = getattr(calls, name)
 
