@@ -141,7 +141,9 @@ def _user(before: User, told: Mapping[str, str]) -> User:
                 rights = [one for one in rights if one != right]
                 if (Verb.SUBSCRIBE if verb is Verb.GROUP else verb) in granted:
                     rights.append(right)
-                elif name != "*" and User(user.name, rights=tuple(rights)).may(verb, name):
+                elif name != "*" and User(user.name, rights=tuple(one for one in rights if one.verb is verb)).may(
+                    verb, name
+                ):
                     raise ConfigError(
                         f"{name}={word} is denied below a right that grants it", "Take that right away first."
                     )

@@ -15,13 +15,16 @@ from penstock.fronts.requests.lookup import Lookup
 from penstock.fronts.requests.members import Members
 from penstock.fronts.requests.queues import QueueCalls
 from penstock.fronts.requests.replies import Replies
+from penstock.fronts.requests.settings import Settings
 from penstock.fronts.requests.staging import StageCalls
 from penstock.fronts.requests.statistics import Statistics
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 
 TABLES = (Administration, Lookup, Members, QueueCalls, Replies, StageCalls, Statistics)
-CODES: tuple[RequestCode, ...] = tuple(code for table in (Consuming, Accounts, *TABLES) for code in table.TABLE)
+CODES: tuple[RequestCode, ...] = tuple(
+    code for table in (Consuming, Accounts, Settings, *TABLES) for code in table.TABLE
+)
 
 
 class Requests:
@@ -31,7 +34,12 @@ class Requests:
         rights = rights or Rights()
         self.consuming = Consuming(broker, rights)
         self.table: dict[int, Callable[[Peer, RemotingCommand], Answer]] = {}
-        for calls in (self.consuming, Accounts(broker, rights), *(kind(broker) for kind in TABLES)):
+        for calls in (
+            self.consuming,
+            Accounts(broker, rights),
+            Settings(broker, rights),
+            *(kind(broker) for kind in TABLES),
+        ):
             for code, name in calls.TABLE.items():
                 self.table[int(code)] = getattr(calls, name)
 
