@@ -395,7 +395,10 @@ class Server:
             from penstock.fronts.remoting.session import RemotingSession
 
             name_server = NameServer(
-                Path(config.data) / "namesrv", files=self._files, foreign_addresses=config.foreign_addresses
+                Path(config.data) / "namesrv",
+                files=self._files,
+                foreign_addresses=config.foreign_addresses,
+                changeable=lambda: self._rights.on,
             )
             process.take(name_server=name_server)
             await net.listen(

@@ -179,7 +179,7 @@ class NsqHttp(Place):
     async def _metrics(self, request: Request) -> Answer:
         topics = figures.topic_stats(self.broker.queueing.all(), b"", self.quantiles, False, 0)
         of_topics = figures.topic_samples(await self._collect(topics))
-        of_broker = figures.broker_samples(self.broker, self.rejections)
+        of_broker = chain(figures.broker_samples(self.broker, self.rejections), figures.access_samples(self.rights))
         if self.net is not None:
             of_broker = chain(of_broker, figures.net_samples(self.net))
         families: dict[str, list[str]] = {}
