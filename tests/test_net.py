@@ -20,7 +20,7 @@ from fronts.raw_peer import RawPeer
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, StoreError
 from penstock.faults import FAULTS_IN_A_ROW_MAX, Faults
-from penstock.net import Limits
+from penstock.limits import Limits
 from penstock.testing import Broker
 from penstock.wire import remoting
 from penstock.wire.remoting import RemotingCommand

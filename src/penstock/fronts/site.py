@@ -60,6 +60,7 @@ class Request(NamedTuple):
     headers: Iterable[tuple[bytes, bytes]]
     remote: str
     body: Callable[[int], Awaitable[bytes | None]]
+    certificate: str = ""  # the name in the client's certificate, once that was checked
 
     def header(self, name: bytes) -> bytes:
         """The value of a header (lower case), or nothing."""
@@ -217,8 +218,9 @@ class Site:
         try:
             query = parse_query(scope["query_string"])
             request = Request(
-                method, path, scope["query_string"], query, scope["headers"], remote, _body_reader(receive)
-            )
+                method, path, scope["query_string"], query, scope["headers"], remote, _body_reader(receive),
+                scope.get("state", {}).get("certificate", ""),
+            )  # fmt: skip
             given = handler(request)
             answer = await given if inspect.isawaitable(given) else given
         except Refused as refused:

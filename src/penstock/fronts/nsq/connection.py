@@ -51,6 +51,7 @@ class NsqConnection(Consumer):
         self.shared = shared
         self.queueing: Queueing = shared.queueing
         self.remote = remote
+        self.certificate = ""  # the name in the client's certificate, once that was checked
         self.wake_connection = wake
         self.need = 0
         self.closing = False  # an error was sent: write it, then close
@@ -117,9 +118,10 @@ class NsqConnection(Consumer):
         why = b" (TLS required)" if self.tls_needed else b""
         self.fail(b"E_INVALID cannot %s in current state%s" % (verb, why))
 
-    def be_safe(self) -> None:
-        """There is TLS now."""
+    def be_safe(self, certificate: str) -> None:
+        """There is TLS now, and this is the name in the client's certificate."""
         self.tls_needed = False
+        self.certificate = certificate
 
     def end(self) -> None:
         """The peer has ended it: write what there is, then close."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import ssl
 from collections.abc import Callable, Sized
 from typing import Protocol
 
@@ -12,6 +11,7 @@ import cython
 from penstock.broker.broker import Broker
 from penstock.broker.nsq.queueing import Queueing
 from penstock.fronts.nsq.layers import Layer
+from penstock.tls import Tls
 from penstock.wire.nsq import OK_FRAME
 
 if cython.compiled:
@@ -40,6 +40,7 @@ class Asking(Protocol):
     """A connection whose rights are asked for, and again when they have grown old."""
 
     remote: str
+    certificate: str
     closing: bool
     layers: list[Layer]
 
@@ -65,11 +66,11 @@ Ask = Callable[[Asking, bytes, Callable[["Rights | None"], None]], None]
 class Shared:
     """`update` is called at the beginning of each turn, `tick` when a heartbeat may be due."""
 
-    def __init__(self, broker: Broker, tls: ssl.SSLContext | None = None, ask: Ask | None = None) -> None:
+    def __init__(self, broker: Broker, tls: Tls | None = None, ask: Ask | None = None) -> None:
         self.broker = broker
         self.config = broker.config
         self.queueing: Queueing = broker.queueing
-        self.tls_context = tls
+        self.tls = tls
         self.ask_authority = ask
         self.rejected: dict[bytes, int] = {}
         self.strict = bool(broker.config.auth_http_address)  # publishers need a right

@@ -7,7 +7,7 @@ from penstock.wire.outbox cimport Outbox
 
 cdef class RemotingSession:
     cdef public object server, wake
-    cdef public str remote, id
+    cdef public str remote, id, certificate
     cdef public Outbox out
     cdef public HeaderScan scan
     cdef FrameCutter cutter

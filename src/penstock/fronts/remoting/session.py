@@ -49,6 +49,7 @@ class RemotingSession:
         self.server = server
         self.remote = remote
         self.id = remote
+        self.certificate = ""  # the name in the peer's certificate, once that was checked
         self.wake = wake
         self.out = Outbox()
         self.scan = HeaderScan()
@@ -62,6 +63,10 @@ class RemotingSession:
         self.base: memoryview = self.scan.names
         self._pending: dict[int, tuple[Callable[[remoting.RemotingCommand | None], None], int]] = {}
         self._opaque = 0
+
+    def certify(self, name: str) -> None:
+        """The peer has shown a certificate with this name."""
+        self.certificate = name
 
     # -- bytes in ------------------------------------------------------------------------------------------------
 
