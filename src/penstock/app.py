@@ -29,6 +29,7 @@ from penstock.faults import Faults
 from penstock.fronts.flags import LEVELS, broadcast_address, join
 from penstock.limits import Limits
 from penstock.net import Net
+from penstock.security import security_of
 from penstock.tls import Door, Tls, door, server_tls, share_certificate
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
@@ -497,7 +498,7 @@ class Server:
             process.tell_news(neighbour=neighbour)
             neighbour.tick(process.mono_ms)
         for name in parts(config.registry):
-            registrar = Registrar(net, registration, name)
+            registrar = Registrar(net, registration, name, security_of(config.security or None))
             task = asyncio.create_task(registrar.run())
             stack.push_async_callback(self._stop_registrar, registrar, task)
 
@@ -580,7 +581,13 @@ class Server:
             "topology_zone": config.topology_zone,
             "version": NSQD_VERSION,
         }
-        announcer = Announcer(broker, identity, neighbour=lookupd, remote=self.addresses["nsq"])
+        announcer = Announcer(
+            broker,
+            identity,
+            neighbour=lookupd,
+            remote=self.addresses["nsq"],
+            security=security_of(config.security or None),
+        )
         self._process.tell_news(announcer=announcer)
         if announcer.neighbour is not None:
             announcer.neighbour.tick(self._process.mono_ms)
