@@ -24,7 +24,7 @@ ARROWS = arrows(TREES)
 FLOORS = {
     "errors": -1, "msgid": -1, "faults": 0,
     "charts": 0, "version": 0, "words": 0, "lmdbfile": 0, "octets": 0, "message": 0, "clock": 0, "config": 0,
-    "tls": 1, "wire": 1, "disk": 1,
+    "limits": 0, "security": 2, "tls": 1, "tlsconnection": 2, "wire": 1, "disk": 1,
     "access": 2,
     "delivery": 2, "log": 2, "schedule": 2,
     "broker": 3, "registry": 3,

@@ -28,11 +28,12 @@ from penstock.disk.job import Job
 from penstock.errors import ConfigError, StoreError
 from penstock.faults import Faults
 from penstock.fronts.flags import LEVELS, broadcast_address, join
-from penstock.net import Limits, Net
+from penstock.limits import Limits
+from penstock.net import Net
+from penstock.security import security_of
+from penstock.tls import Door, Tls, door, server_tls, share_certificate
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
-    import ssl
-
     from penstock.fronts.front import Front
     from penstock.fronts.http.nsqd import NsqHttp
     from penstock.fronts.lookupd import Lookupd
@@ -299,6 +300,7 @@ class Server:
         self._rights = _rights(broker or registry)
         self._process = Process(self._clock, self._stop, self._rights)
         self._bound: dict[str, socket.socket] = {}
+        self._tls: list[Tls] = []
         self.broken = ""  # why this server cannot go on
         self._over: asyncio.Event | None = None
         self.addresses: dict[str, str] = {}
@@ -335,6 +337,16 @@ class Server:
         if self.broken:
             raise StoreError(f"{self.broken}; stopped. What was acknowledged is stored: start again")
 
+    @property
+    def renewable(self) -> bool:
+        """Whether there are certificates."""
+        return bool(self._tls)
+
+    def renew(self) -> None:
+        """Take the certificates as they are now, for the connections to come; one that cannot be used changes nothing."""
+        for tls in self._tls:
+            tls.reload()
+
     def registered(self) -> set[str]:
         """The names of the brokers that the registry knows."""
         name_server = self._process.name_server
@@ -349,6 +361,8 @@ class Server:
             if role is not None and role.log_level not in LEVELS:
                 raise ConfigError(f"log_level cannot be {role.log_level!r}", f"It is one of {', '.join(LEVELS)}.")
         registry, config = self._registry_config, self._broker_config
+        if registry is not None and config is not None:
+            registry = share_certificate(config, registry)
         net = self.net = Net(self._process, _limits(config or registry))
         if registry is not None:
             self._bind_registry(stack, registry)
@@ -390,6 +404,7 @@ class Server:
 
     async def _start_registry(self, net: Net, stack: AsyncExitStack, config: RegistryConfig) -> Lookupd | None:
         process, bound = self._process, self._bound
+        tls = self._make_tls(config)
         if "registry" in bound:
             from penstock.fronts.namesrv import NameServer
             from penstock.fronts.remoting.session import RemotingSession
@@ -405,6 +420,7 @@ class Server:
                 bound["registry"],
                 lambda remote, wake: RemotingSession(process, remote, wake, self._rights),
                 "registry",
+                **door(config.registry_tls, "registry_tls", tls),
             )
         if "lookup" not in bound and "lookup_http" not in bound:
             return None
@@ -419,22 +435,20 @@ class Server:
         )
         lookupd.tcp_port = _port(self.addresses.get("lookup", ":0"))
         lookupd.http_port = _port(self.addresses.get("lookup_http", ":0"))
+        lookup_door = door(config.lookup_tls, "lookup_tls", tls)
         if "lookup" in bound:
-            await net.listen(bound["lookup"], lookupd.session, "lookupd")
+            await net.listen(bound["lookup"], lookupd.session, "lookupd", **lookup_door)
         if "lookup_http" in bound:
             site = LookupHttp(lookupd, allowed_hosts=parts(config.allowed_hosts), begin=net.begin)
-            await self._listen_http(net, stack, "lookup_http", site)
+            await self._listen_http(net, stack, "lookup_http", site, **lookup_door)
         return lookupd
 
     async def _start_broker(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, lookupd: Lookupd | None
     ) -> None:
         process, bound = self._process, self._bound
-        tls = None
-        if config.tls_cert or config.tls_key or config.tls_required != "false":
-            from penstock.tls import server_context
-
-            tls = server_context(config)
+        tls = self._make_tls(config)
+        remoting = door(config.remoting_tls, "remoting_tls", tls)
         broker = self.broker = Broker(config, files=self._files, clock=self._clock)
         process.take(broker=broker)
         self.recovery = broker.open()
@@ -448,7 +462,14 @@ class Server:
         if "nsq" in bound:
             await self._start_nsq(net, stack, config, broker, http, tls)
         if "remoting" in bound:
-            await self._start_remoting(net, stack, config, broker)
+            await self._start_remoting(net, stack, config, broker, remoting)
+
+    def _make_tls(self, config: BrokerConfig | RegistryConfig) -> Tls | None:
+        """The TLS of a role's listeners."""
+        tls = server_tls(config)
+        if tls is not None:
+            self._tls.append(tls)
+        return tls
 
     def add_front(self, front: Front, http: NsqHttp | None = None) -> None:
         """Let a protocol have its part of each turn; `net.listen(listener, front.session, front.name)` opens its door."""
@@ -458,7 +479,7 @@ class Server:
 
     async def _start_nsq(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, http: NsqHttp | None,
-        tls: ssl.SSLContext | None,
+        tls: Tls | None,
     ) -> None:  # fmt: skip
         from penstock.fronts.nsq.front import TOO_MANY, NsqFront
 
@@ -473,7 +494,9 @@ class Server:
         self.add_front(front, http)
         await net.listen(self._bound["nsq"], front.session, front.name, refusal=TOO_MANY)
 
-    async def _start_remoting(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker) -> None:
+    async def _start_remoting(
+        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, opened: Door
+    ) -> None:
         from penstock.fronts.remoting.front import BrokerFront
         from penstock.registration.registrar import Registrar, Registration, RouteNeighbour
 
@@ -482,15 +505,15 @@ class Server:
         self.add_front(front)
         if config.advertise:
             self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
-        await net.listen(self._bound["remoting"], front.session, "remoting")
-        await self._listen_vip(net, stack, config, front)
+        await net.listen(self._bound["remoting"], front.session, "remoting", **opened)
+        await self._listen_vip(net, stack, config, front, opened)
         registration = Registration(broker, self.addresses["remoting"], self._nsq_address(config))
         if process.name_server is not None:
             neighbour = RouteNeighbour(registration, process.name_server)
             process.tell_news(neighbour=neighbour)
             neighbour.tick(process.mono_ms)
         for name in parts(config.registry):
-            registrar = Registrar(net, registration, name)
+            registrar = Registrar(net, registration, name, security_of(config.security or None))
             task = asyncio.create_task(registrar.run())
             stack.push_async_callback(self._stop_registrar, registrar, task)
 
@@ -502,7 +525,7 @@ class Server:
         return "" if "/" in address else address
 
     async def _start_http(
-        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: ssl.SSLContext | None
+        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Tls | None
     ) -> NsqHttp:
         from penstock.fronts.http.nsqd import NsqHttp, tls_required
 
@@ -527,7 +550,8 @@ class Server:
         name: str,
         site: Site,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
+        plain: bool = False,
         refusal: Answer | None = None,
     ) -> None:
         """Accept at once; uvicorn, which takes a third of a start to import, comes after the `ready` line."""
@@ -545,7 +569,7 @@ class Server:
             if made:
                 await made[0].close()
 
-        await net.serve(self._bound[name], lambda: httpd().connection(), tls)
+        await net.serve(self._bound[name], lambda: httpd().connection(), tls, plain)
         soon = net.loop.call_later(0.05, httpd)  # the greeting of the registries must not wait for an import
         stack.push_async_callback(close)
 
@@ -572,7 +596,13 @@ class Server:
             "topology_zone": config.topology_zone,
             "version": NSQD_VERSION,
         }
-        announcer = Announcer(broker, identity, neighbour=lookupd, remote=self.addresses["nsq"])
+        announcer = Announcer(
+            broker,
+            identity,
+            neighbour=lookupd,
+            remote=self.addresses["nsq"],
+            security=security_of(config.security or None),
+        )
         self._process.tell_news(announcer=announcer)
         if announcer.neighbour is not None:
             announcer.neighbour.tick(self._process.mono_ms)
@@ -581,7 +611,9 @@ class Server:
             http.settings.tell_lookups(announcer.set_peers)
         stack.push_async_callback(announcer.close)
 
-    async def _listen_vip(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, front: Front) -> None:
+    async def _listen_vip(
+        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, front: Front, opened: Door
+    ) -> None:
         """Old Java clients send to the port two below (rocketmq.md §2.1); where it is taken they are on their own."""
         if self._broker_config is None or self._broker_config.remoting_port <= 2:
             return
@@ -593,7 +625,7 @@ class Server:
             log.warning("no VIP port error=%s", error)
             return
         stack.callback(listener.close)
-        await net.listen(listener, front.session, "remoting")
+        await net.listen(listener, front.session, "remoting", **opened)
 
     @staticmethod
     async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None]) -> None:

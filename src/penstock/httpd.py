@@ -146,7 +146,7 @@ class HttpConnection(HttpToolsProtocol):
         self._net = httpd.net
         self.dirty = False
         self.remote = "local"
-        self.certificate = ""  # the name in the client's certificate
+        self.certificate = ""  # the name in the client's certificate, once that was checked
         self._refused: Answer | None = None  # set inside the parser, which stops then
         self._done = False  # nothing more is read
         self._in_head = True
@@ -173,6 +173,11 @@ class HttpConnection(HttpToolsProtocol):
         if self.client:
             self.remote = f"{self.client[0]}:{self.client[1]}"
         net.connections.add(self)  # type: ignore[arg-type]
+
+    def certify(self, name: str) -> None:
+        """The client has shown a certificate with this name."""
+        self.certificate = name
+        self.app_state["certificate"] = name  # where requests find it: scope["state"]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._net.connections.discard(self)  # type: ignore[arg-type]

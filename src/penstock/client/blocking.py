@@ -36,6 +36,7 @@ from penstock.client.sending import COMPRESS_OVER_BYTES
 from penstock.client.subscriptions import Start
 from penstock.errors import PenstockError
 from penstock.message import Message, ReceivedMessage
+from penstock.security import Security
 
 SIGTERM_S = 5.0
 
@@ -86,6 +87,7 @@ class Producer(_Client):
         batch_bytes: int = BATCH_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         when_full: WhenFull = "block",
+        security: Security | str | Path | None = None,
     ) -> None:
         self._inner: aio.Producer = aio.Producer(
             registry,
@@ -101,6 +103,7 @@ class Producer(_Client):
             batch_bytes=batch_bytes,
             buffer_bytes=buffer_bytes,
             when_full=when_full,
+            security=security,
         )
         self._timeout_s = send_timeout_s
         self._retry_unsure = retry_unsure
@@ -244,6 +247,7 @@ class PushConsumer(_Client):
         allocate: Allocate = average,
         offsets_folder: Path | None = None,
         timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
     ) -> None:
         self._inner: aio.PushConsumer = aio.PushConsumer(
             group,
@@ -263,6 +267,7 @@ class PushConsumer(_Client):
             allocate=allocate,
             offsets_folder=offsets_folder,
             timeout_s=timeout_s,
+            security=security,
         )
         self._inner.dispatcher.iterate_as(Delivery)
         self._handout = Handout(self._inner.dispatcher)
@@ -306,9 +311,14 @@ class PullConsumer(_Client):
     """Reads assigned message queues from positions of its own. See `penstock.aio.PullConsumer`."""
 
     def __init__(
-        self, registry: str = "127.0.0.1:9876", *, group: str = "DEFAULT_CONSUMER", timeout_s: float = 10.0
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        group: str = "DEFAULT_CONSUMER",
+        timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
     ) -> None:
-        self._inner: aio.PullConsumer = aio.PullConsumer(registry, group=group, timeout_s=timeout_s)
+        self._inner: aio.PullConsumer = aio.PullConsumer(registry, group=group, timeout_s=timeout_s, security=security)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The message queues of a topic, sorted. NoRoute when it is unknown."""
@@ -390,8 +400,14 @@ class PullConsumer(_Client):
 class Admin(_Client):
     """Looking at a cluster and changing it. See `penstock.aio.Admin`."""
 
-    def __init__(self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 10.0) -> None:
-        self._inner: aio.Admin = aio.Admin(registry, timeout_s=timeout_s)
+    def __init__(
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
+    ) -> None:
+        self._inner: aio.Admin = aio.Admin(registry, timeout_s=timeout_s, security=security)
 
     def cluster_info(self) -> ClusterInfo:
         """Which brokers there are."""

@@ -63,7 +63,13 @@ class DirectSends:
             line = self._take(self._lines, address)
             if line is None:
                 line = self._connect(
-                    lambda left_s: Line(split_address(address, BROKER_PORT), left_s, short=True), deadline
+                    lambda left_s: Line(
+                        split_address(address, BROKER_PORT),
+                        left_s,
+                        short=True,
+                        security=self._attempts.cluster.security,
+                    ),
+                    deadline,
                 )
             if line is None:
                 return None
@@ -108,7 +114,7 @@ class DirectSends:
         command = nsqframes.publish(to.topic, [message.body for message in messages], defer)
         line = self._take(self._nsq_lines, address)
         if line is None:
-            line = self._connect(lambda left_s: NsqLine(address, left_s), deadline)
+            line = self._connect(lambda left_s: NsqLine(address, left_s, self._attempts.cluster.security), deadline)
         if line is None:
             return None
         self._call(line, sent, lambda left_s: line.call(command, left_s), deadline)

@@ -83,6 +83,8 @@ class Net(Protocol):
     @property
     def refused(self) -> Mapping[str, int]: ...
     @property
+    def handshakes(self) -> Mapping[str, int]: ...
+    @property
     def role(self) -> Role: ...
 
 
@@ -304,6 +306,7 @@ FAMILIES = {
     "storage_flush_behind_bytes": ("gauge", "written and not flushed"),
     "connections": ("gauge", "connections taken"),
     "connections_refused_total": ("counter", "connections refused or closed at a limit"),
+    "tls_handshakes_total": ("counter", "TLS handshakes: done, failed, too slow, or plain peers where TLS is required"),
     "connection_memory_bytes": ("gauge", "unfinished requests and unread answers of all connections"),
     "faults_total": ("counter", "steps of the loop that raised"),
     "rejected_total": ("counter", "requests that should not have been sent"),
@@ -392,6 +395,8 @@ def net_samples(net: Net) -> Iterator[tuple[str, str]]:
     yield sample("faults_total", net.role.faults.count)
     for limit, count in net.refused.items():
         yield sample("connections_refused_total", count, limit=limit)
+    for result, count in net.handshakes.items():
+        yield sample("tls_handshakes_total", count, result=result)
 
 
 def group_samples(broker: Broker) -> Iterator[tuple[str, str]]:

@@ -69,13 +69,17 @@ class LookupSession:
     def __init__(self, server: Lookupd, remote: str) -> None:
         self.server = server
         self.remote = remote
+        self.certificate = ""
         self.producer: Producer | None = None
-        self.certificate = ""  # the name in it, when the peer has shown one
         self._trusted = False
         self.need = 0
         self.closing = False
         self._greeted = False
         self._out: list[bytes] = []
+
+    def certify(self, name: str) -> None:
+        """The peer has shown a certificate with this name."""
+        self.certificate = name
 
     # -- bytes in, bytes out
 

@@ -66,6 +66,7 @@ class Request(NamedTuple):
     remote: str
     body: Callable[[int], Awaitable[bytes | None]]
     user: User | None = None
+    certificate: str = ""  # the name in the client's certificate, once that was checked
 
     def header(self, name: bytes) -> bytes:
         """The value of a header (lower case), or nothing."""
@@ -252,15 +253,17 @@ class Site:
         client = scope.get("client")
         remote = f"{client[0]}:{client[1]}" if client else "local"
         user: User | None = None
+        certificate = scope.get("state", {}).get("certificate", "")
         try:
             query = parse_query(scope["query_string"])
             try:
-                user = self.admit(method, path, query, scope["headers"], remote, _certificate(scope))
+                user = self.admit(method, path, query, scope["headers"], remote, certificate)
             except Refused as refused:
                 return self.unadmitted(refused)
             request = Request(
-                method, path, scope["query_string"], query, scope["headers"], remote, _body_reader(receive), user
-            )
+                method, path, scope["query_string"], query, scope["headers"], remote, _body_reader(receive), user,
+                certificate,
+            )  # fmt: skip
             given = handler(request)
             answer = await given if inspect.isawaitable(given) else given
         except Refused as refused:
@@ -275,12 +278,6 @@ class Site:
             asked = f"{method} {path}?{scope['query_string'].decode('latin-1')}"
             audit(user, remote, asked, "ok" if answer.status < 400 else str(answer.status))
         return answer
-
-
-def _certificate(scope: Scope) -> str:
-    """The name in the client's certificate, where it has shown one."""
-    tls = (scope.get("extensions") or {}).get("tls") or {}
-    return str(tls.get("client_cert_name") or "")
 
 
 def _body_reader(receive: Receive) -> Callable[[int], Awaitable[bytes | None]]:

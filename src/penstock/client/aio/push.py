@@ -32,6 +32,7 @@ from penstock.client.routes import NSQ_PORT, MessageQueue, direct
 from penstock.client.subscriptions import Start
 from penstock.clock import Clock
 from penstock.message import ReceivedMessage
+from penstock.security import Security, security_of
 from penstock.wire.codes import RETRY_PREFIX, RequestCode
 
 
@@ -79,6 +80,7 @@ class PushConsumer:
         allocate: Allocate = average,
         offsets_folder: Path | None = None,
         timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.group = group
@@ -86,11 +88,11 @@ class PushConsumer:
             group=group, model=model, start=start, orderly=orderly, concurrency=concurrency, attempts_max=attempts_max,
             window_count=window_count, window_bytes=window_bytes, in_flight_max=in_flight_max or concurrency, kind=kind,
             allocate=allocate, offsets_folder=offsets_folder or Path.home() / ".penstock" / "offsets",
-            timeout_s=timeout_s,
+            timeout_s=timeout_s, security=security_of(security),
         )  # fmt: skip
         self._settings = settings
         self._nsqd = direct(nsqd, NSQ_PORT)
-        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock)
+        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock, security=settings.security)
         self._listeners = Listeners(group, listener, threads=concurrency, timeout_s=consume_timeout_s)
         self.dispatcher = Dispatcher(self._listeners, concurrency)
         self._logs = LogConsumer(self._cluster, settings, self.dispatcher)

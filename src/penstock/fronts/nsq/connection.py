@@ -52,13 +52,13 @@ class NsqConnection(Consumer):
         self.shared = shared
         self.queueing: Queueing = shared.queueing
         self.remote = remote
+        self.certificate = ""  # the name in the client's certificate, once that was checked
         self.wake_connection = wake
         self.need = 0
         self.closing = False  # an error was sent: write it, then close
         self.layers: list[Layer] = []  # from the socket inwards
         self.channel: Channel | None = None  # once subscribed
         self.rights: Rights | None = None  # what AUTH granted
-        self.certificate = ""  # the name in it, when the peer has shown one
         config = shared.config
         self.msg_timeout_ms = config.msg_timeout_ms
         self.msg_size_max = config.max_msg_size
@@ -119,9 +119,10 @@ class NsqConnection(Consumer):
         why = b" (TLS required)" if self.tls_needed else b""
         self.fail(b"E_INVALID cannot %s in current state%s" % (verb, why))
 
-    def be_safe(self) -> None:
-        """There is TLS now."""
+    def be_safe(self, certificate: str) -> None:
+        """There is TLS now, and this is the name in the client's certificate."""
         self.tls_needed = False
+        self.certificate = certificate
 
     def end(self) -> None:
         """The peer has ended it: write what there is, then close."""

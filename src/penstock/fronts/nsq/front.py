@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Mapping
 
 from penstock.access.rights import Rights
@@ -11,6 +10,7 @@ from penstock.fronts.nsq.commands import COMMANDS
 from penstock.fronts.nsq.session import MAGIC_MS, NsqSession
 from penstock.fronts.nsq.shared import Ask, Shared
 from penstock.log.consumequeue import ConsumeQueue
+from penstock.tls import Tls
 from penstock.wire.nsq import ERROR, frame
 
 TOO_MANY = frame(ERROR, b"E_INVALID too many connections")
@@ -24,7 +24,7 @@ class NsqFront:
     def __init__(
         self,
         broker: Broker,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         ask_authority: Ask | None = None,
         users: Rights | None = None,
     ) -> None:

@@ -13,6 +13,7 @@ from penstock.fronts.nsq.session import NsqSession
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import NSQD_VERSION
 from penstock.wire.nsq import OK_FRAME, RESPONSE, frame
+from penstock.words import MS_A_SECOND
 
 _INT_MAX = (1 << 63) - 1
 _KINDS: dict[str, type] = {
@@ -148,22 +149,27 @@ def identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
     if not asked["feature_negotiation"]:
         session.respond(OK_FRAME)
         return
-    upgrade = _upgrade(asked, config, shared.tls_context is not None)
+    upgrade = _upgrade(asked, config, shared.tls is not None)
     session.respond(_reply(settings, upgrade, config, shared.strict and session.rights is None))
     if not (upgrade.tls or upgrade.deflate or upgrade.snappy):
         return
     session.seal()
     session.buffer()
     if upgrade.tls:
-        assert shared.tls_context is not None
-        session.layers.append(Tls(session, shared.tls_context, partial(_shaken, session, upgrade)))
+        tls = shared.tls
+        assert tls is not None
+        session.layers.append(Tls(session, tls.context, partial(_shaken, session, upgrade)))
+        session.await_handshake(int(tls.handshake_s * MS_A_SECOND))
     else:
         _compress(session, upgrade)
 
 
 def _shaken(session: NsqSession, upgrade: Upgrade) -> None:
     """TLS has begun: what is compressed goes inside."""
-    session.be_safe()
+    layer, tls = session.layers[0], session.shared.tls
+    assert isinstance(layer, Tls)
+    assert tls is not None
+    session.be_safe(tls.client_name(layer.connection))
     session.respond(OK_FRAME)
     session.seal()
     _compress(session, upgrade)

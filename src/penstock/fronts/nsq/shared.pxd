@@ -5,7 +5,7 @@ from penstock.delivery.channel cimport Channel
 
 @cython.final
 cdef class Shared:
-    cdef public object broker, config, queueing, ask_authority, tls_context, users
+    cdef public object broker, config, queueing, ask_authority, tls, users
     cdef public dict rejected
     cdef public bint strict, expiring, blocked, healthy
     cdef public long long mono_ms, now_ns

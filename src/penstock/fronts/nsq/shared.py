@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-import ssl
 from collections.abc import Callable, Sized
 from typing import Protocol
 
@@ -13,6 +12,7 @@ from penstock.access.rights import Rights as UserRights
 from penstock.broker.broker import Broker
 from penstock.broker.nsq.queueing import Queueing
 from penstock.fronts.nsq.layers import Layer
+from penstock.tls import Tls
 from penstock.wire.nsq import OK_FRAME
 
 if cython.compiled:
@@ -41,6 +41,7 @@ class Asking(Protocol):
     """A connection whose rights are asked for, and again when they have grown old."""
 
     remote: str
+    certificate: str
     closing: bool
     layers: list[Layer]
 
@@ -69,14 +70,14 @@ class Shared:
     def __init__(
         self,
         broker: Broker,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
         ask: Ask | None = None,
         users: UserRights | None = None,
     ) -> None:
         self.broker = broker
         self.config = broker.config
         self.queueing: Queueing = broker.queueing
-        self.tls_context = tls
+        self.tls = tls
         self.ask_authority = ask
         self.rejected: dict[bytes, int] = {}
         self.expiring = bool(broker.config.auth_http_address)  # what an auth server grants runs out

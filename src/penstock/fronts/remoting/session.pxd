@@ -7,9 +7,8 @@ from penstock.wire.outbox cimport Outbox
 
 cdef class RemotingSession:
     cdef public object server, wake, rights, acting
-    cdef public str certificate
     cdef object _met, _met_among
-    cdef public str remote, id
+    cdef public str remote, id, certificate
     cdef public Outbox out
     cdef public HeaderScan scan
     cdef FrameCutter cutter

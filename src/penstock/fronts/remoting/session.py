@@ -55,6 +55,7 @@ class RemotingSession:
         self.server = server
         self.remote = remote
         self.id = remote
+        self.certificate = ""  # the name in the peer's certificate, once that was checked
         self.wake = wake
         self.out = Outbox()
         self.scan = HeaderScan()
@@ -64,7 +65,6 @@ class RemotingSession:
         self.oneway = False
         self.closed = False
         self.rights = rights or Rights()
-        self.certificate = ""  # the name in it, when the peer has shown one
         self.acting: User | None = None  # whose request is carried out
         self._met: User | None = None  # of the connection
         self._met_among: object = None  # the users there were then
@@ -73,6 +73,10 @@ class RemotingSession:
         self.base: memoryview = self.scan.names
         self._pending: dict[int, tuple[Callable[[remoting.RemotingCommand | None], None], int]] = {}
         self._opaque = 0
+
+    def certify(self, name: str) -> None:
+        """The peer has shown a certificate with this name."""
+        self.certificate = name
 
     # -- bytes in ------------------------------------------------------------------------------------------------
 
