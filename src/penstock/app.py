@@ -6,12 +6,8 @@ Start: bind the ports → lock and open the store (repair, dispatch) → tables 
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
 import logging
-import os
 import socket
-import stat
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -27,8 +23,9 @@ from penstock.disk.files import Files
 from penstock.disk.job import Job
 from penstock.errors import ConfigError, StoreError
 from penstock.faults import Faults
-from penstock.fronts.flags import LEVELS, broadcast_address, join
+from penstock.fronts.flags import LEVELS, broadcast_address
 from penstock.limits import Limits
+from penstock.listeners import address_of, bind, port_of
 from penstock.net import Net
 from penstock.security import security_of
 from penstock.tls import Door, Tls, door, server_tls, share_certificate
@@ -219,64 +216,6 @@ class Process:
         self.name_server.connection_lost(session)
 
 
-def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
-    """A bound socket; a host with a slash in it is the path of a Unix socket.
-
-    ConfigError where another machine could reach it and nobody said it may, or the port is taken.
-    """
-    if "/" in host:
-        return _bind_path(host)
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback and not insecure:
-        raise ConfigError(
-            f"{host or 'every address'} can be reached from other machines, and there is no authentication",
-            "Bind to 127.0.0.1, make users with `penstock user add`, or say --set insecure=true if that is what you want.",
-        )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            f"Stop what listens there, or choose {flag}; 0 is any free port.",
-        ) from None
-    return listener
-
-
-def _bind_path(path: str) -> socket.socket:
-    """A Unix socket; the file that a killed process left behind is replaced."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if stat.S_ISSOCK(os.stat(path).st_mode) and listener.connect_ex(path) == errno.ECONNREFUSED:
-            os.unlink(path)
-        listener.close()
-    except FileNotFoundError:
-        listener.close()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(path)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot listen on {path}: {error.strerror or error}", "Stop what listens there.") from None
-    return listener
-
-
-def _address(listener: socket.socket) -> str:
-    name = listener.getsockname()
-    return name if isinstance(name, str) else join(*name[:2])
-
-
-def _port(address: str) -> int:
-    """The port of an address, -1 of a Unix socket."""
-    return -1 if "/" in address else int(address.rpartition(":")[2])
-
-
 class Server:
     """A registry, a broker, or both, running in the present event loop.
 
@@ -381,7 +320,7 @@ class Server:
             return
         listener = self._bound[name] = bind(host, port, insecure, f"--{name.replace('_', '-')}-port")
         stack.callback(listener.close)
-        self.addresses[name] = _address(listener)
+        self.addresses[name] = address_of(listener)
 
     def _bind_registry(self, stack: AsyncExitStack, config: RegistryConfig) -> None:
         host, insecure = config.host, config.insecure or self._rights.on
@@ -398,7 +337,7 @@ class Server:
         if config.tls_cert or config.tls_key:
             self._bind(stack, "https", config.https_host or host, config.https_port, insecure)
         names = [name for name in ("remoting", "nsq", "http", "https") if name in self.addresses]
-        return replace(config, **{f"{name}_port": _port(self.addresses[name]) for name in names})  # type: ignore[arg-type]
+        return replace(config, **{f"{name}_port": port_of(self.addresses[name]) for name in names})  # type: ignore[arg-type]
 
     # -- the roles -------------------------------------------------------------------------------------------------
 
@@ -433,8 +372,8 @@ class Server:
             broadcast_address=config.broadcast_address,
             rights=self._rights,
         )
-        lookupd.tcp_port = _port(self.addresses.get("lookup", ":0"))
-        lookupd.http_port = _port(self.addresses.get("lookup_http", ":0"))
+        lookupd.tcp_port = port_of(self.addresses.get("lookup", ":0"))
+        lookupd.http_port = port_of(self.addresses.get("lookup_http", ":0"))
         lookup_door = door(config.lookup_tls, "lookup_tls", tls)
         if "lookup" in bound:
             await net.listen(bound["lookup"], lookupd.session, "lookupd", **lookup_door)
@@ -530,7 +469,7 @@ class Server:
         from penstock.fronts.http.nsqd import NsqHttp, tls_required
 
         http = NsqHttp(broker, begin=net.begin, rights=self._rights)
-        http.found_at(net, *(_port(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")))
+        http.found_at(net, *(port_of(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")))
         if "https" in self._bound:
             await self._listen_http(net, stack, "https", http, tls=tls)
         if "http" in self._bound:
