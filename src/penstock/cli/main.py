@@ -36,7 +36,8 @@ class Lazy(click.Group):
         "group": "penstock.cli.topics:group",
         "channel": "penstock.cli.queues:channel",
         "delayed": "penstock.cli.queues:delayed",
-        "message": "penstock.cli.topics:message",
+        "message": "penstock.cli.messages:message",
+        "tail": "penstock.cli.messages:tail",
         "send": "penstock.cli.topics:send",
         "user": "penstock.cli.users:user",
     }

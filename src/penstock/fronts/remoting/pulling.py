@@ -193,7 +193,12 @@ class Puller:
         scan = asker.scan
         if scan.kind[fields.CONSUMER_GROUP] != words.PLAIN or scan.kind[fields.TOPIC] != words.PLAIN:
             return False
-        if has_expression != self.flags or self.config is None or not self.config.consume_enable:
+        if (
+            has_expression != self.flags
+            or self.config is None
+            or not self.config.consume_enable
+            or self.config.forbidden
+        ):
             return False
         n = scan.length[fields.CONSUMER_GROUP]
         if n != len(self.group) or not same(asker.base, scan.at[fields.CONSUMER_GROUP], self.group, 0, n):
@@ -234,6 +239,10 @@ class Puller:
             )  # fmt: skip
         if not topic.perm & words.PERM_READ:
             raise Refused(f"the topic[{text}] pulling message is forbidden", remoting=ResponseCode.NO_PERMISSION)
+        if text in config.forbidden:
+            raise Refused(
+                f"the consumer group[{group_name}] is forbidden for topic[{text}]", remoting=ResponseCode.NO_PERMISSION
+            )
         online = broker.clients.consumers.get(group_name)
         expression = b""
         if has_expression:
