@@ -19,7 +19,7 @@ from penstock.access.logins import FailedLogins
 from penstock.access.needs import ADMIN, Need
 from penstock.access.plainacl import parse, read_acl
 from penstock.access.users import Right, User, Verb, address_matches, read_users, token_digest
-from penstock.errors import ConfigError, Refused
+from penstock.errors import BAD_SIGNATURE, NO_ADMIN, NO_RIGHT, NO_USER, ConfigError, Refused
 from penstock.wire.acl import ACCESS_KEY, is_signed
 from penstock.wire.remoting import RemotingCommand
 
@@ -176,7 +176,7 @@ class Rights:
             return TRUSTED
         user = self._login(name, lambda user: bool(user.secret) & is_signed(request, user.secret), remote, known)
         if user is None:
-            raise Refused(f"Check signature failed for accessKey={name}", nsq="E_AUTH_FAILED", http=401)
+            raise Refused(BAD_SIGNATURE + name, nsq="E_AUTH_FAILED", http=401)
         return user
 
     def of_password(self, name: str, secret: str, remote: str, known: User | None = None) -> User | None:
@@ -219,11 +219,11 @@ class Rights:
     def _deny(self, user: User | None, need: Need, code: int) -> NoReturn:
         self.denied += 1
         if user is None:
-            raise Refused("No accessKey is configured", nsq="E_AUTH_FIRST", http=401)
+            raise Refused(NO_USER, nsq="E_AUTH_FIRST", http=401)
         if need == ADMIN:
-            remark = f"Need admin permission for request code={code}, but accessKey={user.name} is not"
+            remark = f"{NO_ADMIN}{code}, but accessKey={user.name} is not"
         else:
-            remark = f"No default permission for {need.described()}"
+            remark = NO_RIGHT + need.described()
         raise Refused(remark, nsq="E_UNAUTHORIZED", http=403)
 
 
