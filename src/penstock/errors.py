@@ -75,12 +75,12 @@ class ClientError(PenstockError):
     retryable = False
 
 
-# How RocketMQ's access control says no, with code 1, which it says of many things.
+# How access control says no: RocketMQ's with code 1, which it says of many things, and NSQ's.
 NO_USER = "No accessKey is configured"
 BAD_SIGNATURE = "Check signature failed for accessKey="
 NO_RIGHT = "No default permission for "
 NO_ADMIN = "Need admin permission for request code="
-_DENIALS = (NO_USER, BAD_SIGNATURE, NO_RIGHT, NO_ADMIN, "No acl config for ")
+_DENIALS = (NO_USER, BAD_SIGNATURE, NO_RIGHT, NO_ADMIN, "No acl config for ", "E_UNAUTHORIZED", "E_AUTH_")
 
 
 class BrokerRefused(ClientError):
@@ -90,7 +90,7 @@ class BrokerRefused(ClientError):
         super().__init__(f"refused with code {code}: {remark}")
         self.code = code
         self.remark = remark
-        self.denied = code == 1 and any(text in remark for text in _DENIALS)
+        self.denied = code in (1, 16) and any(text in remark for text in _DENIALS)
         # Code 1 is RocketMQ's word for many things; what it says of a name or a number will be so again.
         lasting = any(
             text in remark for text in ("The specified ", "is illegal", "illegal characters", "is not a number")
