@@ -82,7 +82,7 @@ def test_queue_topics_by_name_and_secret(broker: Broker) -> None:
 def test_administration_is_for_administrators(broker: Broker) -> None:
     with (
         Admin(broker.registry, security=APP) as admin,
-        pytest.raises(BrokerRefused, match="Need admin permission|No default permission"),
+        pytest.raises(BrokerRefused, match="permission"),
     ):
         admin.create_topic("mine")
     with Admin(broker.registry, security=ROOT) as admin:
