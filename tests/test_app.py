@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app import Server, bind
+from penstock.app import Process, Server, bind
+from penstock.broker.broker import Broker
+from penstock.clock import FakeClock
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
+from penstock.log.draft import Draft
 
 FREE = {"remoting_port": 0, "nsq_port": 0, "http_port": 0, "host": "127.0.0.1"}
 
@@ -40,3 +43,22 @@ async def test_a_registry_alone(tmp_path: Path) -> None:
     async with Server(None, config) as server:
         assert set(server.addresses) == {"registry"}
         assert server.broker is None
+
+
+def test_the_end_of_a_turn_hands_over_what_nobody_waits_for(tmp_path: Path) -> None:
+    clock = FakeClock()
+    broker = Broker(BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20), clock=clock)
+    broker.open()
+    process = Process(clock, pytest.fail)
+    process.take(broker=broker)
+    process.update_time()
+    draft, store = Draft(), broker.store
+    draft.queue = store.queue(b"T", 0)
+    draft.set_body(b"sent one way")
+    draft.set_properties(b"")
+    assert store.gather(draft) == 0
+    path = store.log.file.folder / f"{0:020d}"
+    assert b"sent one way" not in path.read_bytes()
+    process.end_turn()
+    assert b"sent one way" in path.read_bytes()
+    broker.close(True)

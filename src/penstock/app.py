@@ -98,6 +98,7 @@ class Process:
         broker, report, mono_ms = self.broker, self.faults.report, self.mono_ms
         if broker is None:
             return
+        broker.store.settle()  # it has no error of its own
         try:
             broker.staging.lift()
         except Exception as error:

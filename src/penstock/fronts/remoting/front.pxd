@@ -16,3 +16,4 @@ cdef class BrokerSession(RemotingSession):
     cdef frame(self, int kind, long long header, long long size, long long end)
     @cython.locals(code=cython.longlong, out=cython.longlong, held=cython.longlong, pull=cython.bint, batch=cython.bint)
     cdef bint hot(self, long long body, long long end) except -1
+    cpdef bytes take(self)
