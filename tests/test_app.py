@@ -57,8 +57,15 @@ def test_the_end_of_a_turn_hands_over_what_nobody_waits_for(tmp_path: Path) -> N
     draft.set_body(b"sent one way")
     draft.set_properties(b"")
     assert store.gather(draft) == 0
+    topic = broker.queueing.topic(b"queue")
+    gathering = broker.queueing.folder.pool.gathering
+    gathering.begins = 0
+    assert topic.gather(3, 1) == 0
+    topic.put_bytes(1, b"pub", 0)
+    assert gathering.segment is not None
     path = store.log.file.folder / f"{0:020d}"
     assert b"sent one way" not in path.read_bytes()
     process.end_turn()
     assert b"sent one way" in path.read_bytes()
+    assert gathering.segment is None
     broker.close(True)

@@ -39,6 +39,7 @@ cdef class CommitLog:
     cdef long long _room
     cdef long long _at
     cdef long long _settled
+    cdef public long long gather_bytes
     cdef public long long write_bytes_min
     cdef public bint streaming
     cdef long long _by_write

@@ -168,6 +168,7 @@ class CommitLog:
         self._room = GATHER_BYTES
         self._at = 0  # in the segment: where the next record goes
         self._settled = 0  # and up to where the system has them; the rest is gathered
+        self.gather_bytes = GATHER_BYTES
         self.write_bytes_min = WRITE_BYTES_MIN
         self.streaming = False  # most goes by `pwrite`: pages made ready ahead would be of no use
         self._by_write = 0
@@ -220,7 +221,7 @@ class CommitLog:
         """0 when so many records of `size` bytes together can be put without a break; else DISK_FULL, NOT_WRITABLE,
         TOO_LARGE.
         """
-        if self._at - self._settled + size > GATHER_BYTES:
+        if self._at - self._settled + size > self.gather_bytes:
             self.settle()
             if size > self._room:
                 self._buffer = bytearray(size)

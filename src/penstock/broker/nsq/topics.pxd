@@ -16,6 +16,7 @@ cdef class Topic:
     cdef public dict channels
 
     cpdef int ready(self, long long size, long long count) except -1
+    cpdef int gather(self, long long size, long long count) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
     cpdef put_bytes(self, long long now_ns, bytes body, long long more)
     cpdef int placed(self) except -1
@@ -29,6 +30,7 @@ cdef class QueueTopic(Topic):
     cdef public list passing
 
     cpdef int ready(self, long long size, long long count) except -1
+    cpdef int gather(self, long long size, long long count) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
     cpdef int placed(self) except -1
     cdef void _make_visible(self) noexcept

@@ -110,6 +110,10 @@ class Topic:
         """Room for `count` messages whose bodies have `size` bytes together: 0, FULL (1) or BROKEN (2)."""
         raise NotImplementedError
 
+    def gather(self, size: int, count: int) -> int:
+        """As `ready`, for a caller who answers nobody before `Queueing.settle`: what is put may be with the system only then."""
+        return self.ready(size, count)
+
     def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
         """One message; `more` says that messages of the same batch follow. Returns 0."""
         if cython.compiled:
@@ -286,6 +290,9 @@ class QueueTopic(Topic):
 
     def ready(self, size: int, count: int) -> int:
         return self.stream.ready(size + _RECORD_BYTES * count, count)
+
+    def gather(self, size: int, count: int) -> int:
+        return self.stream.gather(size + _RECORD_BYTES * count, count)
 
     def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
         self.stream.append(now_ns, 0, 0, body, at, length, more)
