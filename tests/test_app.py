@@ -60,7 +60,7 @@ def test_the_end_of_a_turn_hands_over_what_nobody_waits_for(tmp_path: Path) -> N
     topic = broker.queueing.topic(b"queue")
     gathering = broker.queueing.folder.pool.gathering
     gathering.begins = 0
-    assert topic.gather(3, 1) == 0
+    assert topic.ready(3, 1, True) == 0
     topic.put_bytes(1, b"pub", 0)
     assert gathering.segment is not None
     path = store.log.file.folder / f"{0:020d}"
