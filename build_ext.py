@@ -21,6 +21,8 @@ COMPILED = [
     "penstock.delivery.slots",
     "penstock.delivery.source",
     "penstock.disk.cursorfile",
+    "penstock.disk.framing",
+    "penstock.disk.gathering",
     "penstock.disk.readyqueue",
     "penstock.disk.readysegment",
     "penstock.disk.segments",

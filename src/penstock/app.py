@@ -98,6 +98,8 @@ class Process:
         broker, report, mono_ms = self.broker, self.faults.report, self.mono_ms
         if broker is None:
             return
+        broker.store.settle()  # these two have no error of their own
+        broker.queueing.settle()
         try:
             broker.staging.lift()
         except Exception as error:

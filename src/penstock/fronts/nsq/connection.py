@@ -202,6 +202,7 @@ class NsqConnection(Consumer):
 
     def take(self) -> bytes:
         """What is to be written now: each flush of a layer whole."""
+        self.shared.gathering.settle()  # the answers say that messages are stored
         if not self._behind_flush and not self.layers and not self._wire:
             return self.out.take()
         self._place_answers()

@@ -129,7 +129,7 @@ class Publisher:
         if self.shared.expiring and not self._may(asker, b"PUB"):
             return body
         topic: Topic = self.topic  # type: ignore[assignment]
-        answer = topic.ready(size, 1)
+        answer = topic.ready(size, 1, True)
         if answer != 0 or not self.shared.healthy:
             self._not_stored(asker, answer, b"E_PUB_FAILED PUB failed ")
             return at + size
@@ -204,7 +204,7 @@ class Publisher:
         """Store the messages that begin at `at`, all or none; where they end."""
         base = asker.base
         topic: Topic = self.topic  # type: ignore[assignment]
-        answer = topic.ready(end - at - words.SIZE_BYTES * count, count)
+        answer = topic.ready(end - at - words.SIZE_BYTES * count, count, True)
         if answer != 0 or not self.shared.healthy:
             self._not_stored(asker, answer, b"E_MPUB_FAILED MPUB failed ")
             return end

@@ -1,11 +1,13 @@
 cimport cython
 
 from penstock.delivery.channel cimport Channel
+from penstock.disk.gathering cimport Gathering
 
 
 @cython.final
 cdef class Shared:
     cdef public object broker, config, queueing, ask_authority, tls, users
+    cdef public Gathering gathering
     cdef public dict rejected
     cdef public bint strict, expiring, blocked, healthy
     cdef public long long mono_ms, now_ns

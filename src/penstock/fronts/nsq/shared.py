@@ -17,9 +17,11 @@ from penstock.wire.nsq import OK_FRAME
 
 if cython.compiled:
     from cython.cimports.penstock.delivery.channel import Channel
+    from cython.cimports.penstock.disk.gathering import Gathering
     from cython.cimports.penstock.octets import address
 else:
     from penstock.delivery.channel import Channel
+    from penstock.disk.gathering import Gathering
     from penstock.octets import address
 
 BEATS_MIN = 1_000  # entries before those of closed connections are taken out of the heap
@@ -77,6 +79,7 @@ class Shared:
         self.broker = broker
         self.config = broker.config
         self.queueing: Queueing = broker.queueing
+        self.gathering: Gathering = broker.queueing.folder.pool.gathering
         self.tls = tls
         self.ask_authority = ask
         self.rejected: dict[bytes, int] = {}

@@ -25,3 +25,4 @@ cdef class BrokerSession(RemotingSession):
     @cython.locals(body=cython.longlong)
     cdef _decoded(self, int kind, long long header, long long size, long long end)
     cpdef bint _let_in(self, request) except -1
+    cpdef bytes take(self)

@@ -186,6 +186,10 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
             return
         RemotingSession.cold(self, kind, header, body)
 
+    def take(self) -> bytes:
+        self.sender.store.settle()  # the answers say that it is stored
+        return self.out.take()
+
     # -- waiting -------------------------------------------------------------------------------------------------
 
     def answer_when_stored(self, topic: LogTopic, answer: remoting.RemotingCommand) -> None:

@@ -131,7 +131,7 @@ class Sender:
     def _send_one(self, asker: RemotingSession, topic: LogTopic, queue_id: int, wait: bool) -> None:
         draft = self.draft
         draft.indexed = True
-        outcome = self.store.append(draft)
+        outcome = self.store.gather(draft)
         if outcome:
             code, remark = APPEND_REFUSALS[outcome]
             asker.refuse(code, remark)
@@ -304,7 +304,7 @@ class Sender:
             asker.refuse(ResponseCode.MESSAGE_ILLEGAL, "batch messages can be neither delayed nor retried")
             return
         draft = self.draft
-        count = self.store.append_batch(draft, asker.base, body, body + body_len)
+        count = self.store.gather_batch(draft, asker.base, body, body + body_len)
         if count < 0:
             code, remark = APPEND_REFUSALS[-count]
             asker.refuse(code, remark)
@@ -316,7 +316,7 @@ class Sender:
         physical = draft.physical
         self.answers.begin_batch(out, asker.serialize, asker.opaque_now, physical, count)
         while count > 1:
-            physical += self.store.log.size_at(physical)
+            physical += self.store.log.size_of(physical)
             self.answers.next_id(out, physical)
             count -= 1
         self.answers.end_batch(out, queue_id, draft.queue_offset)
