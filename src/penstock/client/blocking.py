@@ -36,6 +36,7 @@ from penstock.client.sending import COMPRESS_OVER_BYTES
 from penstock.client.subscriptions import Start
 from penstock.errors import PenstockError
 from penstock.message import Message, ReceivedMessage
+from penstock.wire.traces import Trace
 
 SIGTERM_S = 5.0
 
@@ -86,6 +87,7 @@ class Producer(_Client):
         batch_bytes: int = BATCH_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         when_full: WhenFull = "block",
+        trace: bool = False,
     ) -> None:
         self._inner: aio.Producer = aio.Producer(
             registry,
@@ -101,6 +103,7 @@ class Producer(_Client):
             batch_bytes=batch_bytes,
             buffer_bytes=buffer_bytes,
             when_full=when_full,
+            trace=trace,
         )
         self._timeout_s = send_timeout_s
         self._retry_unsure = retry_unsure
@@ -244,6 +247,7 @@ class PushConsumer(_Client):
         allocate: Allocate = average,
         offsets_folder: Path | None = None,
         timeout_s: float = 10.0,
+        trace: bool = False,
     ) -> None:
         self._inner: aio.PushConsumer = aio.PushConsumer(
             group,
@@ -263,6 +267,7 @@ class PushConsumer(_Client):
             allocate=allocate,
             offsets_folder=offsets_folder,
             timeout_s=timeout_s,
+            trace=trace,
         )
         self._inner.dispatcher.iterate_as(Delivery)
         self._handout = Handout(self._inner.dispatcher)
@@ -503,6 +508,10 @@ class Admin(_Client):
     ) -> list[ReceivedMessage]:
         """The messages with a key, or with this producer-given id, newest last."""
         return portal().run(self._inner.query_by_key(topic, key, max_count=max_count, begin=begin, end=end))
+
+    def traces(self, msg_id: str) -> list[Trace]:
+        """What clients that trace have told of a message, by its id or one of its keys, in order. NotFound: nothing."""
+        return portal().run(self._inner.traces(msg_id))
 
     def message(self, msg_id: str, topic: str | None = None) -> ReceivedMessage:
         """One message by its offset message id, or, when `topic` is given, by the id its producer gave it."""
