@@ -25,7 +25,7 @@ def test_transactions() -> None:
         def half(body: bytes) -> RemotingCommand:
             answer = peer.send("Tx", body, properties, f=4, g=int(time.time() * 1000))
             assert answer.code == 0, answer.remark
-            assert answer.ext["transactionId"] == "U1"
+            assert "transactionId" not in answer.ext  # nor does RocketMQ 4.9 say it
             return answer
 
         def end(answer: RemotingCommand, what: int, group: str = "PG") -> int:

@@ -151,3 +151,13 @@ def test_every_command_explains_itself() -> None:
         told = CliRunner().invoke(main, [*words, "--help"])
         assert told.exit_code == 0
         assert "--registry" in told.output
+
+
+def test_where_a_message_went(broker: Broker, run: Run) -> None:
+    with Producer(broker.registry, group="shop", trace=True) as producer:
+        receipt = producer.send(Message("shown", b"x", keys=("order-9",)))
+    (row,) = [json.loads(line) for line in run("message", "trace", receipt.msg_id, "--json").splitlines()]
+    assert (row["what"], row["group"], row["topic"], row["host"]) == ("sent", "shop", "shown", broker.remoting)
+    assert (row["msgId"], row["keys"]) == (receipt.msg_id, "order-9")
+    assert "shop" in run("message", "trace", "order-9")
+    assert "no trace of nosuch" in run("message", "trace", "nosuch", status=3)

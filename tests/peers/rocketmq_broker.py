@@ -63,6 +63,19 @@ class Installed:
     def java(self, home: Path) -> list[str]:
         return ["java", "-Xmx256m", *OPENED, f"-Duser.home={home}", "-cp", self.path]
 
+    def admin(self, registry: str, home: Path, *words: str) -> str:
+        """What `mqadmin` prints."""
+        conf = home / "conf"
+        conf.mkdir(parents=True, exist_ok=True)
+        (conf / "logback_tools.xml").write_text(QUIET)
+        main = "org.apache.rocketmq.tools.command.MQAdminStartup"
+        done = subprocess.run(
+            [*self.java(home), main, *words, "-n", registry], capture_output=True, text=True, timeout=READY_S,
+            env={**os.environ, "ROCKETMQ_HOME": str(home)},
+        )  # fmt: skip
+        assert "Exception" not in done.stdout + done.stderr, done.stdout + done.stderr
+        return done.stdout
+
 
 class Rocketmq:
     """A name server and a broker over one folder, as long as the `with` lasts."""

@@ -151,7 +151,7 @@ class Broker:
         mono_ms = self.mono_ms
         due = [
             self.store.tick(self.now_ms, mono_ms),
-            self.stats.tick(mono_ms),
+            self.stats.tick(mono_ms, self.now_ms),
             self.transactions.tick(mono_ms),
             self.queueing.tick(),
             self.staging.tick(mono_ms),

@@ -34,7 +34,10 @@ class Group:
     which_broker_when_slow: int = 1
     notify_changes: bool = True
     sent_back: int = 0
-    get_counts: dict[bytes, list[int]] = field(default_factory=dict)  # topic: [messages, bytes]
+    get_counts: dict[bytes, list[int]] = field(
+        default_factory=dict
+    )  # topic: [messages, bytes, pulls with, without any]
+    pulled: dict[bytes, dict[int, int]] = field(default_factory=dict)  # topic: queue id: where its last pull began
     forbidden: frozenset[str] = frozenset()  # topics that it may not read
 
     def was_sent_back(self) -> None:

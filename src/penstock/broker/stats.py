@@ -5,8 +5,9 @@ The objects count in plain integers; nothing here is on a message's path. Names 
 
 from __future__ import annotations
 
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 SAMPLE_MS = 10_000
@@ -38,6 +39,31 @@ class _History:
         added = samples[-1][1] - samples[0][1]
         return Rate(added, added * 1000 / max(1, samples[-1][0] - samples[0][0]))
 
+    def recent(self, ms: int) -> float | None:
+        """How many a second were added within the last `ms`; None when it was not counted for so long."""
+        last_ms, last = self.spans[0][-1]
+        for at_ms, value in sorted({*self.spans[0], *self.spans[1]}, reverse=True):
+            if last_ms - at_ms >= ms - SAMPLE_MS // 2:
+                return (last - value) * 1000 / (last_ms - at_ms)
+        return None
+
+
+class Mornings:
+    """What counters were when the last two days began, by local time; 0 before the start."""
+
+    def __init__(self) -> None:
+        self.yesterday: Mapping[tuple[str, str], int] = {}
+        self.today: Mapping[tuple[str, str], int] = {}
+        self._date: tuple[int, int] | None = None
+
+    def tick(self, now_ms: int, counters: Mapping[tuple[str, str], int]) -> None:
+        """It is now; these are the counters."""
+        local = time.localtime(now_ms / 1000)
+        date = local.tm_year, local.tm_yday
+        if self._date not in (None, date):
+            self.yesterday, self.today = self.today, counters
+        self._date = date
+
 
 class Stats:
     """`counters()` gives the present value of every counter by (name, key)."""
@@ -47,8 +73,9 @@ class Stats:
         self._histories: dict[tuple[str, str], _History] = {}
         self._samples = 0
         self._next_ms = 0
+        self.mornings = Mornings()
 
-    def tick(self, mono_ms: int) -> int:
+    def tick(self, mono_ms: int, now_ms: int) -> int:
         """Sample if it is time; when it will be again."""
         if mono_ms >= self._next_ms:
             self._next_ms = mono_ms + SAMPLE_MS
@@ -67,12 +94,18 @@ class Stats:
                 if self._samples % 360 == 0:
                     history.spans[2].append((mono_ms, value))
             self._samples += 1
+            self.mornings.tick(now_ms, counters)
         return self._next_ms
 
     def rates(self, name: str, key: str) -> tuple[Rate, Rate, Rate] | None:
         """Minute, hour and day of one counter, or None when it has no data."""
         history = self._histories.get((name, key))
         return None if history is None else (history.rate(0), history.rate(1), history.rate(2))
+
+    def recent(self, name: str, key: str) -> tuple[float | None, ...]:
+        """How many a second in the last 10 s, minute and 10 minutes; None where it was not counted for so long."""
+        history = self._histories.get((name, key))
+        return tuple(None if history is None else history.recent(ms) for ms in (10_000, 60_000, 600_000))
 
     def value(self, name: str, key: str) -> int:
         """The present value of a counter, 0 when there is none."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
 
 import click
 
@@ -11,6 +12,7 @@ import penstock
 from penstock.cli.tools import position, print_rows, with_json, with_registry
 from penstock.client.routes import MessageQueue
 from penstock.message import ReceivedMessage
+from penstock.wire.traces import Trace
 
 
 def _row(message: ReceivedMessage) -> dict[str, object]:
@@ -51,6 +53,31 @@ def message_find(registry: str, as_json: bool, topic: str, key: str) -> None:
     """The messages with a key."""
     with penstock.Admin(registry) as admin:
         print_rows((_row(found) for found in admin.query_by_key(topic, key)), as_json)
+
+
+@message.command("trace")
+@with_registry
+@with_json
+@click.argument("msg_id")
+def message_trace(registry: str, as_json: bool, msg_id: str) -> None:
+    """Where a message went, as clients that trace have told: by its id, or a key of it."""
+    with penstock.Admin(registry) as admin:
+        print_rows((_step(trace) for trace in admin.traces(msg_id)), as_json)
+
+
+def _step(trace: Trace) -> dict[str, object]:
+    what = {"Pub": "sent", "SubBefore": "received", "SubAfter": "done"}.get(trace.what, trace.state.lower())
+    return {
+        "time": datetime.fromtimestamp(trace.time_ms / 1000, UTC).isoformat(timespec="milliseconds"),
+        "what": what if trace.success else {"sent": "not sent", "done": "failed"}.get(what, what),
+        "group": trace.group,
+        "topic": trace.topic,
+        "ms": trace.cost_ms if trace.what in ("Pub", "SubAfter") else "",
+        "retries": trace.retry_times if trace.what == "SubBefore" else "",
+        "host": trace.host,
+        "msgId": trace.msg_id,
+        "keys": trace.keys,
+    }
 
 
 @click.command()

@@ -37,6 +37,7 @@ from penstock.client.subscriptions import Start
 from penstock.errors import PenstockError
 from penstock.message import Message, ReceivedMessage
 from penstock.security import Security
+from penstock.wire.traces import Trace
 
 SIGTERM_S = 5.0
 
@@ -88,6 +89,7 @@ class Producer(_Client):
         buffer_bytes: int = BUFFER_BYTES,
         when_full: WhenFull = "block",
         security: Security | str | Path | None = None,
+        trace: bool = False,
     ) -> None:
         self._inner: aio.Producer = aio.Producer(
             registry,
@@ -104,6 +106,7 @@ class Producer(_Client):
             buffer_bytes=buffer_bytes,
             when_full=when_full,
             security=security,
+            trace=trace,
         )
         self._timeout_s = send_timeout_s
         self._retry_unsure = retry_unsure
@@ -248,6 +251,7 @@ class PushConsumer(_Client):
         offsets_folder: Path | None = None,
         timeout_s: float = 10.0,
         security: Security | str | Path | None = None,
+        trace: bool = False,
     ) -> None:
         self._inner: aio.PushConsumer = aio.PushConsumer(
             group,
@@ -268,6 +272,7 @@ class PushConsumer(_Client):
             offsets_folder=offsets_folder,
             timeout_s=timeout_s,
             security=security,
+            trace=trace,
         )
         self._inner.dispatcher.iterate_as(Delivery)
         self._handout = Handout(self._inner.dispatcher)
@@ -519,6 +524,10 @@ class Admin(_Client):
     ) -> list[ReceivedMessage]:
         """The messages with a key, or with this producer-given id, newest last."""
         return portal().run(self._inner.query_by_key(topic, key, max_count=max_count, begin=begin, end=end))
+
+    def traces(self, msg_id: str) -> list[Trace]:
+        """What clients that trace have told of a message, by its id or one of its keys, in order. NotFound: nothing."""
+        return portal().run(self._inner.traces(msg_id))
 
     def message(self, msg_id: str, topic: str | None = None) -> ReceivedMessage:
         """One message by its offset message id, or, when `topic` is given, by the id its producer gave it."""

@@ -48,7 +48,7 @@ class DirectSends:
     ) -> SendReceipt | None:
         """The receipt, or None: the loop must try. `deadline` is of the monotonic clock. BrokerRefused, TimedOut."""
         to = self._attempts.choose_now(sent.messages[0], queue, selector)
-        if to is None or not self._open:
+        if to is None or not self._open or self._attempts.tracing is not None:
             return None
         route = self._attempts.known_route(to.topic)
         if route is None:

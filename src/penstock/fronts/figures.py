@@ -371,7 +371,7 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
             yield sample("rejected_total", count, protocol=protocol, reason=text)
     yield sample("process_resident_memory_bytes", memory()["heap_in_use_bytes"])
     for group in broker.groups.by_name.values():
-        for topic, (count, size) in group.get_counts.items():
+        for topic, (count, size, *_) in group.get_counts.items():
             yield sample("messages_out_total", count, topic=topic.decode(), group=group.name)
             yield sample("throughput_out_bytes_total", size, topic=topic.decode(), group=group.name)
     for name, stored in broker.topics.by_name.items():

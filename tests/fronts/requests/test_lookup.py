@@ -69,3 +69,14 @@ def test_entries_of_a_consume_queue_with_who_reads_them(peer: RawPeer) -> None:
     consumer = {"groupName": "CqReaders", "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": [about]}
     peer.ask(34, body=json.dumps({"clientID": "c1", "consumerDataSet": [consumer]}).encode())
     assert json.loads(json.loads(peer.ask(321, ask).body)["filterData"])["expression"] == "a > 5"
+
+
+def test_traces_of_any_client_are_found_by_the_ids_they_tell_of(peer: RawPeer) -> None:
+    """As RocketMQ's clients and tools write and look for them."""
+    body = b"Pub\x011\x01DefaultRegion\x01PG\x01T\x01ID1\x01null\x01k1\x01h:1\x011\x011\x010\x01O\x01true\x02"
+    assert peer.send("RMQ_SYS_TRACE_TOPIC", body, {"KEYS": "ID1 k1 ID2", "UNIQ_KEY": "U"}).code == 0
+    ask = {"topic": "RMQ_SYS_TRACE_TOPIC", "maxNum": 64, "beginTimestamp": 0, "endTimestamp": 1 << 62}
+    for key in ("ID1", "ID2", "k1"):
+        (found,) = iter_records(peer.ask(12, {**ask, "key": key}).body)
+        assert found.body == body
+    assert peer.ask(12, {**ask, "key": "ID3"}).code == 22

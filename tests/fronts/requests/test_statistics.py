@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -75,3 +76,40 @@ def test_how_far_the_slowest_group_is(side: RemotingSide) -> None:
     assert ask_(compareGroup="nobody") == {"0": 0}
     assert side.broker.offsets.get("left", "T", 0) == 0  # what is left out stays
     assert ask(side, RequestCode.QUERY_CORRECTION_OFFSET, topic="U", compareGroup="G") == {"correctionOffsets": {}}
+
+
+def test_the_figures_of_the_broker_in_rocketmqs_form(side: RemotingSide) -> None:
+    session, now_ms = side.session(), side.broker.now_ms
+    pull = {"consumerGroup": "G", "topic": "T", "queueId": 0, "maxMsgNums": 2, "sysFlag": 4, "commitOffset": 0,
+            "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}  # fmt: skip
+    side.broker.stats.tick(side.broker.mono_ms, now_ms)
+    for offset in (0, 2, 3, 3):
+        side.ask(session, 11, queueOffset=offset, **pull)
+    side.broker.stats.tick(side.broker.mono_ms + 10_000, now_ms + 10_000)
+    table = ask(side, RequestCode.GET_BROKER_RUNTIME_INFO)["table"]
+    assert re.fullmatch(r"Total : [0-9.]+ [KMGTP]iB, Free : [0-9.]+ [KMGTP]?i?B\.", table["commitLogDirCapacity"])
+    assert re.fullmatch(r"\d+(\.\d)? [KM]?i?B", table["remainHowManyDataToFlush"])
+    assert re.fullmatch(r"[01]\.\d{1,2}", table["commitLogDiskRatio"])
+    assert table["getTransferedTps"] == "0.3  "  # the last 10 s; a minute and ten minutes are not over yet
+    assert (table["getFoundTps"], table["getMissTps"], table["getTotalTps"]) == ("0.2  ", "0.2  ", "0.4  ")
+    assert (table["putMessageTimesTotal"], table["msgPutTotalTodayNow"], table["msgGetTotalTodayNow"]) == (
+        "3",
+        "3",
+        "3",
+    )
+    assert float(table["putMessageAverageSize"]) * 3 == int(table["putMessageSizeTotal"])
+    assert int(table["earliestMessageTimeStamp"]) == now_ms
+
+
+def test_how_far_a_group_has_pulled(side: RemotingSide) -> None:
+    def offsets() -> tuple[int, int]:
+        ((_, figures),) = ask(side, RequestCode.GET_CONSUME_STATS, consumerGroup="G")["offsetTable"]
+        return figures["consumerOffset"], figures["pullOffset"]
+
+    assert offsets() == (1, 1)  # nothing is on its way
+    pull = {"consumerGroup": "G", "topic": "T", "queueId": 0, "maxMsgNums": 2, "sysFlag": 4, "commitOffset": 0,
+            "suspendTimeoutMillis": 0, "subscription": "*", "subVersion": 0}  # fmt: skip
+    side.ask(side.session(), 11, queueOffset=3, **pull)  # so that what is before has come
+    assert offsets() == (1, 3)
+    side.broker.offsets.commit("G", "T", 0, 3)
+    assert offsets() == (3, 3)

@@ -18,6 +18,7 @@ from penstock.client.subscriptions import Start, read_offsets, start_ms
 from penstock.errors import BrokerRefused, NotFound, WireError
 from penstock.message import ReceivedMessage
 from penstock.msgid import parse_offset_msg_id
+from penstock.wire import traces
 from penstock.wire.codes import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,
@@ -28,10 +29,13 @@ from penstock.wire.codes import (
     ResponseCode,
 )
 from penstock.wire.fastjson import loads
+from penstock.wire.names import TRACE_TOPIC
 from penstock.wire.record import decode_record, iter_records
 from penstock.wire.remoting import RemotingCommand
+from penstock.wire.traces import Trace
 
 QUEUE_COUNT = 8  # of a new topic, on each broker
+TRACES_MAX = 64  # messages of traces, each of many records
 AT_ONCE = 256  # requests on their way, of calls that make many
 
 
@@ -253,6 +257,22 @@ class Admin(QueueAdmin):
         """The messages with a key, or with this producer-given id, newest last."""
         messages = await self._query(topic, key, max_count, begin, end, unique=False)
         return [m for m in messages if m.topic == topic and (key in m.keys or key == m.uniq_key)]
+
+    async def traces(self, msg_id: str) -> list[Trace]:
+        """What clients that trace have told of a message, by its id or one of its keys, in order. NotFound: nothing."""
+        found = await self._traces(msg_id)
+        if not found and len(msg_id) in (32, 56):
+            address, _ = parse_offset_msg_id(msg_id)
+            if address in await self._known_addresses():
+                found = await self._traces((await self.message(msg_id)).msg_id)
+        if not found:
+            raise NotFound(f"no trace of {msg_id}", "Clients write traces when they are told to: trace=True of ours.")
+        return traces.in_order(found)
+
+    async def _traces(self, key: str) -> list[Trace]:
+        messages = await self._query(TRACE_TOPIC.decode(), key, TRACES_MAX, 0, 1 << 62, unique=False)
+        told = [trace for message in messages for trace in traces.read(message.body)]
+        return [trace for trace in told if key == trace.msg_id or key in trace.keys.split()]
 
     async def _query(
         self, topic: str, key: str, max_count: int, begin: datetime | int, end: datetime | int, *, unique: bool

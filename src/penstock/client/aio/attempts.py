@@ -8,7 +8,7 @@ import os
 import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.client.aio.cluster import Cluster
 from penstock.client.aio.nsqsending import QueueSender
@@ -50,6 +50,13 @@ class SendSettings(NamedTuple):
     idempotent: bool
 
 
+class Tracing(Protocol):
+    """Who is told of sends."""
+
+    def sent(self, sent: Outgoing, receipt: SendReceipt | None, began_ms: int) -> None:
+        """One has its receipt, or (None) has failed."""
+
+
 class Attempts:
     """How a producer's requests reach a broker."""
 
@@ -63,6 +70,11 @@ class Attempts:
         self._queues: dict[str, tuple[object, list[MessageQueue]]] = {}
         self._templates: dict[str, tuple[float, Route]] = {}
         self._keys = UniqueKeys(bytes(4), 0, bytes(4))
+        self.tracing: Tracing | None = None
+
+    def trace_with(self, tracing: Tracing) -> None:
+        """Tell it of every send."""
+        self.tracing = tracing
 
     def start(self, address: bytes) -> None:
         """From now on ids are made of this IPv4 address."""
@@ -126,6 +138,19 @@ class Attempts:
         selector: Selector | None = None,
     ) -> SendReceipt:
         """The receipt of a send, tried again as the producer's settings have it, until `deadline` of the loop's clock."""
+        tracing = self.tracing
+        if tracing is None:
+            return await self._send(sent, deadline, queue, selector)
+        began_ms, receipt = self.cluster.clock.now_ms(), None
+        try:
+            receipt = await self._send(sent, deadline, queue, selector)
+        finally:
+            tracing.sent(sent, receipt, began_ms)
+        return receipt
+
+    async def _send(
+        self, sent: Outgoing, deadline: float, queue: MessageQueue | None, selector: Selector | None
+    ) -> SendReceipt:
         loop, messages = asyncio.get_running_loop(), sent.messages
         message = messages[0]
         if self.settings.idempotent:

@@ -8,7 +8,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
+from typing import Protocol, cast
 
 from penstock.client.results import Outcome, Reject, Retry
 from penstock.message import ReceivedMessage
@@ -16,6 +16,16 @@ from penstock.message import ReceivedMessage
 log = logging.getLogger("penstock.client")
 
 Listener = Callable[[ReceivedMessage], object] | Callable[[ReceivedMessage], Awaitable[object]]
+
+
+class Tracing(Protocol):
+    """Who is told of messages that are worked on."""
+
+    def before(self, message: ReceivedMessage) -> tuple[str, int]:
+        """It begins."""
+
+    def after(self, message: ReceivedMessage, begun: tuple[str, int], outcome: Outcome) -> None:
+        """It is over."""
 
 
 class Listeners:
@@ -30,6 +40,11 @@ class Listeners:
         self._count = 0
         self._none = asyncio.Event()
         self._reply: Callable[[ReceivedMessage, bytes], None] = lambda message, body: None
+        self._tracing: Tracing | None = None
+
+    def trace_with(self, tracing: Tracing) -> None:
+        """Tell it of every call."""
+        self._tracing = tracing
 
     def take(self, topic: str) -> bool:
         """Whether a listener takes this topic's messages, rather than an iterator."""
@@ -64,6 +79,19 @@ class Listeners:
 
     def call_here(self, message: ReceivedMessage) -> Outcome:
         """Hand a message to its plain function, in the thread of the caller: what it made of it."""
+        tracing = self._traced(message)
+        if tracing is None:
+            return self._call_here(message)
+        begun = tracing.before(message)
+        outcome = self._call_here(message)
+        tracing.after(message, begun, outcome)
+        return outcome
+
+    def _traced(self, message: ReceivedMessage) -> Tracing | None:
+        """Who is told of it; messages of queue topics have no ids."""
+        return self._tracing if message.queue_offset >= 0 else None
+
+    def _call_here(self, message: ReceivedMessage) -> Outcome:
         listener = self.by_topic.get(message.topic, self._default)
         assert listener is not None
         try:
@@ -95,6 +123,15 @@ class Listeners:
 
     async def call(self, message: ReceivedMessage) -> Outcome:
         """Hand a message to its listener: what it made of it."""
+        tracing = self._traced(message)
+        if tracing is None:
+            return await self._call(message)
+        begun = tracing.before(message)
+        outcome = await self._call(message)
+        tracing.after(message, begun, outcome)
+        return outcome
+
+    async def _call(self, message: ReceivedMessage) -> Outcome:
         listener = self.by_topic.get(message.topic, self._default)
         assert listener is not None
         try:

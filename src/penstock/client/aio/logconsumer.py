@@ -23,6 +23,7 @@ from penstock.client.aio.giveback import GiveBack
 from penstock.client.aio.locks import MemberLocks
 from penstock.client.aio.offsets import BrokerOffsets, FileOffsets, Offsets
 from penstock.client.aio.pulling import Puller
+from penstock.client.aio.tracing import Tracer
 from penstock.client.conversation import number
 from penstock.client.results import Outcome, Reject, Retry
 from penstock.client.routes import MessageQueue
@@ -91,6 +92,11 @@ class LogConsumer:
         self._give_back = GiveBack(cluster, self._group, settings.attempts_max)
         self._puller = Puller(cluster, settings, self._hand_out)
         self._settled = asyncio.Event()
+        self._tracer: Tracer | None = None
+
+    def trace_with(self, tracer: Tracer) -> None:
+        """Tell it what becomes of messages that no listener takes; the listeners tell of theirs."""
+        self._tracer = tracer
 
     # -- life
 
@@ -200,6 +206,9 @@ class LogConsumer:
         assigned.window.add(messages, next_offset)
         if assigned.queue.topic.startswith(RETRY_PREFIX):
             messages = [_of_origin(message) for message in messages]
+        if self._tracer is not None:
+            take = self._dispatcher.listeners.take
+            self._tracer.handed_out([message for message in messages if not take(message.topic)])
         if self.orderly:
             for message in messages:
                 assigned.inbox.put_nowait(message)
@@ -234,6 +243,8 @@ class LogConsumer:
 
     async def settle(self, assigned: Assigned, message: ReceivedMessage, outcome: Outcome) -> None:
         """A message is done or goes back to the broker, and only then its offset may move on."""
+        if self._tracer is not None:
+            self._tracer.settled(message, outcome)
         if outcome is not None:
             if not self._settings.shared:
                 log.error("broadcast group %s gives up %s of %s", self._group, message.msg_id, message.topic)
@@ -247,6 +258,9 @@ class LogConsumer:
 
     def finish(self, assigned: Assigned, done: list[Handed]) -> None:
         """These messages are done: their offsets may move on."""
+        if self._tracer is not None:
+            for handed in done:
+                self._tracer.settled(handed.message, None)
         assigned.settle_all(done)
         self._settled.set()
 

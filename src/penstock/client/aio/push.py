@@ -27,6 +27,7 @@ from penstock.client.aio.listening import Listener, Listeners
 from penstock.client.aio.logconsumer import CLOSE_S, LogConsumer
 from penstock.client.aio.membership import Membership
 from penstock.client.aio.requestreply import Replier
+from penstock.client.aio.tracing import Tracer
 from penstock.client.rebalance import Allocate, average
 from penstock.client.routes import NSQ_PORT, MessageQueue, direct
 from penstock.client.subscriptions import Start
@@ -58,6 +59,7 @@ class PushConsumer:
     Topics of both kinds are subscribed to alike; of a queue topic the group is the channel, and `in_flight_max` messages
     (by default `concurrency`) are here at a time. `kind`: that of a topic which exists nowhere yet; "queue" makes it.
     `nsqd`: addresses to read at without a registry, ``a:4150;b:4150``.
+    `trace`: what becomes of messages of log topics is told to the trace topic: `penstock message trace ID`.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class PushConsumer:
         offsets_folder: Path | None = None,
         timeout_s: float = 10.0,
         security: Security | str | Path | None = None,
+        trace: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.group = group
@@ -108,6 +111,10 @@ class PushConsumer:
         }
         self._cluster.join(self._group.heartbeat, handlers, self._group.rebalance_soon)
         self._replier = Replier(self._cluster, group)
+        self._tracer = Tracer(self._cluster, group) if trace and not self._nsqd else None
+        if self._tracer is not None:
+            self._listeners.trace_with(self._tracer)
+            self._logs.trace_with(self._tracer)
         self._started = False
         self._closing = False
 
@@ -126,6 +133,8 @@ class PushConsumer:
         await self._group.join(list(self._group.subscriptions))
         self._group.start()
         self._logs.start()
+        if self._tracer is not None:
+            self._tracer.start()
         return self
 
     def _start_workers(self) -> None:
@@ -154,6 +163,8 @@ class PushConsumer:
         await self._listeners.wait_done(CLOSE_S)
         await self._logs.close()
         await self._channels.close()
+        if self._tracer is not None:
+            await self._tracer.close()
         await self._cluster.unregister(consumer=self.group)
         await self._cluster.close()
         self._listeners.close()

@@ -24,6 +24,7 @@ cdef class Puller:
     cdef long long flags, version, revision
     cdef object online, config, selector
     cdef list counts
+    cdef dict pulled
     cdef tuple names
 
     @cython.locals(scan=HeaderScan, slot=cython.int, queue_id=cython.longlong, offset=cython.longlong, max_count=cython.longlong, flags=cython.longlong, commit=cython.longlong, suspend_ms=cython.longlong, version=cython.longlong, max_bytes=cython.longlong, topic=LogTopic, durable=cython.bint, queue=ConsumeQueue, outcome=cython.int, suspend=cython.bint, empty=cython.bint)
@@ -38,6 +39,6 @@ cdef class Puller:
     @cython.locals(out=Outbox, result=ReadResult)
     cdef int _found(self, RemotingSession asker, list counts) except -1
     @cython.locals(result=ReadResult)
-    cdef _not_found(self, RemotingSession asker, int outcome, long long offset)
+    cdef _not_found(self, RemotingSession asker, int outcome, long long offset, list counts)
     @cython.locals(outcome=cython.int, nothing=cython.bint)
     cpdef bint resume(self, RemotingSession asker, object hold, bint expired, bint behind) except -1

@@ -59,6 +59,8 @@ _CODES = {
     status.NO_MESSAGE_IN_QUEUE: ResponseCode.PULL_NOT_FOUND,
 }
 
+_HITS, _MISSES = 2, 3  # of a group's counts
+
 
 class Hold(Waiter):
     """A pull that waits: all that is needed to run it again."""
@@ -77,7 +79,7 @@ class Hold(Waiter):
         self.durable = durable
         self.codes: TagCodes | None = None
         self.selector: Selector | None = None
-        self.counts = [0, 0]
+        self.counts = [0, 0, 0, 0]
 
 
 class Puller:
@@ -100,7 +102,8 @@ class Puller:
         self.config: Group | None = None
         self.codes: TagCodes | None = None
         self.selector: Selector | None = None
-        self.counts = [0, 0]
+        self.counts = [0, 0, 0, 0]
+        self.pulled: dict[int, int] = {}
         self.names = ("", "")
 
     def pull(self, asker: RemotingSession) -> None:
@@ -143,6 +146,7 @@ class Puller:
         queue: ConsumeQueue = topic.queues[queue_id]
         if flags & words.PULL_COMMIT_OFFSET and commit >= 0:
             self.broker.offsets.commit(self.names[0], self.names[1], queue_id, commit)
+        self.pulled[queue_id] = offset
         outcome = self._read(queue, offset, max_count, max_bytes, durable, self.codes, self.selector)
         if asker.oneway:
             return
@@ -157,7 +161,7 @@ class Puller:
             hold.codes, hold.selector, hold.counts = self.codes, self.selector, self.counts
             if self.park(hold):
                 return
-        self._not_found(asker, outcome, offset)
+        self._not_found(asker, outcome, offset, self.counts)
 
     def _read(
         self,
@@ -263,7 +267,8 @@ class Puller:
         self.online = online
         self.revision = online.revision if online is not None else -1
         self.config = config
-        self.counts = config.get_counts.setdefault(name, [0, 0])
+        self.counts = config.get_counts.setdefault(name, [0, 0, 0, 0])
+        self.pulled = config.pulled.setdefault(name, {})
         self.names = (group_name, text)
         return topic
 
@@ -281,9 +286,11 @@ class Puller:
         out.size += result.bytes_
         counts[0] += result.count
         counts[1] += result.bytes_
+        counts[_HITS] += 1
 
-    def _not_found(self, asker: RemotingSession, outcome: int, offset: int) -> None:
+    def _not_found(self, asker: RemotingSession, outcome: int, offset: int, counts: list[int]) -> None:
         result = self.result
+        counts[_MISSES] += 1
         code = _CODES[outcome]
         if outcome == status.NO_MESSAGE_IN_QUEUE and offset != 0:
             code = ResponseCode.PULL_OFFSET_MOVED
@@ -307,7 +314,7 @@ class Puller:
         )
         if behind or asker.out.size > words.TURN_BYTES_MAX:  # it may ask again
             self.result.next_offset = hold.offset
-            self._not_found(asker, status.OFFSET_OVERFLOW_ONE, hold.offset)
+            self._not_found(asker, status.OFFSET_OVERFLOW_ONE, hold.offset, hold.counts)
             return True
         if outcome == status.FOUND:
             self._found(asker, hold.counts)
@@ -318,7 +325,7 @@ class Puller:
                 hold.offset = self.result.next_offset
             if self.park(hold):
                 return False
-        self._not_found(asker, outcome, hold.offset)
+        self._not_found(asker, outcome, hold.offset, hold.counts)
         return True
 
 

@@ -60,7 +60,6 @@ def _put_half(
         "msgId": msgid.offset_msg_id(broker.store_host, placed.physical),
         "queueId": str(queue_id),
         "queueOffset": str(placed.queue_offset),
-        "transactionId": properties.get(names.UNIQUE_KEY, ""),
     }
 
 

@@ -18,6 +18,7 @@ from penstock.broker.topics import (
     check_topic_name,
 )
 from penstock.errors import Refused
+from penstock.fronts.requests import configuration
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
 from penstock.wire.codes import Fields, RequestCode, ResponseCode, read_fields
@@ -199,19 +200,7 @@ class Administration(Calls):
         return request.reply(body=fastjson.dumps({"topicList": sorted(names)}))
 
     def broker_config(self, session: Peer, request: RemotingCommand) -> Answer:
-        config = self.broker.config
-        values = {
-            "brokerName": config.broker_name, "brokerClusterName": config.cluster_name, "brokerId": config.broker_id,
-            "listenPort": config.remoting_port, "brokerPermission": 6, "defaultTopicQueueNums": config.default_topic_queue_nums,
-            "autoCreateTopicEnable": str(config.auto_create_topic_enable).lower(),
-            "autoCreateSubscriptionGroup": str(config.auto_create_subscription_group).lower(),
-            "maxMessageSize": config.max_message_size, "messageDelayLevel": config.message_delay_level,
-            "flushDiskType": "SYNC_FLUSH" if config.level == "disk" else "ASYNC_FLUSH", "brokerRole": "ASYNC_MASTER",
-            "mappedFileSizeCommitLog": config.mapped_file_size_commit_log,
-            "storePathRootDir": str(self.broker.folder.absolute()),
-            "fileReservedTime": config.file_reserved_time_hours, "deleteWhen": f"{config.delete_when:02d}",
-        }  # fmt: skip
-        body = "".join(f"{key}={value}\n" for key, value in values.items())
+        body = configuration.text(self.broker)
         version = fastjson.dumps(dict(self.broker.topics.version)).decode()
         return request.reply(ext={"version": version}, body=body.encode())
 

@@ -11,6 +11,7 @@ from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
 
 QUERY_MAX = 64
+UNIQUE_QUERY_MAX = 32  # asked for by unique key
 ENTRIES_MAX = 1_024
 
 
@@ -56,7 +57,7 @@ class Lookup(Calls):
 
     def query_message(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
-        count = 32 if fields.get("_UNIQUE_KEY_QUERY") else max(0, min(QUERY_MAX, fields["maxNum"]))
+        count = UNIQUE_QUERY_MAX if fields.get("_UNIQUE_KEY_QUERY") else max(0, min(QUERY_MAX, fields["maxNum"]))
         store = self.broker.store
         found = store.query(
             fields["topic"].encode(), fields["key"].encode(), count, fields["beginTimestamp"], fields["endTimestamp"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from penstock import msgid
@@ -9,7 +10,7 @@ from penstock.broker.clients import Peer
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.version import __version__
-from penstock.wire import fastjson
+from penstock.wire import fastjson, record
 from penstock.wire.codes import RequestCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
@@ -52,10 +53,17 @@ class Statistics(Calls):
             topic = broker.topics.get(name.encode())
             if topic is None or (online is not None and not only and name not in online.subscriptions):
                 continue
+            settings = broker.groups.by_name.get(group)
+            pulled = {} if settings is None else settings.pulled.get(topic.name, {})
             for queue_id, queue in enumerate(topic.queues[: topic.read_queues]):
                 at = broker.offsets.get(group, name, queue_id) or 0
                 last = broker.store.store_time(queue, at - 1) if at > queue.min_offset else 0
-                figures = {"brokerOffset": queue.visible_end(), "consumerOffset": at, "lastTimestamp": max(0, last)}
+                figures = {
+                    "brokerOffset": queue.visible_end(),
+                    "consumerOffset": at,
+                    "lastTimestamp": max(0, last),
+                    "pullOffset": max(at, pulled.get(queue_id, at)),  # of RocketMQ 5
+                }
                 table.append((self.queue_key(name, queue_id), figures))
             rates = broker.stats.rates("GROUP_GET_NUMS", f"{name}@{group}")
             rate += rates[0].per_second if rates else 0.0
@@ -143,37 +151,78 @@ class Statistics(Calls):
     def runtime_info(self, session: Peer, request: RemotingCommand) -> Answer:
         broker, store = self.broker, self.broker.store
         used, total = broker.files.usage(broker.folder)
-        puts = broker.stats.value("BROKER_PUT_NUMS", broker.config.cluster_name)
-        gets = broker.stats.value("BROKER_GET_NUMS", broker.config.cluster_name)
-        put_rate = broker.stats.rates("BROKER_PUT_NUMS", broker.config.cluster_name)
-        get_rate = broker.stats.rates("BROKER_GET_NUMS", broker.config.cluster_name)
-        put_text = " ".join([f"{put_rate[0].per_second if put_rate else 0.0}"] * 3)
-        get_text = " ".join([f"{get_rate[0].per_second if get_rate else 0.0}"] * 3)
+        capacity = f"Total : {_size(total)}, Free : {_size(total - used)}."
         up_s = (broker.clock.now_ms() - broker.started_ms) // 1000
-        ratio = str(round(used / max(1, total), 4))
+        ratio = -(-used * 100 // max(1, total)) / 100
         table: JsonObject = {
             "brokerVersionDesc": "V4_9_8", "brokerVersion": 409, "penstockVersion": __version__,
-            "bootTimestamp": broker.started_ms, "startAcceptSendRequestTimeStamp": broker.started_ms,
+            "bootTimestamp": broker.started_ms, "startAcceptSendRequestTimeStamp": 0,
             "runtime": f"[ {up_s // 86400} days, {up_s // 3600 % 24} hours, {up_s // 60 % 60} minutes, {up_s % 60} seconds ]",
-            "putTps": put_text, "getTransferedTps": get_text, "getFoundTps": get_text, "getMissTps": "0.0 0.0 0.0",
-            "getTotalTps": get_text,
-            "msgPutTotalYesterdayMorning": 0, "msgPutTotalTodayMorning": 0, "msgPutTotalTodayNow": puts,
-            "msgGetTotalYesterdayMorning": 0, "msgGetTotalTodayMorning": 0, "msgGetTotalTodayNow": gets,
-            "pageCacheLockTimeMills": 0, "earliestMessageTimeStamp": -1,
-            "commitLogDiskRatio": ratio, "consumeQueueDiskRatio": ratio, "dispatchBehindBytes": 0,
-            "remainTransientStoreBufferNumbs": 0, "remainHowManyDataToCommit": "0 B",
-            "remainHowManyDataToFlush": f"{store.end_position - store.flushed_position} B",
-            "commitLogDirCapacity": f"Total : {total}, Free : {total - used}.",
+            "pageCacheLockTimeMills": 0, "earliestMessageTimeStamp": self._earliest_ms(),
+            "commitLogDiskRatio": ratio, f"commitLogDiskRatio_{broker.folder.absolute() / 'commitlog'}": ratio,
+            "consumeQueueDiskRatio": ratio, "dispatchBehindBytes": 0,
+            "remainTransientStoreBufferNumbs": 2**31 - 1,  # as RocketMQ without such a pool
+            "remainHowManyDataToFlush": _size(store.end_position - store.flushed_position),
+            "commitLogDirCapacity": capacity,
             "commitLogMinOffset": store.min_position, "commitLogMaxOffset": store.end_position,
-            "putMessageEntireTimeMax": 0, "putMessageTimesTotal": puts, "putMessageFailedTimes": 0,
-            "putMessageSizeTotal": store.end_position - store.min_position, "putMessageDistributeTime": "",
-            "putMessageAverageSize": 0.0, "getMessageEntireTimeMax": 0, "dispatchMaxBuffer": 0,
-            "putLatency99": 0, "putLatency999": 0,
+            "putMessageEntireTimeMax": 0, "putMessageFailedTimes": 0, "putMessageDistributeTime": "null",
+            "getMessageEntireTimeMax": 0, "dispatchMaxBuffer": 0, "putLatency99": "0.00", "putLatency999": "0.00",
         }  # fmt: skip
-        for name in ("send", "pull", "query"):
-            table |= {f"{name}ThreadPoolQueueSize": 0, f"{name}ThreadPoolQueueCapacity": 10_000}
+        table |= self._rates() | self._totals()
+        for name, size in (("send", 10_000), ("pull", 100_000), ("query", 20_000)):
+            table |= {f"{name}ThreadPoolQueueSize": 0, f"{name}ThreadPoolQueueCapacity": size}
             table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = 0
         table |= {"EndTransactionQueueSize": 0, "EndTransactionThreadPoolQueueCapacity": 100_000}
         for level, offset in broker.delay_offsets()["offsetTable"].items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{offset}"
         return request.reply(body=fastjson.dumps({"table": {key: str(value) for key, value in table.items()}}))
+
+    def _rates(self) -> JsonObject:
+        """A second, in the last 10 s, minute and 10 minutes: messages in, messages out, pulls with and without any."""
+        stats, cluster = self.broker.stats, self.broker.config.cluster_name
+        found, missed = (stats.recent(f"BROKER_{name}_TIMES", cluster) for name in ("FOUND", "MISS"))
+        every = [None if a is None or b is None else a + b for a, b in zip(found, missed, strict=True)]
+        return {
+            "putTps": _rates_text(stats.recent("BROKER_PUT_NUMS", cluster)),
+            "getTransferedTps": _rates_text(stats.recent("BROKER_GET_NUMS", cluster)),
+            "getFoundTps": _rates_text(found),
+            "getMissTps": _rates_text(missed),
+            "getTotalTps": _rates_text(every),
+        }
+
+    def _totals(self) -> JsonObject:
+        """Messages in and out since the start, and when the last two days began."""
+        broker, cluster = self.broker, self.broker.config.cluster_name
+        topics = broker.topics.by_name.values()
+        count, size = sum(topic.put_count for topic in topics), sum(topic.put_bytes for topic in topics)
+        table: JsonObject = {
+            "putMessageTimesTotal": count,
+            "putMessageSizeTotal": size,
+            "putMessageAverageSize": size / count if count else 0.0,
+        }
+        for name, key in (("Put", ("BROKER_PUT_NUMS", cluster)), ("Get", ("BROKER_GET_NUMS", cluster))):
+            table |= {
+                f"msg{name}TotalYesterdayMorning": broker.stats.mornings.yesterday.get(key, 0),
+                f"msg{name}TotalTodayMorning": broker.stats.mornings.today.get(key, 0),
+                f"msg{name}TotalTodayNow": broker.stats.value(*key),
+            }
+        return table
+
+    def _earliest_ms(self) -> int:
+        """When the oldest record of the log was stored; -1 without one."""
+        store = self.broker.store
+        data = store.record_at(store.min_position) if store.end_position > store.min_position else None
+        message = None if data is None else record.decode_record(data, 0, decompress=False)
+        return -1 if message is None else message.store_ms
+
+
+def _rates_text(rates: Iterable[float | None]) -> str:
+    return " ".join("" if rate is None else str(rate) for rate in rates)
+
+
+def _size(count: int) -> str:
+    """As RocketMQ writes sizes."""
+    if count < 1024:
+        return f"{count} B"
+    power = (count.bit_length() - 1) // 10
+    return f"{count / (1 << 10 * power):.1f} {'KMGTPE'[power - 1]}iB"

@@ -1,0 +1,34 @@
+"""The broker's settings as RocketMQ's tools read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fronts.raw_peer import RawPeer
+from penstock.fronts.requests import configuration
+from penstock.testing import Broker
+
+EXPORTED = (  # what `mqadmin exportConfigs` of 4.9.8 reads, and throws without
+    "brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums", "flushDiskType",
+    "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn", "traceTopicEnable", "useTLS",
+    "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
+    "clientCallbackExecutorThreads",  # and exportMetrics
+)  # fmt: skip
+
+
+def test_every_key_that_a_tool_reads_is_there_with_what_is_true(tmp_path: Path) -> None:
+    settings = {"level": "disk", "delete_when": 3, "auto_create_topic_enable": False, "broker_name": "broker-x"}
+    with Broker(tmp_path, **settings) as broker, RawPeer(broker.remoting) as peer:
+        answer = peer.ask(26)
+        told = dict(line.split("=", 1) for line in answer.body.decode().splitlines())
+        assert told == {
+            name: configuration._written(value)
+            for name, value in broker.call(lambda server: configuration.properties(server.broker)).items()
+        }
+        assert "counter" in answer.ext["version"]
+    assert set(EXPORTED) <= told.keys()
+    assert (told["flushDiskType"], told["deleteWhen"], told["brokerName"]) == ("SYNC_FLUSH", "03", "broker-x")
+    assert (told["autoCreateTopicEnable"], told["traceTopicEnable"], told["useTLS"]) == ("false", "true", "false")
+    assert (told["maxMessageSize"], told["brokerIP1"]) == ("4194304", "127.0.0.1")
+    assert told["storePathCommitLog"] == str(tmp_path / "commitlog")
+    assert Path(told["storePathRootDir"], "commitlog").is_dir()
