@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
-from penstock.app import Server, bind
+from access.people import user, write
+from penstock.app import Server
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
 
 FREE = {"remoting_port": 0, "nsq_port": 0, "http_port": 0, "host": "127.0.0.1"}
-
-
-def test_a_port_that_is_taken_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=str(port)):
-            bind("127.0.0.1", port, False, "--nsq-port")
-
-
-def test_an_address_for_everybody_must_be_meant() -> None:
-    with pytest.raises(ConfigError, match="no authentication"):
-        bind("0.0.0.0", 0, False, "--host")
-    bind("0.0.0.0", 0, True, "--host").close()
-    bind("127.0.0.1", 0, False, "--host").close()
 
 
 async def test_a_broker_alone(tmp_path: Path) -> None:
@@ -40,3 +26,13 @@ async def test_a_registry_alone(tmp_path: Path) -> None:
     async with Server(None, config) as server:
         assert set(server.addresses) == {"registry"}
         assert server.broker is None
+
+
+async def test_users_open_the_door_to_other_machines(tmp_path: Path) -> None:
+    config = BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20, **{**FREE, "host": "0.0.0.0"})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no authentication"):
+        async with Server(config, None):
+            pass
+    write(tmp_path / "users.toml", user("root", "admin"))
+    async with Server(config, None) as server:
+        assert server.addresses["remoting"].startswith("0.0.0.0:")

@@ -39,7 +39,13 @@ class BrokerConfig:
 
     data: str = _about("folder that holds everything the broker keeps", "penstock-data")
     host: str = _about("address the listeners bind to", "127.0.0.1")
-    insecure: bool = _about("allow a bind address that other machines reach, without authentication", False)
+    insecure: bool = _about("allow a bind address that other machines reach, without users", False)
+    users: str = _about(
+        "file of users and their rights; .yml: RocketMQ's plain_acl.yml; empty: users.toml in the data folder", ""
+    )
+    failed_logins_per_minute: int = _about(
+        "failed logins of an address, or of a name, before more are refused; 0: any", 5
+    )
     advertise: str = _about("address told to clients; empty: the bind address", "")
     remoting_port: int = _about("port of the RocketMQ protocol; 0: any free one, -1: none", 10911)
     nsq_port: int = _about("port of the NSQ protocol; 0: any free one, -1: none", 4150)
@@ -151,7 +157,13 @@ class RegistryConfig:
 
     data: str = _about("folder of kvConfig.json", "penstock-data")
     host: str = _about("address the listeners bind to", "127.0.0.1")
-    insecure: bool = _about("allow a bind address that other machines reach, without authentication", False)
+    insecure: bool = _about("allow a bind address that other machines reach, without users", False)
+    users: str = _about(
+        "file of users and their rights; .yml: RocketMQ's plain_acl.yml; empty: users.toml in the data folder", ""
+    )
+    failed_logins_per_minute: int = _about(
+        "failed logins of an address, or of a name, before more are refused; 0: any", 5
+    )
     foreign_addresses: bool = _about("let brokers register addresses they do not connect from (behind NAT)", False)
     registry_port: int = _about("port of the name server; 0: any free one, -1: none", 9876)
     lookup_port: int = _about("port of nsqlookupd's TCP protocol; 0: any free one, -1: none", 4160)

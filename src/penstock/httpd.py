@@ -19,9 +19,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from penstock.errors import Refused
 from penstock.fronts.http.nsqd import NsqHttp
 from penstock.fronts.http.publishing import EXITING, PUBLISH_PATHS
-from penstock.fronts.site import OK, Answer, Site
+from penstock.fronts.site import OK, Answer, Site, error, parse_query
 from penstock.net import Net
 
 log = logging.getLogger("penstock.http")
@@ -299,12 +300,23 @@ class HttpConnection(HttpToolsProtocol):
             refusal = httpd.site.guard(self.headers, self.client is None)
             if refusal is None and self._length > httpd.publisher.body_max(direct.path):
                 refusal = httpd.publisher.too_big(direct.path)
+            if refusal is None and httpd.site.rights.on:
+                refusal = self._not_admitted(direct.path, query)
             if refusal is not None:
                 self._answer(direct, refusal)
             elif self.expect_100_continue:
                 self.transport.write(_CONTINUE)
         else:
             super().on_headers_complete()
+
+    def _not_admitted(self, path: str, query: bytes) -> Answer | None:
+        """The refusal of a publisher that may not."""
+        site = self._httpd.site
+        try:
+            site.admit("POST", path, parse_query(query), self.headers, self.remote, self.certificate)
+        except Refused as refused:
+            return site.unadmitted(refused) if refused.http in (401, 403) else error(refused.http, str(refused))
+        return None
 
     def _begin(self, path: str, query: bytes) -> Direct:
         direct = Direct(path, query, self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -18,7 +16,7 @@ from click.testing import CliRunner
 
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.cli.main import main
-from penstock.cli.topics import group, message, topic
+from penstock.cli.topics import group, topic
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, NotFound
 from penstock.testing import Broker
@@ -122,27 +120,6 @@ def test_names_that_nobody_knows_are_errors(broker: Broker, run: Run) -> None:
     run("channel", "ls")
 
 
-def test_every_id_that_is_printed_finds_its_message(broker: Broker, run: Run) -> None:
-    with Producer(broker.registry) as producer:
-        receipt = producer.send(Message("found", b"body of it", keys=("key-1",)))
-    (row,) = [json.loads(line) for line in run("message", "find", "found", "key-1", "--json").splitlines()]
-    assert row["msgId"] == receipt.msg_id
-    for words in (("message", "get", row["msgId"]), ("message", "get", row["msgId"], "-t", "found")):
-        assert "body of it" in run(*words)
-    assert "not an offset message id" in run("message", "get", "nonsense", status=2)
-    assert "no message" in run("message", "get", "0" * 32, status=3)
-    run("message", "get", "é" * 32, status=2)
-
-
-def test_an_id_makes_nobody_dial_an_address_that_no_registry_names(broker: Broker, run: Run) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as trap:
-        trap.settimeout(0.5)
-        id_ = bytes((127, 0, 0, 1)).hex() + trap.getsockname()[1].to_bytes(4).hex() + bytes(8).hex()
-        assert "no message" in run("message", "get", id_, status=3)
-        with pytest.raises(TimeoutError):
-            trap.accept()
-
-
 @pytest.mark.parametrize(
     ("words", "status", "said"),
     [
@@ -151,7 +128,6 @@ def test_an_id_makes_nobody_dial_an_address_that_no_registry_names(broker: Broke
         (("group", "reset", "g", "t", "--to", "yesterday"), 2, "neither first, last nor a moment"),
         (("delayed", "cancel", "nonsense"), 2, "not the id of a delayed message"),
         (("topic", "info", "nosuch"), 1, "no broker serves topic"),
-        (("message", "find", "nosuch", "k"), 1, "no broker serves topic"),
     ],
 )
 def test_no_argument_ends_in_a_traceback(run: Run, words: tuple[str, ...], status: int, said: str) -> None:
@@ -186,7 +162,7 @@ def test_exit_codes_are_told_by_kind(tmp_path: Path) -> None:
     assert status("topic", "ls", "-n", "127.0.0.1:1") == 1
 
 
-@pytest.mark.parametrize("group", [topic, group, message])
+@pytest.mark.parametrize("group", [topic, group])
 def test_every_command_explains_itself(group: click.Group) -> None:
     assert group.commands
     for name in group.commands:

@@ -14,6 +14,7 @@ from penstock.client.blocking import Admin, Producer
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.routes import MessageQueue
+from penstock.client.subscriptions import Subscription
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.message import Message
 from penstock.wire.record import iter_records
@@ -123,7 +124,7 @@ def test_time_tags_and_commit(registry: str, fresh: Fresh) -> None:
         assert reader.offset_at(queue, 0) == 0
         assert reader.offset_at(queue, moment) == 3
         assert reader.offset_at(queue, moment + 60_000) == 7
-        fetched = reader.fetch(queue, 0, tags="b", durable=False)
+        fetched = reader.fetch(queue, 0, selection=Subscription(queue.topic, "b"), durable=False)
         assert [m.tags for m in iter_records(fetched.records)] == ["b"] * 4
         reader.commit("readers", queue, 5)
         assert reader.committed("readers", queue) == 5

@@ -40,7 +40,12 @@ def test_routes_of_a_kind() -> None:
     ("more", "flag", "ext"),
     [
         ({}, PULL_SUBSCRIPTION, {"subscription": "*", "suspendTimeoutMillis": "0"}),
-        ({"tags": None, "hold_ms": 500}, PULL_SUSPEND, {"suspendTimeoutMillis": "500"}),
+        ({"expression": None, "hold_ms": 500}, PULL_SUSPEND, {"suspendTimeoutMillis": "500"}),
+        (
+            {"expression": "a > 1", "kind": "SQL92"},
+            PULL_SUBSCRIPTION,
+            {"subscription": "a > 1", "expressionType": "SQL92"},
+        ),
         ({"durable": True, "max_bytes": 7}, PULL_SUBSCRIPTION, {"durable": "true", "maxBytes": "7"}),
     ],
 )
@@ -48,4 +53,4 @@ def test_pulls(more: dict[str, object], flag: int, ext: dict[str, str]) -> None:
     found = requests.Pull("G", QUEUE, 11, **more).command().ext  # type: ignore[arg-type]
     assert (found["sysFlag"], found["queueOffset"], found["consumerGroup"]) == (str(flag), "11", "G")
     assert {name: found[name] for name in ext} == ext
-    assert ("subscription" in found) == (more.get("tags", "*") is not None)
+    assert ("subscription" in found) == (more.get("expression", "*") is not None)

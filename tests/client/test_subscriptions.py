@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.client.routes import MessageQueue
-from penstock.client.subscriptions import Subscription, consume_from, mq_table, read_offsets, start_ms
+from penstock.client.subscriptions import Subscription, consume_from, mq_table, read_offsets, selection, start_ms
 from penstock.errors import WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.fastjson import dumps, loads
@@ -23,6 +23,20 @@ def test_tags() -> None:
     for everything in ("*", "", " * "):
         assert Subscription("T", everything).wants(tagged("x"))
     assert Subscription("T", "a > 5", "SQL92").wants(tagged("x"))
+
+
+def test_a_selection_is_tags_or_an_expression_over_properties() -> None:
+    assert selection("T") == Subscription("T")
+    assert selection("T", "a || b", version=3) == Subscription("T", "a || b", "TAG", 3)
+    by_property = selection("T", where="n > 5 AND TAGS = 'a'")
+    assert by_property.as_json()["expressionType"] == "SQL92"
+    assert by_property.as_json()["subString"] == "n > 5 AND TAGS = 'a'"
+    assert by_property.wants(tagged("b"))  # the broker has looked already
+    with pytest.raises(ValueError, match="TAGS = 'a'"):
+        selection("T", "a", "n > 5")
+    for wrong in ("", "n >", "n LIKE 'x'", "n", "(" * 70 + "n = 1" + ")" * 70)[:3]:
+        with pytest.raises(ValueError, match="Parse"):
+            selection("T", where=wrong)
 
 
 def test_subscription_data() -> None:

@@ -167,6 +167,27 @@ def test_write_permission_and_deletion(names: NameServer) -> None:
     assert ask(names, 105, {"topic": "T"}).code == 17
 
 
+def test_a_topic_that_a_tool_registers(names: NameServer) -> None:
+    ask(names, 103, broker_ext(), plain_body())
+    queues = {"brokerName": "broker-a", "readQueueNums": 3, "writeQueueNums": 2, "perm": 6, "topicSysFlag": 0}
+    tell = lambda topic, *told: ask(names, 217, {"topic": topic}, json.dumps({"queueDatas": told}).encode())  # noqa: E731
+    assert tell("Made", queues).code == 0
+    (found,) = json.loads(ask(names, 105, {"topic": "Made"}).body)["queueDatas"]
+    assert {name: found[name] for name in queues} == queues
+    refused = tell("Other", queues, {**queues, "brokerName": "broker-z"})
+    assert (refused.code, refused.remark) == (1, "no broker broker-z is registered")
+    assert tell("no good", queues).code == tell("Other", {**queues, "perm": "x"}).code == tell("Other", 7).code == 1
+    assert ask(names, 217, {"topic": "Other"}, b"junk").code == tell("Other").code == 0  # it says nothing of queues
+    assert ask(names, 105, {"topic": "Other"}).code == 17
+
+
+def test_brokers_are_told_that_no_topic_is_ordered_any_more(names: NameServer) -> None:
+    assert ask(names, 103, broker_ext(), plain_body()).body == b""
+    ask(names, 100, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"})
+    ask(names, 102, {"namespace": "ORDER_TOPIC_CONFIG", "key": "T"})
+    assert json.loads(ask(names, 103, broker_ext(), plain_body()).body) == {"table": {}}
+
+
 def test_kv_survives_a_restart(names: NameServer, tmp_path: Path) -> None:
     put = {"namespace": "ORDER_TOPIC_CONFIG", "key": "T", "value": "broker-a:4"}
     assert ask(names, 100, put).code == 0

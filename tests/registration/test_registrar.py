@@ -132,3 +132,21 @@ def _topics(server: Server) -> list[str]:
 
 def _until(admin: Admin, wanted: set[str]) -> None:
     eventually(lambda: wanted <= set(admin.topics(system=True)))
+
+
+def test_the_order_of_a_topic_is_the_registrys_order_configuration(broker: Broker) -> None:
+    registration = Registration(broker, "127.0.0.1:1")
+    news = News(registration, lambda: None)
+    topic = broker.topics.create(b"T", 4, 4)
+
+    def registered(*ordered: str) -> bool:
+        request = registration.request(news)
+        registration.take(request.reply(body=json.dumps({"table": dict.fromkeys(ordered, "broker-a:4")}).encode()))
+        return bool(topic.order)
+
+    assert not registered()
+    assert registered("T", "U")
+    registration.take(registration.request(news).reply())  # a registry that says nothing of it
+    assert topic.order
+    assert not registered("U")
+    assert not registered()

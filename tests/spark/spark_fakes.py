@@ -8,7 +8,9 @@ from spark_records import Record
 
 from penstock.client.reader import Fetched
 from penstock.client.routes import MessageQueue
+from penstock.client.subscriptions import Subscription
 from penstock.errors import ClientError, NoRoute
+from penstock.wire.sql92 import compile_selector
 
 
 class Log:
@@ -59,7 +61,8 @@ class Log:
     def fetch(self, queue: MessageQueue, offset: int, **wanted: Any) -> Fetched:
         if self.fail:
             raise self.fail.pop(0)
-        tags = wanted.get("tags", "*")
+        selection = wanted.get("selection") or Subscription(queue.topic)
+        tags = selection.expression
         self.fetches.append((queue, offset, wanted["max_count"], tags))
         low, high = self.offsets(queue)
         if not low <= offset < high:
@@ -70,7 +73,10 @@ class Log:
             if offset <= r.offset < min(high, offset + min(wanted["max_count"], self.page))
         ]
         asked = {tag.strip().encode() for tag in tags.split("||")}
-        chosen = [r for r in page if tags == "*" or r.properties.partition(b"TAGS\1")[2] in asked]
+        if selection.kind == "SQL92":
+            chosen = [r for r in page if compile_selector(tags).matches_text(r.properties.decode())]
+        else:
+            chosen = [r for r in page if tags == "*" or r.properties.partition(b"TAGS\1")[2] in asked]
         return Fetched(0 if chosen else 20, page[-1].offset + 1, low, high, b"".join(r.encode() for r in chosen))
 
     def data_folder(self, queue: MessageQueue) -> str:

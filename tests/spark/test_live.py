@@ -109,6 +109,21 @@ def test_filters_are_answered_by_the_store_and_right(load: Callable[..., Any]) -
     assert offsets(load(pushdown="false").where("partition = 1 and offset < 2")) == [(1, 0), (1, 1)]
 
 
+def test_an_expression_over_properties(
+    load: Callable[..., Any], spark: Any, registry: str, orders: str, tmp_path: Path
+) -> None:
+    chosen = "KEYS = 'k7' OR (TAGS = 'odd' AND KEYS IN ('k399', 'k12'))"
+    assert offsets(load(where=chosen)) == [(3, 1), (3, 99)]
+    assert offsets(load(where=chosen, store="none")) == [(3, 1), (3, 99)]
+    assert load(where="TAGS = 'even'").where("tags = 'odd'").count() == 0
+    with pytest.raises(Exception) as error:
+        load(where="KEYS =").count()
+    assert "option where = 'KEYS =': Parse" in cause(error.value)
+    rows, batches = run_stream(spark, registry, orders, tmp_path, maxOffsetsPerTrigger="150", where=chosen)
+    assert rows == [(3, 1), (3, 99)]
+    assert batches == [1, 1]  # the batch between, of which nothing was wanted, has no rows
+
+
 def test_a_view_in_sql(spark: Any, registry: str, orders: str) -> None:
     spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING penstock OPTIONS (registry '{registry}', subscribe 'orders')")
     rows = spark.sql("SELECT tags, count(*) AS n, max(offset) AS last FROM v GROUP BY tags ORDER BY tags").collect()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from penstock.broker import shapes
 from penstock.broker.topics import check_group_name
 from penstock.errors import Refused
-from penstock.wire.codes import ResponseCode
+from penstock.wire.codes import PERM_READ, ResponseCode
 
 GROUPS_MAX = 10_000
 SYSTEM_GROUPS = (
@@ -35,10 +35,20 @@ class Group:
     notify_changes: bool = True
     sent_back: int = 0
     get_counts: dict[bytes, list[int]] = field(default_factory=dict)  # topic: [messages, bytes]
+    forbidden: frozenset[str] = frozenset()  # topics that it may not read
 
     def was_sent_back(self) -> None:
         """One more message was given back."""
         self.sent_back += 1
+
+    def change(self, told: Group) -> None:
+        """Take another one's settings; sessions that hold this one see them at their next pull."""
+        for name in _SETTINGS:
+            setattr(self, name, getattr(told, name))
+
+    def forbid(self, topic: str, forbidden: bool) -> None:
+        """Whether it may not read a topic."""
+        self.forbidden = self.forbidden | {topic} if forbidden else self.forbidden - {topic}
 
     def as_config(self) -> dict[str, object]:
         return {
@@ -52,6 +62,12 @@ class Group:
             "retryQueueNums": self.retry_queues,
             "whichBrokerWhenConsumeSlowly": self.which_broker_when_slow,
         }
+
+
+_SETTINGS = (
+    "consume_enable", "consume_from_min_enable", "consume_broadcast_enable", "retry_queues", "retry_max", "broker_id",
+    "which_broker_when_slow", "notify_changes",
+)  # fmt: skip
 
 
 class GroupTable:
@@ -86,9 +102,8 @@ class GroupTable:
         if not isinstance(name, str):
             raise Refused("groupName is missing")
         check_group_name(name)
-        known = self.by_name.get(name)
         try:
-            group = self.by_name[name] = Group(
+            told = Group(
                 name,
                 consume_enable=bool(config.get("consumeEnable", True)),
                 consume_from_min_enable=bool(config.get("consumeFromMinEnable", True)),
@@ -98,12 +113,18 @@ class GroupTable:
                 broker_id=shapes.number(config, "brokerId", 0),
                 which_broker_when_slow=shapes.number(config, "whichBrokerWhenConsumeSlowly", 1),
                 notify_changes=bool(config.get("notifyConsumerIdsChangedEnable", True)),
-                get_counts={} if known is None else known.get_counts,
             )
         except (TypeError, ValueError):
             raise Refused(f"a number of the settings of group {name} is not a number") from None
+        group = self.by_name.setdefault(name, told)
+        group.change(told)
         self._changed(now_ms)
         return group
+
+    def forbid(self, name: str, topic: str, forbidden: bool, now_ms: int) -> None:
+        """Say whether a group may not read a topic."""
+        self.find(name, now_ms).forbid(topic, forbidden)
+        self._changed(now_ms)
 
     def delete(self, name: str, now_ms: int) -> bool:
         """Forget a group's settings; False when it was not known."""
@@ -122,7 +143,11 @@ class GroupTable:
 
     def as_table(self) -> dict[str, object]:
         table = {group.name: group.as_config() for group in self.by_name.values()}
-        return {"dataVersion": dict(self.version), "subscriptionGroupTable": table}
+        told: dict[str, object] = {"dataVersion": dict(self.version), "subscriptionGroupTable": table}
+        forbidden = {
+            g.name: dict.fromkeys(sorted(g.forbidden), PERM_READ) for g in self.by_name.values() if g.forbidden
+        }
+        return told | ({"forbiddenTable": forbidden} if forbidden else {})  # as RocketMQ 5 has it
 
     def load(self, table: Mapping[str, object]) -> None:
         groups = table.get("subscriptionGroupTable")
@@ -134,6 +159,10 @@ class GroupTable:
                     self.update({"groupName": name, **config}, 0)
                 except Refused:
                     continue
+        for name, topics in shapes.entries(table, "forbiddenTable").items():
+            for topic, bits in topics.items():
+                if name in self.by_name and isinstance(bits, int) and bits & PERM_READ:
+                    self.by_name[name].forbid(topic, True)
         self.version = shapes.version_of(table)
 
 

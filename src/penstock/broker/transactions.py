@@ -92,6 +92,18 @@ class Transactions:
         """A half message was stored at this queue offset."""
         self.open[offset] = Half(physical, born_ms, _immunity_ms(properties), _checks(properties))
 
+    def resume(self, physical: int) -> None:
+        """Take a half that was given up back among the open ones, asked about never yet. Refused when it is none."""
+        core = self._core
+        data = core.store.record_at(physical) if physical >= 0 else None
+        half = None if data is None else record.decode_record(data, 0, decompress=False)
+        if half is None or half.topic != names.GIVEN_UP_TOPIC.decode():
+            raise Refused(f"there is no half message that was given up at {physical}")
+        properties = dict(half.properties) | {names.CHECK_TIMES: "0"}
+        topic = core.topics.by_name[HALF_TOPIC]
+        placed = core.sending.put_again(topic, 0, half, properties, half=True)
+        self.begun(placed.queue_offset, placed.physical, half.born_ms, properties)
+
     def _finish(self, offset: int, op_offset: int) -> None:
         self.open.pop(offset, None)
         self._finished[offset] = op_offset

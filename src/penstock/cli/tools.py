@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from typing import TypeVar
+from datetime import datetime
+from typing import Literal, TypeVar
 
 import click
 
@@ -41,6 +42,16 @@ def print_rows(rows: Iterable[Mapping[str, object]], as_json: bool) -> None:
     click.echo("  ".join(name.ljust(width) for name, width in widths.items()))
     for row in rows:
         click.echo("  ".join(str(row[name]).ljust(width) for name, width in widths.items()))
+
+
+def position(text: str, option: str) -> Literal["first", "last"] | datetime:
+    """Where a group or a reader begins. BadParameter when it says no such place."""
+    if text in ("first", "last"):
+        return "first" if text == "first" else "last"
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is neither first, last nor a moment", param_hint=option) from None
 
 
 def confirm(question: str, force: bool) -> None:

@@ -1,4 +1,4 @@
-"""`penstock topic | group | message | send`: the everyday tools, on top of the client."""
+"""`penstock topic | group | send`: the everyday tools, on top of the client."""
 
 from __future__ import annotations
 
@@ -8,21 +8,7 @@ from typing import Literal
 import click
 
 import penstock
-from penstock.cli.tools import confirm, print_rows, with_json, with_registry
-from penstock.message import ReceivedMessage
-
-
-def _message(message: ReceivedMessage) -> dict[str, object]:
-    return {
-        "topic": message.topic,
-        "queue": message.queue_id,
-        "offset": message.queue_offset,
-        "stored": message.stored_at.isoformat(timespec="milliseconds"),
-        "tags": message.tags or "",
-        "keys": " ".join(message.keys),
-        "msgId": message.msg_id,
-        "body": message.body.decode("utf-8", "backslashreplace"),
-    }
+from penstock.cli.tools import confirm, position, print_rows, with_json, with_registry
 
 
 @click.group()
@@ -156,46 +142,10 @@ def group_lag(registry: str, as_json: bool, name: str, only: str | None) -> None
 @click.option("--new", is_flag=True, help="The group has not read anything yet: set where it begins.")
 def group_reset(registry: str, name: str, topic: str, start: str, new: bool) -> None:
     """Move a group within a topic."""
-    from datetime import datetime
-
-    goal: Literal["first", "last"] | datetime
-    if start in ("first", "last"):
-        goal = "first" if start == "first" else "last"
-    else:
-        try:
-            goal = datetime.fromisoformat(start)
-        except ValueError:
-            raise click.BadParameter(f"{start!r} is neither first, last nor a moment", param_hint="--to") from None
+    goal = position(start, "--to")
     with penstock.Admin(registry) as admin:
         for queue, offset in sorted(admin.reset_offset(name, topic, goal, new=new).items()):
             click.echo(f"{queue.broker} {queue.queue_id}: {offset}")
-
-
-@click.group()
-def message() -> None:
-    """Find messages."""
-
-
-@message.command("get")
-@with_registry
-@with_json
-@click.argument("msg_id")
-@click.option("-t", "--topic", "topic", help="Where to look; without it in every topic.")
-def message_get(registry: str, as_json: bool, msg_id: str, topic: str | None) -> None:
-    """One message by id."""
-    with penstock.Admin(registry) as admin:
-        print_rows([_message(admin.message(msg_id, topic))], as_json)
-
-
-@message.command("find")
-@with_registry
-@with_json
-@click.argument("topic")
-@click.argument("key")
-def message_find(registry: str, as_json: bool, topic: str, key: str) -> None:
-    """The messages with a key."""
-    with penstock.Admin(registry) as admin:
-        print_rows((_message(found) for found in admin.query_by_key(topic, key)), as_json)
 
 
 @click.command()

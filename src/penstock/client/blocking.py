@@ -293,11 +293,11 @@ class PushConsumer(_Client):
         topic: str,
         expression: str = "*",
         *,
+        where: str | None = None,
         listener: Listener | None = None,
-        kind: Literal["TAG", "SQL92"] = "TAG",
     ) -> None:
-        """Read a topic: all messages, those with one of some tags (``a || b``), or an SQL expression."""
-        portal().run(self._inner.subscribe(topic, expression, listener=listener, kind=kind))
+        """Read a topic: all messages, those with one of some tags (``a || b``), or those that `where` selects."""
+        portal().run(self._inner.subscribe(topic, expression, where=where, listener=listener))
 
     def unsubscribe(self, topic: str) -> None:
         """Read a topic no longer."""
@@ -330,10 +330,11 @@ class PullConsumer(_Client):
         queues: Iterable[MessageQueue] | None = None,
         *,
         tags: str = "*",
+        where: str | None = None,
         start: str | int | datetime = "committed",
     ) -> list[MessageQueue]:
-        """Read these queues of a topic, by default all of them."""
-        return portal().run(self._inner.assign(topic, queues, tags=tags, start=start))
+        """Read these queues of a topic, by default all of them; with `tags`, or with what `where` selects."""
+        return portal().run(self._inner.assign(topic, queues, tags=tags, where=where, start=start))
 
     def unassign(self, *queues: MessageQueue) -> None:
         """Read these queues no longer; none named: all."""

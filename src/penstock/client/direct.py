@@ -21,7 +21,7 @@ from penstock.client.nsqsending import check_plain, defer_ms
 from penstock.client.outgoing import Outgoing
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import BROKER_PORT, MessageQueue, split_address
-from penstock.client.sending import RETRY_CODES, read_receipt
+from penstock.client.sending import is_tried_again, read_receipt
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, WireError
 from penstock.wire.remoting import RemotingCommand
 
@@ -77,7 +77,7 @@ class DirectSends:
             self._give_back(self._lines, address, line)
             receipt = read_receipt(answer, to, sent.keys)
         except BrokerRefused as error:
-            if error.code in RETRY_CODES:
+            if is_tried_again(error):
                 return None
             raise
         except (ConnectionLost, WireError) as error:

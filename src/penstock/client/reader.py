@@ -17,6 +17,7 @@ from penstock.client.conversation import OK, Conversation, Directory, checked, n
 from penstock.client.line import Line
 from penstock.client.requests import Pull
 from penstock.client.routes import BROKER_PORT, MessageQueue, Route, split_address
+from penstock.client.subscriptions import Subscription
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, TimedOut, WireError
 from penstock.security import Security, security_of
 from penstock.wire import names
@@ -124,20 +125,21 @@ class LogReader:
         *,
         max_bytes: int = 4 << 20,
         max_count: int = 65_536,
-        tags: str = "*",
+        selection: Subscription | None = None,
         group: str = "TOOLS_CONSUMER",
         durable: bool = True,
         until: int | None = None,
     ) -> Fetched:
         """Records from an offset on, at once: as many as there are within max_bytes and max_count, at least one.
 
-        `until`: the caller goes on from `next_offset` up to this offset with the same wishes, so what comes next is asked
-        for before this returns.
+        Of these the broker gives those in the `selection`. `until`: the caller goes on from `next_offset` up to this
+        offset with the same wishes, so what comes next is asked for before this returns.
         """
+        chosen = Subscription(queue.topic) if selection is None else selection
 
         def pull(offset: int) -> Pull:
             count = max_count if until is None else min(max_count, until - offset)
-            return Pull(group, queue, offset, count, max_bytes, tags, durable=durable)
+            return Pull(group, queue, offset, count, max_bytes, chosen.expression, chosen.kind, durable=durable)
 
         with self._lock:
             asked = pull(offset)

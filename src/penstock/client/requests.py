@@ -55,7 +55,7 @@ def commit(group: str, queue: MessageQueue, offset: int) -> RemotingCommand:
 
 @dataclass(frozen=True)
 class Pull:
-    """A request for messages of a queue from an offset on. `tags` None means the subscription of the group's heartbeat.
+    """A request for messages of a queue from an offset on. `expression` None: the subscription of the group's heartbeat.
 
     `hold_ms` is how long the broker may wait for the first message; `max_bytes` and `durable` are Penstock's own.
     """
@@ -65,7 +65,7 @@ class Pull:
     offset: int
     max_count: int = 32
     max_bytes: int | None = None
-    tags: str | None = "*"
+    expression: str | None = "*"
     kind: str = "TAG"
     version: int = 0
     hold_ms: int = 0
@@ -73,7 +73,7 @@ class Pull:
 
     def command(self) -> RemotingCommand:
         """As a command."""
-        flag = (PULL_SUBSCRIPTION if self.tags is not None else 0) | (PULL_SUSPEND if self.hold_ms else 0)
+        flag = (PULL_SUBSCRIPTION if self.expression is not None else 0) | (PULL_SUSPEND if self.hold_ms else 0)
         ext = {
             "consumerGroup": self.group,
             "topic": self.queue.topic,
@@ -86,8 +86,8 @@ class Pull:
             "subVersion": str(self.version),
             "expressionType": self.kind,
         }
-        if self.tags is not None:
-            ext["subscription"] = self.tags
+        if self.expression is not None:
+            ext["subscription"] = self.expression
         if self.max_bytes is not None:
             ext["maxBytes"] = str(self.max_bytes)
         if self.durable:

@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Literal
 
 from penstock.client.routes import Json, MessageQueue
-from penstock.errors import WireError
+from penstock.errors import Refused, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.fastjson import Pairs
 from penstock.wire.record import java_hash
+from penstock.wire.sql92 import Selector, compile_selector
 
 Start = Literal["first", "last"] | int | datetime
 
@@ -49,6 +50,24 @@ class Subscription:
             "tagsSet": tags,
             "topic": self.topic,
         }
+
+
+def selection(topic: str, expression: str = "*", where: str | None = None, version: int = 0) -> Subscription:
+    """What tags, or an expression over the properties, leave of a topic. ValueError for both, and for what is none."""
+    if where is None:
+        return Subscription(topic, expression, version=version)
+    if expression.strip() not in ("", "*"):
+        raise ValueError(f"give tags or where, not both: where can ask for tags, too, as in TAGS = '{expression}'")
+    selector_of(where)
+    return Subscription(topic, where, "SQL92", version)
+
+
+def selector_of(where: str) -> Selector:
+    """An expression over properties, compiled. ValueError when it is none."""
+    try:
+        return compile_selector(where)
+    except Refused as refused:
+        raise ValueError(str(refused)) from None
 
 
 def start_ms(start: Start) -> int | None:

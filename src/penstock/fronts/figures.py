@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Protocol
 
+from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.nsq.topics import Topic
 from penstock.config import parts
@@ -309,6 +310,9 @@ FAMILIES = {
     "connection_memory_bytes": ("gauge", "unfinished requests and unread answers of all connections"),
     "faults_total": ("counter", "steps of the loop that raised"),
     "rejected_total": ("counter", "requests that should not have been sent"),
+    "users": ("gauge", "users there are; 0: everything is allowed"),
+    "denied_requests_total": ("counter", "requests without the right"),
+    "failed_logins_limited_total": ("counter", "logins refused unseen after too many had failed"),
     "process_resident_memory_bytes": ("gauge", "memory of this process"),
 }
 
@@ -375,6 +379,13 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
             yield sample("messages_in_total", stored.message_count, topic=name.decode())
             yield sample("throughput_in_bytes_total", stored.put_bytes, topic=name.decode())
     yield from group_samples(broker)
+
+
+def access_samples(rights: Rights) -> Iterator[tuple[str, str]]:
+    """The samples of users and rights."""
+    yield sample("users", len(rights.users))
+    yield sample("denied_requests_total", rights.denied)
+    yield sample("failed_logins_limited_total", rights.failed_logins.refused)
 
 
 def net_samples(net: Net) -> Iterator[tuple[str, str]]:

@@ -17,12 +17,18 @@ from typing import NamedTuple, Protocol
 from penstock.clock import Clock
 from penstock.disk.files import Files
 from penstock.disk.tables import load, save
-from penstock.errors import Refused, StoreError
-from penstock.registry.registration import check_address, is_local_host, read_registration, read_version
+from penstock.errors import Refused, StoreError, WireError
+from penstock.registry.registration import (
+    check_address,
+    is_local_host,
+    read_queues,
+    read_registration,
+    read_version,
+)
 from penstock.registry.routes import SYS_UNIT, SYS_UNIT_SUB, RouteTables
 from penstock.version import __version__
 from penstock.wire.codes import ORDER_NAMESPACE, Fields, RequestCode, ResponseCode, read_fields
-from penstock.wire.fastjson import JsonObject, dumps
+from penstock.wire.fastjson import JsonObject, dumps, loads
 from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.registry")
@@ -72,6 +78,7 @@ class NameServer:
         foreign_addresses: bool = False,
         is_local: Callable[[str], bool] = is_local_host,
         order_message_enable: bool = False,
+        changeable: Callable[[], bool] = lambda: False,
     ) -> None:
         self.routes = RouteTables()
         self._files = files or Files()
@@ -80,6 +87,7 @@ class NameServer:
         self._foreign_addresses = foreign_addresses
         self._is_local = is_local
         self._order_message_enable = order_message_enable
+        self._changeable = changeable  # whether an administrator may change settings: where there are users
         self._kv: dict[str, dict[str, str]] = _read_kv(load(self._files, self._path))
         self._table: dict[int, Callable[[Asked], RemotingCommand]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
@@ -98,6 +106,7 @@ class NameServer:
             RequestCode.GET_HAS_UNIT_SUB_TOPIC_LIST: self._unit_sub_topics,
             RequestCode.GET_HAS_UNIT_SUB_UNUNIT_TOPIC_LIST: self._unit_sub_only_topics,
             RequestCode.DELETE_TOPIC_IN_NAMESRV: self._delete_topic,
+            RequestCode.REGISTER_TOPIC_IN_NAMESRV: self._add_topic,
             RequestCode.WIPE_WRITE_PERM_OF_BROKER: self._wipe_write,
             RequestCode.ADD_WRITE_PERM_OF_BROKER: self._add_write,
             RequestCode.UPDATE_NAMESRV_CONFIG: self._update_config,
@@ -156,7 +165,7 @@ class NameServer:
             )  # fmt: skip
         ext = {key: value for key, value in (("haServerAddr", ha_address), ("masterAddr", master)) if value}
         orders = self._kv.get(ORDER_NAMESPACE)
-        return ask.command.reply(ext=ext, body=dumps({"table": orders}) if orders else b"")
+        return ask.command.reply(ext=ext, body=dumps({"table": orders}) if orders is not None else b"")
 
     def _check_peer(self, peer: Peer, address: str) -> None:
         """Routes are only as good as the addresses in them: nobody may register somebody else's."""
@@ -219,6 +228,18 @@ class NameServer:
     def _unit_sub_only_topics(self, ask: Asked) -> RemotingCommand:
         return _topic_list(ask.command, self.routes.topics_with(SYS_UNIT_SUB, without=SYS_UNIT))
 
+    def _add_topic(self, ask: Asked) -> RemotingCommand:
+        """A tool says which queues a topic has, at brokers that are registered."""
+        try:
+            told = loads(ask.command.body)
+        except WireError:
+            told = None
+        queues = told.get("queueDatas") if isinstance(told, dict) else None
+        if queues:
+            topic = ask.fields["topic"]
+            self.routes.add_topic(topic, read_queues(topic, queues))
+        return ask.command.reply()
+
     def _delete_topic(self, ask: Asked) -> RemotingCommand:
         self.routes.delete_topic(ask.fields["topic"], ask.fields["clusterName"])
         return ask.command.reply()
@@ -262,7 +283,16 @@ class NameServer:
         self._kv = table
 
     def _update_config(self, ask: Asked) -> RemotingCommand:
-        raise Refused("The configuration is not writable from the network.", remoting=ResponseCode.NO_PERMISSION)
+        """One setting may be changed from the network, where there are users; by an administrator."""
+        lines = [line.strip() for line in ask.command.body.decode("utf-8", "replace").splitlines() if line.strip()]
+        values = [
+            line.partition("=")[2].strip() for line in lines if line.partition("=")[0].strip() == "orderMessageEnable"
+        ]
+        if not self._changeable() or len(values) != len(lines) or not set(values) <= {"true", "false"}:
+            raise Refused("The configuration is not writable from the network.", remoting=ResponseCode.NO_PERMISSION)
+        for value in values:
+            self._order_message_enable = value == "true"
+        return ask.command.reply()
 
     def _get_config(self, ask: Asked) -> RemotingCommand:
         lines = {"orderMessageEnable": str(self._order_message_enable).lower(), "penstockVersion": __version__}

@@ -289,6 +289,7 @@ class LookupNeighbour:
         self.changed = True
         self._due_ms = 0
         self._session = lookupd.session(remote, lambda: None)
+        self._session.trust()
         self._feed([announcer.greeting])
 
     def change(self) -> None:

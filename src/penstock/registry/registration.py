@@ -63,6 +63,23 @@ def read_registration(fields: Fields, body: bytes, now_ms: int) -> Registration:
     )  # fmt: skip
 
 
+def read_queues(topic: str, value: object) -> dict[str, TopicQueues]:
+    """By broker what the queueDatas of a route say of a topic. Refused for anything that cannot be right."""
+    if not _TOPIC.fullmatch(topic):
+        raise Refused("a topic name holds letters, digits and %|_- only")
+    if not isinstance(value, list) or not all(isinstance(queues, dict) for queues in value):
+        raise Refused("queueDatas is no list of queues")
+    return {
+        str(queues.get("brokerName")): _queues(
+            _int(queues, "readQueueNums"),
+            _int(queues, "writeQueueNums"),
+            _int(queues, "perm"),
+            _int(queues, "topicSysFlag"),
+        )
+        for queues in value
+    }
+
+
 def check_address(address: str) -> None:
     """Refused unless it is host:port with a port that can be connected to."""
     match = _ADDRESS.fullmatch(address)

@@ -241,6 +241,13 @@ class RouteTables:
                 count += 1
         return count
 
+    def add_topic(self, topic: str, queues: Mapping[str, TopicQueues]) -> None:
+        """Take a topic in at these brokers, until they say otherwise. Refused when one of them is not known."""
+        unknown = sorted(queues.keys() - self.addresses.keys())
+        if unknown:
+            raise Refused(f"no broker {unknown[0]} is registered")
+        self.topics.setdefault(topic, {}).update(queues)
+
     def delete_topic(self, topic: str, cluster: str | None = None) -> None:
         """Forget a topic, or only its part in one cluster."""
         for broker in list(self.topics.get(topic, ())):

@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from penstock.errors import Refused
 from penstock.wire.codes import ResponseCode
+from penstock.wire.record import parse_properties
 
 BYTES_MAX: Final = 2048
 DEPTH_MAX: Final = 64
@@ -72,6 +73,10 @@ class Selector:
             return self._evaluate(properties) is True
         except Uncomparable:
             return False
+
+    def matches_text(self, properties: str) -> bool:
+        """The same of properties as a record has them."""
+        return self.matches(parse_properties(properties))
 
 
 @lru_cache(COMPILED_MAX)

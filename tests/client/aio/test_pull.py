@@ -56,6 +56,25 @@ async def test_positions(registry: str, fresh: Fresh) -> None:
         assert await consumer.getmany(timeout_s=0.1) == {}
 
 
+async def test_where(registry: str, fresh: Fresh) -> None:
+    topic = fresh("where")
+    async with Producer(registry) as producer:
+        queue = (await producer.queues(topic))[0]
+        messages = [Message(topic, b"%d" % i, properties={"n": str(i)}, tags="a" if i < 6 else "b") for i in range(10)]
+        await producer.send_batch(messages, queue=queue)
+    async with PullConsumer(registry) as consumer:
+        for wrong in ({"where": "n >"}, {"where": "n > 1", "tags": "a"}):
+            with pytest.raises(ValueError):
+                await consumer.assign(topic, [queue], start="first", **wrong)  # type: ignore[arg-type]
+        assert consumer.assignment == []
+        await consumer.assign(topic, [queue], where="n > 2 AND TAGS = 'a'", start="first")
+        assert await bodies(consumer, queue, 2) == [b"3", b"4"]
+        assert consumer.position(queue) == 5
+        assert await bodies(consumer, queue) == [b"5"]
+        assert await consumer.getmany(timeout_s=0.1) == {}  # and what is left has been looked at
+        assert (consumer.position(queue), await consumer.lag(queue)) == (10, 0)
+
+
 async def test_pause(registry: str, fresh: Fresh) -> None:
     topic = fresh("pause")
     queue = await fill(registry, topic, 5)

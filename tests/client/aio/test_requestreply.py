@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from penstock import Admin, Message, Producer, PushConsumer, ReceivedMessage, aio
+from penstock.client.aio.requestreply import REPLY_TIMEOUT_S
 from penstock.errors import Closed, TimedOut
 from penstock.testing import Broker
 from penstock.wire import names
 from polling import until
 
-LONG_S = 60.0
+LONG_S = 20 * REPLY_TIMEOUT_S
 
 
 @pytest.fixture(scope="module")

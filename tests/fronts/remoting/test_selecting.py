@@ -119,7 +119,7 @@ def test_our_consumer_gets_what_it_subscribes_to(tmp_path: Path) -> None:
         producer.flush()
         found: list[bytes] = []
         with PushConsumer("g", broker.registry, listener=lambda got: found.append(got.body), start="first") as consumer:
-            consumer.subscribe("Offers", "price >= 50 AND city <> 'Rome'", kind="SQL92")
+            consumer.subscribe("Offers", where="price >= 50 AND city <> 'Rome'")
             eventually(lambda: set(found) == wanted)
         assert set(found) == wanted
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fronts.raw_peer import RawPeer
+import json
+
+from fronts.raw_peer import RawPeer, heartbeat
 from penstock.fronts.requests.lookup import Lookup
 from penstock.wire.record import iter_records
 
@@ -32,3 +34,38 @@ def test_each_request_of_the_table_has_its_method() -> None:
     assert Lookup.TABLE
     for code, name in Lookup.TABLE.items():
         assert callable(getattr(Lookup, name, None)), code
+
+
+def test_entries_of_a_consume_queue(peer: RawPeer) -> None:
+    for n in range(5):
+        peer.send("Cq", b"%d" % n, {"TAGS": "TagA"} if n else {})
+    ask = lambda **more: peer.ask(321, {"topic": "Cq", "queueId": 0, "index": 1, "count": 2, **more})  # noqa: E731
+    body = json.loads(ask().body)
+    assert (body["minQueueIndex"], body["maxQueueIndex"]) == (0, 5)
+    assert [entry["tagsCode"] for entry in body["queueData"]] == [0x27A807] * 2
+    records = list(iter_records(peer.pull("Cq", 0, 1, maxMsgNums=2).body))
+    assert [(entry["physicOffset"], entry["physicSize"]) for entry in body["queueData"]] == [
+        (record.physical_offset, record.size) for record in records
+    ]
+    assert "filterData" not in body
+    assert len(json.loads(ask(index=0, count=10**9).body)["queueData"]) == 5
+    assert json.loads(ask(count=-1).body)["queueData"] == []
+    for index in (5, 10**15, -1):
+        answer = ask(index=index)
+        assert (answer.code, answer.remark) == (0, f"Index {index} of 0@Cq is not exist!")
+        assert json.loads(answer.body)["queueData"] == []
+    for wrong in ({"queueId": 99}, {"topic": "nosuch"}, {"queueId": -1}):
+        assert ask(**wrong).code == 1
+
+
+def test_entries_of_a_consume_queue_with_who_reads_them(peer: RawPeer) -> None:
+    peer.send("CqRead", b"x")
+    ask = {"topic": "CqRead", "queueId": 0, "index": 0, "count": 1, "consumerGroup": "CqReaders"}
+    assert json.loads(peer.ask(321, ask).body)["filterData"] == "CqReaders@CqRead is not online!"
+    heartbeat(peer, "c1", "CqReaders", "CqRead", "TagA")
+    body = json.loads(peer.ask(321, ask).body)
+    assert (body["filterData"], body["subscriptionData"]["tagsSet"]) == ("null", ["TagA"])
+    about = {"topic": "CqRead", "subString": "a > 5", "expressionType": "SQL92", "subVersion": 7}
+    consumer = {"groupName": "CqReaders", "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": [about]}
+    peer.ask(34, body=json.dumps({"clientID": "c1", "consumerDataSet": [consumer]}).encode())
+    assert json.loads(json.loads(peer.ask(321, ask).body)["filterData"])["expression"] == "a > 5"

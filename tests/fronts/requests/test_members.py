@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
+from fronts.frontside import RemotingSide
 from fronts.raw_peer import RawPeer, heartbeat
 from penstock.fronts.requests.members import Members
+from penstock.wire import fastjson, remoting
 from penstock.wire.record import iter_records
+from penstock.wire.remoting import RemotingCommand
 
 
 def test_heartbeat_junk(peer: RawPeer) -> None:
@@ -67,3 +71,60 @@ def test_each_request_of_the_table_has_its_method() -> None:
     assert Members.TABLE
     for code, name in Members.TABLE.items():
         assert callable(getattr(Members, name, None)), code
+
+
+def test_members_say_how_far_they_are(connect: Callable[[], RawPeer]) -> None:
+    one, two, tool = connect(), connect(), connect()
+    heartbeat(one, "c1", "Asked", "T")
+    heartbeat(two, "c2", "Asked", "T")
+    ask = {"topic": "T", "group": "Asked"}
+
+    def answer(peer: RawPeer, offset: int) -> None:
+        question = peer.read()
+        while question.code != 221:
+            question = peer.read()
+        assert question.ext == ask
+        table = b'{"messageQueueTable":{{"brokerName":"broker-a","queueId":0,"topic":"T"}:%d}}' % offset
+        peer.write(remoting.encode(question.reply(body=table)))
+
+    tool.write(remoting.encode(RemotingCommand(223, {**ask, "clientAddr": ""}, opaque=1)))
+    answer(one, 5)
+    answer(two, 7)
+    found = fastjson.loads(tool.read().body)
+    assert {client: table[0][1] for client, table in found["consumerTable"].items()} == {"c1": 5, "c2": 7}
+    tool.write(remoting.encode(RemotingCommand(223, {**ask, "clientAddr": "c2"}, opaque=2)))
+    answer(two, 9)
+    assert list(fastjson.loads(tool.read().body)["consumerTable"]) == ["c2"]
+    assert fastjson.loads(tool.ask(223, {**ask, "clientAddr": "c3"}).body)["consumerTable"] == {}
+    assert tool.ask(223, {"topic": "T", "group": "nobody"}).code == 1
+
+
+def test_a_member_that_does_not_say_how_far_it_is_is_left_out(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    silent, tool = side.session(1), side.session(2)
+    consumer = {"groupName": "Quiet", "consumeType": "CONSUME_PASSIVELY", "subscriptionDataSet": []}
+    body = json.dumps({"clientID": "c1", "consumerDataSet": [consumer]}).encode()
+    side.say(silent, RemotingCommand(34, {}, body))
+    assert side.say(tool, RemotingCommand(223, {"topic": "T", "group": "Quiet"}, opaque=1)) == []
+    side.clock.advance(6_000)
+    side.broker.update_time()
+    side.front.tick()
+    (answer,) = side.answers(tool)
+    assert fastjson.loads(answer.body) == {"consumerTable": {}, "messageQueueTable": {}}
+    side.close()
+
+
+def test_what_a_group_reads_and_how(peer: RawPeer) -> None:
+    peer.send("How", b"x")
+    ask = {"group": "Hows", "topic": "How"}
+    assert json.loads(peer.ask(345, ask).body) == ask
+    heartbeat(peer, "c1", "Hows", "How", "TagA")
+    assert json.loads(peer.ask(345, ask).body)["subscriptionData"]["tagsSet"] == ["TagA"]
+
+    def mode(**about: object) -> int:
+        told = {"topic": "How", "consumerGroup": "Hows", "mode": "PULL", "popShareQueueNum": 0, **about}
+        return peer.ask(401, body=json.dumps(told).encode()).code
+
+    assert mode() == 0
+    assert mode(mode="POP") == 1
+    assert (mode(topic="nosuch"), mode(consumerGroup="nosuch"), mode(topic="%RETRY%Hows")) == (17, 26, 16)

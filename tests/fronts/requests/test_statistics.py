@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fronts.frontside import RemotingSide
-from penstock.fronts.requests.statistics import Statistics
+from penstock.fronts.requests.statistics import NO_BOUND, Statistics
 from penstock.wire import fastjson
 from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import RemotingCommand
@@ -64,3 +64,14 @@ def test_the_broker(side: RemotingSide) -> None:
     assert all(isinstance(value, str) for value in table.values())
     assert (table["brokerVersion"], table["commitLogMinOffset"]) == ("409", "0")
     assert int(table["commitLogMaxOffset"]) == side.broker.store.end_position
+
+
+def test_how_far_the_slowest_group_is(side: RemotingSide) -> None:
+    for group, offset in (("G", 2), ("slow", 1), ("left", 0)):
+        side.broker.offsets.commit(group, "T", 0, offset)
+    ask_ = lambda **more: ask(side, RequestCode.QUERY_CORRECTION_OFFSET, topic="T", **more)["correctionOffsets"]  # noqa: E731
+    assert ask_(compareGroup="G", filterGroups="left") == {"0": 1}
+    assert ask_(compareGroup="left", filterGroups="left,x") == {"0": NO_BOUND}
+    assert ask_(compareGroup="nobody") == {"0": 0}
+    assert side.broker.offsets.get("left", "T", 0) == 0  # what is left out stays
+    assert ask(side, RequestCode.QUERY_CORRECTION_OFFSET, topic="U", compareGroup="G") == {"correctionOffsets": {}}

@@ -74,6 +74,26 @@ def test_selection_is_the_same_as_filtering_afterwards(
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
+@settings(max_examples=60, deadline=None)
+@given(made=records(), mask=st.lists(st.booleans(), min_size=40, max_size=40))
+def test_only_what_a_caller_wants_by_its_properties_stays(decoder: Any, made: list[Record], mask: list[bool]) -> None:
+    data = b"".join(record.encode() for record in made)
+    asked: list[bytes] = []
+
+    def wanted(properties: bytes) -> bool:
+        asked.append(properties)
+        return mask[(len(asked) - 1) % len(mask)]
+
+    make = Batches(ALL, decoder=decoder())
+    make.decoder.load(data, 0, 1 << 60)
+    count = make.decoder.only(wanted)
+    offsets = [n for batch in make.feed(count) for n in batch.column("offset").to_pylist()]
+    offsets += [n for batch in make.rest() for n in batch.column("offset").to_pylist()]
+    assert asked == [record.properties for record in made]
+    assert offsets == [record.offset for i, record in enumerate(made) if mask[i % len(mask)]]
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), made=records())
 def test_damage_is_corrupt_and_never_another_error(decoder: Any, data: Any, made: list[Record]) -> None:

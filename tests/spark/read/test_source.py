@@ -233,6 +233,46 @@ def test_the_brokers_files_give_the_same_rows_without_fetching(log: Log, tmp_pat
     ]
 
 
+@pytest.mark.parametrize(
+    ("given", "tens", "few"),
+    [
+        ({"where": "TAGS = 'odd'"}, [1, 3, 5, 7, 9], [1, 3]),
+        ({"where": "TAGS <> 'odd' AND x IS NULL"}, [0, 2, 4, 6, 8], [0, 2]),
+        ({"where": "TAGS IN ('odd', 'even')", "tags": "odd"}, [1, 3, 5, 7, 9], [1, 3]),
+        ({"where": "x > 5"}, [], []),
+    ],
+)
+def test_an_expression_selects_the_same_from_the_broker_and_from_its_files(
+    log: Log, tmp_path: Path, given: dict[str, str], tens: list[int], few: list[int]
+) -> None:
+    store_folder(log, tmp_path)
+    log.page = 3
+    for store in ("none", str(tmp_path)):
+        assert read(reader(store=store, **given)) == [(0, tens), (1, few)]
+
+
+def test_what_is_no_expression_is_said_before_anything_is_asked(log: Log) -> None:
+    with pytest.raises(ConfigError, match="option where = 'n >': Parse"):
+        Source({"subscribe": "t", "where": "n >"})
+    assert log.fetches == []
+
+
+def test_a_micro_batch_of_which_nothing_is_wanted_goes_on_all_the_same(log: Log) -> None:
+    made = stream(where="n = 1", maxOffsetsPerTrigger="7")
+    start, seen, steps = made.initialOffset(), 0, 0
+    while True:
+        end = made.latestOffset(start, made.getDefaultReadLimit())
+        if end == start:
+            break
+        ranges = made.partitions(start, end)
+        assert sum(part.range.end - part.range.start for part in ranges) <= 7  # limits count what is looked at
+        seen += sum(part.range.end - part.range.start for part in ranges)
+        assert [offsets for _, offsets in read(made, ranges)] == [[]] * len(ranges)
+        start = end
+        steps += 1
+    assert (steps, seen) == (2, 14)
+
+
 def test_what_is_not_in_the_files_is_fetched(log: Log, tmp_path: Path) -> None:
     store_folder(log, tmp_path)
     log.put(A0, 5)

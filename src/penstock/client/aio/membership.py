@@ -13,7 +13,7 @@ from penstock.client.aio.consumersettings import ConsumerSettings
 from penstock.client.aio.logconsumer import LogConsumer
 from penstock.client.rebalance import changes
 from penstock.client.routes import Json, Route
-from penstock.client.subscriptions import Subscription, consume_from
+from penstock.client.subscriptions import Subscription, consume_from, selection
 from penstock.errors import ClientError, NoRoute, NotConnected, WireError
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
@@ -65,9 +65,9 @@ class Membership:
         """Share the queues out again, in the background."""
         self._rebalance_wanted.set()
 
-    def subscribe(self, topic: str, expression: str = "*", kind: Literal["TAG", "SQL92"] = "TAG") -> Subscription:
-        """Want a topic; nothing is asked of a broker yet."""
-        subscription = Subscription(topic, expression, kind, self._cluster.clock.now_ms())
+    def subscribe(self, topic: str, expression: str = "*", where: str | None = None) -> Subscription:
+        """Want a topic; nothing is asked of a broker yet. ValueError when `where` is no expression."""
+        subscription = selection(topic, expression, where, self._cluster.clock.now_ms())
         self.subscriptions[topic] = subscription
         return subscription
 

@@ -13,7 +13,7 @@ from penstock.client.aio.cluster import Cluster
 from penstock.client.conversation import OK, number
 from penstock.client.received import cut_records
 from penstock.client.routes import MessageQueue
-from penstock.client.subscriptions import Subscription, start_ms
+from penstock.client.subscriptions import Subscription, selection, start_ms
 from penstock.clock import Clock
 from penstock.errors import ClientError, WireError
 from penstock.message import ReceivedMessage
@@ -130,17 +130,20 @@ class PullConsumer:
         queues: Iterable[MessageQueue] | None = None,
         *,
         tags: str = "*",
+        where: str | None = None,
         start: str | int | datetime = "committed",
     ) -> list[MessageQueue]:
-        """Read these queues of a topic, by default all of them.
+        """Read these queues of a topic, by default all of them; of their messages those with one of the `tags`
+        (``a || b``), or those for whose properties the expression `where` is true. ValueError when it is none.
 
         `start` is "first", "last", "committed" (where the group committed, else the first), or a time: an aware
         datetime or ms since the epoch. Queues already assigned keep their position.
         """
+        wanted = selection(topic, tags, where)
         chosen = list(await self.queues(topic) if queues is None else queues)
         for queue in chosen:
             if queue not in self._positions:
-                self._positions[queue] = _Position(Subscription(topic, tags), await self._offset(queue, start))
+                self._positions[queue] = _Position(wanted, await self._offset(queue, start))
         return chosen
 
     async def unassign(self, *queues: MessageQueue) -> None:
@@ -278,7 +281,8 @@ class PullConsumer:
             position.offset,
             max_count=PULL_COUNT,
             max_bytes=PULL_BYTES,
-            tags=position.subscription.expression,
+            expression=position.subscription.expression,
+            kind=position.subscription.kind,
             hold_ms=max(1, int(min(left_s, HOLD_MAX_S) * 1000)),
         ).command()
         try:

@@ -88,7 +88,7 @@ class Puller:
             window.next_offset,
             max_count=min(max(COUNT_MIN, self._count_max - len(window)), COUNT_MAX),
             max_bytes=BYTES_MAX,
-            tags=None,
+            expression=None,
             kind=assigned.subscription.kind,
             version=assigned.subscription.version,
             hold_ms=HOLD_MS,

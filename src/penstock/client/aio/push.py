@@ -171,24 +171,25 @@ class PushConsumer:
         topic: str,
         expression: str = "*",
         *,
+        where: str | None = None,
         listener: Listener | None = None,
-        kind: Literal["TAG", "SQL92"] = "TAG",
     ) -> None:
-        """Read a topic: all messages, those with one of some tags (``a || b``), or an SQL expression over properties.
+        """Read a topic: all messages, those with one of some tags (``a || b``), or those for whose properties the
+        expression `where` is true (``price >= 50 AND city <> 'Rome'``).
 
         All members of a group must subscribe alike. May be called before `start` and at any time after. ValueError for a
-        selection, an order or a broadcast of a queue topic, which has none.
+        selection, an order or a broadcast of a queue topic, which has none, and for a `where` that is no expression.
         """
         if self._nsqd:
-            self._channels.check(topic, expression)
-        subscription = self._group.subscribe(topic, expression, kind)
+            self._channels.check(topic, expression if where is None else where)
+        subscription = self._group.subscribe(topic, expression, where)
         if listener is not None:
             self._listeners.by_topic[topic] = listener
         interrupted = self._logs.interrupt(subscription)
         if self._cluster.client_id:
             await self._group.join([topic])
         elif self._nsqd and self._started:
-            self._channels.follow(topic, expression, self._nsqd)
+            self._channels.follow(topic, subscription.expression, self._nsqd)
         self._logs.go_on(interrupted)
 
     async def unsubscribe(self, topic: str) -> None:

@@ -15,6 +15,7 @@ import cython
 from penstock.broker.nsq.queueing import Queueing
 from penstock.delivery.channel import Consumer
 from penstock.delivery.waiters import Outcome
+from penstock.fronts.nsq.granted import met
 from penstock.fronts.nsq.layers import Layer
 from penstock.fronts.nsq.shared import Rights
 from penstock.wire.nsq import ERROR, MAGIC, frame
@@ -135,6 +136,9 @@ class NsqConnection(Consumer):
         """Failed where AUTH did not grant this."""
         if not self.shared.strict:
             return
+        users = self.shared.users
+        if self.rights is None and users is not None:
+            self.rights = met(users, self.remote, self.certificate)
         if self.rights is None:
             raise Failed(b"E_AUTH_FIRST AUTH required before " + verb)
         if not self.rights.grants(permission, topic, channel, self.shared.mono_ms):

@@ -113,7 +113,7 @@ def _upgrade(asked: JsonObject, config: BrokerConfig, has_tls: bool) -> Upgrade:
     return Upgrade(asked["tls_v1"] and has_tls, deflate, snappy, level)
 
 
-def _reply(settings: Settings, upgrade: Upgrade, config: BrokerConfig) -> bytes:
+def _reply(settings: Settings, upgrade: Upgrade, config: BrokerConfig, auth_required: bool) -> bytes:
     reply = {
         "max_rdy_count": config.max_rdy_count,
         "version": NSQD_VERSION,
@@ -125,7 +125,7 @@ def _reply(settings: Settings, upgrade: Upgrade, config: BrokerConfig) -> bytes:
         "max_deflate_level": config.max_deflate_level,
         "snappy": upgrade.snappy,
         "sample_rate": settings.sample_rate,
-        "auth_required": bool(config.auth_http_address),
+        "auth_required": auth_required,
         "output_buffer_size": settings.buffer_bytes,
         "output_buffer_timeout": settings.buffer_ms,
         "topology_region": "",
@@ -150,7 +150,7 @@ def identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
         session.respond(OK_FRAME)
         return
     upgrade = _upgrade(asked, config, shared.tls is not None)
-    session.respond(_reply(settings, upgrade, config))
+    session.respond(_reply(settings, upgrade, config, shared.strict and session.rights is None))
     if not (upgrade.tls or upgrade.deflate or upgrade.snappy):
         return
     session.seal()

@@ -15,6 +15,7 @@ import cython
 from penstock.broker.nsq.names import printable
 from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.nsq.connection import Failed
+from penstock.fronts.nsq.granted import Granted
 from penstock.wire.nsq import HEARTBEAT_FRAME, MAGIC
 
 if cython.compiled:
@@ -317,6 +318,18 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         channel.add(self)
         self.channel = channel
         self.state = words.SUBSCRIBED
+
+    def look_at_rights(self) -> None:
+        """Users or rights have changed: what it was granted is looked at again, its subscription, too."""
+        self.rights = self.rights.again() if isinstance(self.rights, Granted) else None
+        self.publisher.forget()
+        if self.channel is None:
+            return
+        try:
+            self.check_right(b"subscribe", self.channel.topic_name, self.channel.name, b"SUB")
+        except Failed as failed:
+            self.fail(failed.text)
+            self.wake()
 
     def close(self) -> None:
         """The channel is gone: end the connection."""

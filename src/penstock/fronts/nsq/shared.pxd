@@ -5,9 +5,9 @@ from penstock.delivery.channel cimport Channel
 
 @cython.final
 cdef class Shared:
-    cdef public object broker, config, queueing, ask_authority, tls
+    cdef public object broker, config, queueing, ask_authority, tls, users
     cdef public dict rejected
-    cdef public bint strict, blocked, healthy
+    cdef public bint strict, expiring, blocked, healthy
     cdef public long long mono_ms, now_ns
     cdef public bytes ok
     cdef unsigned char *ok_at

@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import cython
 
+from penstock.access.needs import group as group_need
+from penstock.access.needs import subscribe
 from penstock.broker.clients import ConsumerGroup, Subscription
 from penstock.broker.groups import Group
 from penstock.delivery.waiters import Waiter
@@ -191,7 +193,12 @@ class Puller:
         scan = asker.scan
         if scan.kind[fields.CONSUMER_GROUP] != words.PLAIN or scan.kind[fields.TOPIC] != words.PLAIN:
             return False
-        if has_expression != self.flags or self.config is None or not self.config.consume_enable:
+        if (
+            has_expression != self.flags
+            or self.config is None
+            or not self.config.consume_enable
+            or self.config.forbidden
+        ):
             return False
         n = scan.length[fields.CONSUMER_GROUP]
         if n != len(self.group) or not same(asker.base, scan.at[fields.CONSUMER_GROUP], self.group, 0, n):
@@ -208,6 +215,10 @@ class Puller:
         online = self.online
         return online is not None and online.revision == self.revision and version == self.version
 
+    def forget(self) -> None:
+        """The next pull may be another user's: what it names is looked at anew."""
+        self.config = None
+
     def _find(self, asker: RemotingSession, has_expression: int, version: int) -> LogTopic:
         """Check what a pull names and find its subscription; remembered for the next. Refused."""
         scan = asker.scan
@@ -215,6 +226,7 @@ class Puller:
         group = scan.text(fields.CONSUMER_GROUP)
         group_name = group.decode("utf-8", "replace")
         name = scan.text(fields.TOPIC)
+        asker.rights.demand(asker.acting, (group_need(group_name), subscribe(name.decode("utf-8", "replace"))))
         config = broker.groups.find(group_name, broker.now_ms)
         if not config.consume_enable:
             raise Refused(f"subscription group no permission, {group_name}", remoting=ResponseCode.NO_PERMISSION)
@@ -227,6 +239,10 @@ class Puller:
             )  # fmt: skip
         if not topic.perm & words.PERM_READ:
             raise Refused(f"the topic[{text}] pulling message is forbidden", remoting=ResponseCode.NO_PERMISSION)
+        if text in config.forbidden:
+            raise Refused(
+                f"the consumer group[{group_name}] is forbidden for topic[{text}]", remoting=ResponseCode.NO_PERMISSION
+            )
         online = broker.clients.consumers.get(group_name)
         expression = b""
         if has_expression:

@@ -21,7 +21,7 @@ def keep_selected(result: ReadResult, selector: Selector) -> bool:
         physical, end = begin, at + length
         while at < end:
             size = _SIZE.unpack_from(data, at)[0]
-            if selector.matches(record.parse_properties(record.properties_text(data, at, size))):
+            if selector.matches_text(record.properties_text(data, at, size)):
                 kept.append((physical, size))
             physical += size
             at += size

@@ -10,6 +10,7 @@ import random
 
 import cython
 
+from penstock.access.needs import publish
 from penstock.broker.sending import APPEND_REFUSALS
 from penstock.broker.topics import check_topic_name
 from penstock.fronts.remoting import storing
@@ -156,11 +157,16 @@ class Sender:
             f"{self.shared.body_max}B, msg properties length limit 32KB.",
         )
 
+    def forget(self) -> None:
+        """The next send may be another user's: its topic is looked at anew."""
+        self.topic = None
+
     def _find_topic(self, asker: RemotingSession) -> LogTopic:
         """The topic of a send, checked and made if need be; remembered for the next. Refused."""
         scan = asker.scan
         name = scan.text(fields.TOPIC)
         check_topic_name(name)
+        asker.rights.demand(asker.acting, (publish(name.decode()),))
         template, queues = scan.text(fields.DEFAULT_TOPIC), scan.number(fields.DEFAULT_TOPIC_QUEUES, 0)
         topic = self.broker.sending.open_to_senders(name, template, queues)
         self.topic = topic

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from penstock import msgid
+from penstock.broker import shapes
 from penstock.broker.clients import Peer
 from penstock.broker.levels import LOG_LEVELS
-from penstock.broker.topics import TopicDetails, check_topic_name
+from penstock.broker.topics import (
+    HALF_TOPIC,
+    PERM_BOTH,
+    LogTopic,
+    TopicDetails,
+    TopicSettings,
+    check_group_name,
+    check_topic_name,
+)
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
-from penstock.wire.codes import RequestCode, ResponseCode, read_fields
+from penstock.wire.codes import Fields, RequestCode, ResponseCode, read_fields
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
+
+_QUEUES: Final = 16  # of a TopicConfig that does not say
 
 
 class Administration(Calls):
@@ -17,8 +32,12 @@ class Administration(Calls):
 
     TABLE = {
         RequestCode.UPDATE_AND_CREATE_TOPIC: "update_topic",
+        RequestCode.UPDATE_AND_CREATE_TOPIC_LIST: "update_topics",
         RequestCode.DELETE_TOPIC_IN_BROKER: "delete_topic",
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: "update_group",
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: "update_groups",
+        RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN: "group_forbidden",
+        RequestCode.RESUME_CHECK_HALF_MESSAGE: "resume_half",
         RequestCode.DELETE_SUBSCRIPTIONGROUP: "delete_group",
         RequestCode.GET_ALL_TOPIC_CONFIG: "all_topics",
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: "all_groups",
@@ -28,7 +47,6 @@ class Administration(Calls):
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "group_config",
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "system_topics",
         RequestCode.GET_BROKER_CONFIG: "broker_config",
-        RequestCode.UPDATE_BROKER_CONFIG: "update_broker_config",
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "clean_up",
         RequestCode.CLEAN_UNUSED_TOPIC: "clean_up",
         RequestCode.DELETE_EXPIRED_COMMITLOG: "clean_up",
@@ -36,18 +54,62 @@ class Administration(Calls):
 
     def update_topic(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
-        name = fields["topic"]
+        fields["topicName"] = fields["topic"]
+        fields |= {name: request.ext.get(name) for name in ("level", "force")}
+        return self._update(session, request, [fields])
+
+    def update_topics(self, session: Peer, request: RemotingCommand) -> Answer:
+        """Several topics, all or none."""
+        configs = self.json(request).get("topicConfigList")
+        if not isinstance(configs, list) or not all(isinstance(config, dict) for config in configs):
+            raise Refused("topicConfigList is no list of topics")
+        return self._update(session, request, [_topic_fields(config) for config in configs])
+
+    def _update(self, session: Peer, request: RemotingCommand, wanted: list[Fields]) -> Answer:
+        """Make topics, or change those there are, and answer when that is on disk."""
+        for fields in wanted:
+            self._check_topic(fields)
+        topics = self.broker.topics
+        made: list[tuple[LogTopic, TopicSettings | None]] = []
+
+        def undo() -> None:
+            for topic, before in reversed(made):
+                topics.undo(topic, before)
+
+        try:
+            for fields in wanted:
+                name, level = fields["topicName"].encode(), fields["level"]
+                known = topics.get(name)
+                before = None if known is None else known.settings()
+                topic = topics.create(
+                    name,
+                    fields["readQueueNums"],
+                    fields["writeQueueNums"],
+                    fields["perm"],
+                    now_ms=self.broker.now_ms,
+                    more=TopicDetails(
+                        known is not None and known.order, fields["topicFilterType"], fields["topicSysFlag"] or 0
+                    ),
+                    level=None if level is None else {"os": 0, "disk": 1}[level],
+                )
+                made.append((topic, before))
+        except Refused:
+            undo()
+            raise
+        return self.when_saved(session, request, undo)
+
+    def _check_topic(self, fields: Fields) -> None:
+        """Refused when no topic can be made, or changed, as the fields say."""
+        name, level = fields["topicName"], fields["level"]
         check_topic_name(name.encode())
         if name in (self.broker.config.cluster_name, self.broker.config.broker_name):
             raise Refused(f"the topic[{name}] is conflict with system reserved words.")
         if not 0 <= fields["perm"] <= 15:
             raise Refused(f"perm {fields['perm']} is none")
-        level = request.ext.get("level")  # ours: os or disk
-        if level is not None and level not in LOG_LEVELS:
+        if level is not None and level not in LOG_LEVELS:  # ours: os or disk
             raise Refused(f"level {level} is neither os nor disk")
-        topics = self.broker.topics
-        known = topics.get(name.encode())
-        if known is not None and request.ext.get("force") != "true":
+        known = self.broker.topics.get(name.encode())
+        if known is not None and fields["force"] != "true":
             hidden = known.queues[max(0, fields["readQueueNums"]) : known.read_queues]
             stored = [queue.queue_id for queue in hidden if queue.min_offset < queue.max_offset]
             if stored:
@@ -55,17 +117,6 @@ class Administration(Calls):
                     f"queue {stored[-1]} of topic[{name}] holds messages: with {fields['readQueueNums']} queues to be read "
                     "no consumer would find them. Lower the write queues alone until they are consumed, or force it."
                 )
-        before = None if known is None else known.settings()
-        topic = topics.create(
-            name.encode(),
-            fields["readQueueNums"],
-            fields["writeQueueNums"],
-            fields["perm"],
-            now_ms=self.broker.now_ms,
-            more=TopicDetails(filter_type=fields["topicFilterType"], sys_flag=fields["topicSysFlag"] or 0),
-            level=None if level is None else {"os": 0, "disk": 1}[level],
-        )
-        return self.when_saved(session, request, lambda: topics.undo(topic, before))
 
     def delete_topic(self, session: Peer, request: RemotingCommand) -> Answer:
         name = read_fields(request.code, request.ext)["topic"]
@@ -78,6 +129,39 @@ class Administration(Calls):
     def update_group(self, session: Peer, request: RemotingCommand) -> Answer:
         self.broker.groups.update(self.json(request), self.broker.now_ms)
         return self.when_saved(session, request)
+
+    def update_groups(self, session: Peer, request: RemotingCommand) -> Answer:
+        configs = self.json(request).get("groupConfigList")
+        if not isinstance(configs, list) or not all(isinstance(config, dict) for config in configs):
+            raise Refused("groupConfigList is no list of groups")
+        for config in configs:
+            check_group_name(str(config.get("groupName") or ""))
+        for config in configs:
+            self.broker.groups.update(config, self.broker.now_ms)
+        return self.when_saved(session, request)
+
+    def group_forbidden(self, session: Peer, request: RemotingCommand) -> Answer:
+        """Whether a group may read a topic; with `readable` said anew."""
+        fields = read_fields(request.code, request.ext)
+        name, topic = fields["group"], fields["topic"]
+        check_group_name(name)
+        if fields["readable"] is not None:
+            self.broker.groups.forbid(name, topic, not fields["readable"], self.broker.now_ms)
+        group = self.broker.groups.by_name.get(name)
+        body = {"group": name, "readable": group is None or topic not in group.forbidden, "topic": topic}
+        answer = request.reply(body=fastjson.dumps(body))
+        return answer if fields["readable"] is None else self.when_saved(session, request, answer=answer)
+
+    def resume_half(self, session: Peer, request: RemotingCommand) -> Answer:
+        """Ask again about a half message that was given up."""
+        msg_id = read_fields(request.code, request.ext)["msgId"]
+        try:
+            _, physical = msgid.parse_offset_msg_id(msg_id)
+        except ValueError:
+            raise Refused(f"{msg_id} is no message id") from None
+        self.broker.transactions.resume(physical)
+        session.answer_when_stored(self.broker.topics.by_name[HALF_TOPIC], request.reply())
+        return None
 
     def delete_group(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)
@@ -131,14 +215,25 @@ class Administration(Calls):
         version = fastjson.dumps(dict(self.broker.topics.version)).decode()
         return request.reply(ext={"version": version}, body=body.encode())
 
-    def update_broker_config(self, session: Peer, request: RemotingCommand) -> Answer:
-        raise Refused(
-            "Can not update config from the network: change the configuration file and restart.",
-            remoting=ResponseCode.NO_PERMISSION,
-        )
-
     def clean_up(self, session: Peer, request: RemotingCommand) -> Answer:
         retention = self.broker.store.upkeep.retention
         assert retention is not None  # there is one as long as the store is open
         retention.ask()
         return request.reply()
+
+
+def _topic_fields(config: JsonObject) -> Fields:
+    """A TopicConfig as the fields of a single change. Refused when a number is none."""
+    try:
+        return {
+            "topicName": str(config.get("topicName") or ""),
+            "readQueueNums": shapes.number(config, "readQueueNums", _QUEUES),
+            "writeQueueNums": shapes.number(config, "writeQueueNums", _QUEUES),
+            "perm": shapes.number(config, "perm", PERM_BOTH),
+            "topicFilterType": str(config.get("topicFilterType") or "SINGLE_TAG"),
+            "topicSysFlag": shapes.number(config, "topicSysFlag", 0),
+            "level": config.get("level"),
+            "force": None,
+        }
+    except (TypeError, ValueError):
+        raise Refused(f"a number of the settings of topic {config.get('topicName')} is not a number") from None

@@ -63,15 +63,22 @@ class Calls:
             raise Refused(f"the consumer group[{name}] not online", remoting=ResponseCode.CONSUMER_NOT_ONLINE)
         return online
 
-    def when_saved(self, session: Peer, request: RemotingCommand, undo: Callable[[], None] = lambda: None) -> Answer:
+    def when_saved(
+        self,
+        session: Peer,
+        request: RemotingCommand,
+        undo: Callable[[], None] = lambda: None,
+        answer: RemotingCommand | None = None,
+    ) -> Answer:
         """Answer a change when the table that has it is on disk, or refuse it: at the end of the turn."""
+        done = request.reply() if answer is None else answer
 
         def saved(error: StoreError | None) -> None:
             if error is not None:
                 undo()
             if not request.oneway:
                 remark = f"service not available now: {error}"
-                session.push(request.reply() if error is None else request.reply(14, remark=remark))
+                session.push(done if error is None else request.reply(14, remark=remark))
 
         self.broker.when_saved(saved)
         return None

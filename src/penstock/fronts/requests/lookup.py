@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from penstock.broker.clients import Peer
+from penstock.broker.clients import Peer, Subscription
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
+from penstock.wire import fastjson
 from penstock.wire.codes import RequestCode, ResponseCode, read_fields
+from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
 
 QUERY_MAX = 64
+ENTRIES_MAX = 1_024
 
 
 class Lookup(Calls):
@@ -21,6 +24,7 @@ class Lookup(Calls):
         RequestCode.GET_EARLIEST_MSG_STORETIME: "earliest_store_time",
         RequestCode.QUERY_MESSAGE: "query_message",
         RequestCode.VIEW_MESSAGE_BY_ID: "view_message",
+        RequestCode.QUERY_CONSUME_QUEUE: "consume_queue",
     }
 
     def search_offset(self, session: Peer, request: RemotingCommand) -> Answer:
@@ -71,3 +75,44 @@ class Lookup(Calls):
         if data is None or self.broker.staging.veils(data):
             raise Refused(f"can not find message by the offset, {offset}")
         return request.reply(body=data)
+
+    def consume_queue(self, session: Peer, request: RemotingCommand) -> Answer:
+        """Entries of a consume queue, as they stand there."""
+        fields = read_fields(request.code, request.ext)
+        queue = self.queue(fields)
+        place = f"{fields['queueId']}@{fields['topic']}"
+        if queue is None:
+            raise Refused(f"{place} is not exist!")
+        end, index = queue.visible_end(), fields["index"]
+        body: JsonObject = {"maxQueueIndex": end, "minQueueIndex": queue.min_offset, "queueData": []}
+        group = fields["consumerGroup"]
+        if group is not None:
+            online = self.broker.clients.consumers.get(group)
+            said = None if online is None else online.subscriptions.get(fields["topic"])
+            body["filterData"] = f"{group}@{fields['topic']} is not online!" if said is None else _filter(group, said)
+            if said is not None:
+                body["subscriptionData"] = said.as_json()
+        if not queue.min_offset <= index < end:
+            return request.reply(remark=f"Index {index} of {place} is not exist!", body=fastjson.dumps(body))
+        for offset in range(index, min(end, index + max(0, min(ENTRIES_MAX, fields["count"])))):
+            entry = queue.entry(offset)
+            if entry is not None:  # one that was reserved and never used is none
+                physical, size, code = entry
+                one = {"eval": False, "physicOffset": physical, "physicSize": size, "tagsCode": code}
+                body["queueData"].append(one)
+        return request.reply(body=fastjson.dumps(body))
+
+
+def _filter(group: str, said: Subscription) -> str:
+    """ConsumerFilterData as a text, of an expression; of tags there is none."""
+    if said.kind == "TAG":
+        return "null"
+    about = {
+        "bornTime": said.version,
+        "clientVersion": said.version,
+        "consumerGroup": group,
+        "expression": said.expression,
+        "expressionType": said.kind,
+        "topic": said.topic,
+    }
+    return fastjson.dumps(about).decode()

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
+from functools import partial
+
 from penstock import msgid
 from penstock.broker.clients import Member, Peer
 from penstock.broker.topics import check_group_name
-from penstock.errors import Refused
+from penstock.errors import Refused, WireError
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
-from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode, read_fields
+from penstock.wire.codes import RETRY_PREFIX, LanguageCode, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand
 
 FORWARD_MS = 10_000
+STATUS_MS = 5_000  # what a member may take to say how far it is
+STATUS_VERSION = 28  # of clients that can say it
 
 
 class Members(Calls):
@@ -23,6 +28,9 @@ class Members(Calls):
         RequestCode.GET_PRODUCER_CONNECTION_LIST: "producer_connections",
         RequestCode.GET_ALL_PRODUCER_INFO: "all_producers",
         RequestCode.INVOKE_BROKER_TO_RESET_OFFSET: "reset_offset",
+        RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: "consumer_status",
+        RequestCode.QUERY_SUBSCRIPTION_BY_CONSUMER: "subscription",
+        RequestCode.SET_MESSAGE_REQUEST_MODE: "request_mode",
         RequestCode.CLONE_GROUP_OFFSET: "clone_offsets",
         RequestCode.GET_CONSUMER_RUNNING_INFO: "running_info",
         RequestCode.CONSUME_MESSAGE_DIRECTLY: "consume_directly",
@@ -96,6 +104,59 @@ class Members(Calls):
                 )
             )
         return request.reply(body=fastjson.dumps({"offsetTable": table}))
+
+    def consumer_status(self, session: Peer, request: RemotingCommand) -> Answer:
+        """How far the members of a group are, as they say: they are asked, and the answers put together."""
+        fields = read_fields(request.code, request.ext)
+        group, only = fields["group"], fields["clientAddr"] or ""
+        online = self.broker.clients.consumers.get(group)
+        if online is None:
+            raise Refused(f"No Any Consumer online in the consumer group: [{group}]")
+        members = [member for member in online.members.values() if only in ("", member.client_id)]
+        if any(member.version < STATUS_VERSION for member in members):
+            raise Refused("the client does not support this feature.")
+        found: dict[str, object] = {}
+        waiting = {member.client_id for member in members}
+
+        def said(client_id: str, answer: RemotingCommand | None) -> None:
+            if answer is not None and answer.code == ResponseCode.SUCCESS and answer.body:
+                with contextlib.suppress(WireError):
+                    body = fastjson.loads(answer.body)
+                    found[client_id] = body.get("messageQueueTable") if isinstance(body, dict) else {}
+            waiting.discard(client_id)
+            if not waiting:
+                session.push(request.reply(body=fastjson.dumps({"consumerTable": found, "messageQueueTable": {}})))
+
+        if not members:
+            return request.reply(body=fastjson.dumps({"consumerTable": {}, "messageQueueTable": {}}))
+        question = {"topic": fields["topic"], "group": group}
+        for member in members:
+            command = RemotingCommand(RequestCode.GET_CONSUMER_STATUS_FROM_CLIENT, question, language=LanguageCode.JAVA)
+            member.peer.call(command, partial(said, member.client_id), self.broker.mono_ms + STATUS_MS)
+        return None
+
+    def subscription(self, session: Peer, request: RemotingCommand) -> Answer:
+        """What a group reads of a topic."""
+        fields = read_fields(request.code, request.ext)
+        online = self.broker.clients.consumers.get(fields["group"])
+        said = None if online is None else online.subscriptions.get(fields["topic"])
+        body: JsonObject = {"group": fields["group"], "topic": fields["topic"]}
+        if said is not None:
+            body["subscriptionData"] = said.as_json()
+        return request.reply(body=fastjson.dumps(body))
+
+    def request_mode(self, session: Peer, request: RemotingCommand) -> Answer:
+        """Whether a group pulls, which it does, or pops."""
+        about = self.json(request)
+        topic, group = str(about.get("topic") or ""), str(about.get("consumerGroup") or "")
+        if topic.startswith(RETRY_PREFIX):
+            raise Refused("retry topic is not allowed to set mode", remoting=ResponseCode.NO_PERMISSION)
+        self.topic(topic)
+        if group not in self.broker.groups.by_name:
+            raise Refused("subscription group does not exist", remoting=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+        if about.get("mode", "PULL") != "PULL":
+            raise Refused("messages are not popped here: mode is PULL")
+        return request.reply()
 
     def clone_offsets(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock import msgid
 from penstock.broker.clients import Peer
 from penstock.errors import Refused
@@ -11,6 +13,8 @@ from penstock.wire import fastjson
 from penstock.wire.codes import RequestCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
+
+NO_BOUND: Final = (1 << 63) - 1
 
 
 class Statistics(Calls):
@@ -24,6 +28,7 @@ class Statistics(Calls):
         RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: "groups_of_topic",
         RequestCode.QUERY_TOPICS_BY_CONSUMER: "topics_of_group",
         RequestCode.QUERY_CONSUME_TIME_SPAN: "consume_time_span",
+        RequestCode.QUERY_CORRECTION_OFFSET: "correction_offset",
         RequestCode.GET_BROKER_RUNTIME_INFO: "runtime_info",
     }
 
@@ -111,6 +116,29 @@ class Statistics(Calls):
                 }
             )
         return request.reply(body=fastjson.dumps({"consumeTimeSpanSet": spans}))
+
+    def correction_offset(self, session: Peer, request: RemotingCommand) -> Answer:
+        """By queue, how far the slowest group of a topic is; where the group compared with is slower still, no bound."""
+        fields = read_fields(request.code, request.ext)
+        offsets, topic = self.broker.offsets, fields["topic"]
+        left_out = set((fields["filterGroups"] or "").split(","))
+        found: dict[int, int] = {}
+        log_topic = self.broker.topics.get(topic.encode())
+        for group in offsets.groups_of(topic):
+            if group in left_out:
+                continue
+            for queue_id, offset in offsets.queues(group, topic).items():
+                oldest = 0
+                if log_topic is not None and 0 <= queue_id < len(log_topic.queues):
+                    oldest = log_topic.queues[queue_id].min_offset
+                if offset >= oldest:
+                    found[queue_id] = min(offset, found.get(queue_id, offset))
+        for queue_id, offset in offsets.queues(fields["compareGroup"], topic).items():
+            if found.get(queue_id, NO_BOUND) > offset:
+                found[queue_id] = NO_BOUND
+        return request.reply(
+            body=fastjson.dumps({"correctionOffsets": {str(q): at for q, at in sorted(found.items())}})
+        )
 
     def runtime_info(self, session: Peer, request: RemotingCommand) -> Answer:
         broker, store = self.broker, self.broker.store

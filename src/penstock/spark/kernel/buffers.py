@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, Protocol
 
 import numpy as np
@@ -100,6 +101,9 @@ class RecordDecoder(Protocol):
 
     def sweep(self, owner: bytes, until: int, base: int) -> int:
         """Walk a piece of a segment; where the walk stopped."""
+
+    def only(self, wanted: Callable[[bytes], bool]) -> int:
+        """Leave those rows whose properties are wanted; how many they are."""
 
     def frame(self, row: int, rows_max: int, bytes_max: int, inflate: bool) -> int:
         """Make rows from `row` on the current batch; how many they are."""

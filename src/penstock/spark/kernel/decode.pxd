@@ -43,6 +43,9 @@ cdef class Decoder:
     @cython.locals(done=cython.longlong, need=cython.longlong)
     cpdef int sweep(self, object owner, long long until, long long base) except -1
 
+    @cython.locals(i=cython.longlong, p=cython.longlong, kept=cython.longlong, at=cython.longlong)
+    cpdef int only(self, object wanted) except -1
+
     @cython.locals(total=cython.longlong, p=cython.longlong, kept=cython.longlong)
     cdef long long _sweep(self, long long until, long long base) noexcept nogil
 

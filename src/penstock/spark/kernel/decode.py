@@ -1,7 +1,8 @@
 """The decode kernel: concatenated commit-log records to the buffers of Arrow columns, without the GIL.
 
     load    pass 0: walk the records, check that each is whole, keep the starts of the wanted ones
-            (`place`: records at known places; `sweep`: a piece of a segment, up to the first byte that begins none)
+            (`place`: records at known places; `sweep`: a piece of a segment, up to the first byte that begins none;
+            `only` leaves those of them that a caller wants by their properties)
     frame   pass 1: cut the next batch by rows and bytes; note where body, topic, hosts and properties of each
             row stand (one scan of the properties); inflate the compressed bodies
     `columns` does pass 2: one column each, copied and byte-swapped into a buffer of exactly its size
@@ -16,6 +17,8 @@ Uncompiled this module runs, slowly; `numpydecode` is what an uncompiled build u
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import cython
 import numpy as np
@@ -151,6 +154,19 @@ class Decoder:
             done = self._sweep(until, base)
         self.rows = 0
         return done
+
+    def only(self, wanted: Callable[[bytes], bool]) -> int:
+        """Of the rows that pass 0 found leave those whose properties, as they are stored, are wanted; how many they are."""
+        kept = 0
+        for i in range(self.count):
+            p = self.starts[i]
+            self._frame(p, self.size - p, 0)
+            at = self.table[rowtable.PROPERTIES]
+            if wanted(self.owner[at : at + self.table[rowtable.PROPERTIES + 1]]):
+                self.starts[kept] = p
+                kept += 1
+        self.count = kept
+        return kept
 
     def _sweep(self, until: int, base: int) -> int:
         p = 0

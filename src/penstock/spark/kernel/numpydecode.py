@@ -6,6 +6,7 @@ fields through a matrix of indices, bytes through Arrow's `take` over a binary a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from struct import Struct
 
 import numpy as np
@@ -101,6 +102,13 @@ class Decoder:
         self._scan(table)
         self._keep(table)
         return p
+
+    def only(self, wanted: Callable[[bytes], bool]) -> int:
+        """Of the rows that pass 0 found leave those whose properties are wanted; how many they are."""
+        texts = self._texts(self.fetched, rowtable.PROPERTIES)
+        self.fetched = self.fetched[[wanted(text or b"") for text in texts]]
+        self.count = len(self.fetched)
+        return self.count
 
     def _keep(self, table: Longs) -> int:
         if len(table):

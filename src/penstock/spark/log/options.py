@@ -19,6 +19,7 @@ class LogOptions:
     ending_timestamp: int | None
     tags: tuple[str, ...]
     keys: tuple[str, ...]
+    where: str | None
     verify: str
     on_bad_record: str
     use_consume_queue: str
@@ -42,6 +43,8 @@ OPTIONS = (
     Option("endingTimestamp", "moment", "", "only messages stored before this moment", "batch"),
     Option("tags", "tags", "*", "only messages with one of these tags: `A || B`", "batch"),
     Option("keys", "names", "", "only messages with one of these keys", "batch"),
+    Option("where", "selection", "",
+           "only messages for whose properties this SQL92 expression is true, `price > 9 AND city <> 'Rome'`", "batch"),
     Option("verify", "word none crc", "none",
            "`crc`: a body that does not match its checksum is a bad record; about two thirds of the decoder's time",
            "batch"),

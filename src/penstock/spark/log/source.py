@@ -21,7 +21,7 @@ from penstock.spark import schema
 from penstock.spark.log import files as logfiles
 from penstock.spark.log.files import Damage, LogSegment, Piece
 from penstock.spark.log.options import LogOptions, parse
-from penstock.spark.read.source import asked_by_pushdown, keep_memory
+from penstock.spark.read.source import asked_by_pushdown, by_properties, keep_memory
 from penstock.spark.tools.plainly import all_plainly
 from penstock.wire import layout
 
@@ -221,6 +221,9 @@ def _fed(options: LogOptions, make: Batches, count: int, begin: int) -> Iterator
         raise Corrupt(
             make.segment, begin + decoder.broken_at, "the body has another checksum; onBadRecord=skip goes on"
         )
+    selects = by_properties(options.where)
+    if selects is not None:
+        count = decoder.only(selects)
     for batch in make.feed(count):
         if decoder.lost and options.on_bad_record == "skip":
             batch = batch.filter(batch.column("value").is_valid())

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
+from penstock.client.subscriptions import selector_of
 from penstock.errors import ConfigError
 from penstock.security import PLAIN, Security, secret_of, security_of
 
@@ -52,6 +53,7 @@ class SourceOptions:
     columns: tuple[str, ...]
     tags: tuple[str, ...]
     keys: tuple[str, ...]
+    where: str | None
     real_topic: bool
     group_id_prefix: str
     commit_offsets_to_group: str | None
@@ -119,6 +121,9 @@ OPTIONS = (
     Option("tags", "tags", "*", "only messages with one of these tags: `A || B`; the broker selects by hash, the reader"
            " by the text"),
     Option("keys", "names", "", "only messages with one of these keys"),
+    Option("where", "selection", "",
+           "only messages for whose properties this SQL92 expression is true, `price > 9 AND city <> 'Rome'`; the broker"
+           " evaluates it, or a task that reads the broker's files. Limits count what is looked at"),
     Option("realTopic", "flag", "false", "show retried and delayed messages under their original topic"),
     Option("groupIdPrefix", "text", "spark-penstock-source", "the group name the broker sees in fetches"),
     Option("commitOffsetsToGroup", "text", "",
@@ -263,6 +268,11 @@ def _tags(text: str, option: Option) -> tuple[str, ...]:
     return () if "*" in names else names
 
 
+def _selection(text: str, option: Option) -> str:
+    selector_of(text)
+    return text
+
+
 def _pattern(text: str, option: Option) -> str:
     try:
         re.compile(text)
@@ -337,9 +347,9 @@ def _positions(text: str, option: Option) -> Positions | str:
 
 
 _PARSERS: dict[str, Callable[[str, Option], object]] = {
-    "text": _text, "word": _word, "names": _names, "tags": _tags, "pattern": _pattern, "flag": _flag, "whole": _whole,
-    "count": _count, "bytes": _bytes, "duration": _duration, "moment": lambda text, option: moment_ms(text),
-    "json": _json, "positions": _positions,
+    "text": _text, "selection": _selection, "word": _word, "names": _names, "tags": _tags, "pattern": _pattern,
+    "flag": _flag, "whole": _whole, "count": _count, "bytes": _bytes, "duration": _duration,
+    "moment": lambda text, option: moment_ms(text), "json": _json, "positions": _positions,
 }  # fmt: skip
 _NOTHING: Values = {kind: () if kind in ("names", "tags") else None for kind in _PARSERS}
 

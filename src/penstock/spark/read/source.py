@@ -44,6 +44,7 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.client.reader import Fetched, LogReader
 from penstock.client.routes import Json, MessageQueue
+from penstock.client.subscriptions import Subscription, selector_of
 from penstock.errors import ClientError, ConnectionLost, Corrupt, NoRoute, PenstockError
 from penstock.security import Security
 from penstock.spark import schema
@@ -182,14 +183,16 @@ def batches(options: SourceOptions, arrow: pa.Schema, part: RangePartition) -> I
         real_topic=options.real_topic,
         keep_damaged=not options.fail_on_data_loss,
     )
-    tags = " || ".join(part.tags) or "*"
+    selection = Subscription(queue.topic, " || ".join(part.tags) or "*")
+    if options.where is not None:  # the decoder looks for the tags
+        selection = Subscription(queue.topic, options.where, "SQL92")
     folder = _folder(options, cluster, part.range)
     if folder:
         for count, found in _from_files(folder, options, cluster, make, part.range):
             yield from found
             at += count
     while at < end:
-        got = _patiently(options, lambda at=at: _fetch(cluster, options, part.range, at, tags))  # type: ignore[misc]
+        got = _patiently(options, lambda at=at: _fetch(cluster, options, part.range, at, selection))  # type: ignore[misc]
         if got.status == _FOUND:
             yield from make.feed(make.decoder.load(got.records, at, end))
         elif got.status != _NONE_MATCHED:
@@ -221,6 +224,7 @@ def _from_files(
     from penstock.spark.read.localfiles import Segments
 
     files = _files.setdefault((os.getpid(), folder), Segments(folder))
+    selects = by_properties(options.where)
     for window, starts, first, base in files.runs(wanted.queue, wanted.start, wanted.end, make.window_bytes, near=True):
         if first == wanted.start and not _same_store(options, cluster, wanted, window, int(starts[0])):
             level = logging.DEBUG if options.store == "auto" else logging.WARNING
@@ -229,10 +233,20 @@ def _from_files(
         count = len(starts)
         try:
             rows = make.decoder.place(window, starts, first, base)
+            if selects is not None:
+                rows = make.decoder.only(selects)
         except Corrupt as error:  # damage in the files is the broker's to judge: it may have set the record aside
             log.warning("reading on through the broker: %s", error)
             return
         yield count, make.feed(rows)
+
+
+def by_properties(where: str | None) -> Callable[[bytes], bool] | None:
+    """Whether a record with these properties is wanted, by the broker's own code; None: every one is."""
+    if where is None:
+        return None
+    selector = selector_of(where)
+    return lambda properties: selector.matches_text(properties.decode("utf-8", "replace"))
 
 
 def _same_store(options: SourceOptions, cluster: LogReader, wanted: Range, window: bytes, at: int) -> bool:
@@ -270,13 +284,13 @@ def keep_memory() -> None:
         pass
 
 
-def _fetch(cluster: LogReader, options: SourceOptions, wanted: Range, at: int, tags: str) -> Fetched:
+def _fetch(cluster: LogReader, options: SourceOptions, wanted: Range, at: int, selection: Subscription) -> Fetched:
     got = cluster.fetch(
         wanted.queue,
         at,
         max_bytes=min(options.fetch_bytes, 4 << 20),
         max_count=min(wanted.end - at, 65_536),
-        tags=tags,
+        selection=selection,
         group=options.group_id_prefix,
         durable=True,
         until=wanted.end,
