@@ -51,6 +51,7 @@ COMPILED = [
     "penstock.spark.kernel.decode",
     "penstock.spark.kernel.encode",
     "penstock.spark.kernel.sheet",
+    "penstock.tlsconnection",
     "penstock.wire.answers",
     "penstock.wire.frames",
     "penstock.wire.header",

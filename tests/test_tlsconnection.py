@@ -246,6 +246,22 @@ def test_an_nsq_client_is_known_from_the_upgrade_on(
         eventually(lambda: not sessions(broker, "NsqSession"))
 
 
+def test_what_was_said_before_the_upgrade_is_not_carried_out_inside(broker: Broker) -> None:
+    peer = NsqPeer(broker.nsq)
+    asked = b"IDENTIFY\n" + sized(b'{"feature_negotiation":true,"tls_v1":true}')
+    peer.send(asked + b"PUB sneaked\n" + sized(b"x"))
+    frame = peer.frame()
+    assert frame is not None
+    assert b'"tls_v1":true' in frame[1]
+    rest = peer.unread()
+    while data := peer.socket.recv(100):
+        rest += data
+    peer.close()
+    assert rest[:1] in (b"", b"\x15")  # an alert
+    with urllib.request.urlopen(f"http://{broker.http}/stats?format=json", timeout=30) as told:
+        assert b"sneaked" not in told.read()
+
+
 def test_a_certificate_of_somebody_else_is_none(
     broker: Broker, authority: Authority, tmp_path: Path, client_certificate: Certificate
 ) -> None:

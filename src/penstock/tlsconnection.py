@@ -83,19 +83,20 @@ class TlsTransport:
 
     def read(self, room: memoryview) -> tuple[int, bool]:
         """Decrypt into the room: how many bytes, and whether the peer has ended it. SSLError."""
-        filled, size = 0, len(room)
+        filled, size, tls, came = 0, len(room), self.tls, self._in
         try:
-            while filled < size and self.unread:
-                count = self.tls.read(size - filled, room[filled:])  # type: ignore[arg-type]
+            while filled < size and (came.pending or tls.pending()):
+                count = int(tls.read(size - filled, room[filled:]))  # type: ignore[arg-type, call-overload]
                 if not count:
                     return filled, True
-                filled += int(count)
+                filled += count
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:
             return filled, True
         finally:
-            self.send_records()
+            if self._out.pending:
+                self.send_records()
         return filled, False
 
     def send_records(self) -> None:

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -309,3 +310,66 @@ def test_who_has_no_auth_is_not_told_who_we_are() -> None:
         NsqLine(broker.nsq, 10, Security(user="anna", secret=SECRET)).close()
         with penstock.Producer(nsqd=broker.nsq, kind="queue", security=Security(user="a", secret="b")) as producer:
             producer.send(penstock.Message("t", b"x"))
+
+
+# -- users: at a broker that knows them
+
+
+@pytest.fixture
+def guarded(server_certificate: Certificate, authority: Authority, tmp_path: Path) -> Iterator[Broker]:
+    """One that takes nothing but TLS, and nobody whom it does not know."""
+    users = tmp_path / "users.toml"
+    users.write_text(
+        f'[[user]]\nname = "anna"\nsecret = "{SECRET}"\nrights = ["publish:t", "subscribe:t", "group:g"]\n'
+        '[[user]]\nname = "root"\nsecret = "s3cret-of-root"\nrights = ["admin"]\n'
+    )
+    users.chmod(0o600)
+    more = {"tls_client_auth_policy": "optional", "tls_root_ca_file": str(authority.cert), "users": str(users)}
+    with Broker(tmp_path / "data", **server_certificate.settings, **STRICT, **more) as broker:
+        yield broker
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+@pytest.mark.parametrize("secret", ["", SECRET], ids=["alone", "and a secret"])
+def test_a_certificate_says_who_we_are(
+    guarded: Broker, safe: Security, client_certificate: Certificate, kind: str, secret: str
+) -> None:
+    own = replace(safe, tls_cert=str(client_certificate.cert), tls_key=str(client_certificate.key))
+    anna = replace(own, user="anna", secret=secret) if secret else own
+    with penstock.Producer(guarded.registry, kind=kind, security=anna, send_timeout_s=10) as producer:  # type: ignore[arg-type]
+        for body in numbers(0, 3):
+            producer.send(penstock.Message("t", body))
+        producer.send_nowait(penstock.Message("t", b"3")).result(60)
+        with pytest.raises(PenstockError):
+            producer.send(penstock.Message("other", b"x"))
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_a_user_does_what_it_may_and_nothing_else(guarded: Broker, safe: Security, kind: str) -> None:
+    anna = replace(safe, user="anna", secret=SECRET)
+    with penstock.Admin(guarded.registry, security=replace(safe, user="root", secret="s3cret-of-root")) as admin:
+        if kind == "log":
+            admin.create_topic("t", 1)
+        else:
+            admin.change_queue("t", "add")
+    with penstock.Producer(guarded.registry, kind=kind, security=anna, send_timeout_s=10) as producer:  # type: ignore[arg-type]
+        for body in numbers(0, 5):
+            producer.send(penstock.Message("t", body))
+        for sending in [producer.send_nowait(penstock.Message("t", body)) for body in numbers(5, 50)]:
+            sending.result(60)
+        with pytest.raises(PenstockError):
+            producer.send(penstock.Message("other", b"x"))
+    got: list[bytes] = []
+    with penstock.PushConsumer("g", guarded.registry, kind=kind, start="first", security=anna) as consumer:  # type: ignore[arg-type]
+        consumer.subscribe("t")
+        for message in consumer:
+            got.append(message.body)
+            if len(got) == 50:
+                break
+    assert sorted(got) == sorted(numbers(0, 50))
+    for nobody in (safe, replace(safe, user="anna", secret="another-secret"), replace(safe, user="eve", secret=SECRET)):
+        with (
+            pytest.raises(PenstockError),
+            penstock.Producer(guarded.registry, security=nobody, send_timeout_s=5) as out,
+        ):
+            out.send(penstock.Message("t", b"x"))

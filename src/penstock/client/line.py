@@ -30,6 +30,7 @@ class Line:
     ) -> None:
         self._security = security
         self._tls = security.tls
+        self._signed = bool(security.user)
         self._socket = connect(address, timeout_s, security)
         if not self._tls:
             # The system keeps the time, and so a body of megabytes can be waited for in one call.
@@ -50,7 +51,8 @@ class Line:
     def ask(self, command: RemotingCommand, timeout_s: float) -> None:
         """Send a request; errors as of `call`."""
         command.number(next(self._opaques))
-        self._security.sign(command)
+        if self._signed:
+            self._security.sign(command)
         try:
             self._wait_at_most(timeout_s)
             self._socket.sendall(encode(command))

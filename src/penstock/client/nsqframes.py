@@ -154,7 +154,7 @@ def welcome(answer: bytes, security: Security, address: str) -> dict[str, object
         raise ConnectionLost(f"{address} does not speak NSQ V2")
     if security.tls and not told.get("tls_v1"):
         raise BrokerRefused(ResponseCode.NO_PERMISSION, f"{address} has no TLS for NSQ")
-    if told.get("auth_required") and not security.user:
+    if told.get("auth_required") and not (security.user or security.tls_cert):
         raise BrokerRefused(ResponseCode.NO_PERMISSION, f"{address} wants to know who we are: set user and secret")
     return told
 

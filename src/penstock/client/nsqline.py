@@ -39,7 +39,7 @@ class NsqLine:
                 told = nsqframes.welcome(answer, security, address)
             if security.context is not None:
                 self._wrap(security.context, to[0], timeout_s)
-            if told.get("auth_required"):
+            if told.get("auth_required") and security.user:  # else the certificate has said it
                 self.call(security.nsq_auth, timeout_s)
         except BaseException:
             self.close()

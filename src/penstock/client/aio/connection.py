@@ -25,6 +25,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, address: str, on_request: OnRequest, security: Security = PLAIN) -> None:
         self.address = address
         self._security = security
+        self._signed = bool(security.user)
         self.closed = False
         self._on_request = on_request
         self._parser = CommandParser(header_bytes_max=FRAME_BYTES_MAX)
@@ -62,7 +63,7 @@ class Connection(asyncio.BufferedProtocol):
             raise NotConnected(f"the connection to {self.address} is closed")
         if not self._out:
             self._loop.call_soon(self._flush)
-        if not command.response:
+        if self._signed and not command.response:
             self._security.sign(command)
         self._out.append(encode(command))
 

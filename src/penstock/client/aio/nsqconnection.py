@@ -96,7 +96,7 @@ class NsqConnection(asyncio.Protocol):
             raise ConnectionLost(f"{self.address} does not speak NSQ V2") from None
         if security.context is not None:
             await self._upgrade(security.context, host, timeout_s)
-        if told.get("auth_required"):
+        if told.get("auth_required") and security.user:  # else the certificate has said it
             await self.call(security.nsq_auth, timeout_s)
         self._watch = self._loop.call_later(SILENT_S, self._look)
 
