@@ -101,19 +101,31 @@ def test_a_queue_that_holds_little_and_pages_that_are_there_are_written_through_
     queue.close(clean=True)
 
 
-def test_one_queue_behind_another(tmp_path: Path) -> None:
+def test_queues_in_turn_are_written_through_the_mapping_and_runs_are_gathered(tmp_path: Path) -> None:
     one = eager(tmp_path)
     other = ReadyQueue(tmp_path / "u", "u", SIZE, one.pool, Files())
     other.open()
-    for n in range(50):
+    gathering, sent = one.pool.gathering, [b"%d " % n * 20 for n in range(50)]
+    gather(one, sent[0])
+    assert gathering.segment is one.last
+    gather(other, sent[0])
+    for body in sent[1:40]:
         for queue in (one, other):
-            gather(queue, b"%d " % n * 20)
-            assert queue.pool.gathering.segment is queue.last
-    assert bodies(one) == bodies(other) == [b"%d " % n * 20 for n in range(50)]
+            gather(queue, body)
+            assert gathering.segment is None
+    for queue in (one, other):
+        gather(queue, sent[40])
+        for body in sent[41:]:
+            gather(queue, body)
+            assert gathering.segment is queue.last
+    assert bodies(one) == bodies(other) == sent
     gather(one, b"gone")
     one.drop_all()
     gather(other, b"stays")
     assert bodies(other)[-1] == b"stays"
+    gather(one, b"new")
+    gather(one, b"newer")
+    assert bodies(one) == [b"new", b"newer"]
     one.close(clean=True)
     other.close(clean=True)
 

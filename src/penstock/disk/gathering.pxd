@@ -8,6 +8,8 @@ cdef class Gathering:
     cdef public object buffer
     cdef unsigned char *base
     cdef public ReadySegment segment
+    cdef ReadySegment _ran
+    cdef public bint scattering
     cdef public long long room, write_bytes_min, begins, start
 
     cpdef bint take(self, ReadySegment segment, long long length) except -1

@@ -42,6 +42,8 @@ class Gathering:
         self.begins = SMALL  # before this byte of a segment pages are faulted in alone, which costs little
         self.segment: ReadySegment | None = None
         self.start = 0  # where in the segment the buffer's first byte belongs
+        self.scattering = False  # the last run was broken off early: many queues in turn, gathering is of no use
+        self._ran: ReadySegment | None = None  # while scattering: who was written to last
 
     def take(self, segment: ReadySegment, length: int) -> bool:
         """Whether records of so many bytes together are gathered: the first then goes to base[segment.end - start]. If not,
@@ -51,7 +53,14 @@ class Gathering:
             self.settle_of(segment)
             return False
         if self.segment is not segment or segment.end - self.start + length >= self.room:
-            self.settle()
+            if self.segment is not None:
+                self.scattering = self.segment.end - self.start < self.write_bytes_min
+                self.settle()
+            if self.scattering and self._ran is not segment:
+                self._ran = segment
+                return False
+            self.scattering = False
+            self._ran = None
             self.segment = segment
             self.start = segment.end
         return True
@@ -99,6 +108,8 @@ class Gathering:
         return 0
 
     def drop(self, segment: ReadySegment) -> None:
-        """Forget what is outstanding of this one, as a killed process does."""
+        """Forget this one, and what is outstanding of it, as a killed process does."""
         if self.segment is segment:
             self.segment = None
+        if self._ran is segment:
+            self._ran = None
