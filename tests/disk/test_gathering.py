@@ -32,6 +32,7 @@ def eager(folder: Path, files: Files | None = None, size: int = SIZE) -> ReadyQu
     """A queue that gathers from its first byte on."""
     queue = make(folder, files, size)
     queue.pool.gathering.begins = 0
+    queue.pool.gathering.write_bytes_min = 400
     return queue
 
 
@@ -100,19 +101,31 @@ def test_a_queue_that_holds_little_and_pages_that_are_there_are_written_through_
     queue.close(clean=True)
 
 
-def test_one_queue_behind_another(tmp_path: Path) -> None:
+def test_queues_in_turn_are_written_through_the_mapping_and_runs_are_gathered(tmp_path: Path) -> None:
     one = eager(tmp_path)
     other = ReadyQueue(tmp_path / "u", "u", SIZE, one.pool, Files())
     other.open()
-    for n in range(50):
+    gathering, sent = one.pool.gathering, [b"%d " % n * 20 for n in range(50)]
+    gather(one, sent[0])
+    assert gathering.segment is one.last
+    gather(other, sent[0])
+    for body in sent[1:40]:
         for queue in (one, other):
-            gather(queue, b"%d " % n * 20)
-            assert queue.pool.gathering.segment is queue.last
-    assert bodies(one) == bodies(other) == [b"%d " % n * 20 for n in range(50)]
+            gather(queue, body)
+            assert gathering.segment is None
+    for queue in (one, other):
+        gather(queue, sent[40])
+        for body in sent[41:]:
+            gather(queue, body)
+            assert gathering.segment is queue.last
+    assert bodies(one) == bodies(other) == sent
     gather(one, b"gone")
     one.drop_all()
     gather(other, b"stays")
     assert bodies(other)[-1] == b"stays"
+    gather(one, b"new")
+    gather(one, b"newer")
+    assert bodies(one) == [b"new", b"newer"]
     one.close(clean=True)
     other.close(clean=True)
 
@@ -129,6 +142,18 @@ class Refuses(Files):
         super().write(fd, at, data[: self.part])
         self.count += 1
         raise self.error("by order of the test")
+
+
+def test_little_goes_through_the_mapping(tmp_path: Path) -> None:
+    files = Refuses(StoreError, 0)
+    queue = eager(tmp_path, files)
+    queue.pool.gathering.write_bytes_min = 1_000
+    for size, count in ((500, 0), (970, 0), (990, 1), (10, 1)):
+        gather(queue, b"x" * size)
+        queue.pool.gathering.settle()
+        assert files.count == count
+    queue.close(clean=False)
+    assert list(map(len, bodies(make(tmp_path, size=SIZE)))) == [500, 970, 990, 10]
 
 
 @pytest.mark.parametrize(("error", "part"), [(StoreError, 0), (DiskFull, 3_000), (StoreError, 1 << 20)])
@@ -237,13 +262,13 @@ def test_kills_at_any_moment_leave_whole_batches_and_lose_nothing_that_was_settl
 
 def test_behind_what_was_gathered_stands_a_zero_whatever_stood_there(tmp_path: Path) -> None:
     life = Life(tmp_path, 0)
-    life.outstanding = [[b"a" * 100, b"b" * 100, b"c" * 100]]
+    life.outstanding = [[b"a" * 150, b"b" * 150, b"c" * 150]]
     gather(life.queue, *life.outstanding[0])
-    life.kill(260)  # two of three
+    life.kill(360)  # two of three
     life.reopen()
-    gather(life.queue, b"d" * 100)
+    gather(life.queue, b"d" * 150)
     life.queue.pool.gathering.settle()
     path, end = tmp_path / "t" / "t_1.queue", life.queue.last.end
     assert path.read_bytes()[end : end + 20] == b"\0" + path.read_bytes()[end + 1 : end + 20]
-    assert b"b" * 100 in path.read_bytes()[end:]
+    assert b"b" * 150 in path.read_bytes()[end:]
     life.queue.close(clean=True)

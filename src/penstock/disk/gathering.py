@@ -17,15 +17,18 @@ import cython
 from penstock.disk.readysegment import SMALL
 
 if cython.compiled:
+    from cython.cimports.penstock.disk import readylayout as layout
     from cython.cimports.penstock.disk.readysegment import ReadySegment
-    from cython.cimports.penstock.octets import address, copy, put8
+    from cython.cimports.penstock.octets import address, copy, fence, put8, ube32
 else:
+    from penstock.disk import readylayout as layout
     from penstock.disk.readysegment import ReadySegment
-    from penstock.octets import address, copy, put8
+    from penstock.octets import address, copy, fence, put8, ube32
 
 log = logging.getLogger("penstock.disk")
 
 GATHER_BYTES = 256 << 10
+WRITE_BYTES_MIN = 4 << 10  # less is a page at most: many queues in turn would make a call for every message
 
 
 class Gathering:
@@ -35,9 +38,12 @@ class Gathering:
         self.buffer = bytearray(GATHER_BYTES)
         self.base = address(self.buffer)
         self.room = GATHER_BYTES
+        self.write_bytes_min = WRITE_BYTES_MIN
         self.begins = SMALL  # before this byte of a segment pages are faulted in alone, which costs little
         self.segment: ReadySegment | None = None
         self.start = 0  # where in the segment the buffer's first byte belongs
+        self.scattering = False  # the last run was broken off early: many queues in turn, gathering is of no use
+        self._ran: ReadySegment | None = None  # while scattering: who was written to last
 
     def take(self, segment: ReadySegment, length: int) -> bool:
         """Whether records of so many bytes together are gathered: the first then goes to base[segment.end - start]. If not,
@@ -47,7 +53,14 @@ class Gathering:
             self.settle_of(segment)
             return False
         if self.segment is not segment or segment.end - self.start + length >= self.room:
-            self.settle()
+            if self.segment is not None:
+                self.scattering = self.segment.end - self.start < self.write_bytes_min
+                self.settle()
+            if self.scattering and self._ran is not segment:
+                self._ran = segment
+                return False
+            self.scattering = False
+            self._ran = None
             self.segment = segment
             self.start = segment.end
         return True
@@ -59,26 +72,44 @@ class Gathering:
         return 0
 
     def settle(self) -> int:
-        """Hand over what was gathered, and a zero behind it, where the segment ends for those who go by lengths. What the
-        system refuses goes through the mapping, whose room is taken. Returns 0.
+        """Hand over what was gathered, and a zero behind it, where the segment ends for those who go by lengths. What is
+        little, and what the system refuses, goes through the mapping, whose room is taken. Returns 0.
         """
         segment = self.segment
         if segment is None:
             return 0
         size = segment.end - self.start
-        if size > 0:
-            if segment.end < segment.allocated:
-                put8(self.base, size, 0)
-                size += 1
-            try:
-                segment.files.write(segment.fd, self.start, memoryview(self.buffer)[:size])
-            except Exception as error:
-                log.error("a ready queue's pwrite failed, it goes on through the mapping error=%s", error)
-                copy(segment.base, self.start, self.base, 0, size)
+        if size < self.write_bytes_min or not self._write(segment, size):
+            self._lay(segment, size)
         self.segment = None
         return 0
 
+    def _write(self, segment: ReadySegment, size: int) -> bool:
+        if segment.end < segment.allocated:
+            put8(self.base, size, 0)
+            size += 1
+        try:
+            segment.files.write(segment.fd, self.start, memoryview(self.buffer)[:size])
+        except Exception as error:
+            log.error("a ready queue's pwrite failed, it goes on through the mapping error=%s", error)
+            return False
+        return True
+
+    def _lay(self, segment: ReadySegment, size: int) -> int:
+        """One record behind the other, as a write would: a kill leaves no later one without those before it. Returns 0."""
+        if segment.end < segment.allocated:
+            put8(segment.base, segment.end, 0)
+        p = 0
+        while p < size:
+            length = ube32(self.base, p + layout.LENGTH) + layout.ID
+            copy(segment.base, self.start + p, self.base, p, length)
+            fence()
+            p += length
+        return 0
+
     def drop(self, segment: ReadySegment) -> None:
-        """Forget what is outstanding of this one, as a killed process does."""
+        """Forget this one, and what is outstanding of it, as a killed process does."""
         if self.segment is segment:
             self.segment = None
+        if self._ran is segment:
+            self._ran = None

@@ -481,6 +481,7 @@ class ReadyQueue(Stream):
         if self._seen is segment:
             self._seen = None
         self._gathering.settle_of(segment)
+        self._gathering.drop(segment)
         self.pool.put(segment)
         self.renamed = True
 
