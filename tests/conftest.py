@@ -16,6 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from certificates import Authority, Certificate
+
 FUZZ = os.environ.get("PENSTOCK_FUZZ") == "1"
 TIMES = 20
 
@@ -133,3 +135,21 @@ def log_level() -> Iterator[None]:
     level = logger.level
     yield
     logger.setLevel(level)
+
+
+@pytest.fixture(scope="session")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    """Signs the certificates of the tests."""
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="session")
+def server_certificate(authority: Authority) -> Certificate:
+    """Of a server on this machine."""
+    return authority.sign("server")
+
+
+@pytest.fixture(scope="session")
+def client_certificate(authority: Authority) -> Certificate:
+    """Of a client called anna."""
+    return authority.sign("anna")

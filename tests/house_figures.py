@@ -46,6 +46,7 @@ ASSIGNED = {
     "penstock.spark.catalog": {"columns.": _OUTSIDE},
     "penstock.spark.tools.plainly": {"captured.": _OUTSIDE, "connect.": _OUTSIDE, "error.": _OUTSIDE, "say.": _OUTSIDE},
     "penstock.spark.tools.sessions": {"logging.": _OUTSIDE},
+    "penstock.security": {"context.": _OUTSIDE},
     "penstock.tls": {"get_mode.": _OUTSIDE, "set_callback.": _OUTSIDE},
     "penstock.wire.answers": {"out.size": _OUTBOX},
     "penstock.wire.nsq": {"out.size": _OUTBOX},

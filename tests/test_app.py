@@ -8,26 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app import Server, bind
+from access.people import user, write
+from penstock.access.rights import Rights
+from penstock.app import Process, Server
+from penstock.broker.broker import Broker
+from penstock.clock import FakeClock
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
+from penstock.log.draft import Draft
 from ports import free_port
 
 FREE = {"remoting_port": 0, "nsq_port": 0, "http_port": 0, "host": "127.0.0.1"}
-
-
-def test_a_port_that_is_taken_is_named() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=str(port)):
-            bind("127.0.0.1", port, False, "--nsq-port")
-
-
-def test_an_address_for_everybody_must_be_meant() -> None:
-    with pytest.raises(ConfigError, match="no authentication"):
-        bind("0.0.0.0", 0, False, "--host")
-    bind("0.0.0.0", 0, True, "--host").close()
-    bind("127.0.0.1", 0, False, "--host").close()
 
 
 async def test_a_broker_alone(tmp_path: Path) -> None:
@@ -80,3 +71,39 @@ async def test_a_port_two_below_that_is_taken_is_no_reason_not_to_start(tmp_path
         )  # fmt: skip
         async with Server(config, None) as server:
             assert server.addresses["remoting"] == f"127.0.0.1:{port}"
+
+
+async def test_users_open_the_door_to_other_machines(tmp_path: Path) -> None:
+    config = BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20, **{**FREE, "host": "0.0.0.0"})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="no authentication"):
+        async with Server(config, None):
+            pass
+    write(tmp_path / "users.toml", user("root", "admin"))
+    async with Server(config, None) as server:
+        assert server.addresses["remoting"].startswith("0.0.0.0:")
+
+
+def test_the_end_of_a_turn_hands_over_what_nobody_waits_for(tmp_path: Path) -> None:
+    clock = FakeClock()
+    broker = Broker(BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20), clock=clock)
+    broker.open()
+    process = Process(clock, pytest.fail, Rights())
+    process.take(broker=broker)
+    process.update_time()
+    draft, store = Draft(), broker.store
+    draft.queue = store.queue(b"T", 0)
+    draft.set_body(b"sent one way")
+    draft.set_properties(b"")
+    assert store.gather(draft) == 0
+    topic = broker.queueing.topic(b"queue")
+    gathering = broker.queueing.folder.pool.gathering
+    gathering.begins = 0
+    assert topic.ready(3, 1, True) == 0
+    topic.put_bytes(1, b"pub", 0)
+    assert gathering.segment is not None
+    path = store.log.file.folder / f"{0:020d}"
+    assert b"sent one way" not in path.read_bytes()
+    process.end_turn()
+    assert b"sent one way" in path.read_bytes()
+    assert gathering.segment is None
+    broker.close(True)

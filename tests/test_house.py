@@ -24,12 +24,13 @@ ARROWS = arrows(TREES)
 FLOORS = {
     "errors": -1, "msgid": -1, "faults": 0,
     "charts": 0, "version": 0, "words": 0, "lmdbfile": 0, "octets": 0, "message": 0, "clock": 0, "config": 0,
-    "tls": 1, "wire": 1, "disk": 1,
+    "limits": 0, "security": 2, "tls": 1, "tlsconnection": 2, "wire": 1, "disk": 1,
+    "access": 2,
     "delivery": 2, "log": 2, "schedule": 2,
     "broker": 3, "registry": 3,
     "fronts": 4,
     "net": 5,
-    "httpd": 6, "registration": 6, "statsd": 6, "authority": 6,
+    "listeners": 5, "httpd": 6, "registration": 6, "statsd": 6, "authority": 6,
     "app": 7, "serve": 8, "embedded": 8, "supervisor": 9, "testing": 9,
     # wings
     "client": 10, "aio": 11, "spark": 11, "cli": 12, "demo": 12,

@@ -20,7 +20,8 @@ from fronts.raw_peer import RawPeer
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, StoreError
 from penstock.faults import FAULTS_IN_A_ROW_MAX, Faults
-from penstock.net import Limits
+from penstock.limits import Limits
+from penstock.net import READ_BYTES
 from penstock.testing import Broker
 from penstock.wire import remoting
 from penstock.wire.remoting import RemotingCommand
@@ -412,7 +413,7 @@ def test_one_connection_too_many_is_refused_and_counted(settings: dict[str, int]
 
 def test_large_frames_of_all_connections_share_one_bound() -> None:
     with Broker(connection_memory_bytes=4 << 20) as broker:
-        half = b"".join((b"\x00\xf0\x00\x00", b"\x00\x00\x00\x10", bytes(1 << 20)))
+        half = b"".join((b"\x00\xf0\x00\x00", b"\x00\x00\x00\x10", bytes(4 * READ_BYTES)))
         peers = [RawPeer(broker.remoting) for _ in range(12)]
         lost = 0
         for peer in peers:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
+import ssl
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from certificates import Authority
+from polling import eventually
 
 PROGRAM = """
 import sys
@@ -41,3 +47,31 @@ def test_a_process_stops_cleanly(tmp_path: Path, how: str) -> None:
     assert " INFO 100% penstock.serve stopping" in log
     assert oct((tmp_path / "store.json").stat().st_mode & 0o777) == "0o600"
     assert "Traceback" not in log
+
+
+def test_sighup_renews_the_certificates_and_ends_nothing(tmp_path: Path, authority: Authority) -> None:
+    first, second = authority.sign("first"), authority.sign("second")
+    shutil.copy(first.cert, tmp_path / "cert.pem")
+    shutil.copy(first.key, tmp_path / "key.pem")
+    program = PROGRAM.replace("nsq_port=0", "nsq_port=-1, https_port=0, tls_cert='cert.pem', tls_key='key.pem'")
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path / "data")],
+        cwd=tmp_path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdin is not None
+    address = json.loads(process.stdout.readline().removeprefix("ready "))["https"]
+    host, _, port = address.rpartition(":")
+
+    def shown() -> bytes:
+        pem = ssl.get_server_certificate((host, int(port)), timeout=30)
+        return ssl.PEM_cert_to_DER_cert(pem)
+
+    assert shown() == ssl.PEM_cert_to_DER_cert(first.cert.read_text())
+    shutil.copy(second.cert, tmp_path / "cert.pem")
+    shutil.copy(second.key, tmp_path / "key.pem")
+    process.send_signal(signal.SIGHUP)
+    eventually(lambda: shown() == ssl.PEM_cert_to_DER_cert(second.cert.read_text()))
+    _, log = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "certificate renewed cert=cert.pem" in log

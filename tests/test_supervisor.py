@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import urllib.request
@@ -19,6 +21,7 @@ from typing import Any
 
 import pytest
 
+from certificates import Authority, Certificate
 from penstock import Admin, Message, Producer, PushConsumer
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError
@@ -211,3 +214,27 @@ def test_a_broker_that_cannot_start_again_is_tried_again(tmp_path: Path) -> None
             with Producer(one.registry) as producer:  # the other one serves
                 assert producer.send(Message("T", b"x")).queue.broker == "broker-a"
         eventually(lambda: "started again name=broker-a-2 restarts" in log.read_text())
+
+
+def test_sighup_renews_the_certificates_of_all(tmp_path: Path, authority: Authority) -> None:
+    first, second = authority.sign("first"), authority.sign("second")
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+
+    def install(made: Certificate) -> bytes:
+        shutil.copy(made.cert, cert)
+        shutil.copy(made.key, key)
+        return ssl.PEM_cert_to_DER_cert(cert.read_text())
+
+    def shown(address: str) -> bytes:
+        host, _, port = address.rpartition(":")
+        return ssl.PEM_cert_to_DER_cert(ssl.get_server_certificate((host, int(port)), timeout=30))
+
+    old = install(first)
+    flags = (*ANY_PORTS, "--set", "https_port=-1", "--set", f"tls_cert={cert}", "--set", f"tls_key={key}")
+    with up(tmp_path, 2, *flags) as one:
+        addresses = [one.registry, *(broker["remoting"] for broker in one.ready["brokers"])]
+        assert [shown(address) for address in addresses] == [old] * 3
+        new = install(second)
+        os.kill(one.process.pid, signal.SIGHUP)
+        for address in addresses:
+            eventually(lambda address=address: shown(address) == new)  # type: ignore[misc]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.errors import PenstockError as Error  # noqa: F401
     from penstock.message import Message as Message
     from penstock.message import ReceivedMessage as ReceivedMessage
+    from penstock.security import Security as Security
 
 if _os.environ.get("PENSTOCK_PURE") == "1":
     # The compiled modules lie beside their sources and would win; this finder puts the sources first.
@@ -53,6 +54,7 @@ _PUBLIC = {
     "ReceivedMessage": "penstock.message",
     "Reject": "penstock.client.results",
     "Retry": "penstock.client.results",
+    "Security": "penstock.security",
     "SendReceipt": "penstock.client.results",
     "SendStatus": "penstock.client.results",
 }

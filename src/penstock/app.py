@@ -6,12 +6,8 @@ Start: bind the ports → lock and open the store (repair, dispatch) → tables 
 from __future__ import annotations
 
 import asyncio
-import errno
-import ipaddress
 import logging
-import os
 import socket
-import stat
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
@@ -19,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from penstock.access.rights import Rights, users_file
 from penstock.broker.broker import Broker
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
@@ -26,12 +23,14 @@ from penstock.disk.files import Files
 from penstock.disk.job import Job
 from penstock.errors import ConfigError, StoreError
 from penstock.faults import Faults
-from penstock.fronts.flags import LEVELS, broadcast_address, join
-from penstock.net import Limits, Net
+from penstock.fronts.flags import LEVELS, broadcast_address
+from penstock.limits import Limits
+from penstock.listeners import address_of, bind, port_of
+from penstock.net import Net
+from penstock.security import security_of
+from penstock.tls import Door, Tls, door, server_tls, share_certificate
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
-    import ssl
-
     from penstock.fronts.front import Front
     from penstock.fronts.http.nsqd import NsqHttp
     from penstock.fronts.lookupd import Lookupd
@@ -52,7 +51,7 @@ Run = Callable[[Coroutine[object, object, None]], None]
 JOBS_EVERY_MS = 5
 FAULT_RETRY_MS = 200
 TURN_STEPS = ("staging", "channels", "flushes", "tables", "registration")
-TICK_STEPS = ("broker timer", "name server timer", "registration timer")
+TICK_STEPS = ("broker timer", "name server timer", "registration timer", "users timer")
 
 
 class Process:
@@ -62,7 +61,8 @@ class Process:
     so that a full disk under one of them leaves no client of another without its answer.
     """
 
-    def __init__(self, clock: Clock, stop: Callable[[str], None]) -> None:
+    def __init__(self, clock: Clock, stop: Callable[[str], None], rights: Rights) -> None:
+        self.rights = rights
         self.faults = Faults(stop)
         self.clock = clock
         self.mono_ms = clock.monotonic_ms()
@@ -98,6 +98,8 @@ class Process:
         broker, report, mono_ms = self.broker, self.faults.report, self.mono_ms
         if broker is None:
             return
+        broker.store.settle()  # these two have no error of their own
+        broker.queueing.settle()
         try:
             broker.staging.lift()
         except Exception as error:
@@ -174,6 +176,7 @@ class Process:
         if self.name_server is not None:
             timers.append(("name server timer", partial(self.name_server.tick, mono_ms)))
         timers.append(("registration timer", partial(self._tick_registration, announcer)))
+        timers.append(("users timer", partial(self.rights.tick, mono_ms)))
         due_ms = mono_ms + 60_000
         for step, timer in timers:
             try:
@@ -203,69 +206,16 @@ class Process:
 
     def handle(self, session: RemotingSession, request: RemotingCommand) -> RemotingCommand | None:
         assert self.name_server is not None
-        return self.name_server.handle(session, request, self.mono_ms)
+        from penstock.fronts.needs import at_registry, carry_out
+
+        return carry_out(
+            self.rights, session, request, partial(at_registry, request),
+            partial(self.name_server.handle, session, request, self.mono_ms),
+        )  # fmt: skip
 
     def lost(self, session: RemotingSession) -> None:
         assert self.name_server is not None
         self.name_server.connection_lost(session)
-
-
-def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
-    """A bound socket; a host with a slash in it is the path of a Unix socket.
-
-    ConfigError where another machine could reach it and nobody said it may, or the port is taken.
-    """
-    if "/" in host:
-        return _bind_path(host)
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback and not insecure:
-        raise ConfigError(
-            f"{host or 'every address'} can be reached from other machines, and there is no authentication",
-            "Bind to 127.0.0.1, or say --set insecure=true if that is what you want.",
-        )
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror or error}",
-            f"Stop what listens there, or choose {flag}; 0 is any free port.",
-        ) from None
-    return listener
-
-
-def _bind_path(path: str) -> socket.socket:
-    """A Unix socket; the file that a killed process left behind is replaced."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        if stat.S_ISSOCK(os.stat(path).st_mode) and listener.connect_ex(path) == errno.ECONNREFUSED:
-            os.unlink(path)
-        listener.close()
-    except FileNotFoundError:
-        listener.close()
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        listener.bind(path)
-    except OSError as error:
-        listener.close()
-        raise ConfigError(f"cannot listen on {path}: {error.strerror or error}", "Stop what listens there.") from None
-    return listener
-
-
-def _address(listener: socket.socket) -> str:
-    name = listener.getsockname()
-    return name if isinstance(name, str) else join(*name[:2])
-
-
-def _port(address: str) -> int:
-    """The port of an address, -1 of a Unix socket."""
-    return -1 if "/" in address else int(address.rpartition(":")[2])
 
 
 class Server:
@@ -288,8 +238,10 @@ class Server:
         self._files = files or Files()
         self._clock = clock or Clock()
         self._stack = AsyncExitStack()
-        self._process = Process(self._clock, self._stop)
+        self._rights = _rights(broker or registry)
+        self._process = Process(self._clock, self._stop, self._rights)
         self._bound: dict[str, socket.socket] = {}
+        self._tls: list[Tls] = []
         self.broken = ""  # why this server cannot go on
         self._over: asyncio.Event | None = None
         self.addresses: dict[str, str] = {}
@@ -326,6 +278,16 @@ class Server:
         if self.broken:
             raise StoreError(f"{self.broken}; stopped. What was acknowledged is stored: start again")
 
+    @property
+    def renewable(self) -> bool:
+        """Whether there are certificates."""
+        return bool(self._tls)
+
+    def renew(self) -> None:
+        """Take the certificates as they are now, for the connections to come; one that cannot be used changes nothing."""
+        for tls in self._tls:
+            tls.reload()
+
     def registered(self) -> set[str]:
         """The names of the brokers that the registry knows."""
         name_server = self._process.name_server
@@ -340,6 +302,8 @@ class Server:
             if role is not None and role.log_level not in LEVELS:
                 raise ConfigError(f"log_level cannot be {role.log_level!r}", f"It is one of {', '.join(LEVELS)}.")
         registry, config = self._registry_config, self._broker_config
+        if registry is not None and config is not None:
+            registry = share_certificate(config, registry)
         net = self.net = Net(self._process, _limits(config or registry))
         if registry is not None:
             self._bind_registry(stack, registry)
@@ -358,38 +322,47 @@ class Server:
             return
         listener = self._bound[name] = bind(host, port, insecure, f"--{name.replace('_', '-')}-port")
         stack.callback(listener.close)
-        self.addresses[name] = _address(listener)
+        self.addresses[name] = address_of(listener)
 
     def _bind_registry(self, stack: AsyncExitStack, config: RegistryConfig) -> None:
-        host, insecure = config.host, config.insecure
+        host, insecure = config.host, config.insecure or self._rights.on
         self._bind(stack, "registry", host, config.registry_port, insecure)
         self._bind(stack, "lookup", config.lookup_host or host, config.lookup_port, insecure)
         self._bind(stack, "lookup_http", config.lookup_http_host or host, config.lookup_http_port, insecure)
 
     def _bind_broker(self, stack: AsyncExitStack, config: BrokerConfig) -> BrokerConfig:
         """Binds the ports; the settings with the real ones."""
-        host, insecure = config.host, config.insecure
+        host, insecure = config.host, config.insecure or self._rights.on
         self._bind(stack, "remoting", host, config.remoting_port, insecure)
         self._bind(stack, "nsq", config.nsq_host or host, config.nsq_port, insecure)
         self._bind(stack, "http", config.http_host or host, config.http_port, insecure)
         if config.tls_cert or config.tls_key:
             self._bind(stack, "https", config.https_host or host, config.https_port, insecure)
         names = [name for name in ("remoting", "nsq", "http", "https") if name in self.addresses]
-        return replace(config, **{f"{name}_port": _port(self.addresses[name]) for name in names})  # type: ignore[arg-type]
+        return replace(config, **{f"{name}_port": port_of(self.addresses[name]) for name in names})  # type: ignore[arg-type]
 
     # -- the roles -------------------------------------------------------------------------------------------------
 
     async def _start_registry(self, net: Net, stack: AsyncExitStack, config: RegistryConfig) -> Lookupd | None:
         process, bound = self._process, self._bound
+        tls = self._make_tls(config)
         if "registry" in bound:
             from penstock.fronts.namesrv import NameServer
             from penstock.fronts.remoting.session import RemotingSession
 
             name_server = NameServer(
-                Path(config.data) / "namesrv", files=self._files, foreign_addresses=config.foreign_addresses
+                Path(config.data) / "namesrv",
+                files=self._files,
+                foreign_addresses=config.foreign_addresses,
+                changeable=lambda: self._rights.on,
             )
             process.take(name_server=name_server)
-            await net.listen(bound["registry"], lambda remote, wake: RemotingSession(process, remote, wake), "registry")
+            await net.listen(
+                bound["registry"],
+                lambda remote, wake: RemotingSession(process, remote, wake, self._rights),
+                "registry",
+                **door(config.registry_tls, "registry_tls", tls),
+            )
         if "lookup" not in bound and "lookup_http" not in bound:
             return None
         from penstock.fronts.lookupd import Lookupd, LookupHttp
@@ -399,25 +372,24 @@ class Server:
             ProducerTables(config.inactive_producer_timeout_ms, config.tombstone_lifetime_ms),
             clock=self._clock,
             broadcast_address=config.broadcast_address,
+            rights=self._rights,
         )
-        lookupd.tcp_port = _port(self.addresses.get("lookup", ":0"))
-        lookupd.http_port = _port(self.addresses.get("lookup_http", ":0"))
+        lookupd.tcp_port = port_of(self.addresses.get("lookup", ":0"))
+        lookupd.http_port = port_of(self.addresses.get("lookup_http", ":0"))
+        lookup_door = door(config.lookup_tls, "lookup_tls", tls)
         if "lookup" in bound:
-            await net.listen(bound["lookup"], lookupd.session, "lookupd")
+            await net.listen(bound["lookup"], lookupd.session, "lookupd", **lookup_door)
         if "lookup_http" in bound:
             site = LookupHttp(lookupd, allowed_hosts=parts(config.allowed_hosts), begin=net.begin)
-            await self._listen_http(net, stack, "lookup_http", site)
+            await self._listen_http(net, stack, "lookup_http", site, **lookup_door)
         return lookupd
 
     async def _start_broker(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, lookupd: Lookupd | None
     ) -> None:
         process, bound = self._process, self._bound
-        tls = None
-        if config.tls_cert or config.tls_key or config.tls_required != "false":
-            from penstock.tls import server_context
-
-            tls = server_context(config)
+        tls = self._make_tls(config)
+        remoting = door(config.remoting_tls, "remoting_tls", tls)
         broker = self.broker = Broker(config, files=self._files, clock=self._clock)
         process.take(broker=broker)
         self.recovery = broker.open()
@@ -431,7 +403,14 @@ class Server:
         if "nsq" in bound:
             await self._start_nsq(net, stack, config, broker, http, tls)
         if "remoting" in bound:
-            await self._start_remoting(net, stack, config, broker)
+            await self._start_remoting(net, stack, config, broker, remoting)
+
+    def _make_tls(self, config: BrokerConfig | RegistryConfig) -> Tls | None:
+        """The TLS of a role's listeners."""
+        tls = server_tls(config)
+        if tls is not None:
+            self._tls.append(tls)
+        return tls
 
     def add_front(self, front: Front, http: NsqHttp | None = None) -> None:
         """Let a protocol have its part of each turn; `net.listen(listener, front.session, front.name)` opens its door."""
@@ -441,7 +420,7 @@ class Server:
 
     async def _start_nsq(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, http: NsqHttp | None,
-        tls: ssl.SSLContext | None,
+        tls: Tls | None,
     ) -> None:  # fmt: skip
         from penstock.fronts.nsq.front import TOO_MANY, NsqFront
 
@@ -452,28 +431,30 @@ class Server:
             authority = Authority(config, net.begin)
             ask = authority.ask
             stack.push_async_callback(authority.close)
-        front = NsqFront(broker, tls, ask)
+        front = NsqFront(broker, tls, ask, self._rights)
         self.add_front(front, http)
         await net.listen(self._bound["nsq"], front.session, front.name, refusal=TOO_MANY)
 
-    async def _start_remoting(self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker) -> None:
+    async def _start_remoting(
+        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, opened: Door
+    ) -> None:
         from penstock.fronts.remoting.front import BrokerFront
         from penstock.registration.registrar import Registrar, Registration, RouteNeighbour
 
         process = self._process
-        front = BrokerFront(broker)
+        front = BrokerFront(broker, self._rights)
         self.add_front(front)
         if config.advertise:
             self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
-        await net.listen(self._bound["remoting"], front.session, "remoting")
-        await self._listen_vip(net, config, front)
+        await net.listen(self._bound["remoting"], front.session, "remoting", **opened)
+        await self._listen_vip(net, config, front, opened)
         registration = Registration(broker, self.addresses["remoting"], self._nsq_address(config))
         if process.name_server is not None:
             neighbour = RouteNeighbour(registration, process.name_server)
             process.tell_news(neighbour=neighbour)
             neighbour.tick(process.mono_ms)
         for name in parts(config.registry):
-            registrar = Registrar(net, registration, name)
+            registrar = Registrar(net, registration, name, security_of(config.security or None))
             task = asyncio.create_task(registrar.run())
             stack.push_async_callback(self._stop_registrar, registrar, task)
 
@@ -485,12 +466,12 @@ class Server:
         return "" if "/" in address else address
 
     async def _start_http(
-        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: ssl.SSLContext | None
+        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Tls | None
     ) -> NsqHttp:
         from penstock.fronts.http.nsqd import NsqHttp, tls_required
 
-        http = NsqHttp(broker, begin=net.begin)
-        http.found_at(net, *(_port(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")))
+        http = NsqHttp(broker, begin=net.begin, rights=self._rights)
+        http.found_at(net, *(port_of(self.addresses.get(name, ":-1")) for name in ("nsq", "http", "https")))
         if "https" in self._bound:
             await self._listen_http(net, stack, "https", http, tls=tls)
         if "http" in self._bound:
@@ -510,7 +491,8 @@ class Server:
         name: str,
         site: Site,
         *,
-        tls: ssl.SSLContext | None = None,
+        tls: Tls | None = None,
+        plain: bool = False,
         refusal: Answer | None = None,
     ) -> None:
         """Accept at once; uvicorn, which takes a third of a start to import, comes after the `ready` line."""
@@ -528,7 +510,7 @@ class Server:
             if made:
                 await made[0].close()
 
-        await net.serve(self._bound[name], lambda: httpd().connection(), tls)
+        await net.serve(self._bound[name], lambda: httpd().connection(), tls, plain)
         soon = net.loop.call_later(0.05, httpd)  # the greeting of the registries must not wait for an import
         stack.push_async_callback(close)
 
@@ -555,7 +537,13 @@ class Server:
             "topology_zone": config.topology_zone,
             "version": NSQD_VERSION,
         }
-        announcer = Announcer(broker, identity, neighbour=lookupd, remote=self.addresses["nsq"])
+        announcer = Announcer(
+            broker,
+            identity,
+            neighbour=lookupd,
+            remote=self.addresses["nsq"],
+            security=security_of(config.security or None),
+        )
         self._process.tell_news(announcer=announcer)
         if announcer.neighbour is not None:
             announcer.neighbour.tick(self._process.mono_ms)
@@ -564,17 +552,19 @@ class Server:
             http.settings.tell_lookups(announcer.set_peers)
         stack.push_async_callback(announcer.close)
 
-    async def _listen_vip(self, net: Net, config: BrokerConfig, front: Front) -> None:
+    async def _listen_vip(self, net: Net, config: BrokerConfig, front: Front, opened: Door) -> None:
         """Old Java clients send to the port two below (rocketmq.md §2.1); where it is taken they are on their own."""
         if self._broker_config is None or self._broker_config.remoting_port <= 2 or not config.vip_port:
             return
         try:
-            listener = bind(config.host, config.remoting_port - 2, config.insecure, "--remoting-port")
+            listener = bind(
+                config.host, config.remoting_port - 2, config.insecure or self._rights.on, "--remoting-port"
+            )
         except ConfigError as error:
             log.warning("no VIP port error=%s", error)
             return
         try:
-            await net.listen(listener, front.session, "remoting")  # which closes it in the end
+            await net.listen(listener, front.session, "remoting", **opened)  # which closes it in the end
         except OSError as error:  # whoever bound it, too, was quicker
             listener.close()
             log.warning("no VIP port error=%s", error)
@@ -588,6 +578,13 @@ class Server:
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def _rights(config: BrokerConfig | RegistryConfig | None) -> Rights:
+    """The users of a process. ConfigError for a file of them that cannot be used."""
+    if config is None:
+        return Rights()
+    return Rights(users_file(config.users, config.data), config.failed_logins_per_minute)
 
 
 def _limits(config: BrokerConfig | RegistryConfig | None) -> Limits:

@@ -128,7 +128,7 @@ class Authority:
 
     async def _ask(self, session: Asking, secret: bytes, done: Callable[[Rights | None], None]) -> None:
         values = {
-            "common_name": "",
+            "common_name": session.certificate,
             "remote_ip": session.remote.rpartition(":")[0].strip("[]"),
             "secret": secret.decode("utf-8", "replace"),
             "tls": "true" if any(layer.name == "tls" for layer in session.layers) else "false",

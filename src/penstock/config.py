@@ -21,6 +21,14 @@ _DURATION = r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m(?!s))?(?:([0-9]+)s)?(?:([
 _TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
+_TLS_CERT = "file of the certificate for every listener, renewed by SIGHUP; empty: no TLS"
+_TLS_KEY = "file of its key"
+_TLS_ROOTS = "file of the authorities that client certificates are checked against"
+_TLS_CLIENTS = "client certificates: empty (none), optional, require-verify, or require (any, unchecked)"
+_TLS_OLDEST = "oldest TLS: tls1.2 or tls1.3; older words mean tls1.2"
+_TLS_HANDSHAKE = "time for a TLS handshake"
+
+
 def _about(text: str, default: Any) -> Any:
     return field(default=default, metadata={"about": text})
 
@@ -31,7 +39,13 @@ class BrokerConfig:
 
     data: str = _about("folder that holds everything the broker keeps", "penstock-data")
     host: str = _about("address the listeners bind to", "127.0.0.1")
-    insecure: bool = _about("allow a bind address that other machines reach, without authentication", False)
+    insecure: bool = _about("allow a bind address that other machines reach, without users", False)
+    users: str = _about(
+        "file of users and their rights; .yml: RocketMQ's plain_acl.yml; empty: users.toml in the data folder", ""
+    )
+    failed_logins_per_minute: int = _about(
+        "failed logins of an address, or of a name, before more are refused; 0: any", 5
+    )
     advertise: str = _about("address told to clients; empty: the bind address", "")
     remoting_port: int = _about("port of the RocketMQ protocol; 0: any free one, -1: none", 10911)
     vip_port: bool = _about("open the port two below it, too, where it is free: old RocketMQ clients send there", True)
@@ -100,12 +114,20 @@ class BrokerConfig:
     deflate: bool = _about("let NSQ clients ask for deflate", True)
     max_deflate_level: int = _about("highest deflate level, 1 to 9", 6)
     snappy: bool = _about("let NSQ clients ask for snappy", True)
-    tls_cert: str = _about("file of the certificate for NSQ and HTTPS", "")
-    tls_key: str = _about("file of its key", "")
-    tls_root_ca_file: str = _about("file of the authorities that client certificates are checked against", "")
-    tls_client_auth_policy: str = _about("client certificates: empty, require or require-verify", "")
+    tls_cert: str = _about(_TLS_CERT, "")
+    tls_key: str = _about(_TLS_KEY, "")
+    tls_root_ca_file: str = _about(_TLS_ROOTS, "")
+    tls_client_auth_policy: str = _about(_TLS_CLIENTS, "")
     tls_required: str = _about("true: NSQ and HTTP only over TLS; tcp-https: NSQ only; false", "false")
-    tls_min_version: str = _about("oldest TLS: tls1.0, tls1.1, tls1.2 or tls1.3", "tls1.2")
+    tls_min_version: str = _about(_TLS_OLDEST, "tls1.2")
+    tls_handshake_timeout_ms: int = _about(_TLS_HANDSHAKE, 10_000)
+    remoting_tls: str = _about(
+        "the RocketMQ port with a certificate: optional (TLS and plain on one port), required or off", "optional"
+    )
+    security: str = _about(
+        "file with user, secret and TLS for connections to registries; empty: the environment's PENSTOCK_TLS and so on",
+        "",
+    )
     auth_http_address: str = _about("auth servers, host:port or URL separated by ; or ,", "")
     auth_http_request_method: str = _about("how auth servers are asked: get or post", "post")
     http_client_connect_timeout_ms: int = _about("time to connect to an auth server or nsqlookupd", 2_000)
@@ -136,13 +158,29 @@ class RegistryConfig:
 
     data: str = _about("folder of kvConfig.json", "penstock-data")
     host: str = _about("address the listeners bind to", "127.0.0.1")
-    insecure: bool = _about("allow a bind address that other machines reach, without authentication", False)
+    insecure: bool = _about("allow a bind address that other machines reach, without users", False)
+    users: str = _about(
+        "file of users and their rights; .yml: RocketMQ's plain_acl.yml; empty: users.toml in the data folder", ""
+    )
+    failed_logins_per_minute: int = _about(
+        "failed logins of an address, or of a name, before more are refused; 0: any", 5
+    )
     foreign_addresses: bool = _about("let brokers register addresses they do not connect from (behind NAT)", False)
     registry_port: int = _about("port of the name server; 0: any free one, -1: none", 9876)
     lookup_port: int = _about("port of nsqlookupd's TCP protocol; 0: any free one, -1: none", 4160)
     lookup_http_port: int = _about("port of nsqlookupd's HTTP; 0: any free one, -1: none", 4161)
     lookup_host: str = _about("address of the first; empty: host", "")
     lookup_http_host: str = _about("address of the second; empty: host", "")
+    tls_cert: str = _about(_TLS_CERT + ", or that of the broker in this process", "")
+    tls_key: str = _about(_TLS_KEY, "")
+    tls_root_ca_file: str = _about(_TLS_ROOTS, "")
+    tls_client_auth_policy: str = _about(_TLS_CLIENTS, "")
+    tls_min_version: str = _about(_TLS_OLDEST, "tls1.2")
+    tls_handshake_timeout_ms: int = _about(_TLS_HANDSHAKE, 10_000)
+    registry_tls: str = _about(
+        "the name server with a certificate: optional (TLS and plain on one port), required or off", "optional"
+    )
+    lookup_tls: str = _about("the same for both ports of nsqlookupd", "optional")
     allowed_hosts: str = _about(
         "names besides this machine's own that HTTP is asked under; separated by ;, * for any", ""
     )

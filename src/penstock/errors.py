@@ -75,18 +75,27 @@ class ClientError(PenstockError):
     retryable = False
 
 
+# How access control says no: RocketMQ's with code 1, which it says of many things, and NSQ's.
+NO_USER = "No accessKey is configured"
+BAD_SIGNATURE = "Check signature failed for accessKey="
+NO_RIGHT = "No default permission for "
+NO_ADMIN = "Need admin permission for request code="
+_DENIALS = (NO_USER, BAD_SIGNATURE, NO_RIGHT, NO_ADMIN, "No acl config for ", "E_UNAUTHORIZED", "E_AUTH_")
+
+
 class BrokerRefused(ClientError):
-    """The broker or registry answered with an error code."""
+    """The broker or registry answered with an error code. `denied`: this user may not."""
 
     def __init__(self, code: int, remark: str):
         super().__init__(f"refused with code {code}: {remark}")
         self.code = code
         self.remark = remark
+        self.denied = code in (1, 16) and any(text in remark for text in _DENIALS)
         # Code 1 is RocketMQ's word for many things; what it says of a name or a number will be so again.
         lasting = any(
             text in remark for text in ("The specified ", "is illegal", "illegal characters", "is not a number")
         )
-        self.retryable = code in (2, 14) or (code == 1 and not lasting)
+        self.retryable = code in (2, 14) or (code == 1 and not lasting and not self.denied)
 
     def __reduce__(self) -> tuple[type[BrokerRefused], tuple[int, str]]:
         return type(self), (self.code, self.remark)

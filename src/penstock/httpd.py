@@ -19,9 +19,10 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from penstock.errors import Refused
 from penstock.fronts.http.nsqd import NsqHttp
 from penstock.fronts.http.publishing import EXITING, PUBLISH_PATHS
-from penstock.fronts.site import OK, Answer, Site
+from penstock.fronts.site import OK, Answer, Site, error, parse_query
 from penstock.net import Net
 
 log = logging.getLogger("penstock.http")
@@ -145,6 +146,7 @@ class HttpConnection(HttpToolsProtocol):
         self._net = httpd.net
         self.dirty = False
         self.remote = "local"
+        self.certificate = ""  # the name in the client's certificate, once that was checked
         self._refused: Answer | None = None  # set inside the parser, which stops then
         self._done = False  # nothing more is read
         self._in_head = True
@@ -171,6 +173,11 @@ class HttpConnection(HttpToolsProtocol):
         if self.client:
             self.remote = f"{self.client[0]}:{self.client[1]}"
         net.connections.add(self)  # type: ignore[arg-type]
+
+    def certify(self, name: str) -> None:
+        """The client has shown a certificate with this name."""
+        self.certificate = name
+        self.app_state["certificate"] = name  # where requests find it: scope["state"]
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._net.connections.discard(self)  # type: ignore[arg-type]
@@ -293,12 +300,23 @@ class HttpConnection(HttpToolsProtocol):
             refusal = httpd.site.guard(self.headers, self.client is None)
             if refusal is None and self._length > httpd.publisher.body_max(direct.path):
                 refusal = httpd.publisher.too_big(direct.path)
+            if refusal is None and httpd.site.rights.on:
+                refusal = self._not_admitted(direct.path, query)
             if refusal is not None:
                 self._answer(direct, refusal)
             elif self.expect_100_continue:
                 self.transport.write(_CONTINUE)
         else:
             super().on_headers_complete()
+
+    def _not_admitted(self, path: str, query: bytes) -> Answer | None:
+        """The refusal of a publisher that may not."""
+        site = self._httpd.site
+        try:
+            site.admit("POST", path, parse_query(query), self.headers, self.remote, self.certificate)
+        except Refused as refused:
+            return site.unadmitted(refused) if refused.http in (401, 403) else error(refused.http, str(refused))
+        return None
 
     def _begin(self, path: str, query: bytes) -> Direct:
         direct = Direct(path, query, self.parser.get_http_version() != "1.0" and self.parser.should_keep_alive())

@@ -16,19 +16,19 @@ to `Faults`, and the turn and the timer go on. What fails again and again stops 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
-import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.disk.job import Job
 from penstock.disk.workers import Workers
 from penstock.errors import WireError
 from penstock.faults import Faults
+from penstock.limits import Limits, is_loopback
+from penstock.tls import Tls
+from penstock.tlsconnection import TlsConnection
 from penstock.words import MS_A_SECOND
 
 log = logging.getLogger("penstock.net")
@@ -43,25 +43,10 @@ SWEEP_MS = 5_000
 TICK_MS_MAX = 1_000
 BACKLOG = 1024
 ALONE_MS = 20
-_MEMORY_PARTS = 4  # of the machine's memory connections get one
 _REJECTED_MAX = 1_000  # peers whose last message in the log is remembered
 _REASON_MAX = 200  # characters in the log
 _CLOSING_LOOKS = 100  # whether connections are gone, when the process ends
 BACKLOG_BYTES_MAX = 1 << 20  # with no memory left for connections, one that owes its peer more than this is closed
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How many connections a process takes, and how much memory all of them together; 0 bytes: a quarter of the RAM."""
-
-    connections_max: int = 12_000
-    connections_per_address_max: int = 1_000  # of another machine: loopback is free
-    memory_bytes_max: int = 0
-
-    @property
-    def memory_bytes(self) -> int:
-        """The bound in bytes."""
-        return self.memory_bytes_max or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY_PARTS
 
 
 class Role(Protocol):
@@ -83,7 +68,7 @@ class Session(Protocol):
     """One peer of a front: bytes in, bytes out, no socket.
 
     `need` is the size of a frame that is not complete. It may have more: `full` (enough answered for now), `closing` (what
-    `take` gives is its last word), `eof`, `congested`, `beats`.
+    `take` gives is its last word), `eof`, `congested`, `beats`, `certify` (the name in the peer's certificate).
     """
 
     need: int
@@ -144,6 +129,12 @@ class Connection(asyncio.BufferedProtocol):
         net.connections.add(self)
         if self._protocol:
             log.info("client connected protocol=%s peer=%s", self._protocol, self.remote)
+
+    def certify(self, name: str) -> None:
+        """The peer has shown a certificate with this name, and it was checked."""
+        certify = getattr(self.session, "certify", None)
+        if certify is not None:
+            certify(name)
 
     def connection_lost(self, error: Exception | None) -> None:
         net = self._net
@@ -394,6 +385,7 @@ class Net:
         self.memory_bytes_max = self.limits.memory_bytes
         self.waiting_bytes = 0  # of unfinished large frames and of answers that peers have not taken
         self.refused = {"connections": 0, "address": 0, "memory": 0}
+        self.handshakes = {"done": 0, "slow": 0, "plain": 0, "failed": 0}  # of TLS
         self._by_address: dict[str, int] = {}
         self._count = 0
         self.loop = asyncio.get_running_loop()
@@ -420,25 +412,35 @@ class Net:
         protocol: str,
         *,
         refusal: bytes = b"",
+        tls: Tls | None = None,
+        plain: bool = False,
     ) -> None:
-        """Accept connections on a bound socket; `refusal` is what one too many is told."""
-        await self.serve(listener, lambda: Connection(self, make, protocol=protocol, refusal=refusal))
+        """Accept connections on a bound socket; `refusal` is what one too many is told. TLS as of `serve`."""
+        await self.serve(listener, lambda: Connection(self, make, protocol=protocol, refusal=refusal), tls, plain)
 
     async def serve(
-        self, listener: socket.socket, protocol: Callable[[], asyncio.BaseProtocol], tls: ssl.SSLContext | None = None
+        self,
+        listener: socket.socket,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        tls: Tls | None = None,
+        plain: bool = False,
     ) -> None:
-        """The same for connections of another kind: they have what `Connection` has of `flush`, `expired` and `close`,
-        and put themselves into `connections`."""
+        """The same for connections of another kind: they have what `Connection` has of `flush`, `expired`, `close` and
+        `certify`, and put themselves into `connections`. With `tls` peers must speak it, with `plain` as well they may.
+        """
+        door = protocol if tls is None else lambda: TlsConnection(self, tls, protocol, plain=plain)
         listener.listen(BACKLOG)  # uvloop would pass over the error of a port that somebody else listens on already
         if listener.family == socket.AF_UNIX:
-            server = await self.loop.create_unix_server(protocol, sock=listener, backlog=BACKLOG, ssl=tls)
+            server = await self.loop.create_unix_server(door, sock=listener, backlog=BACKLOG)
         else:
-            server = await self.loop.create_server(protocol, sock=listener, backlog=BACKLOG, ssl=tls)
+            server = await self.loop.create_server(door, sock=listener, backlog=BACKLOG)
         self._servers.append(server)
 
-    async def connect(self, host: str, port: int, make: MakeSession) -> Connection:
-        """Open a connection of our own. OSError when nobody listens there."""
-        _, connection = await self.loop.create_connection(lambda: Connection(self, make), host, port)
+    async def connect(self, host: str, port: int, make: MakeSession, tls: ssl.SSLContext | None = None) -> Connection:
+        """Open a connection of our own, with `tls` to a peer whose certificate has this name. OSError when nobody, or
+        somebody else, listens there.
+        """
+        _, connection = await self.loop.create_connection(lambda: Connection(self, make), host, port, ssl=tls)
         return connection
 
     def count_waiting(self, size: int) -> None:
@@ -453,7 +455,7 @@ class Net:
         if self.waiting_bytes > self.memory_bytes_max:
             return self.refuse("memory", remote)
         count = self._by_address.get(host, 0)
-        if count >= limits.connections_per_address_max and not _is_loopback(host):
+        if count >= limits.connections_per_address_max and not is_loopback(host):
             return self.refuse("address", remote)
         self._count += 1
         self._by_address[host] = count + 1
@@ -640,10 +642,3 @@ class Net:
             connection.close()
         await asyncio.sleep(0)
         self.workers.close()
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return True  # a Unix socket

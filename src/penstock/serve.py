@@ -63,13 +63,17 @@ def serve(
     *,
     ends_with: int = -1,
 ) -> None:
-    """Start a server, call `ready` with it, and stop it at SIGTERM, SIGINT or the end of `ends_with`."""
+    """Start a server, call `ready` with it, and stop it at SIGTERM, SIGINT or the end of `ends_with`. At SIGHUP it takes
+    its certificates anew, where it has some.
+    """
 
     async def main() -> None:
         stop = stop_event()
         if ends_with >= 0:
             asyncio.get_running_loop().add_reader(ends_with, _stop_at_end, ends_with, stop)
         async with Server(broker, registry) as server:
+            if server.renewable:
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.renew)
             ready(server)
             keep_freed_memory()
             await server.run_until(stop)

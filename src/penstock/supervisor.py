@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -22,8 +23,9 @@ from penstock import errors
 from penstock.app import Server, runner
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError, PenstockError
-from penstock.net import Limits
+from penstock.limits import Limits
 from penstock.serve import announce, log_to_stderr, prepare, run, stop_event
+from penstock.tls import share_certificate
 
 log = logging.getLogger("penstock.supervisor")
 
@@ -98,6 +100,12 @@ class Member:
         assert self._process is not None
         return await self._process.wait()
 
+    def renew(self) -> None:
+        """Have it take its certificates anew, as SIGHUP has it."""
+        process = self._process
+        if process is not None and process.returncode is None and (self.config.tls_cert or self.config.tls_key):
+            process.send_signal(signal.SIGHUP)
+
     async def stop(self) -> None:
         """Have it stop as SIGTERM has it; killed after `STOP_S`."""
         process = self._process
@@ -117,7 +125,8 @@ class Supervisor:
 
     def __init__(self, brokers: Sequence[BrokerConfig], registry: RegistryConfig) -> None:
         self._configs = brokers
-        self._registry = registry
+        with_tls = next((config for config in brokers if config.tls_cert or config.tls_key), None)
+        self._registry = registry if with_tls is None else share_certificate(with_tls, registry)
         self._members: list[Member] = []
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -128,6 +137,8 @@ class Supervisor:
         async with Server(None, self._registry) as server:
             try:
                 await self._start(server)
+                if server.renewable:
+                    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._renew, server)
                 announce(self._ready(server.addresses))
                 watches = [asyncio.create_task(self._watch(member)) for member in self._members]
                 try:
@@ -139,6 +150,11 @@ class Supervisor:
             finally:
                 log.info("stopping")
                 await asyncio.gather(*(member.stop() for member in self._members))
+
+    def _renew(self, server: Server) -> None:
+        server.renew()
+        for member in self._members:
+            member.renew()
 
     async def _start(self, server: Server) -> None:
         registry = server.addresses

@@ -6,6 +6,7 @@ from typing import Any
 
 from broker.queueside import Side
 from fronts.nsq_peer import sized
+from penstock.access.rights import Rights
 from penstock.fronts.nsq.front import NsqFront
 from penstock.fronts.nsq.session import NsqSession
 from penstock.fronts.remoting.front import BrokerFront, BrokerSession
@@ -15,9 +16,9 @@ from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 class NsqSide(Side):
     """Its sessions have sent the magic."""
 
-    def __init__(self, folder: Any, **settings: Any) -> None:
+    def __init__(self, folder: Any, rights: Rights | None = None, **settings: Any) -> None:
         Side.__init__(self, folder, **settings)
-        self.front = NsqFront(self.broker)
+        self.front = NsqFront(self.broker, users=rights)
 
     def session(self, port: int = 1) -> NsqSession:
         session = self.front.session(f"127.0.0.1:{port}", lambda: None)
@@ -48,9 +49,9 @@ class NsqSide(Side):
 class RemotingSide(Side):
     """A RocketMQ front; `ask` is a request and the answers that leave in its turn."""
 
-    def __init__(self, folder: Any, **settings: Any) -> None:
+    def __init__(self, folder: Any, rights: Rights | None = None, **settings: Any) -> None:
         Side.__init__(self, folder, **settings)
-        self.front = BrokerFront(self.broker)
+        self.front = BrokerFront(self.broker, rights)
         self._opaque = 0
 
     def session(self, port: int = 1) -> BrokerSession:

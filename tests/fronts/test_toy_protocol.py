@@ -12,8 +12,8 @@ import pytest
 
 from fronts.nsq_peer import NsqPeer, sized
 from fronts.toy import ToyFront
-from penstock.app import bind
 from penstock.embedded import Broker
+from penstock.listeners import bind
 
 WITHIN_S = 30
 

@@ -17,7 +17,13 @@ from penstock.errors import DiskFull, StoreError
 PAGE = 4096
 
 
+class Killed(BaseException):
+    """The process ends here."""
+
+
 class LyingFiles(Files):
+    written_at_most: int | None = None  # so much of a write is done before the process is killed
+
     def __init__(self, root: Path, seed: int = 0) -> None:
         self.root = root
         self.random = random.Random(seed)
@@ -46,9 +52,12 @@ class LyingFiles(Files):
         self._room.setdefault(os.fstat(fd).st_ino, self.size(fd))
         super().grow(fd, size)
 
-    def write(self, fd: int, at: int, data: bytes) -> None:
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
         if self.full and self.size(fd) < at + len(data):
             raise DiskFull("no room (by order of the test)")
+        if self.written_at_most is not None:
+            super().write(fd, at, data[: self.written_at_most])
+            raise Killed
         super().write(fd, at, data)
 
     def datasync(self, fd: int) -> None:

@@ -55,15 +55,21 @@ def run(store: LogStore) -> tuple[list[bytes], list[bytes]]:
     """Append and let time go on; returns what was accepted and, of that, what was said to be on the disk."""
     accepted: list[tuple[bytes, int]] = []
     flushed = 0
+    gathered: list[tuple[bytes, int]] = []
     draft = Draft()
     try:
         store.open()
+        store.log.write_bytes_min = 100
         for n in range(60):
             draft.queue = store.queue(b"T", n % 2)
             draft.set_body(b"%d " % n * 40)
             draft.set_properties(b"KEYS\x01k%d" % n)
-            if store.append(draft) == 0:
-                accepted.append((b"%d " % n * 40, store.end_position))
+            if store.gather(draft) == 0:
+                gathered.append((b"%d " % n * 40, store.end_position))
+            if n % 3 == 2:
+                store.settle()
+                accepted += gathered
+                gathered.clear()
             if n % 15 == 14:
                 work(store, 2)
                 flushed = store.flushed_position

@@ -9,7 +9,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from lying_disk import LyingFiles
+from lying_disk import Killed, LyingFiles
 from store_parts import contents, make, put, work
 
 from penstock.clock import FakeClock
@@ -47,6 +47,7 @@ class StoreMachine(RuleBasedStateMachine):
             self.report = self.store.open()
         finally:
             checkpoint.boot_id = boot
+        self.store.log.write_bytes_min = 400
 
     @rule(queue=st.integers(0, 2), body=st.binary(max_size=600), count=st.integers(1, 30))
     def append(self, queue: int, body: bytes, count: int) -> None:
@@ -56,6 +57,43 @@ class StoreMachine(RuleBasedStateMachine):
             self.messages.append((queue, draft.queue_offset, body, self.store.end_position))
             self.keys[key] = draft.physical
             self.clock.advance(n)
+
+    def _gather(self, bodies: list[tuple[int, bytes]]) -> list[tuple[int, int, bytes, int]]:
+        gathered = []
+        for queue, body in bodies:
+            draft = Draft()
+            draft.queue = self.store.queue(*QUEUES[queue])
+            draft.set_body(body)
+            draft.set_properties(b"")
+            assert self.store.gather(draft) == 0
+            gathered.append((queue, draft.queue_offset, body, self.store.end_position))
+        return gathered
+
+    @rule(bodies=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=3000)), max_size=20))
+    def turn(self, bodies: list[tuple[int, bytes]]) -> None:
+        self.messages += self._gather(bodies)
+        self.store.settle()
+
+    @rule(
+        bodies=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=300)), max_size=20),
+        written=st.integers(0, 5000),
+    )
+    def kill_in_a_turn(self, bodies: list[tuple[int, bytes]], written: int) -> None:
+        gathered = self._gather(bodies)
+        self.files.written_at_most = written
+        try:
+            self.store.settle()
+        except Killed:
+            end = -1
+        else:
+            end = self.store.end_position
+        self.files.written_at_most = None
+        self.store.close(clean=False)
+        self._open()
+        assert (self.report.gap_queues, self.report.power_cut, self.report.damage) == (0, False, [])
+        there = self.store.end_position
+        assert end < 0 or there == end
+        self.messages += [one for one in gathered if one[3] <= there]
 
     @rule(queue=st.integers(0, 2), sizes=st.lists(st.integers(0, 300), min_size=1, max_size=20))
     def batch(self, queue: int, sizes: list[int]) -> None:

@@ -9,6 +9,8 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import java.util.zip.CRC32;
+import org.apache.rocketmq.acl.common.AclClientRPCHook;
+import org.apache.rocketmq.acl.common.SessionCredentials;
 import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
@@ -31,8 +33,15 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.filter.expression.EvaluationContext;
 import org.apache.rocketmq.filter.expression.Expression;
 import org.apache.rocketmq.filter.parser.SelectorParser;
+import org.apache.rocketmq.remoting.RPCHook;
 
 class RocketmqPeer {
+    /** Signs each request where -Dpeer.user and -Dpeer.secret say whose they are. */
+    static RPCHook hook() {
+        String user = System.getProperty("peer.user"), secret = System.getProperty("peer.secret");
+        return user == null ? null : new AclClientRPCHook(new SessionCredentials(user, secret));
+    }
+
     public static void main(String[] words) throws Exception {
         String what = words[0], registry = words[1], topic = words[2];
         int code = 0; // the end is said aloud: the client's threads are many, and not all of them daemons
@@ -193,7 +202,7 @@ class RocketmqPeer {
 
     /** Single messages, batches of five, transactions of which every second is rolled back, and delayed ones. */
     static void send(String registry, String topic, int count) throws Exception {
-        TransactionMQProducer producer = new TransactionMQProducer("peer-producers");
+        TransactionMQProducer producer = new TransactionMQProducer("peer-producers", hook());
         producer.setNamesrvAddr(registry);
         producer.setCompressMsgBodyOverHowmuch(1000);
         producer.setSendMsgTimeout(10_000);
@@ -248,7 +257,7 @@ class RocketmqPeer {
 
     /** Everything that the topic holds, queue by queue. */
     static void read(String registry, String topic) throws Exception {
-        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("peer-readers");
+        DefaultMQPullConsumer consumer = new DefaultMQPullConsumer("peer-readers", hook());
         consumer.setNamesrvAddr(registry);
         consumer.start();
         for (MessageQueue queue : consumer.fetchSubscribeMessageQueues(topic)) {

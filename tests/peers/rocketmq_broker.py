@@ -55,9 +55,10 @@ class Installed:
         )
         self.path = f"{classes}:{self.folder}/jars/*"
 
-    def client(self, registry: str, home: Path) -> Program:
-        """The Java client, for a registry of anybody."""
-        return Program([*self.java(home), "RocketmqPeer"], {}, registry)
+    def client(self, registry: str, home: Path, *properties: str) -> Program:
+        """The Java client, for a registry of anybody; Java's `-D` properties."""
+        java, *rest = self.java(home)
+        return Program([java, *properties, *rest, "RocketmqPeer"], {}, registry)
 
     def java(self, home: Path) -> list[str]:
         return ["java", "-Xmx256m", *OPENED, f"-Duser.home={home}", "-cp", self.path]

@@ -9,6 +9,7 @@ from zlib import crc32
 import pytest
 from spark_bulk import read
 
+from certificates import Certificate
 from peers.conftest import Lines
 from peers.rocketmq_broker import SEGMENT_BYTES, Installed, Rocketmq
 from penstock.spark import schema
@@ -135,3 +136,24 @@ def test_request_reply_goes_as_with_the_original(installed: Installed, tmp_path:
         found = installed.client(ours.registry, tmp_path / "ours").run("request", "Asked", 20)
     assert [line["how"] for line in expected] == 20 * ["sync"] + 20 * ["async"] + ["late"]
     assert sorted(found, key=repr) == sorted(expected, key=repr)
+
+
+@pytest.mark.parametrize("mode", ["optional", "required"])
+def test_the_java_client_speaks_tls(
+    installed: Installed, tmp_path: Path, server_certificate: Certificate, mode: str
+) -> None:
+    """As `setUseTLS(true)` does, with its default of trusting anybody; in the mode that RocketMQ calls permissive a plain
+    client works beside it.
+    """
+    modes = {"remoting_tls": mode, "registry_tls": mode}
+    with Broker(tmp_path / "data", **server_certificate.settings, **modes, **SIZES) as ours:
+        clients = [installed.client(ours.registry, tmp_path, "-Dtls.enable=true")]
+        if mode == "optional":
+            clients.append(installed.client(ours.registry, tmp_path))
+        for number, client in enumerate(clients):
+            topic = f"{TOPIC}{number}"
+            sent = client.run("send", topic, 200)
+            assert {line["status"] for line in sent} == {"SEND_OK"}
+            shaken = ours.call(lambda server: server.net.handshakes["done"])
+            assert client.run("read", topic)
+            assert (ours.call(lambda server: server.net.handshakes["done"]) > shaken) is (number == 0)

@@ -43,7 +43,7 @@ class Broker:
 
     def __init__(self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None) -> None:
         core = self.core = Core(config, files or Files(), clock or Clock())
-        self.config, self.files, self.folder = core.config, core.files, core.folder
+        self.files, self.folder = core.files, core.folder
         self.time, self.clock, self.started_ms = core.time, core.time.clock, core.started_ms
         self.store, self.store_host, self.schedule = core.store, core.store_host, core.schedule
         self.topics, self.groups, self.offsets = core.topics, core.groups, core.offsets
@@ -134,6 +134,11 @@ class Broker:
             self.flush_log()
             self.tables.close()
         self.store.close(clean)
+
+    @property
+    def config(self) -> BrokerConfig:
+        """The settings as they are now."""
+        return self.core.config
 
     # -- time ----------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from penstock.access.users import User
 from penstock.broker.topics import LogTopic
 from penstock.errors import Refused
 from penstock.wire import record
@@ -24,6 +25,7 @@ class Peer(Protocol):
     """The connection of a client, as far as this floor knows it."""
 
     remote: str
+    acting: User | None  # whose request is carried out, where there are users
 
     def push(self, command: RemotingCommand) -> None:
         """Send a one-way request, or an answer that took its time."""
@@ -44,6 +46,7 @@ class Member:
     language: str
     version: int
     heard_ms: int
+    user: User | None = None
 
 
 def parse_tags(expression: str) -> tuple[list[str], list[int]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from penstock import msgid
@@ -48,6 +50,10 @@ class Core:
         self.alarm = Alarm()  # when the schedule must be looked at next
         self.delays = DelayRule(delay_levels(config.message_delay_level))
         self.sending = Sending(self.time, self.store, self.topics, self.delays, self.alarm, self.store_host)
+
+    def change(self, values: Mapping[str, int]) -> None:
+        """Settings that are looked at each time: they hold until the broker stops."""
+        self.config = replace(self.config, **values)  # type: ignore[arg-type]
 
     def flush_log(self) -> None:
         """Flush the log here and now: the broker stops."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TypeVar
 
 import click
@@ -39,6 +39,7 @@ class Lazy(click.Group):
         "message": "penstock.cli.messages:message",
         "tail": "penstock.cli.messages:tail",
         "send": "penstock.cli.topics:send",
+        "user": "penstock.cli.users:user",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -174,17 +175,52 @@ def up(
     from penstock.serve import run
     from penstock.supervisor import members, supervise
 
-    said = _set(settings, "broker", "registry")
-    own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
-    broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | ports | said["broker"])
-    # What the two have in common is set for both.
-    shared = ("data", "host", "insecure", "allowed_hosts", "broadcast_address", "log_level")
-    registry = load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
+    broker, registry = _both(data, host, config, settings, ports)
     configs = members(broker, brokers)
     if len(configs) == 1:
         run(broker, registry)
     else:
         supervise(configs, registry)
+
+
+@main.command()
+@_starts
+@_ports("remoting", "nsq", "http", "registry", "lookup", "lookup-http")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
+def doctor(
+    data: str | None,
+    host: str | None,
+    config: str | None,
+    settings: tuple[str, ...],
+    as_json: bool,
+    **ports: int | None,
+) -> None:
+    """Say of each listener that `penstock up` would open who can reach it, its TLS and its users; exit code 1 where
+    something should be done.
+    """
+    from penstock.cli.doctor import rows
+    from penstock.cli.tools import print_rows
+
+    found = rows(*_both(data, host, config, settings, ports))
+    print_rows(found, as_json)
+    sys.exit(1 if any(row["advice"] for row in found) else 0)
+
+
+def _both(
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], ports: dict[str, int | None]
+) -> tuple[BrokerConfig, RegistryConfig]:
+    """The settings of a broker and a registry that run together."""
+    from penstock.access.rights import users_file
+
+    said = _set(settings, "broker", "registry")
+    own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
+    broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | ports | said["broker"])
+    broker = replace(broker, users=str(users_file(broker.users, broker.data)))  # one file for all of them
+    # What the two have in common is set for both.
+    shared = (
+        "data", "host", "insecure", "users", "failed_logins_per_minute", "allowed_hosts", "broadcast_address", "log_level",
+    )  # fmt: skip
+    return broker, load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
 
 
 @main.command()

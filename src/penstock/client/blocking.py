@@ -36,6 +36,7 @@ from penstock.client.sending import COMPRESS_OVER_BYTES
 from penstock.client.subscriptions import Start
 from penstock.errors import PenstockError
 from penstock.message import Message, ReceivedMessage
+from penstock.security import Security
 from penstock.wire.traces import Trace
 
 SIGTERM_S = 5.0
@@ -87,6 +88,7 @@ class Producer(_Client):
         batch_bytes: int = BATCH_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         when_full: WhenFull = "block",
+        security: Security | str | Path | None = None,
         trace: bool = False,
     ) -> None:
         self._inner: aio.Producer = aio.Producer(
@@ -103,6 +105,7 @@ class Producer(_Client):
             batch_bytes=batch_bytes,
             buffer_bytes=buffer_bytes,
             when_full=when_full,
+            security=security,
             trace=trace,
         )
         self._timeout_s = send_timeout_s
@@ -247,6 +250,7 @@ class PushConsumer(_Client):
         allocate: Allocate = average,
         offsets_folder: Path | None = None,
         timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
         trace: bool = False,
     ) -> None:
         self._inner: aio.PushConsumer = aio.PushConsumer(
@@ -267,6 +271,7 @@ class PushConsumer(_Client):
             allocate=allocate,
             offsets_folder=offsets_folder,
             timeout_s=timeout_s,
+            security=security,
             trace=trace,
         )
         self._inner.dispatcher.iterate_as(Delivery)
@@ -311,9 +316,14 @@ class PullConsumer(_Client):
     """Reads assigned message queues from positions of its own. See `penstock.aio.PullConsumer`."""
 
     def __init__(
-        self, registry: str = "127.0.0.1:9876", *, group: str = "DEFAULT_CONSUMER", timeout_s: float = 10.0
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        group: str = "DEFAULT_CONSUMER",
+        timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
     ) -> None:
-        self._inner: aio.PullConsumer = aio.PullConsumer(registry, group=group, timeout_s=timeout_s)
+        self._inner: aio.PullConsumer = aio.PullConsumer(registry, group=group, timeout_s=timeout_s, security=security)
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The message queues of a topic, sorted. NoRoute when it is unknown."""
@@ -396,8 +406,14 @@ class PullConsumer(_Client):
 class Admin(_Client):
     """Looking at a cluster and changing it. See `penstock.aio.Admin`."""
 
-    def __init__(self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 10.0) -> None:
-        self._inner: aio.Admin = aio.Admin(registry, timeout_s=timeout_s)
+    def __init__(
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
+    ) -> None:
+        self._inner: aio.Admin = aio.Admin(registry, timeout_s=timeout_s, security=security)
 
     def cluster_info(self) -> ClusterInfo:
         """Which brokers there are."""

@@ -21,7 +21,7 @@ from penstock.client.nsqsending import check_plain, defer_ms
 from penstock.client.outgoing import Outgoing
 from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import BROKER_PORT, MessageQueue, split_address
-from penstock.client.sending import RETRY_CODES, read_receipt
+from penstock.client.sending import is_tried_again, read_receipt
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, WireError
 from penstock.wire.remoting import RemotingCommand
 
@@ -63,7 +63,13 @@ class DirectSends:
             line = self._take(self._lines, address)
             if line is None:
                 line = self._connect(
-                    lambda left_s: Line(split_address(address, BROKER_PORT), left_s, short=True), deadline
+                    lambda left_s: Line(
+                        split_address(address, BROKER_PORT),
+                        left_s,
+                        short=True,
+                        security=self._attempts.cluster.security,
+                    ),
+                    deadline,
                 )
             if line is None:
                 return None
@@ -71,7 +77,7 @@ class DirectSends:
             self._give_back(self._lines, address, line)
             receipt = read_receipt(answer, to, sent.keys)
         except BrokerRefused as error:
-            if error.code in RETRY_CODES:
+            if is_tried_again(error):
                 return None
             raise
         except (ConnectionLost, WireError) as error:
@@ -108,7 +114,7 @@ class DirectSends:
         command = nsqframes.publish(to.topic, [message.body for message in messages], defer)
         line = self._take(self._nsq_lines, address)
         if line is None:
-            line = self._connect(lambda left_s: NsqLine(address, left_s), deadline)
+            line = self._connect(lambda left_s: NsqLine(address, left_s, self._attempts.cluster.security), deadline)
         if line is None:
             return None
         self._call(line, sent, lambda left_s: line.call(command, left_s), deadline)

@@ -8,6 +8,7 @@ import time
 from struct import Struct
 
 from penstock.errors import ConnectionLost, TimedOut
+from penstock.security import PLAIN, Security
 from penstock.wire.frames import FrameCutter
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand, decode, encode
 from penstock.words import FRAME_BYTES_MAX, PREFIX_BYTES
@@ -24,14 +25,16 @@ class Line:
     With `short` answers nearly always come whole in one call to the system; without, their bodies come in place.
     """
 
-    def __init__(self, address: tuple[str, int], timeout_s: float, *, short: bool = False) -> None:
-        try:
-            self._socket = socket.create_connection(address, timeout_s)
-        except OSError as error:
-            raise ConnectionLost(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # The system keeps the time, and so a body of megabytes can be waited for in one call.
-        self._socket.settimeout(None)
+    def __init__(
+        self, address: tuple[str, int], timeout_s: float, *, short: bool = False, security: Security = PLAIN
+    ) -> None:
+        self._security = security
+        self._tls = security.tls
+        self._signed = bool(security.user)
+        self._socket = connect(address, timeout_s, security)
+        if not self._tls:
+            # The system keeps the time, and so a body of megabytes can be waited for in one call.
+            self._socket.settimeout(None)
         self._patience = 0.0
         self._wait_at_most(timeout_s)
         self._opaques = itertools.count(1)
@@ -48,10 +51,12 @@ class Line:
     def ask(self, command: RemotingCommand, timeout_s: float) -> None:
         """Send a request; errors as of `call`."""
         command.number(next(self._opaques))
+        if self._signed:
+            self._security.sign(command)
         try:
             self._wait_at_most(timeout_s)
             self._socket.sendall(encode(command))
-        except BlockingIOError as error:
+        except (BlockingIOError, TimeoutError) as error:
             raise TimedOut(f"request {command.code} could not be sent within {timeout_s:g} s") from error
         except OSError as error:
             raise ConnectionLost(f"connection broke: {error}") from error
@@ -118,7 +123,7 @@ class Line:
             raise TimeoutError
         self._wait_at_most(left)
         try:
-            part = self._socket.recv(most, flags)
+            part = self._socket.recv(most) if self._tls else self._socket.recv(most, flags)
         except BlockingIOError:
             raise TimeoutError from None
         if not part:
@@ -129,6 +134,9 @@ class Line:
         """Set how long one call to the system may take, when the time set before is not about the same."""
         if not 0.9 * self._patience <= seconds <= self._patience:
             self._patience = seconds
+            if self._tls:  # a read of the system's is not one of ours
+                self._socket.settimeout(seconds)
+                return
             micros = max(int(seconds * _MICROS), 1)
             span = _TIMEVAL.pack(*divmod(micros, _MICROS))
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, span)
@@ -141,16 +149,35 @@ class Line:
         """
         if self._rest:
             return False
-        return (self._short and time.monotonic() - self._heard_s < FRESH_S) or quiet(self._socket)
+        if self._short and time.monotonic() - self._heard_s < FRESH_S:
+            return True
+        if self._tls:  # with a time to wait Python would wait that long before it asks
+            self._patience = 0.0
+            self._socket.settimeout(0)
+        return quiet(self._socket)
 
     def close(self) -> None:
         self._socket.close()
 
 
+def connect(address: tuple[str, int], timeout_s: float, security: Security) -> socket.socket:
+    """A socket to there, with TLS if that is asked for. ConnectionLost."""
+    context = security.context
+    connection = None
+    try:
+        connection = socket.create_connection(address, timeout_s)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection if context is None else context.wrap_socket(connection, server_hostname=address[0])
+    except (OSError, ValueError) as error:
+        if connection is not None:
+            connection.close()
+        raise ConnectionLost(f"cannot connect to {address[0]}:{address[1]}: {error}") from error
+
+
 def quiet(connection: socket.socket) -> bool:
     """Whether there is nothing to be read, not even the end: a line that lay idle may have been closed by its peer."""
-    try:
-        connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    try:  # the system's own `recv`, past TLS, which takes no flags
+        socket.socket.recv(connection, 1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
     except BlockingIOError:
         return True
     except OSError:

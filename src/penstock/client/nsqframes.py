@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import cython
 
-from penstock.errors import BrokerRefused, WireError
+from penstock.errors import BrokerRefused, ConnectionLost, WireError
 from penstock.message import ReceivedMessage
 from penstock.octets import Readable
+from penstock.security import Security
 from penstock.wire.codes import ResponseCode
 from penstock.wire.nsq import MAGIC
 
@@ -141,6 +142,21 @@ class FrameParser:
             )
         )
         return True
+
+
+def welcome(answer: bytes, security: Security, address: str) -> dict[str, object]:
+    """What the answer to the greeting says. BrokerRefused where it wants or has not what we have or want."""
+    try:
+        told = json.loads(answer)
+    except ValueError:
+        told = None
+    if not isinstance(told, dict):
+        raise ConnectionLost(f"{address} does not speak NSQ V2")
+    if security.tls and not told.get("tls_v1"):
+        raise BrokerRefused(ResponseCode.NO_PERMISSION, f"{address} has no TLS for NSQ")
+    if told.get("auth_required") and not (security.user or security.tls_cert):
+        raise BrokerRefused(ResponseCode.NO_PERMISSION, f"{address} wants to know who we are: set user and secret")
+    return told
 
 
 def refusal(text: str) -> BrokerRefused:

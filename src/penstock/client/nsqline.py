@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import time
 
 from penstock.client import nsqframes
-from penstock.client.line import quiet
+from penstock.client.line import connect, quiet
 from penstock.client.nsqframes import FrameParser, refusal
 from penstock.client.routes import NSQ_PORT, split_address
 from penstock.errors import ConnectionLost, TimedOut
+from penstock.security import PLAIN, Security
 from penstock.version import __version__
 from penstock.wire.nsq import ERROR
 
@@ -18,25 +20,38 @@ from penstock.wire.nsq import ERROR
 class NsqLine:
     """A connection that has said who it is. Without heartbeats: whoever holds it may be busy for minutes."""
 
-    def __init__(self, address: str, timeout_s: float) -> None:
+    def __init__(self, address: str, timeout_s: float, security: Security = PLAIN) -> None:
         self._address = address
-        try:
-            self._socket = socket.create_connection(split_address(address, NSQ_PORT), timeout_s)
-        except OSError as error:
-            raise ConnectionLost(f"cannot connect to {address}: {error}") from error
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        to = split_address(address, NSQ_PORT)
+        self._socket = connect(to, timeout_s, PLAIN)  # TLS begins within
         self._parser = FrameParser()
         about = {
             "client_id": f"{socket.gethostname()}@{os.getpid()}",
             "hostname": socket.gethostname(),
             "user_agent": f"penstock/{__version__}",
             "heartbeat_interval": -1,
+            "tls_v1": security.tls,
         }
         try:
-            self.call(nsqframes.greeting(about), timeout_s)
+            answer = self.call(nsqframes.greeting(about), timeout_s)
+            told = {}  # an OK: it negotiates nothing
+            if answer != b"OK" or security.tls:
+                told = nsqframes.welcome(answer, security, address)
+            if security.context is not None:
+                self._wrap(security.context, to[0], timeout_s)
+            if told.get("auth_required") and security.user:  # else the certificate has said it
+                self.call(security.nsq_auth, timeout_s)
         except BaseException:
             self.close()
             raise
+
+    def _wrap(self, context: ssl.SSLContext, host: str, timeout_s: float) -> None:
+        """TLS from here on; its first word is OK."""
+        try:
+            self._socket = context.wrap_socket(self._socket, server_hostname=host)
+        except (OSError, ValueError) as error:
+            raise ConnectionLost(f"cannot connect to {self._address}: {error}") from error
+        self.call(b"", timeout_s)
 
     def call(self, command: bytes, timeout_s: float) -> bytes:
         """The answer to a command. BrokerRefused; TimedOut and ConnectionLost leave the line unusable."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, TypeVar
 
@@ -18,6 +19,7 @@ from penstock.client.requests import Pull
 from penstock.client.routes import BROKER_PORT, MessageQueue, Route, split_address
 from penstock.client.subscriptions import Subscription
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, TimedOut, WireError
+from penstock.security import Security, security_of
 from penstock.wire import names
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
@@ -56,7 +58,14 @@ class LogReader:
     Calls raise NoRoute for an unknown topic, BrokerRefused for an error answer, ConnectionLost and TimedOut.
     """
 
-    def __init__(self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
+    ) -> None:
+        self._security = security_of(security)
         self._directory = Directory(registry)
         self._timeout_s = timeout_s
         self._lines: dict[tuple[str, int], Line] = {}
@@ -76,6 +85,10 @@ class LogReader:
             for line in self._lines.values():
                 line.close()
             self._lines.clear()
+
+    def line(self, address: tuple[str, int]) -> Line:
+        """A new connection. ConnectionLost."""
+        return Line(address, self._timeout_s, security=self._security)
 
     def topics(self) -> list[str]:
         """The users' topics, sorted: without the broker's own, retry and dead-letter topics."""
@@ -231,7 +244,7 @@ class LogReader:
     def _call_on(self, address: tuple[str, int], command: RemotingCommand) -> RemotingCommand:
         line = self._lines.get(address)
         if line is None:
-            line = self._lines[address] = Line(address, self._timeout_s)
+            line = self._lines[address] = self.line(address)
         try:
             return line.call(command, self._timeout_s)
         except BaseException:  # an answer may still be on its way: never mistake it for the next one's

@@ -25,7 +25,7 @@ QUEUES_PER_NEW_TOPIC = 4
 _UTF8_BYTES_MAX = 4  # of a character
 
 # Answers that say: nothing was stored, and another broker, or the same one later, may store it.
-RETRY_CODES = frozenset(
+_RETRY_CODES = frozenset(
     (
         ResponseCode.SYSTEM_ERROR,
         ResponseCode.SYSTEM_BUSY,
@@ -36,6 +36,11 @@ RETRY_CODES = frozenset(
         ResponseCode.NOT_IN_CURRENT_UNIT,
     )
 )
+
+
+def is_tried_again(refusal: BrokerRefused) -> bool:
+    """Whether a send that was refused so may go through later, or at another broker."""
+    return refusal.code in _RETRY_CODES and not refusal.denied
 
 
 def properties_text(message: Message, uniq_key: str) -> str:

@@ -17,6 +17,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 from zlib import crc32
 
@@ -26,6 +27,7 @@ from penstock.client.reader import LogReader
 from penstock.client.routes import BROKER_PORT, MessageQueue, split_address
 from penstock.client.sending import QUEUES_PER_NEW_TOPIC, add_sequence, send_header
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
+from penstock.security import Security
 from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
@@ -98,8 +100,15 @@ class StageClient(LogReader):
     Every call is tried again for `patience_s` seconds while a broker is away; then it raises what went wrong.
     """
 
-    def __init__(self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 30.0, patience_s: float = 120.0) -> None:
-        super().__init__(registry, timeout_s=timeout_s)
+    def __init__(
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        timeout_s: float = 30.0,
+        patience_s: float = 120.0,
+        security: Security | str | Path | None = None,
+    ) -> None:
+        super().__init__(registry, timeout_s=timeout_s, security=security)
         self.patience_s = patience_s
         self._masters: dict[str, str] = {}
         self._deciders: dict[tuple[str, str], str] = {}
@@ -300,10 +309,10 @@ class _BrokerPart:
         self.sums = crc32(crc32(chunk).to_bytes(4, "big"), self.sums)
         self.unanswered.append((self.number, chunk))
 
-    def connect(self, address: tuple[str, int], timeout_s: float) -> Line:
+    def connect(self, pipe: Line) -> Line:
         """A new connection, until `disconnect`."""
-        self.pipe = Line(address, timeout_s)
-        return self.pipe
+        self.pipe = pipe
+        return pipe
 
     def disconnect(self) -> None:
         """Let the connection go; what is unanswered is sent again on the next one."""
@@ -389,7 +398,7 @@ class Stager:
 
     def _open(self, part: _BrokerPart) -> None:
         """Connect, and find out which chunks the broker has."""
-        pipe = part.connect(self.client.address(part.broker), self.client._timeout_s)
+        pipe = part.connect(self.client.line(self.client.address(part.broker)))
         ext = {
             **self.run.ext(), "token": self.token, "batch": str(self.batch), "coordinator": self.coordinator,
         }  # fmt: skip

@@ -129,8 +129,9 @@ class MemorySource(Source):
                 payloads = payloads[:room]
         elif self.over or count > room or self.backend.depth:
             # Order holds because once something lies behind the queue, everything that follows goes there until it is read.
-            if self.over or self.backend.depth or room < 0:
-                room = 0
+            if self.over or self.backend.depth or room <= 0:
+                self._put_over(payloads)
+                return 0
             self._put_over(payloads[room:])
             payloads = payloads[:room]
         if len(payloads) == 1:
@@ -141,7 +142,9 @@ class MemorySource(Source):
 
     def _put_over(self, payloads: list[bytes]) -> None:
         """What comes behind the queue: with what waits already to the backend when that is enough to be worth it."""
-        size = sum([len(payload) for payload in payloads])
+        size = 0
+        for payload in payloads:
+            size += len(payload)
         if len(self.over) + len(payloads) > self._over_max or self._over_bytes + size > words.OVER_BYTES_MAX:
             self.backend.put_many(self.over + payloads)  # type: ignore[union-attr]
             self.over = []

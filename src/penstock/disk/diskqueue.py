@@ -15,20 +15,19 @@ rest of its file; the bytes are kept in ``<data file>.bad``. Nothing but damage 
 from __future__ import annotations
 
 import logging
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
-from isal.isal_zlib import crc32
-
 from penstock.disk import queuefiles
 from penstock.disk.files import Files
+from penstock.disk.framing import frame
 from penstock.disk.quarantine import try_quarantine
 from penstock.disk.queuefiles import LENGTH, START_MAX, SUMS_HEAD, Paths, Place, RecordFile, Sums
 from penstock.errors import Closed, StoreError
 
 log = logging.getLogger("penstock.disk")
-_MORE = 1 << 32  # in an entry: the batch goes on
 
 
 class WriteFile:
@@ -47,7 +46,7 @@ class WriteFile:
     def is_open(self) -> bool:
         return self._data_fd >= 0
 
-    def append(self, at: int, data: bytes, entries: list[int]) -> None:
+    def append(self, at: int, data: bytes, entries: array[int]) -> None:
         """Write records at the file's end and the entries of their sums: both, or with StoreError neither."""
         assert self.sums is not None
         sums_at = len(SUMS_HEAD) + 8 * len(self.sums)
@@ -229,23 +228,17 @@ class DiskQueue:
             self.sync()
         if not payloads:
             return
-        pack = LENGTH.pack
-        records = [pack(len(payload)) + payload for payload in payloads]
-        data = b"".join(records)
-        least = min(map(len, payloads))
+        sizes = list(map(len, payloads))
+        least = min(sizes)
         if least < self.sizes[0]:
             raise ValueError(f"a payload of {least} bytes; {self.sizes[0]} is the least")
-        self._make_room(len(data))
+        self._make_room(sum(sizes) + LENGTH.size * len(sizes))
         number, at = self._write
-        entries = []
-        for record in records:
-            entries.append(at << 33 | _MORE | crc32(record))
-            at += len(record)
-        entries[-1] ^= _MORE
-        self._writer.append(self._write[1], data, entries)
-        self._write = number, at
-        self.depth += len(records)
-        self._operations += len(records)
+        data, entries = frame(payloads, at)
+        self._writer.append(at, data, entries)
+        self._write = number, at + len(data)
+        self.depth += len(sizes)
+        self._operations += len(sizes)
 
     def _make_room(self, total: int) -> None:
         """Let the write file be open with room for so many bytes; a new one, if need be."""

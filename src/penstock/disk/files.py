@@ -122,7 +122,7 @@ class Files:
         except OSError as error:
             raise _failed(error, "a read") from error
 
-    def write(self, fd: int, at: int, data: bytes) -> None:
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
         """All of `data` at `at`, however many calls that takes."""
         view = memoryview(data)
         try:

@@ -23,6 +23,7 @@ from pathlib import Path
 from isal.isal_zlib import crc32
 
 from penstock.disk.files import Files
+from penstock.disk.framing import cut
 from penstock.disk.quarantine import try_quarantine
 from penstock.errors import StoreError
 
@@ -213,25 +214,10 @@ class RecordFile:
         """The payloads of up to `limit` records one behind another from `at` on, whose lengths and sums hold; as far as one
         look at the file goes, and up to the first that is odd.
         """
-        payloads: list[bytes] = []
         if self.record(at, end) is None:  # has the chunk that it is in
-            return payloads
-        chunk, begin, entries = self._chunk, at - self._chunk_at, sums.entries
-        room, read_length = min(len(chunk), end - self._chunk_at), LENGTH.unpack_from
-        first = sums.find(at)
-        for entry in entries[first : first + limit]:
-            if entry >> 33 != begin + self._chunk_at or begin + 4 > room:
-                break
-            length = read_length(chunk, begin)[0]
-            stop = begin + 4 + length
-            if stop > room or not sizes[0] <= length <= sizes[1]:
-                break
-            record = chunk[begin:stop]
-            if crc32(record) != entry & 0xFFFFFFFF:
-                break
-            payloads.append(record[4:])
-            begin = stop
-        return payloads
+            return []
+        room, first = min(len(self._chunk), end - self._chunk_at), sums.find(at)
+        return cut(self._chunk, self._chunk_at, room, at, sums.entries[first : first + limit], *sizes)
 
     def zeros(self, at: int, end: int) -> bool:
         """Whether nothing but zeros lies there."""

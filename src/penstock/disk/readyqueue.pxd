@@ -1,5 +1,6 @@
 cimport cython
 
+from penstock.disk.gathering cimport Gathering
 from penstock.disk.readysegment cimport ReadySegment
 from penstock.disk.stream cimport Stream
 
@@ -11,13 +12,18 @@ cdef class ReadyQueue(Stream):
     cdef public list segments
     cdef public ReadySegment last
     cdef ReadySegment _seen
+    cdef Gathering _gathering
+    cdef bint _gathers
     cdef public bint unflushed, renamed, stamped
 
-    @cython.locals(segment=ReadySegment, sums=cython.longlong)
     cpdef int ready(self, long long length, long long records) except -1
+    @cython.locals(answer=cython.int)
+    cpdef int gather(self, long long length, long long records) except -1
+    @cython.locals(segment=ReadySegment, sums=cython.longlong)
+    cdef int _make_room(self, long long length, long long records) except -1
     @cython.locals(segment=ReadySegment)
     cpdef int _roll(self, long long length) except -1
-    @cython.locals(segment=ReadySegment, end=cython.longlong, crc=cython.longlong, base=cython.p_uchar)
+    @cython.locals(segment=ReadySegment, end=cython.longlong, to=cython.longlong, crc=cython.longlong, base=cython.p_uchar)
     cdef void append(self, long long now_ns, long long attempts, long long message_id, const unsigned char *body, long long at, long long length, long long more) noexcept
     @cython.locals(segment=ReadySegment, n=cython.longlong, at=cython.longlong, mark=cython.longlong)
     cpdef list marked(self)

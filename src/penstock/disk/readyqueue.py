@@ -40,10 +40,12 @@ from penstock.octets import Readable
 
 if cython.compiled:
     from cython.cimports.penstock.disk import readylayout as layout
+    from cython.cimports.penstock.disk.gathering import Gathering
     from cython.cimports.penstock.disk.readysegment import ReadySegment
     from cython.cimports.penstock.octets import be16, be64, copy, crc32, put8, put16, put32, put64, ube32
 else:
     from penstock.disk import readylayout as layout
+    from penstock.disk.gathering import Gathering
     from penstock.disk.readysegment import ReadySegment
     from penstock.octets import be16, be64, copy, crc32, put8, put16, put32, put64, ube32
 
@@ -68,6 +70,7 @@ class Pool:
         self.spares: list[ReadySegment] = []
         self._gone: list[ReadySegment] = []
         self._number = 0
+        self.gathering = Gathering()
         self.after_cut = False  # a power cut ended the process before: what has no sums may never have been whole
 
     def put(self, segment: ReadySegment) -> None:
@@ -143,6 +146,8 @@ class ReadyQueue(Stream):
         self._mark = 0
         self._batch = 0  # records of the open batch
         self._fresh_first = 0
+        self._gathering: Gathering = pool.gathering
+        self._gathers = False  # what is appended now
 
     # -- opening and closing -------------------------------------------------------------------------------------
 
@@ -243,7 +248,9 @@ class ReadyQueue(Stream):
         """Let go of the files; `clean` after everything was flushed: the next start need not look."""
         for segment in self.segments:
             if clean:
+                self._gathering.settle_of(segment)
                 segment.mark(True)
+            self._gathering.drop(segment)
             segment.close()
         self.segments = []
         self.last = self._seen = None  # type: ignore[assignment]
@@ -252,6 +259,20 @@ class ReadyQueue(Stream):
 
     def ready(self, length: int, records: int) -> int:
         """Make room for records of this many bytes in one segment: 0, FULL or BROKEN. `append` may follow so often."""
+        self._gathers = False
+        if self.last is not None:
+            self._gathering.settle_of(self.last)
+        return self._make_room(length, records)
+
+    def gather(self, length: int, records: int) -> int:
+        """As `ready`, but what is appended is with the system only after the gathering's `settle`: nothing may be answered
+        before.
+        """
+        answer = self._make_room(length, records)
+        self._gathers = answer == 0 and self._gathering.take(self.last, length)
+        return answer
+
+    def _make_room(self, length: int, records: int) -> int:
         segment = self.last
         if segment is None or segment.end + length > segment.size:
             answer = self._roll(length)
@@ -267,6 +288,8 @@ class ReadyQueue(Stream):
         size = max(self.segment_bytes, length)  # a batch that fits no segment gets one of its own
         if length > layout.BYTES_MAX:
             return BROKEN
+        if self.last is not None:
+            self._gathering.settle_of(self.last)
         self._number += 1
         path = self.folder / f"{self.name}_{self._number}.queue"
         try:
@@ -301,17 +324,20 @@ class ReadyQueue(Stream):
                 message_id = self.last_id + 1
             self.last_id = message_id
         segment = self.last
-        end = segment.end
+        end = to = segment.end
         base = segment.base
-        if end + length + layout.BODY < segment.allocated:
+        if self._gathers:
+            base = self._gathering.base
+            to -= self._gathering.start
+        elif end + length + layout.BODY < segment.allocated:
             put8(base, end + length + layout.BODY, 0)  # the next life of the file must not run on into this one's rest
-        put8(base, end, layout.LETTER)
-        put32(base, end + layout.LENGTH, length + layout.COUNTED_BYTES)
-        put64(base, end + layout.ID, message_id)
-        put16(base, end + layout.ATTEMPTS, attempts)
-        put32(base, end + layout.MARK, self._mark)
-        copy(base, end + layout.BODY, body, at, length)
-        crc = crc32(base, end, length + layout.BODY, segment.first + segment.count)
+        put8(base, to, layout.LETTER)
+        put32(base, to + layout.LENGTH, length + layout.COUNTED_BYTES)
+        put64(base, to + layout.ID, message_id)
+        put16(base, to + layout.ATTEMPTS, attempts)
+        put32(base, to + layout.MARK, self._mark)
+        copy(base, to + layout.BODY, body, at, length)
+        crc = crc32(base, to, length + layout.BODY, segment.first + segment.count)
         put32(segment.sums, layout.START + segment.count * layout.ENTRY_BYTES, end | (more << layout.MORE_BIT))
         put32(segment.sums, layout.CRC + segment.count * layout.ENTRY_BYTES, crc)
         segment.count += 1
@@ -328,6 +354,7 @@ class ReadyQueue(Stream):
     def marked(self) -> list[tuple[int, int, int]]:
         """(mark, id, ordinal) of the records with a mark that a kill or power cut may have left behind."""
         found = []
+        self._gathering.settle()
         for segment in self.segments:
             if not segment.clean:
                 for n in range(segment.count):
@@ -412,6 +439,7 @@ class ReadyQueue(Stream):
             segment = self._segment(ordinal)  # type: ignore[assignment]
             if segment is None:
                 return 0
+        self._gathering.settle_of(segment)
         n = ordinal - segment.first
         if segment.damaged and n in segment.damaged:
             return 0
@@ -452,6 +480,7 @@ class ReadyQueue(Stream):
     def _forget(self, segment: ReadySegment) -> None:
         if self._seen is segment:
             self._seen = None
+        self._gathering.settle_of(segment)
         self.pool.put(segment)
         self.renamed = True
 
@@ -467,6 +496,7 @@ class ReadyQueue(Stream):
 
     def take_flush(self) -> list[ReadySegment]:
         """The segments to be made durable now (their `datasync`, for a thread)."""
+        self._gathering.settle()
         self.unflushed = False
         fresh = [segment for segment in self.segments if not segment.named or segment is self.last]
         for segment in self.segments:

@@ -68,6 +68,7 @@ class SegmentFile:
         self.sums_allocated = 0
         self.sums_written = 0
         self.scattered = False
+        self.warm = 0  # its pages are there up to here: it was written so far when it was used before
         self.damaged: set[int] = set()
         self.unverified = False  # trusted as a whole: each record is looked at when it is read
         self.fd = self.sums_fd = -1
@@ -112,6 +113,7 @@ class SegmentFile:
     def begin(self, first: int) -> None:
         """Start as an empty segment whose first record gets this ordinal."""
         self.first = first
+        self.warm = max(self.warm, self.end)
         self.count = self.end = 0
         self.damaged = set()
         self.unverified = False
@@ -141,8 +143,7 @@ class SegmentFile:
                 least = min(target, max(need, self.allocated + 1))
                 self.allocated = take_room(self.files, self.fd, self.allocated, least, target)
                 if self.scattered and target > SMALL:
-                    self.map.madvise(mmap.MADV_NORMAL)
-                    self.sums_map.madvise(mmap.MADV_NORMAL)
+                    self.map.madvise(mmap.MADV_NORMAL)  # its sums are few: a page of them is faulted in alone
                     self.scattered = False
             need = layout.HEAD_BYTES + (self.count + records) * layout.ENTRY_BYTES
             if need > self.sums_allocated or not self.sums_allocated:

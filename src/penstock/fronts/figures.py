@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Protocol
 
+from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.nsq.topics import Topic
 from penstock.config import parts
@@ -81,6 +82,8 @@ class Net(Protocol):
     def connections(self) -> Sized: ...
     @property
     def refused(self) -> Mapping[str, int]: ...
+    @property
+    def handshakes(self) -> Mapping[str, int]: ...
     @property
     def role(self) -> Role: ...
 
@@ -303,9 +306,13 @@ FAMILIES = {
     "storage_flush_behind_bytes": ("gauge", "written and not flushed"),
     "connections": ("gauge", "connections taken"),
     "connections_refused_total": ("counter", "connections refused or closed at a limit"),
+    "tls_handshakes_total": ("counter", "TLS handshakes: done, failed, too slow, or plain peers where TLS is required"),
     "connection_memory_bytes": ("gauge", "unfinished requests and unread answers of all connections"),
     "faults_total": ("counter", "steps of the loop that raised"),
     "rejected_total": ("counter", "requests that should not have been sent"),
+    "users": ("gauge", "users there are; 0: everything is allowed"),
+    "denied_requests_total": ("counter", "requests without the right"),
+    "failed_logins_limited_total": ("counter", "logins refused unseen after too many had failed"),
     "process_resident_memory_bytes": ("gauge", "memory of this process"),
 }
 
@@ -374,6 +381,13 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
     yield from group_samples(broker)
 
 
+def access_samples(rights: Rights) -> Iterator[tuple[str, str]]:
+    """The samples of users and rights."""
+    yield sample("users", len(rights.users))
+    yield sample("denied_requests_total", rights.denied)
+    yield sample("failed_logins_limited_total", rights.failed_logins.refused)
+
+
 def net_samples(net: Net) -> Iterator[tuple[str, str]]:
     """The samples of the sockets of this process."""
     yield sample("connections", len(net.connections))
@@ -381,6 +395,8 @@ def net_samples(net: Net) -> Iterator[tuple[str, str]]:
     yield sample("faults_total", net.role.faults.count)
     for limit, count in net.refused.items():
         yield sample("connections_refused_total", count, limit=limit)
+    for result, count in net.handshakes.items():
+        yield sample("tls_handshakes_total", count, result=result)
 
 
 def group_samples(broker: Broker) -> Iterator[tuple[str, str]]:

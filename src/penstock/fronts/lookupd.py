@@ -9,16 +9,19 @@ TCP: magic ``"  V1"``, then lines; an answer is `size:int32 data` without a fram
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
+from penstock.access.needs import ADMIN, MONITOR, REGISTER, USER, know
+from penstock.access.rights import Rights
 from penstock.clock import Clock
 from penstock.errors import Refused, WireError
 from penstock.fronts.site import (
     DONE,
     TEXT,
     Answer,
+    Needs,
     Request,
     Site,
     dumps,
@@ -40,9 +43,11 @@ class Lookupd:
     """The nsqlookupd role of a registry."""
 
     def __init__(
-        self, tables: ProducerTables, *, clock: Clock | None = None, broadcast_address: str = "", hostname: str = ""
-    ) -> None:
+        self, tables: ProducerTables, *, clock: Clock | None = None, broadcast_address: str = "", hostname: str = "",
+        rights: Rights | None = None,
+    ) -> None:  # fmt: skip
         self.tables = tables
+        self.rights = rights or Rights()
         self.clock = clock or Clock()
         self.hostname = hostname or socket.gethostname()
         self.broadcast_address = broadcast_address or self.hostname
@@ -64,11 +69,17 @@ class LookupSession:
     def __init__(self, server: Lookupd, remote: str) -> None:
         self.server = server
         self.remote = remote
+        self.certificate = ""
         self.producer: Producer | None = None
+        self._trusted = False
         self.need = 0
         self.closing = False
         self._greeted = False
         self._out: list[bytes] = []
+
+    def certify(self, name: str) -> None:
+        """The peer has shown a certificate with this name."""
+        self.certificate = name
 
     # -- bytes in, bytes out
 
@@ -139,7 +150,18 @@ class LookupSession:
 
     # -- commands
 
+    def trust(self) -> None:
+        """It is the broker of this process: it needs no right."""
+        self._trusted = True
+
+    def _demand_right(self) -> None:
+        """An nsqd cannot log in: it is known by its certificate or its address. Refused."""
+        rights = self.server.rights
+        if rights.on and not self._trusted:
+            rights.demand(rights.by_connection(self.remote, self.certificate), (REGISTER,))
+
     def _identify(self, body: bytes) -> bytes:
+        self._demand_right()
         self.producer = _producer(body, self.remote)
         server = self.server
         server.tables.identify(self.producer, server.now_ms())
@@ -173,6 +195,7 @@ class LookupSession:
             raise Refused(f"{name} topic name '{topic}' is not valid", nsq="E_BAD_TOPIC")
         if channel and not valid_name(channel):
             raise Refused(f"{name} channel name '{channel}' is not valid", nsq="E_BAD_CHANNEL")
+        self._demand_right()
         tables = self.server.tables
         (tables.register if name == "REGISTER" else tables.unregister)(self.producer, topic, channel)
         return b"OK"
@@ -205,13 +228,30 @@ def _producer(body: bytes, remote: str) -> Producer:
     return Producer(remote, **texts, **ports)  # type: ignore[arg-type]
 
 
+# What each route needs where there are users (docs/rights.md).
+NEEDS: Mapping[str, Needs] = {
+    "GET /ping": lambda query: (),
+    "GET /info": lambda query: (USER,),
+    "GET /lookup": lambda query: (know(query.get("topic", "")),),
+    "GET /channels": lambda query: (know(query.get("topic", "")),),
+    "GET /topics": lambda query: (MONITOR,),
+    "GET /nodes": lambda query: (MONITOR,),
+    "GET /debug": lambda query: (MONITOR,),
+    **{
+        f"POST {path}": lambda query: (ADMIN,)
+        for path in ("/topic/create", "/topic/delete", "/topic/tombstone", "/channel/create", "/channel/delete")
+    },
+}
+
+
 class LookupHttp(Site):
     """nsqlookupd's HTTP API."""
 
     def __init__(
-        self, lookupd: Lookupd, *, allowed_hosts: Iterable[str] = (), begin: Callable[[], None] = lambda: None
-    ) -> None:
-        super().__init__((*allowed_hosts, lookupd.broadcast_address), begin)
+        self, lookupd: Lookupd, *, allowed_hosts: Iterable[str] = (), begin: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        super().__init__((*allowed_hosts, lookupd.broadcast_address), begin, lookupd.rights)
+        self.needs = NEEDS
         self.lookupd = lookupd
         self.tables = lookupd.tables
         self.routes = {

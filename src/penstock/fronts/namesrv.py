@@ -78,6 +78,7 @@ class NameServer:
         foreign_addresses: bool = False,
         is_local: Callable[[str], bool] = is_local_host,
         order_message_enable: bool = False,
+        changeable: Callable[[], bool] = lambda: False,
     ) -> None:
         self.routes = RouteTables()
         self._files = files or Files()
@@ -86,6 +87,7 @@ class NameServer:
         self._foreign_addresses = foreign_addresses
         self._is_local = is_local
         self._order_message_enable = order_message_enable
+        self._changeable = changeable  # whether an administrator may change settings: where there are users
         self._kv: dict[str, dict[str, str]] = _read_kv(load(self._files, self._path))
         self._table: dict[int, Callable[[Asked], RemotingCommand]] = {
             RequestCode.PUT_KV_CONFIG: self._put_kv,
@@ -281,7 +283,16 @@ class NameServer:
         self._kv = table
 
     def _update_config(self, ask: Asked) -> RemotingCommand:
-        raise Refused("The configuration is not writable from the network.", remoting=ResponseCode.NO_PERMISSION)
+        """One setting may be changed from the network, where there are users; by an administrator."""
+        lines = [line.strip() for line in ask.command.body.decode("utf-8", "replace").splitlines() if line.strip()]
+        values = [
+            line.partition("=")[2].strip() for line in lines if line.partition("=")[0].strip() == "orderMessageEnable"
+        ]
+        if not self._changeable() or len(values) != len(lines) or not set(values) <= {"true", "false"}:
+            raise Refused("The configuration is not writable from the network.", remoting=ResponseCode.NO_PERMISSION)
+        for value in values:
+            self._order_message_enable = value == "true"
+        return ask.command.reply()
 
     def _get_config(self, ask: Asked) -> RemotingCommand:
         lines = {"orderMessageEnable": str(self._order_message_enable).lower(), "penstockVersion": __version__}

@@ -20,6 +20,11 @@ from urllib.parse import unquote_plus
 
 import msgspec
 
+from penstock.access.audit import audit
+from penstock.access.http import user_of
+from penstock.access.needs import ADMIN, Need
+from penstock.access.rights import Rights
+from penstock.access.users import User
 from penstock.errors import Refused, StoreError
 from penstock.wire.names import NSQ_NAME
 
@@ -60,6 +65,8 @@ class Request(NamedTuple):
     headers: Iterable[tuple[bytes, bytes]]
     remote: str
     body: Callable[[int], Awaitable[bytes | None]]
+    user: User | None = None
+    certificate: str = ""  # the name in the client's certificate, once that was checked
 
     def header(self, name: bytes) -> bytes:
         """The value of a header (lower case), or nothing."""
@@ -67,9 +74,11 @@ class Request(NamedTuple):
 
 
 Handler = Callable[[Request], Answer | Awaitable[Answer]]
+Needs = Callable[[Mapping[str, str]], Iterable[Need]]  # of a query
 
 OK = Answer(200, b"OK")
 DONE = Answer(200, b"", (V1,))
+LOGIN = (b"www-authenticate", b'Basic realm="penstock", charset="UTF-8"')
 
 
 def json_answer(value: object) -> Answer:
@@ -124,11 +133,19 @@ class Site:
     """An ASGI application. `routes` is path → method → handler; a path that ends in `/:name` takes one more word.
 
     `begin` is called before anything else happens for a request: the turn of the loop begins, the clock is read.
+    Where there are users, `needs` says by `METHOD path` what a request needs; a route without a row needs an administrator.
     """
 
-    def __init__(self, allowed_hosts: Iterable[str] = (), begin: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        allowed_hosts: Iterable[str] = (),
+        begin: Callable[[], None] = lambda: None,
+        rights: Rights | None = None,
+    ) -> None:
         self.begin = begin
+        self.rights = rights or Rights()
         self.routes: dict[str, dict[str, Handler]] = {}
+        self.needs: Mapping[str, Needs] = {}
         self.rejected: dict[str, int] = {}  # reason → how often
         self._hosts = {name.lower() for name in (*allowed_hosts, "localhost", socket.gethostname()) if name}
         self._any_host = "*" in self._hosts
@@ -169,6 +186,27 @@ class Site:
         """An answer to something that should not have been sent; counted."""
         self.rejected[code] = self.rejected.get(code, 0) + 1
         return error(status, code)
+
+    def admit(
+        self, method: str, path: str, query: Mapping[str, str], headers: Iterable[tuple[bytes, bytes]], remote: str,
+        certificate: str = "",
+    ) -> User | None:  # fmt: skip
+        """Who asks, where there are users. Refused 401 or 403 when it may not."""
+        if not self.rights.on:
+            return None
+        authorization = next((value for name, value in headers if name == b"authorization"), b"")
+        user = user_of(self.rights, authorization, remote, certificate)
+        route = path if path in self.routes else f"{path.rpartition('/')[0]}/:name"
+        row = self.needs.get(f"{'GET' if method == 'HEAD' else method} {route}")
+        self.rights.demand(user, (ADMIN,) if row is None else row(query))
+        return user
+
+    def unadmitted(self, refused: Refused) -> Answer:
+        """The answer to who may not."""
+        if refused.http == 401:
+            self.rejected["UNAUTHORIZED"] = self.rejected.get("UNAUTHORIZED", 0) + 1
+            return error(401, "UNAUTHORIZED", LOGIN)
+        return self.reject(403, "FORBIDDEN")
 
     # -- finding the handler
 
@@ -214,11 +252,18 @@ class Site:
             return answer
         client = scope.get("client")
         remote = f"{client[0]}:{client[1]}" if client else "local"
+        user: User | None = None
+        certificate = scope.get("state", {}).get("certificate", "")
         try:
             query = parse_query(scope["query_string"])
+            try:
+                user = self.admit(method, path, query, scope["headers"], remote, certificate)
+            except Refused as refused:
+                return self.unadmitted(refused)
             request = Request(
-                method, path, scope["query_string"], query, scope["headers"], remote, _body_reader(receive)
-            )
+                method, path, scope["query_string"], query, scope["headers"], remote, _body_reader(receive), user,
+                certificate,
+            )  # fmt: skip
             given = handler(request)
             answer = await given if inspect.isawaitable(given) else given
         except Refused as refused:
@@ -230,8 +275,8 @@ class Site:
             log.exception("request failed method=%s path=%s", method, ascii(path)[:200])
             answer = error(500, "INTERNAL_ERROR")
         if method != "GET" and path not in ("/pub", "/mpub"):
-            log.info("admin peer=%s method=%s path=%s query=%s status=%d",
-                     remote, method, ascii(path)[:200], ascii(scope["query_string"])[:200], answer.status)  # fmt: skip
+            asked = f"{method} {path}?{scope['query_string'].decode('latin-1')}"
+            audit(user, remote, asked, "ok" if answer.status < 400 else str(answer.status))
         return answer
 
 

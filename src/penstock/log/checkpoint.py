@@ -249,7 +249,7 @@ class LivePages:
         self._fds = [-1, -1]
 
     def seen(self) -> list[tuple[int, int, int, int]]:
-        """(state, generation, log end, end after the append at work) of each readable page."""
+        """(state, generation, log end, end after the appends at work) of each readable page."""
         found = []
         for path in self._paths:
             if not path.is_file():

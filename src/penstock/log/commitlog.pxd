@@ -34,7 +34,16 @@ cdef class CommitLog:
     cdef int _host_len
     cdef Segment _segment
     cdef unsigned char *_base
+    cdef object _buffer
+    cdef unsigned char *_gathered
+    cdef long long _room
     cdef long long _at
+    cdef long long _settled
+    cdef public long long gather_bytes
+    cdef public long long write_bytes_min
+    cdef public bint streaming
+    cdef long long _by_write
+    cdef long long _by_map
     cdef long long _limit
     cdef long long _backed
     cdef public object backing
@@ -50,6 +59,16 @@ cdef class CommitLog:
     cpdef int _roll(self, long long size)
     @cython.locals(b=cython.p_uchar, at=cython.longlong, p=cython.longlong, sys=cython.longlong, crc=cython.longlong)
     cdef void put(self, Draft d, long long queue_offset, long long now_ms) noexcept
+    cpdef long long settled_end(self) noexcept
+    @cython.locals(size=cython.longlong, head=cython.longlong)
+    cpdef void settle(self)
+    @cython.locals(segment=Segment, at=cython.longlong)
+    cdef void _write(self, long long begin, long long end)
+    @cython.locals(to=cython.p_uchar, b=cython.p_uchar, at=cython.longlong, p=cython.longlong, following=cython.longlong,
+                   stop=cython.longlong, start=cython.longlong)
+    cdef void _lay(self, long long begin, long long end) noexcept
+    @cython.locals(segment=Segment, at=cython.longlong)
+    cdef long long size_of(self, long long physical)
     @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong)
     cpdef long long size_at(self, long long physical)
     @cython.locals(segment=Segment, at=cython.longlong, size=cython.longlong, verdict=cython.int)

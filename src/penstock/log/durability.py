@@ -72,6 +72,7 @@ class Durability:
 
     def start(self, mono_ms: int, *, sums: bool = True) -> Job:
         """A flush of everything appended so far, with its sums or without."""
+        self.log.settle()
         target = self.log.end
         segments = [s for s in self.log.file.segments if s.first < target and s.first + s.size > self.flushed]
         behind = [s for s in self.log.file.segments if sums and s.first < target and s.first + s.size > self.summed]
@@ -133,7 +134,10 @@ class Preparer:
         if self.prefault_bytes and segment is not None:
             at = log.end - segment.first
             ahead = self._ahead()
-            if at + ahead > segment.prefaulted and segment.prefaulted < segment.size:
+            if log.streaming:
+                if at + ahead > segment.allocated and segment.allocated < segment.size:
+                    return self._job(lambda: self._back(segment, at + ahead))
+            elif at + ahead > segment.prefaulted and segment.prefaulted < segment.size:
                 begin = max(at, segment.prefaulted)
                 end = min(segment.size, begin + ahead)
                 return self._job(lambda: self._prefault(segment, begin, end))
@@ -145,12 +149,18 @@ class Preparer:
                 return
             segment, sidecar = self.log.make_next()
             self.log.keep_next(segment, sidecar)
-        if self.prefault_bytes:
+        if self.log.streaming:
+            self._back(segment, self._ahead())
+        elif self.prefault_bytes:
             self._prefault(segment, 0, min(segment.size, self._ahead()))
 
-    def _prefault(self, segment: Segment, begin: int, end: int) -> None:
+    def _back(self, segment: Segment, end: int) -> None:
+        """Take room alone: the pages come with what is written."""
         with self.log.backing:
-            segment.back(end)
+            segment.back(min(segment.size, end))
+
+    def _prefault(self, segment: Segment, begin: int, end: int) -> None:
+        self._back(segment, end)
         segment.prefault(begin, end - begin)
         # Flushed now, the pages are allocated for good and small commits later are cheap. When the log is right behind, its
         # own flushes do that, and waiting for this one would leave it to fault its pages in by itself.

@@ -198,7 +198,7 @@ class _Recoverer:
         """Whether more than the process ended: the memory that told where the log ends is gone."""
         same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
         pages = self.upkeep.live.seen()
-        told = any(state == marks.LIVE and self.store.log.end in ends for state, _, *ends in pages)
+        told = any(state == marks.LIVE and end <= self.store.log.end <= following for state, _, end, following in pages)
         return aborted is not None and aborted.startswith("pid") and not (same_boot and told)
 
     def _flush_all(self) -> None:

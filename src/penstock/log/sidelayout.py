@@ -30,6 +30,6 @@ MATCHES = 1
 UNCHECKED = 2
 MISSING = 3  # not flushed before the power went: the record must prove itself
 
-# The live page: where the log ends, and where it will end after the append at work.
+# The live page: where the log ends, and where it will end after the appends at work.
 LIVE_END = 16
 LIVE_NEXT = 24

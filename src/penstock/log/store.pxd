@@ -13,10 +13,13 @@ cdef class LogStore(Lookup):
 
     cpdef void begin_turn(self, long long now_ms)
     cpdef void end_turn(self)
-    @cython.locals(size=cython.longlong, room=cython.int, queue=ConsumeQueue)
+    cpdef void settle(self)
+    @cython.locals(outcome=cython.int)
     cpdef int append(self, Draft d)
+    @cython.locals(size=cython.longlong, room=cython.int, queue=ConsumeQueue)
+    cpdef int gather(self, Draft d)
     @cython.locals(e=Draft, queue=ConsumeQueue, p=cython.longlong, count=cython.longlong, total=cython.longlong, room=cython.int)
-    cdef long long append_batch(self, Draft d, unsigned char *b, long long pos, long long end)
+    cdef long long gather_batch(self, Draft d, unsigned char *b, long long pos, long long end)
     @cython.locals(e=Draft, p=cython.longlong, count=cython.longlong, total=cython.longlong, keys=cython.longlong, size=cython.longlong,
                    found=cython.int)
     cdef long long _weigh(self, Draft d, unsigned char *b, long long pos, long long end)

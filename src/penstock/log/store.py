@@ -47,11 +47,24 @@ class LogStore(Lookup):
         self._in_turn = True
 
     def end_turn(self) -> None:
-        """From here each append asks the clock again."""
+        """From here each append asks the clock again. What was gathered is settled."""
         self._in_turn = False
+        self.settle()
+
+    def settle(self) -> None:
+        """Hand what `gather` has appended to the system: whoever is answered now finds it after a kill."""
+        if self.log is not None and self.log.settled_end() < self.log.end:
+            self.log.settle()
+            put64(self._live, sidelayout.LIVE_END, self.log.end)
 
     def append(self, d: Draft) -> int:
         """Append the draft to the log and to all that is derived from it; 0, or why not (`status`). Never raises."""
+        outcome = self.gather(d)
+        self.settle()
+        return outcome
+
+    def gather(self, d: Draft) -> int:
+        """As `append`, but the record is with the system only after `settle`: nothing may be answered before."""
         if self.refusal != status.OK:
             return self.refusal
         size = self.log.record_size(d)
@@ -74,12 +87,11 @@ class LogStore(Lookup):
         else:
             self.log.put(d, queue.max_offset, self._now_ms)
         self.dispatch(d)
-        put64(self._live, sidelayout.LIVE_END, self.log.end)
         return status.OK
 
-    def append_batch(self, d: Draft, b: Readable, pos: int, end: int) -> int:
+    def gather_batch(self, d: Draft, b: Readable, pos: int, end: int) -> int:
         """Append each message of a RocketMQ batch body b[pos:end] with the draft's other fields: all or none, in one
-        segment.
+        segment. They are with the system only after `settle`.
 
         The draft's own properties are left alone, its tail goes behind each message's. Returns the count, or minus a
         status; the draft then says where the first one is (physical, queue_offset, store_ms) and how many bytes all
@@ -118,7 +130,6 @@ class LogStore(Lookup):
             self.dispatch(e)
             p += be32(b, p)
         d.store_ms = e.store_ms
-        put64(self._live, sidelayout.LIVE_END, self.log.end)
         return count
 
     def _weigh(self, d: Draft, b: Readable, pos: int, end: int) -> int:
@@ -150,12 +161,14 @@ class LogStore(Lookup):
 
     def _announce(self, size: int) -> None:
         """Say in the live page from where to where the log goes now: a process killed midway has lost nothing."""
-        put64(self._live, sidelayout.LIVE_END, self.log.end)
+        put64(self._live, sidelayout.LIVE_END, self.log.settled_end())
         put64(self._live, sidelayout.LIVE_NEXT, self.log.end + size)
 
     def append_batch_bytes(self, d: Draft, body: bytes) -> int:
-        """As append_batch, for a whole object."""
-        return self.append_batch(d, address(body), 0, len(body))
+        """As gather_batch, for a whole object, and settled."""
+        count = self.gather_batch(d, address(body), 0, len(body))
+        self.settle()
+        return count
 
     def _take_over(self, d: Draft) -> None:
         e = self._element
@@ -342,6 +355,7 @@ class LogStore(Lookup):
         self.refusal = status.NOT_WRITABLE
         try:
             if clean:
+                self.settle()
                 self.upkeep.close_clean()
         except DiskFull:
             pass  # no room to say that all is well: the next start looks for itself

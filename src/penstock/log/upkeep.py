@@ -304,6 +304,7 @@ class Upkeep:
 
         def done(now_ms: int) -> None:
             self._mark_ms = now_ms + 1000
+            store.log.settle()
             store.set_live(self.live.turn(store.log.end))
 
         return self._once("mark", self.live.mark, done)

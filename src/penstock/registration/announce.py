@@ -19,6 +19,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.nsq.topics import Topic
 from penstock.errors import Refused
 from penstock.fronts.site import valid_name
+from penstock.security import PLAIN, Security
 from penstock.wire.names import EPHEMERAL_TEXTS
 
 if TYPE_CHECKING:
@@ -83,9 +84,16 @@ class Announcer:
     """Keeps the nsqlookupds of one broker informed. `identity` is what IDENTIFY says, once the ports are known."""
 
     def __init__(
-        self, broker: Broker, identity: Mapping[str, object], *, neighbour: Lookupd | None = None, remote: str = ""
+        self,
+        broker: Broker,
+        identity: Mapping[str, object],
+        *,
+        neighbour: Lookupd | None = None,
+        remote: str = "",
+        security: Security = PLAIN,
     ) -> None:
         self.broker = broker
+        self.security = security
         self.queueing = broker.queueing
         self.greeting = b"  V1" + _identify(identity)
         self.peers: dict[str, LookupPeer] = {}
@@ -149,15 +157,19 @@ class Announcer:
 
     def _get_channels(self, http: tuple[str, int], topic: str) -> list[str]:
         """In a thread. OSError or ValueError when there is no proper answer."""
-        from http.client import HTTPConnection, HTTPException
+        from http.client import HTTPConnection, HTTPException, HTTPSConnection
         from urllib.parse import quote
 
         config = self.broker.config
-        connection = HTTPConnection(*http, config.http_client_connect_timeout_ms / 1000)
+        timeout_s, context = config.http_client_connect_timeout_ms / 1000, self.security.context
+        if context is None:
+            connection = HTTPConnection(*http, timeout_s)
+        else:
+            connection = HTTPSConnection(*http, timeout=timeout_s, context=context)
         try:
             connection.connect()
             connection.sock.settimeout(config.http_client_request_timeout_ms / 1000)
-            connection.request("GET", f"/channels?topic={quote(topic, safe='')}")
+            connection.request("GET", f"/channels?topic={quote(topic, safe='')}", headers=self.security.http_headers)
             answer = connection.getresponse()
             data = answer.read(ANSWER_BYTES_MAX)
         except HTTPException as error:
@@ -232,7 +244,7 @@ class LookupPeer:
         if not self.host or not 0 < self.port < 65_536:
             raise ValueError("an address is host:port")
         async with asyncio.timeout(ANSWER_S):
-            reader, writer = await asyncio.open_connection(self.host, self.port)
+            reader, writer = await asyncio.open_connection(self.host, self.port, ssl=self.announcer.security.context)
         try:
             (answer,) = await self._ask(reader, writer, [self.announcer.greeting])
             info = msgspec.json.decode(answer, type=dict)
@@ -277,6 +289,7 @@ class LookupNeighbour:
         self.changed = True
         self._due_ms = 0
         self._session = lookupd.session(remote, lambda: None)
+        self._session.trust()
         self._feed([announcer.greeting])
 
     def change(self) -> None:

@@ -10,6 +10,7 @@ from penstock.broker.broker import Broker
 from penstock.fronts.namesrv import NameServer
 from penstock.fronts.remoting.session import RemotingSession
 from penstock.net import Connection, Net
+from penstock.security import PLAIN, Security
 from penstock.wire import fastjson
 from penstock.wire.codes import LanguageCode, RequestCode
 from penstock.wire.remoting import RemotingCommand
@@ -171,8 +172,9 @@ class Registrar:
     """Keeps one broker registered with one registry: every period, at once when its topics change, and anew when the
     connection was lost."""
 
-    def __init__(self, net: Net, registration: Registration, registry: str) -> None:
+    def __init__(self, net: Net, registration: Registration, registry: str, security: Security = PLAIN) -> None:
         self.net = net
+        self._security = security
         self.registration = registration
         self.host, _, port = registry.rpartition(":")
         self.port = int(port)
@@ -210,7 +212,10 @@ class Registrar:
         session = None if connection is None else connection.session
         if not isinstance(session, RemotingSession) or session.closed:
             connection = self._connection = await self.net.connect(
-                self.host.strip("[]"), self.port, lambda remote, wake: RemotingSession(self, remote, wake)
+                self.host.strip("[]"),
+                self.port,
+                lambda remote, wake: RemotingSession(self, remote, wake),
+                self._security.context,
             )
             session = connection.session
             assert isinstance(session, RemotingSession)
@@ -220,6 +225,7 @@ class Registrar:
             if not answer.done():
                 answer.set_result(reply)
 
+        self._security.sign(command)
         session.call(command, done, self.net.role.mono_ms + REGISTER_TIMEOUT_MS)
         async with asyncio.timeout(REGISTER_TIMEOUT_MS / 1000):
             reply = await answer

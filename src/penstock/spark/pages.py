@@ -18,6 +18,7 @@ def rewritten(page: str) -> str:
         ("log options", options.table(logoptions.OPTIONS)),
         ("columns", schema.table()),
         ("sink options", options.table(sinkoptions.SINK_OPTIONS)),
+        ("security options", options.table(options.SECURITY_OPTIONS)),
         ("sink columns", sinkoptions.columns_table()),
     ):
         before, start, rest = page.partition(f"<!-- {name} -->\n")

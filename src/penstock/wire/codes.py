@@ -71,6 +71,7 @@ class RequestCode(IntEnum):
     DELETE_ACL_CONFIG = 51
     GET_BROKER_CLUSTER_ACL_INFO = 52
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = 53
+    GET_BROKER_CLUSTER_ACL_CONFIG = 54
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
     DELETE_KV_CONFIG = 102
@@ -365,6 +366,7 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     ),
     RequestCode.DELETE_ACL_CONFIG: "accessKey:s!",
     RequestCode.GET_BROKER_CLUSTER_ACL_INFO: "",
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: "",
     RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: "globalWhiteAddrs:s! aclFileFullPath:s",
     RequestCode.GET_TOPIC_CONFIG: "topic:s!",
     RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "group:s!",

@@ -24,7 +24,8 @@ cdef enum:
     EXPRESSION_TYPE = 21
     DURABLE = 22
     BYTES_MAX = 23
-    SLOTS = 24
+    ACCESS_KEY = 24
+    SLOTS = 25
     SEND_REQUIRED = 8
     WAIT_AT = 0
     TAGS_AT = 4

@@ -29,7 +29,8 @@ SUBSCRIPTION_VERSION = 20
 EXPRESSION_TYPE = 21
 DURABLE = 22
 BYTES_MAX = 23
-SLOTS = 24
+ACCESS_KEY = 24
+SLOTS = 25
 SEND_REQUIRED = 8  # the first fields of SEND must be there
 
 # Property names, beside each other in `wire.names.SEARCHED`: where each begins, and its length.

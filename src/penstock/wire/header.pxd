@@ -10,9 +10,9 @@ cdef class HeaderScan:
     cdef unsigned char *members
     cdef unsigned char *member_lengths
     cdef unsigned char *truth
-    cdef int kind[24]
-    cdef long long at[24]
-    cdef long long length[24]
+    cdef int kind[25]
+    cdef long long at[25]
+    cdef long long length[25]
     @cython.locals(base="unsigned char *", known=cython.bint, slot=cython.int)
     cpdef dict look(self, int kind, bytes header)
     @cython.locals(n=cython.longlong, p=cython.longlong, end=cython.longlong, value=cython.longlong, digit=cython.longlong, negative=cython.bint)

@@ -20,16 +20,16 @@ else:
     from penstock import words
     from penstock.octets import address, be16, be32, copy, find, find2, same, utf8
 
-SLOTS = 24
+SLOTS = 25
 
 # The field of each slot. 0 to 13 are SEND's, in the order of V2's one-letter names a to n; PULL shares topic, queueId and
-# sysFlag with it and goes on from 14.
+# sysFlag with it and goes on from 14. The last says who asks.
 # fmt: off
 NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
     "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch", "bname",
     "consumerGroup", "queueOffset", "maxMsgNums", "commitOffset", "suspendTimeoutMillis",
-    "subscription", "subVersion", "expressionType", "durable", "maxBytes",
+    "subscription", "subVersion", "expressionType", "durable", "maxBytes", "AccessKey",
 )
 # fmt: on
 _BLOB = b"".join(name.encode().ljust(24, b"\0") for name in NAMES)  # words.SLOT_WIDTH; the longest has 21 bytes

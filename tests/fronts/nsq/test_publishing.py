@@ -56,3 +56,18 @@ def test_what_cannot_be_published_stores_nothing(tmp_path: Path, data: bytes, co
     topic = side.queueing.topics.get(b"t")
     assert topic is None or topic.message_count == 0
     side.close()
+
+
+def test_answers_leave_when_the_system_has_their_messages(tmp_path: Path) -> None:
+    side = NsqSide(tmp_path)
+    session = side.session()
+    gathering, path = side.queueing.folder.pool.gathering, tmp_path / "queues" / "T" / "T_1.queue"
+    gathering.begins = 0
+    data = bytearray(b"PUB T\n" + sized(b"one") + mpub(b"T", b"two", b"three"))
+    assert session.feed(data, len(data)) == len(data)
+    assert b"three" not in path.read_bytes()
+    assert side.frames(session) == [b"OK", b"OK"]
+    assert b"one" in path.read_bytes()
+    assert b"three" in path.read_bytes()
+    assert gathering.segment is None
+    side.close()

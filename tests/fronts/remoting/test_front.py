@@ -9,7 +9,7 @@ from penstock.disk.job import run_now
 from penstock.errors import StoreError
 from penstock.fronts.remoting.front import BrokerFront
 from penstock.wire.record import iter_records
-from penstock.wire.remoting import RemotingCommand
+from penstock.wire.remoting import RemotingCommand, encode
 
 PULL = {"consumerGroup": "G", "topic": "T", "queueId": "0", "queueOffset": "1", "maxMsgNums": "32", "sysFlag": "6",
         "commitOffset": "0", "suspendTimeoutMillis": "5000", "subscription": "*", "subVersion": "0"}  # fmt: skip
@@ -64,3 +64,19 @@ def test_an_answer_that_was_begun_is_not_left_half_written(tmp_path: Path) -> No
     assert answer.code == 14
     assert side.ask(session, 30, topic="T", queueId=0).ext["offset"] == "1"
     side.broker.close(False)
+
+
+def test_answers_leave_when_the_system_has_their_messages(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    session, log = side.session(), side.broker.store.log
+    fields = {"a": "P", "b": "T", "c": "TBW102", "d": "1", "e": "0", "f": "0", "g": "5", "h": "0"}
+    sends = [RemotingCommand(310, dict(fields), b"body %d" % n, opaque=n) for n in range(3)]
+    data = bytearray(b"".join(map(encode, sends)))
+    path = log.file.folder / f"{0:020d}"
+    assert session.feed(data, len(data)) == len(data)
+    assert log.settled_end() < log.end
+    assert b"body 2" not in path.read_bytes()
+    assert session.take()
+    assert log.settled_end() == log.end
+    assert b"body 2" in path.read_bytes()
+    side.close()

@@ -36,7 +36,7 @@ class LogChannels(Topic):
         for queue in stored.queues:
             queue.watch()
 
-    def ready(self, size: int, count: int) -> int:
+    def ready(self, size: int, count: int, gathers: bool = False) -> int:
         self._batch = []
         return 0
 

@@ -170,6 +170,10 @@ class Queueing:
             if topic is not None:
                 topic.mark()
 
+    def settle(self) -> None:
+        """Hand what publishes have gathered to the system: before they are answered, and at the end of each turn."""
+        self.folder.pool.gathering.settle()
+
     def end_turn(self) -> None:
         """Hand out messages, note what must be flushed."""
         self.moving.settle(self.flush)

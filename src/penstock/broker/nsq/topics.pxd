@@ -15,7 +15,7 @@ cdef class Topic:
     cdef public bint ephemeral, paused, open, marked
     cdef public dict channels
 
-    cpdef int ready(self, long long size, long long count) except -1
+    cpdef int ready(self, long long size, long long count, bint gathers=*) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
     cpdef put_bytes(self, long long now_ns, bytes body, long long more)
     cpdef int placed(self) except -1
@@ -28,7 +28,7 @@ cdef class QueueTopic(Topic):
     cdef public long long floor, durable
     cdef public list passing
 
-    cpdef int ready(self, long long size, long long count) except -1
+    cpdef int ready(self, long long size, long long count, bint gathers=*) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
     cpdef int placed(self) except -1
     cdef void _make_visible(self) noexcept
@@ -42,7 +42,7 @@ cdef class MemoryTopic(Topic):
     cpdef long long new_id(self, long long now_ns) except -1
     cdef public long long _last_id
 
-    cpdef int ready(self, long long size, long long count) except -1
+    cpdef int ready(self, long long size, long long count, bint gathers=*) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
     @cython.locals(channel=Channel, source=MemorySource, count=cython.longlong)
     cpdef int placed(self) except -1

@@ -106,8 +106,10 @@ class Topic:
         self.message_count = 0
         self.message_bytes = 0
 
-    def ready(self, size: int, count: int) -> int:
-        """Room for `count` messages whose bodies have `size` bytes together: 0, FULL (1) or BROKEN (2)."""
+    def ready(self, size: int, count: int, gathers: bool = False) -> int:
+        """Room for `count` messages whose bodies have `size` bytes together: 0, FULL (1) or BROKEN (2). `gathers`: the caller
+        answers nobody before `Queueing.settle`, and the system may have what is put only then.
+        """
         raise NotImplementedError
 
     def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
@@ -284,7 +286,9 @@ class QueueTopic(Topic):
         self.passing: list[PassingSource] = []  # sources of ephemeral channels
         self.durable = stream.total
 
-    def ready(self, size: int, count: int) -> int:
+    def ready(self, size: int, count: int, gathers: bool = False) -> int:
+        if gathers:
+            return self.stream.gather(size + _RECORD_BYTES * count, count)
         return self.stream.ready(size + _RECORD_BYTES * count, count)
 
     def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
@@ -472,7 +476,7 @@ class MemoryTopic(Topic):
         self._batch: list[bytes] = []
         self._last_id = 0
 
-    def ready(self, size: int, count: int) -> int:
+    def ready(self, size: int, count: int, gathers: bool = False) -> int:
         if self._batch:  # of a publish that failed
             self._batch = []
         return 0

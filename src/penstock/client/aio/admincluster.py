@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -10,6 +11,7 @@ from penstock.client.aio.cluster import Cluster
 from penstock.client.routes import Json
 from penstock.clock import Clock
 from penstock.errors import NoRoute, WireError
+from penstock.security import Security
 from penstock.wire.codes import (
     RequestCode,
 )
@@ -32,9 +34,14 @@ class ClusterAdmin:
     """A client that looks at a cluster; of one event loop."""
 
     def __init__(
-        self, registry: str = "127.0.0.1:9876", *, timeout_s: float = 10.0, clock: Clock | None = None
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock)
+        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock, security=security)
 
     async def start(self) -> Self:
         """Connect to a name server. ConnectionLost when none answers."""

@@ -19,10 +19,10 @@ from penstock.client.results import SendReceipt, SendStatus
 from penstock.client.routes import MessageQueue, Route
 from penstock.client.sending import (
     QUEUES_PER_NEW_TOPIC,
-    RETRY_CODES,
     RoundRobin,
     add_sequence,
     by_sharding_key,
+    is_tried_again,
     read_receipt,
 )
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotConnected, TimedOut
@@ -178,7 +178,7 @@ class Attempts:
                 if not self.settings.retry_unsure or unsure > self.settings.retries:
                     return receipt
             except (ConnectionLost, BrokerRefused, NoRoute) as error:
-                refused = isinstance(error, BrokerRefused) and error.code not in RETRY_CODES
+                refused = isinstance(error, BrokerRefused) and not is_tried_again(error)
                 # What was certainly not stored is tried again until the time is over, the rest `retries` times.
                 unsure += isinstance(error, ConnectionLost) and not isinstance(error, NotConnected)
                 pause = min(BUSY_WAIT_S * 2**attempt, BUSY_WAIT_MAX_S)
@@ -228,7 +228,7 @@ class Attempts:
                     if receipt.status is SendStatus.SEND_OK or loop.time() + pause >= deadline:
                         return receipt
                 except (ConnectionLost, TimedOut, BrokerRefused, NoRoute) as error:
-                    refused = isinstance(error, BrokerRefused) and error.code not in RETRY_CODES
+                    refused = isinstance(error, BrokerRefused) and not is_tried_again(error)
                     if refused or loop.time() + pause >= deadline:
                         raise
                     log.info("send %d to %s: %s", number, to, error)

@@ -54,6 +54,7 @@ class ChannelReader:
         self._in_flight_max = settings.in_flight_max
         self._attempts_max = settings.attempts_max
         self._timeout_s = settings.timeout_s
+        self._security = settings.security
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by broker
         self._addresses: dict[str, str] = {}
         self._connections: dict[str, NsqConnection] = {}
@@ -84,7 +85,7 @@ class ChannelReader:
         while not self._closing:
             try:
                 connection = await NsqConnection.open(
-                    address, self._timeout_s, self._arrived, topic=self.topic, broker=broker
+                    address, self._timeout_s, self._arrived, topic=self.topic, broker=broker, security=self._security
                 )
                 try:
                     await connection.call(nsqframes.subscribe(self.topic, self.channel), self._timeout_s)

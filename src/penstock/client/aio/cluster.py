@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Literal, TypeVar
 
 from penstock.client.aio.connection import Connection
@@ -16,6 +17,7 @@ from penstock.client.conversation import OK, Conversation, Directory, checked
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.clock import Clock
 from penstock.errors import ClientError, Closed, ConnectionLost, NoRoute, Refused, WireError
+from penstock.security import Security, security_of
 from penstock.wire.codes import MASTER_ID, RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand
@@ -46,7 +48,9 @@ class Cluster:
         clock: Clock | None = None,
         heartbeat: Callable[[], Json | None] = lambda: None,
         handlers: dict[int, Handler] | None = None,
+        security: Security | str | Path | None = None,
     ) -> None:
+        self.security = security_of(security)
         self.clock = clock or Clock()
         self.timeout_s = timeout_s
         self.client_id = ""
@@ -121,7 +125,7 @@ class Cluster:
         return opening.result() if opening.done() else await asyncio.shield(opening)
 
     async def _connect(self, address: str) -> Connection:
-        connection = await Connection.open(address, self.timeout_s, self._requested)
+        connection = await Connection.open(address, self.timeout_s, self._requested, self.security)
         if address not in self._directory.registries and (beat := self._beat()) is not None:
             connection.request(beat)  # before anything else, so that the broker knows the groups
         return connection

@@ -9,6 +9,7 @@ from typing import cast
 
 from penstock.client.routes import split_address
 from penstock.errors import ConnectionLost, NotConnected, TimedOut, WireError
+from penstock.security import PLAIN, Security
 from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 from penstock.words import FRAME_BYTES_MAX
 
@@ -21,8 +22,10 @@ class Connection(asyncio.BufferedProtocol):
     What is sent in one turn of the loop goes out in one write.
     """
 
-    def __init__(self, address: str, on_request: OnRequest) -> None:
+    def __init__(self, address: str, on_request: OnRequest, security: Security = PLAIN) -> None:
         self.address = address
+        self._security = security
+        self._signed = bool(security.user)
         self.closed = False
         self._on_request = on_request
         self._parser = CommandParser(header_bytes_max=FRAME_BYTES_MAX)
@@ -34,13 +37,15 @@ class Connection(asyncio.BufferedProtocol):
         self._out: list[bytes] = []
 
     @classmethod
-    async def open(cls, address: str, timeout_s: float, on_request: OnRequest) -> Connection:
+    async def open(
+        cls, address: str, timeout_s: float, on_request: OnRequest, security: Security = PLAIN
+    ) -> Connection:
         """A new connection. ConnectionLost when the address cannot be reached in time."""
         host, port = split_address(address)
         try:
             async with asyncio.timeout(timeout_s):
                 _, connection = await asyncio.get_running_loop().create_connection(
-                    lambda: cls(address, on_request), host, port
+                    lambda: cls(address, on_request, security), host, port, ssl=security.context
                 )
         except (OSError, TimeoutError) as error:
             raise NotConnected(f"cannot connect to {address}: {error or 'timed out'}") from error
@@ -58,6 +63,8 @@ class Connection(asyncio.BufferedProtocol):
             raise NotConnected(f"the connection to {self.address} is closed")
         if not self._out:
             self._loop.call_soon(self._flush)
+        if self._signed and not command.response:
+            self._security.sign(command)
         self._out.append(encode(command))
 
     def _flush(self) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from penstock.client.rebalance import Allocate
 from penstock.client.subscriptions import Start
+from penstock.security import PLAIN, Security
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +28,7 @@ class ConsumerSettings:
     allocate: Allocate
     offsets_folder: Path
     timeout_s: float
+    security: Security = PLAIN
 
     @property
     def shared(self) -> bool:

@@ -24,7 +24,7 @@ from penstock.client.gathering import (
 )  # fmt: skip
 from penstock.client.results import SendReceipt
 from penstock.client.routes import MessageQueue
-from penstock.client.sending import RETRY_CODES, by_sharding_key
+from penstock.client.sending import by_sharding_key, is_tried_again
 from penstock.errors import BrokerRefused, BufferFull, Closed, ConnectionLost, NoRoute, TimedOut
 from penstock.message import Message
 
@@ -241,7 +241,7 @@ class Lanes:
         try:
             receipt = await self._attempts.send(outgoing, sends[0].deadline, lane.queue)
         except BrokerRefused as error:
-            apart = error.code not in RETRY_CODES
+            apart = not is_tried_again(error)
             failed: Exception = error
         except ValueError as error:
             apart, failed = True, error

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 import socket
+import ssl
 from collections import deque
 from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 from penstock.client import nsqframes
 from penstock.client.nsqframes import OF_A_MESSAGE, FrameParser, refusal
 from penstock.client.routes import NSQ_PORT, split_address
-from penstock.errors import BrokerRefused, ConnectionLost, NotConnected, TimedOut
+from penstock.errors import ConnectionLost, NotConnected, TimedOut
 from penstock.message import ReceivedMessage
+from penstock.security import PLAIN, Security
 from penstock.version import __version__
-from penstock.wire.codes import ResponseCode
 from penstock.wire.nsq import ERROR
 
 log = logging.getLogger("penstock.client")
@@ -58,6 +58,7 @@ class NsqConnection(asyncio.Protocol):
         *,
         topic: str = "",
         broker: str = "",
+        security: Security = PLAIN,
     ) -> NsqConnection:
         """A new connection, introduced; its messages will be of this topic and broker.
 
@@ -72,31 +73,44 @@ class NsqConnection(asyncio.Protocol):
         except (OSError, TimeoutError) as error:
             raise NotConnected(f"cannot connect to {address}: {error or 'timed out'}") from error
         try:
-            await connection._introduce(timeout_s)
+            await connection._introduce(timeout_s, host, security)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    async def _introduce(self, timeout_s: float) -> None:
+    async def _introduce(self, timeout_s: float, host: str, security: Security) -> None:
         about = {
             "client_id": f"{socket.gethostname()}@{os.getpid()}",
             "hostname": socket.gethostname(),
             "user_agent": f"penstock/{__version__}",
             "heartbeat_interval": int(HEARTBEAT_S * 1000),
+            "tls_v1": security.tls,
         }
         answer = await self.call(nsqframes.greeting(about), timeout_s)
+        told = nsqframes.welcome(answer, security, self.address)
         try:
-            told: dict[str, Any] = json.loads(answer)
-            self.msg_timeout_s = int(told.get("msg_timeout", 60_000)) / 1000
-            self.ready_max = int(told.get("max_rdy_count", 2_500))
-            if told.get("auth_required"):
-                raise BrokerRefused(
-                    ResponseCode.NO_PERMISSION, "the broker wants AUTH, which this client does not speak"
-                )
-        except (AttributeError, TypeError, ValueError):
+            self.msg_timeout_s = int(cast(int, told.get("msg_timeout", 60_000))) / 1000
+            self.ready_max = int(cast(int, told.get("max_rdy_count", 2_500)))
+        except (TypeError, ValueError):
             raise ConnectionLost(f"{self.address} does not speak NSQ V2") from None
+        if security.context is not None:
+            await self._upgrade(security.context, host, timeout_s)
+        if told.get("auth_required") and security.user:  # else the certificate has said it
+            await self.call(security.nsq_auth, timeout_s)
         self._watch = self._loop.call_later(SILENT_S, self._look)
+
+    async def _upgrade(self, context: ssl.SSLContext, host: str, timeout_s: float) -> None:
+        """TLS from here on; its first word is OK."""
+        assert self._transport is not None
+        ready: asyncio.Future[bytes] = self._loop.create_future()
+        self._waiting.append(ready)
+        try:
+            async with asyncio.timeout(timeout_s):
+                self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
+                await ready
+        except (OSError, TimeoutError) as error:
+            raise NotConnected(f"cannot connect to {self.address}: {error or 'timed out'}") from error
 
     def send(self, data: bytes) -> None:
         """Write a command that is not answered. ConnectionLost when the connection is known to be broken."""

@@ -13,12 +13,14 @@ from penstock.client.routes import MessageQueue
 from penstock.clock import Clock
 from penstock.errors import Closed
 from penstock.message import Message
+from penstock.security import PLAIN, Security
 
 
 class QueueSender:
     """The NSQ side of a producer. Nothing is tried twice here: that is the producer's affair."""
 
-    def __init__(self, clock: Clock, timeout_s: float) -> None:
+    def __init__(self, clock: Clock, timeout_s: float, security: Security = PLAIN) -> None:
+        self._security = security
         self._clock = clock
         self._timeout_s = timeout_s
         self._connections: dict[str, asyncio.Task[NsqConnection]] = {}
@@ -55,7 +57,9 @@ class QueueSender:
         if opening is None:
             if not self._open:
                 raise Closed("the client is closed")
-            opening = self._connections[address] = asyncio.create_task(NsqConnection.open(address, self._timeout_s))
+            opening = self._connections[address] = asyncio.create_task(
+                NsqConnection.open(address, self._timeout_s, security=self._security)
+            )
         return opening.result() if opening.done() else await asyncio.shield(opening)
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
@@ -25,6 +26,7 @@ from penstock.clock import Clock
 from penstock.errors import ClientError, PenstockError, TimedOut
 from penstock.message import Message, ReceivedMessage
 from penstock.msgid import pack_host
+from penstock.security import Security
 from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import RemotingCommand
 
@@ -57,6 +59,8 @@ class Producer:
         async with Producer("127.0.0.1:9876") as producer:
             await producer.send(Message("orders", b"…", keys=("42",)))
 
+    `security`: TLS, user and secret (`penstock.Security`, or the path of a file); without it that of the environment.
+
     Raises NoRoute (no broker), TimedOut, ConnectionLost, BrokerRefused; ValueError for a message that is too large.
     """
 
@@ -76,6 +80,7 @@ class Producer:
         batch_bytes: int = BATCH_BYTES,
         buffer_bytes: int = BUFFER_BYTES,
         when_full: WhenFull = "block",
+        security: Security | str | Path | None = None,
         trace: bool = False,
         clock: Clock | None = None,
     ) -> None:
@@ -84,11 +89,11 @@ class Producer:
         self._nsqd = direct(nsqd, NSQ_PORT)
         self._timeout_s = send_timeout_s
         self._cluster = Cluster(
-            registry, timeout_s=send_timeout_s, clock=clock, heartbeat=self._heartbeat,
+            registry, timeout_s=send_timeout_s, clock=clock, heartbeat=self._heartbeat, security=security,
             handlers={RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT: self._pushed},
         )  # fmt: skip
         self._requester = Requester(self._cluster)
-        self._sender = QueueSender(self._cluster.clock, send_timeout_s)
+        self._sender = QueueSender(self._cluster.clock, send_timeout_s, self._cluster.security)
         settings = SendSettings(
             group, kind == "queue", self._nsqd, retries, retry_unsure, compress_over, idempotent
         )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from datetime import datetime
+from pathlib import Path
 from types import TracebackType
 
 from penstock.client import requests
@@ -16,6 +17,7 @@ from penstock.client.subscriptions import Subscription, selection, start_ms
 from penstock.clock import Clock
 from penstock.errors import ClientError, WireError
 from penstock.message import ReceivedMessage
+from penstock.security import Security
 from penstock.wire.codes import ResponseCode
 
 HOLD_MAX_S = 15.0
@@ -92,10 +94,11 @@ class PullConsumer:
         *,
         group: str = "DEFAULT_CONSUMER",
         timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.group = group
-        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock)
+        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock, security=security)
         self._positions: dict[MessageQueue, _Position] = {}
 
     async def start(self) -> PullConsumer:

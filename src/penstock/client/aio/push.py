@@ -33,6 +33,7 @@ from penstock.client.routes import NSQ_PORT, MessageQueue, direct
 from penstock.client.subscriptions import Start
 from penstock.clock import Clock
 from penstock.message import ReceivedMessage
+from penstock.security import Security, security_of
 from penstock.wire.codes import RETRY_PREFIX, RequestCode
 
 
@@ -81,6 +82,7 @@ class PushConsumer:
         allocate: Allocate = average,
         offsets_folder: Path | None = None,
         timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
         trace: bool = False,
         clock: Clock | None = None,
     ) -> None:
@@ -89,11 +91,11 @@ class PushConsumer:
             group=group, model=model, start=start, orderly=orderly, concurrency=concurrency, attempts_max=attempts_max,
             window_count=window_count, window_bytes=window_bytes, in_flight_max=in_flight_max or concurrency, kind=kind,
             allocate=allocate, offsets_folder=offsets_folder or Path.home() / ".penstock" / "offsets",
-            timeout_s=timeout_s,
+            timeout_s=timeout_s, security=security_of(security),
         )  # fmt: skip
         self._settings = settings
         self._nsqd = direct(nsqd, NSQ_PORT)
-        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock)
+        self._cluster = Cluster(registry, timeout_s=timeout_s, clock=clock, security=settings.security)
         self._listeners = Listeners(group, listener, threads=concurrency, timeout_s=consume_timeout_s)
         self.dispatcher = Dispatcher(self._listeners, concurrency)
         self._logs = LogConsumer(self._cluster, settings, self.dispatcher)

@@ -13,7 +13,7 @@ from penstock.client.aio.cluster import Cluster
 from penstock.errors import BrokerRefused, ClientError, Closed, TimedOut, WireError
 from penstock.message import Message, ReceivedMessage
 from penstock.wire import names, record
-from penstock.wire.codes import RequestCode, ResponseCode, read_fields
+from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode, read_fields
 from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.client")
@@ -126,7 +126,7 @@ class Replier:
             names.MSG_TYPE: "reply",
         }
         ext = {
-            "producerGroup": self._group, "topic": cluster + names.REPLY_SUFFIX, "defaultTopic": "TBW102",
+            "producerGroup": self._group, "topic": cluster + names.REPLY_SUFFIX, "defaultTopic": DEFAULT_TOPIC,
             "defaultTopicQueueNums": "4", "queueId": "0", "sysFlag": "0", "flag": "0", "reconsumeTimes": "0",
             "bornTimestamp": str(self._cluster.clock.now_ms()), "properties": record.format_properties(properties),
             "unitMode": "false", "batch": "false",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TypeVar
 
+from penstock.access.needs import ADMIN, MONITOR, USER, Need, group, know, publish, subscribe
+from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.config import parts
 from penstock.fronts import figures
@@ -15,7 +17,7 @@ from penstock.fronts.flags import broadcast_address
 from penstock.fronts.http.publishing import TRUTHS, Publishing
 from penstock.fronts.http.settings import Place, Settings
 from penstock.fronts.http.topics import Topics
-from penstock.fronts.site import JSON, TEXT, V1, Answer, Handler, Request, dumps, json_answer
+from penstock.fronts.site import JSON, TEXT, V1, Answer, Handler, Needs, Request, dumps, json_answer
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import NSQD_VERSION
 
@@ -26,6 +28,35 @@ LINES_A_PIECE = 200
 PROMETHEUS = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
+def _publish(query: Mapping[str, str]) -> Iterable[Need]:
+    return (publish(query.get("topic", "")),)
+
+
+def _channel(query: Mapping[str, str]) -> Iterable[Need]:
+    return subscribe(query.get("topic", "")), group(query.get("channel", ""))
+
+
+_ADMIN_ROUTES = (
+    "POST /topic/delete", "POST /topic/empty", "POST /topic/pause", "POST /topic/unpause",
+    "POST /channel/delete", "POST /channel/empty", "POST /channel/pause", "POST /channel/unpause",
+    "PUT /config/:name", "POST /debug/freememory", "GET /debug/stacks",
+)  # fmt: skip
+
+# What each route needs where there are users (docs/rights.md). /ping is for health checks, which have none.
+NEEDS: Mapping[str, Needs] = {
+    "GET /ping": lambda query: (),
+    "GET /info": lambda query: (USER,),
+    "POST /pub": _publish,
+    "POST /mpub": _publish,
+    "POST /topic/create": _publish,
+    "POST /channel/create": _channel,
+    "GET /stats": lambda query: (know(query["topic"]) if query.get("topic") else MONITOR,),
+    "GET /metrics": lambda query: (MONITOR,),
+    "GET /config/:name": lambda query: (MONITOR,),
+    **{route: lambda query: (ADMIN,) for route in _ADMIN_ROUTES},
+}
+
+
 def tls_required(https_port: int) -> Answer:
     """What plain HTTP is told when everybody is to use HTTPS; NSQ's own tools then do."""
     return Answer(403, b'{"message": "TLS_REQUIRED", "https_port": %d}' % https_port, (JSON, V1))
@@ -34,12 +65,14 @@ def tls_required(https_port: int) -> Answer:
 class NsqHttp(Place):
     """nsqd's API over one broker."""
 
-    def __init__(self, broker: Broker, *, begin: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, broker: Broker, *, begin: Callable[[], None] = lambda: None, rights: Rights | None = None
+    ) -> None:
         config = broker.config
         self.hostname = socket.gethostname()
         self.broadcast_address = broadcast_address(config)
         advertised = config.advertise.partition(":")[0]
-        super().__init__((*parts(config.allowed_hosts), self.broadcast_address, advertised), begin)
+        super().__init__((*parts(config.allowed_hosts), self.broadcast_address, advertised), begin, rights)
         self.broker = broker
         self.config = config
         self.tcp_port = self.http_port = self.https_port = -1
@@ -60,6 +93,7 @@ class NsqHttp(Place):
             **Topics(broker, self.publishing).routes,
             **self.settings.routes,
         }
+        self.needs = NEEDS
 
     def found_at(self, net: figures.Net, tcp_port: int, http_port: int, https_port: int) -> None:
         """The sockets of this process, for its metrics and health, and its real ports; -1 for none."""
@@ -145,7 +179,7 @@ class NsqHttp(Place):
     async def _metrics(self, request: Request) -> Answer:
         topics = figures.topic_stats(self.broker.queueing.all(), b"", self.quantiles, False, 0)
         of_topics = figures.topic_samples(await self._collect(topics))
-        of_broker = figures.broker_samples(self.broker, self.rejections)
+        of_broker = chain(figures.broker_samples(self.broker, self.rejections), figures.access_samples(self.rights))
         if self.net is not None:
             of_broker = chain(of_broker, figures.net_samples(self.net))
         families: dict[str, list[str]] = {}

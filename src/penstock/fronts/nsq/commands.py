@@ -12,6 +12,7 @@ from penstock.broker.nsq.names import printable, valid_nsq_name
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.nsq.connection import Failed
+from penstock.fronts.nsq.granted import login
 from penstock.fronts.nsq.identify import identify
 from penstock.fronts.nsq.session import Command, NsqSession
 from penstock.fronts.nsq.shared import Rights
@@ -53,9 +54,8 @@ def _auth(session: NsqSession, words: list[bytes], body: bytes) -> None:
     shared = session.shared
     if session.rights is not None:
         raise Failed(b"E_INVALID AUTH already set")
-    if not shared.strict or shared.ask_authority is None:
+    if not shared.strict:
         raise Failed(b"E_AUTH_DISABLED AUTH disabled")
-    session.stall()
 
     def answered(rights: Rights | None) -> None:
         if rights is None:
@@ -70,9 +70,17 @@ def _auth(session: NsqSession, words: list[bytes], body: bytes) -> None:
                 "permission_count": len(rights.rules),
             }
             session.respond(frame(RESPONSE, json.dumps(reply, separators=(",", ":")).encode()))
+
+    def answered_later(rights: Rights | None) -> None:
+        answered(rights)
         session.resume()
 
-    shared.ask_authority(session, body, answered)
+    if shared.users is not None:
+        answered(login(shared.users, body, session.remote))
+    else:
+        assert shared.ask_authority is not None
+        session.stall()
+        shared.ask_authority(session, body, answered_later)
 
 
 # -- SUB, CLS and what is said of messages -----------------------------------------------------------------------

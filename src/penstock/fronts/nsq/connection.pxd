@@ -9,7 +9,7 @@ cdef class NsqConnection(Consumer):
     cdef public Shared shared
     cdef public Channel channel
     cdef public object queueing, wake_connection, rights
-    cdef public str remote
+    cdef public str remote, certificate
     cdef public long long need, msg_size_max, body_size_max
     cdef public bint closing, tls_needed
     cdef public list layers, _wire, _behind_flush

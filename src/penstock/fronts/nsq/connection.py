@@ -15,6 +15,7 @@ import cython
 from penstock.broker.nsq.queueing import Queueing
 from penstock.delivery.channel import Consumer
 from penstock.delivery.waiters import Outcome
+from penstock.fronts.nsq.granted import met
 from penstock.fronts.nsq.layers import Layer
 from penstock.fronts.nsq.shared import Rights
 from penstock.wire.nsq import ERROR, MAGIC, frame
@@ -51,6 +52,7 @@ class NsqConnection(Consumer):
         self.shared = shared
         self.queueing: Queueing = shared.queueing
         self.remote = remote
+        self.certificate = ""  # the name in the client's certificate, once that was checked
         self.wake_connection = wake
         self.need = 0
         self.closing = False  # an error was sent: write it, then close
@@ -117,9 +119,10 @@ class NsqConnection(Consumer):
         why = b" (TLS required)" if self.tls_needed else b""
         self.fail(b"E_INVALID cannot %s in current state%s" % (verb, why))
 
-    def be_safe(self) -> None:
-        """There is TLS now."""
+    def be_safe(self, certificate: str) -> None:
+        """There is TLS now, and this is the name in the client's certificate."""
         self.tls_needed = False
+        self.certificate = certificate
 
     def end(self) -> None:
         """The peer has ended it: write what there is, then close."""
@@ -133,6 +136,9 @@ class NsqConnection(Consumer):
         """Failed where AUTH did not grant this."""
         if not self.shared.strict:
             return
+        users = self.shared.users
+        if self.rights is None and users is not None:
+            self.rights = met(users, self.remote, self.certificate)
         if self.rights is None:
             raise Failed(b"E_AUTH_FIRST AUTH required before " + verb)
         if not self.rights.grants(permission, topic, channel, self.shared.mono_ms):
@@ -196,6 +202,7 @@ class NsqConnection(Consumer):
 
     def take(self) -> bytes:
         """What is to be written now: each flush of a layer whole."""
+        self.shared.gathering.settle()  # the answers say that messages are stored
         if not self._behind_flush and not self.layers and not self._wire:
             return self.out.take()
         self._place_answers()

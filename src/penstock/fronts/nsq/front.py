@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable, Mapping
 
+from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.fronts.nsq.commands import COMMANDS
 from penstock.fronts.nsq.session import MAGIC_MS, NsqSession
 from penstock.fronts.nsq.shared import Ask, Shared
 from penstock.log.consumequeue import ConsumeQueue
+from penstock.tls import Tls
 from penstock.wire.nsq import ERROR, frame
 
 TOO_MANY = frame(ERROR, b"E_INVALID too many connections")
@@ -20,9 +21,24 @@ class NsqFront:
 
     name = "nsq"
 
-    def __init__(self, broker: Broker, tls: ssl.SSLContext | None = None, ask_authority: Ask | None = None) -> None:
-        self.shared = Shared(broker, tls, ask_authority)
+    def __init__(
+        self,
+        broker: Broker,
+        tls: Tls | None = None,
+        ask_authority: Ask | None = None,
+        users: Rights | None = None,
+    ) -> None:
+        self.shared = Shared(broker, tls, ask_authority, users)
         self.sessions: set[NsqSession] = set()
+        if users is not None:
+            users.changed.append(self._look_at_rights)
+
+    def _look_at_rights(self) -> None:
+        """Users or rights have changed: nobody goes on with what it was once allowed."""
+        self.shared.look_at_users()
+        if self.shared.users is not None:
+            for session in list(self.sessions):
+                session.look_at_rights()
 
     @property
     def rejected(self) -> Mapping[bytes, int]:

@@ -13,6 +13,7 @@ from penstock.fronts.nsq.session import NsqSession
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import NSQD_VERSION
 from penstock.wire.nsq import OK_FRAME, RESPONSE, frame
+from penstock.words import MS_A_SECOND
 
 _INT_MAX = (1 << 63) - 1
 _KINDS: dict[str, type] = {
@@ -112,7 +113,7 @@ def _upgrade(asked: JsonObject, config: BrokerConfig, has_tls: bool) -> Upgrade:
     return Upgrade(asked["tls_v1"] and has_tls, deflate, snappy, level)
 
 
-def _reply(settings: Settings, upgrade: Upgrade, config: BrokerConfig) -> bytes:
+def _reply(settings: Settings, upgrade: Upgrade, config: BrokerConfig, auth_required: bool) -> bytes:
     reply = {
         "max_rdy_count": config.max_rdy_count,
         "version": NSQD_VERSION,
@@ -124,7 +125,7 @@ def _reply(settings: Settings, upgrade: Upgrade, config: BrokerConfig) -> bytes:
         "max_deflate_level": config.max_deflate_level,
         "snappy": upgrade.snappy,
         "sample_rate": settings.sample_rate,
-        "auth_required": bool(config.auth_http_address),
+        "auth_required": auth_required,
         "output_buffer_size": settings.buffer_bytes,
         "output_buffer_timeout": settings.buffer_ms,
         "topology_region": "",
@@ -148,22 +149,27 @@ def identify(session: NsqSession, words: list[bytes], body: bytes) -> None:
     if not asked["feature_negotiation"]:
         session.respond(OK_FRAME)
         return
-    upgrade = _upgrade(asked, config, shared.tls_context is not None)
-    session.respond(_reply(settings, upgrade, config))
+    upgrade = _upgrade(asked, config, shared.tls is not None)
+    session.respond(_reply(settings, upgrade, config, shared.strict and session.rights is None))
     if not (upgrade.tls or upgrade.deflate or upgrade.snappy):
         return
     session.seal()
     session.buffer()
     if upgrade.tls:
-        assert shared.tls_context is not None
-        session.layers.append(Tls(session, shared.tls_context, partial(_shaken, session, upgrade)))
+        tls = shared.tls
+        assert tls is not None
+        session.layers.append(Tls(session, tls.context, partial(_shaken, session, upgrade)))
+        session.await_handshake(int(tls.handshake_s * MS_A_SECOND))
     else:
         _compress(session, upgrade)
 
 
 def _shaken(session: NsqSession, upgrade: Upgrade) -> None:
     """TLS has begun: what is compressed goes inside."""
-    session.be_safe()
+    layer, tls = session.layers[0], session.shared.tls
+    assert isinstance(layer, Tls)
+    assert tls is not None
+    session.be_safe(tls.client_name(layer.connection))
     session.respond(OK_FRAME)
     session.seal()
     _compress(session, upgrade)

@@ -78,6 +78,11 @@ class Tls(Layer):
         self.shaking = True
         self.cipher = self.version = ""
 
+    @property
+    def connection(self) -> ssl.SSLObject:
+        """What OpenSSL knows of it."""
+        return self._tls
+
     def pieces(self, data: bytes) -> Iterator[bytes]:
         self._in.write(data)
         try:

@@ -84,6 +84,11 @@ class Publisher:
         self.queueing.producers.add(asker)
         return 0
 
+    def forget(self) -> None:
+        """Rights have changed: the topic of the next publish is looked at anew."""
+        self.settle_counts()
+        self.topic = None
+
     def settle_counts(self) -> None:
         """Bring `counts` up to date."""
         if self.count and self.topic_name:
@@ -121,10 +126,10 @@ class Publisher:
         if total - at < size:
             asker.need = at + size - begin
             return -1
-        if self.shared.strict and not self._may(asker, b"PUB"):
+        if self.shared.expiring and not self._may(asker, b"PUB"):
             return body
         topic: Topic = self.topic  # type: ignore[assignment]
-        answer = topic.ready(size, 1)
+        answer = topic.ready(size, 1, True)
         if answer != 0 or not self.shared.healthy:
             self._not_stored(asker, answer, b"E_PUB_FAILED PUB failed ")
             return at + size
@@ -142,7 +147,7 @@ class Publisher:
         """MPUB: size, number of messages, then each with its size."""
         if self._topic_of(asker, pos, last, b"MPUB") < 0:
             return body
-        if self.shared.strict and not self._may(asker, b"MPUB"):
+        if self.shared.expiring and not self._may(asker, b"MPUB"):
             return body
         begin = pos - words.MPUB_BYTES - 1
         head = body + words.SIZE_BYTES
@@ -199,7 +204,7 @@ class Publisher:
         """Store the messages that begin at `at`, all or none; where they end."""
         base = asker.base
         topic: Topic = self.topic  # type: ignore[assignment]
-        answer = topic.ready(end - at - words.SIZE_BYTES * count, count)
+        answer = topic.ready(end - at - words.SIZE_BYTES * count, count, True)
         if answer != 0 or not self.shared.healthy:
             self._not_stored(asker, answer, b"E_MPUB_FAILED MPUB failed ")
             return end

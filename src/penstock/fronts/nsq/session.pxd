@@ -8,7 +8,7 @@ from penstock.fronts.nsq.shared cimport Shared
 
 cdef class NsqSession(NsqConnection):
     cdef public Publisher publisher
-    cdef public long long state, heartbeat_ms, beat_ms, heard_ms, due_number, connected_ms
+    cdef public long long state, heartbeat_ms, beat_ms, heard_ms, due_number, connected_ms, shake_until_ms
     cdef public bint begun, stalled, buffered
     cdef public dict about
     cdef object _commands, _forget

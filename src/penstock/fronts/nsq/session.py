@@ -15,6 +15,7 @@ import cython
 from penstock.broker.nsq.names import printable
 from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.nsq.connection import Failed
+from penstock.fronts.nsq.granted import Granted
 from penstock.wire.nsq import HEARTBEAT_FRAME, MAGIC
 
 if cython.compiled:
@@ -32,6 +33,7 @@ else:
     from penstock.fronts.nsq.shared import Shared
     from penstock.octets import address, be32, find, hex16, same
 
+SLOW_HANDSHAKE = b"TLS_HANDSHAKE_TOO_SLOW"
 MAGIC_MS = 10_000
 HEARTBEAT_MS = 30_000
 STALLED_BYTES_MAX = 1 << 20
@@ -72,6 +74,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         self.heartbeat_ms = min(HEARTBEAT_MS, shared.config.max_heartbeat_interval_ms)
         self.beat_ms = self.heard_ms = shared.mono_ms
         self.due_number = 0
+        self.shake_until_ms = 0  # when a TLS handshake must be over
         self.connected_ms = shared.broker.now_ms
         self._commands = commands
         self._forget = forget
@@ -124,6 +127,11 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         self.heartbeat_ms = heartbeat_ms
         self.sample_rate, self.msg_timeout_ms = sample_rate, msg_timeout_ms
         self.beat_ms = self.shared.mono_ms
+
+    def await_handshake(self, ms: int) -> None:
+        """TLS begins: its handshake has so much time."""
+        self.shake_until_ms = self.shared.mono_ms + ms
+        self.shared.look_at(self, self.shake_until_ms)
 
     def take_no_more(self) -> None:
         """CLS: what is in flight may be finished, nothing more is given."""
@@ -311,6 +319,18 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
         self.channel = channel
         self.state = words.SUBSCRIBED
 
+    def look_at_rights(self) -> None:
+        """Users or rights have changed: what it was granted is looked at again, its subscription, too."""
+        self.rights = self.rights.again() if isinstance(self.rights, Granted) else None
+        self.publisher.forget()
+        if self.channel is None:
+            return
+        try:
+            self.check_right(b"subscribe", self.channel.topic_name, self.channel.name, b"SUB")
+        except Failed as failed:
+            self.fail(failed.text)
+            self.wake()
+
     def close(self) -> None:
         """The channel is gone: end the connection."""
         self.closing = True
@@ -345,6 +365,18 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
                 self.wake()
                 return 0
             return self.connected_mono_ms() + MAGIC_MS
+        if self.shake_until_ms:
+            if any(layer.shaking for layer in self.layers):
+                if mono_ms < self.shake_until_ms:
+                    return self.shake_until_ms
+                rejected = self.shared.rejected
+                rejected[SLOW_HANDSHAKE] = rejected.get(SLOW_HANDSHAKE, 0) + 1
+                self.closing = True
+                self.wake()
+                return 0
+            self.shake_until_ms = 0
+            if self.heartbeat_ms > 0 and mono_ms < self.beat_ms + self.heartbeat_ms:
+                return self.beat_ms + self.heartbeat_ms
         if self.heartbeat_ms <= 0:
             return 0
         if mono_ms - self.heard_ms > 2 * self.heartbeat_ms:

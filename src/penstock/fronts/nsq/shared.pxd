@@ -1,13 +1,15 @@
 cimport cython
 
 from penstock.delivery.channel cimport Channel
+from penstock.disk.gathering cimport Gathering
 
 
 @cython.final
 cdef class Shared:
-    cdef public object broker, config, queueing, ask_authority, tls_context
+    cdef public object broker, config, queueing, ask_authority, tls, users
+    cdef public Gathering gathering
     cdef public dict rejected
-    cdef public bint strict, blocked, healthy
+    cdef public bint strict, expiring, blocked, healthy
     cdef public long long mono_ms, now_ns
     cdef public bytes ok
     cdef unsigned char *ok_at

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import heapq
-import ssl
 from collections.abc import Callable, Sized
 from typing import Protocol
 
 import cython
 
+from penstock.access.rights import Rights as UserRights
 from penstock.broker.broker import Broker
 from penstock.broker.nsq.queueing import Queueing
 from penstock.fronts.nsq.layers import Layer
+from penstock.tls import Tls
 from penstock.wire.nsq import OK_FRAME
 
 if cython.compiled:
     from cython.cimports.penstock.delivery.channel import Channel
+    from cython.cimports.penstock.disk.gathering import Gathering
     from cython.cimports.penstock.octets import address
 else:
     from penstock.delivery.channel import Channel
+    from penstock.disk.gathering import Gathering
     from penstock.octets import address
 
 BEATS_MIN = 1_000  # entries before those of closed connections are taken out of the heap
@@ -40,6 +43,7 @@ class Asking(Protocol):
     """A connection whose rights are asked for, and again when they have grown old."""
 
     remote: str
+    certificate: str
     closing: bool
     layers: list[Layer]
 
@@ -65,14 +69,24 @@ Ask = Callable[[Asking, bytes, Callable[["Rights | None"], None]], None]
 class Shared:
     """`update` is called at the beginning of each turn, `tick` when a heartbeat may be due."""
 
-    def __init__(self, broker: Broker, tls: ssl.SSLContext | None = None, ask: Ask | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        tls: Tls | None = None,
+        ask: Ask | None = None,
+        users: UserRights | None = None,
+    ) -> None:
         self.broker = broker
         self.config = broker.config
         self.queueing: Queueing = broker.queueing
-        self.tls_context = tls
+        self.gathering: Gathering = broker.queueing.folder.pool.gathering
+        self.tls = tls
         self.ask_authority = ask
         self.rejected: dict[bytes, int] = {}
-        self.strict = bool(broker.config.auth_http_address)  # publishers need a right
+        self.expiring = bool(broker.config.auth_http_address)  # what an auth server grants runs out
+        self.users = None if self.expiring else users
+        self.strict = self.expiring  # publishers need a right
+        self.look_at_users()
         self.blocked = False
         self.healthy = True
         self.mono_ms = broker.mono_ms
@@ -82,6 +96,10 @@ class Shared:
         self._beats: list[tuple[int, int]] = []
         self._due: dict[int, Beating] = {}  # number in `_beats` → who; one that left is no longer held
         self._number = 0
+
+    def look_at_users(self) -> None:
+        """There may be users now."""
+        self.strict = self.expiring or (self.users is not None and self.users.on)
 
     def update(self) -> None:
         """The first thing in each turn."""

@@ -14,15 +14,19 @@ from functools import partial
 import cython
 
 from penstock import msgid
+from penstock.access.rights import Rights
+from penstock.access.users import User
 from penstock.broker.broker import Broker
 from penstock.broker.topics import LogTopic
 from penstock.delivery.waiters import Outcome, Waiter
 from penstock.errors import PenstockError, Refused, StoreError, WireError
+from penstock.fronts.needs import at_broker, carry_out
 from penstock.fronts.remoting.pulling import Hold
 from penstock.fronts.remoting.session import FAILED
 from penstock.fronts.requests import Requests
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire import remoting
+from penstock.wire.acl import ACCESS_KEY
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.header import NAMES
 from penstock.words import FLUSH_MS_MAX
@@ -34,6 +38,7 @@ if cython.compiled:
     from cython.cimports.penstock.fronts.remoting.session import RemotingSession
     from cython.cimports.penstock.fronts.remoting.shared import Shared
     from cython.cimports.penstock.octets import address
+    from cython.cimports.penstock.wire import fields
 else:
     from penstock import words
     from penstock.fronts.remoting.pulling import Puller
@@ -41,6 +46,7 @@ else:
     from penstock.fronts.remoting.session import RemotingSession
     from penstock.fronts.remoting.shared import Shared
     from penstock.octets import address
+    from penstock.wire import fields
 
 log = logging.getLogger("penstock.fronts")
 
@@ -60,7 +66,9 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     """A producer or consumer at the broker."""
 
     def __init__(self, front: BrokerFront, remote: str, wake: Callable[[], None], born: bytes) -> None:
-        RemotingSession.__init__(self, front, remote, wake)  # type: ignore[arg-type]
+        RemotingSession.__init__(self, front, remote, wake, front.rights)  # type: ignore[arg-type]
+        self.guarded = front.rights.on
+        self.hot_for: User | None = None  # whose unsigned requests are carried out without an object
         self.sender = Sender(front.shared, born)
         self.puller = Puller(front.shared, front.park)
         self.behind = False
@@ -75,19 +83,64 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
             known = scan.json(self.base, header, size)
         else:
             known = scan.binary(self.base, header, size)
-        if known and scan.flag & words.FLAG_RESPONSE == 0:
+        if known and scan.flag & words.FLAG_RESPONSE == 0 and self._is_hot():
             self.serialize = kind
-            if self.hot(header + size, end):
-                return
+            if not self.guarded or self._is_met() or self._let_in(self._decoded(kind, header, size, end)):
+                self.hot(header + size, end)
+            return
         self.cold(kind, self.cut(header, size), self.cut(header + size, end - header - size))
 
-    def hot(self, body: int, end: int) -> bool:
-        """Carry out a send or a pull; False when the scanned request is neither."""
+    def _is_hot(self) -> bool:
+        """Whether the scanned request is a send or a pull."""
+        code = self.scan.code
+        return (
+            code == words.SEND_MESSAGE_V2
+            or code == words.PULL_MESSAGE
+            or code == words.SEND_BATCH_MESSAGE
+            or code == words.SEND_MESSAGE
+            or code == words.LITE_PULL_MESSAGE
+        )
+
+    def _decoded(self, kind: int, header: int, size: int, end: int) -> remoting.RemotingCommand:
+        body = header + size
+        return remoting.decode(kind, self.cut(header, size), self.cut(body, end - body))
+
+    def _let_in(self, request: remoting.RemotingCommand) -> bool:
+        """Find out whose send or pull this is; False when it was refused."""
+        self.answer_to(request.opaque, request.serialize)
+        self.oneway = request.oneway
+        try:
+            self.identify(request)
+        except Refused as refused:
+            self.refuse(refused.remoting, str(refused))
+            return False
+        self.hot_for = self.acting if ACCESS_KEY not in request.ext else None
+        return True
+
+    def _is_met(self) -> bool:
+        """Whether the scanned request is that of the connection's user, who is known."""
+        if self.acting is None or self.acting is not self.hot_for:
+            return False
+        scan = self.scan
+        return scan.kind[fields.ACCESS_KEY] == words.ABSENT
+
+    def act_as(self, user: User | None) -> None:
+        if user is not self.acting:
+            self.sender.forget()
+            self.puller.forget()
+            self.acting = user
+
+    def forget_rights(self) -> None:
+        """Users or rights have changed: whoever asks next is asked who it is, and whether it may."""
+        self.guarded = self.rights.on
+        self.hot_for = None
+        self.act_as(None)
+
+    def hot(self, body: int, end: int) -> None:
+        """Carry out the send or pull that was scanned."""
         code = self.scan.code
         pull = code == words.PULL_MESSAGE or code == words.LITE_PULL_MESSAGE
         batch = code == words.SEND_BATCH_MESSAGE
-        if not (pull or batch or code == words.SEND_MESSAGE_V2 or code == words.SEND_MESSAGE):
-            return False
         self.oneway = self.scan.flag & words.FLAG_ONEWAY != 0
         self.opaque_now = self.scan.opaque
         out = self.out.size
@@ -106,7 +159,6 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         except Exception:
             log.exception("request failed code=%d peer=%s", code, self.remote)
             self._unfinished(out, held, ResponseCode.SYSTEM_ERROR, FAILED)
-        return True
 
     def _unfinished(self, out: int, held: int, code: int, remark: str) -> None:
         """A request ended half way: what it had written of its answer goes, and it is told why."""
@@ -117,8 +169,10 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     def cold(self, kind: int, header: bytes, body: bytes) -> None:
         request = remoting.decode(kind, header, body)
         if request.code in _HOT and not request.response:
-            # An unusual header of a hot request: written again in the plain form, then it is like any other.
             answer_in = request.serialize
+            if self.guarded and not self._let_in(request):
+                return
+            # An unusual header of a hot request: written again in the plain form, then it is like any other.
             request.rewrite(words.BINARY, _LETTERS if request.code in _LETTERED else _LONG_NAMES)
             frame = remoting.encode(request)
             outer = self.base
@@ -131,6 +185,10 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
             self.base = outer
             return
         RemotingSession.cold(self, kind, header, body)
+
+    def take(self) -> bytes:
+        self.sender.store.settle()  # the answers say that it is stored
+        return self.out.take()
 
     # -- waiting -------------------------------------------------------------------------------------------------
 
@@ -174,9 +232,11 @@ class BrokerFront:
 
     name = "remoting"
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, rights: Rights | None = None) -> None:
         self.broker = broker
-        self.requests = Requests(broker)
+        self.rights = rights or Rights()
+        self.rights.changed.append(self._forget_rights)
+        self.requests = Requests(broker, self.rights)
         self.shared = Shared(broker)
         self.rejected: Mapping[bytes, int] = {}
         self.sessions: set[BrokerSession] = set()
@@ -191,7 +251,18 @@ class BrokerFront:
         return session
 
     def handle(self, session: BrokerSession, request: remoting.RemotingCommand) -> remoting.RemotingCommand | None:
-        return self.requests.handle(session, request)
+        """The answer to a request. Refused to whom it is not allowed."""
+        return carry_out(
+            self.rights, session, request, partial(at_broker, self.broker, request),
+            partial(self.requests.handle, session, request),
+        )  # fmt: skip
+
+    def _forget_rights(self) -> None:
+        """Users or rights have changed: nobody goes on with what it was once allowed."""
+        for session in self.sessions:
+            session.forget_rights()
+        for waiter in self.broker.held_pulls.due(self.broker.mono_ms + 2 * words.HOLD_MS_MAX):
+            waiter.owner.resume(waiter, True)  # who still may asks again
 
     def lost(self, session: BrokerSession) -> None:
         broker = self.broker

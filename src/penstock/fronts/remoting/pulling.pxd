@@ -33,6 +33,7 @@ cdef class Puller:
     cdef int _read(self, ConsumeQueue queue, long long offset, long long max_count, long long max_bytes, bint durable, TagCodes codes, object selector) except -1
     @cython.locals(scan=HeaderScan, n=cython.longlong, name=bytes)
     cdef bint _same(self, RemotingSession asker, long long has_expression, long long version) except -1
+    cpdef forget(self)
     @cython.locals(scan=HeaderScan, topic=LogTopic)
     cdef LogTopic _find(self, RemotingSession asker, long long has_expression, long long version)
     @cython.locals(out=Outbox, result=ReadResult)

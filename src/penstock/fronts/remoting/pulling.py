@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 import cython
 
+from penstock.access.needs import group as group_need
+from penstock.access.needs import subscribe
 from penstock.broker.clients import ConsumerGroup, Subscription
 from penstock.broker.groups import Group
 from penstock.delivery.waiters import Waiter
@@ -217,6 +219,10 @@ class Puller:
         online = self.online
         return online is not None and online.revision == self.revision and version == self.version
 
+    def forget(self) -> None:
+        """The next pull may be another user's: what it names is looked at anew."""
+        self.config = None
+
     def _find(self, asker: RemotingSession, has_expression: int, version: int) -> LogTopic:
         """Check what a pull names and find its subscription; remembered for the next. Refused."""
         scan = asker.scan
@@ -224,6 +230,7 @@ class Puller:
         group = scan.text(fields.CONSUMER_GROUP)
         group_name = group.decode("utf-8", "replace")
         name = scan.text(fields.TOPIC)
+        asker.rights.demand(asker.acting, (group_need(group_name), subscribe(name.decode("utf-8", "replace"))))
         config = broker.groups.find(group_name, broker.now_ms)
         if not config.consume_enable:
             raise Refused(f"subscription group no permission, {group_name}", remoting=ResponseCode.NO_PERMISSION)

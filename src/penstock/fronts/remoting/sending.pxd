@@ -32,6 +32,7 @@ cdef class Sender:
     cdef send(self, RemotingSession asker, bint batch, long long body, long long body_len)
     @cython.locals(draft=Draft, outcome=cython.int)
     cdef _send_one(self, RemotingSession asker, LogTopic topic, long long queue_id, bint wait)
+    cpdef forget(self)
     cpdef Outbox outbox(self, RemotingSession asker, LogTopic topic, bint wait)
     cdef _too_large(self, RemotingSession asker)
     @cython.locals(scan=HeaderScan)

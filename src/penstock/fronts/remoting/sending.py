@@ -10,6 +10,7 @@ import random
 
 import cython
 
+from penstock.access.needs import publish
 from penstock.broker.sending import APPEND_REFUSALS
 from penstock.broker.topics import check_topic_name
 from penstock.fronts.remoting import storing
@@ -130,7 +131,7 @@ class Sender:
     def _send_one(self, asker: RemotingSession, topic: LogTopic, queue_id: int, wait: bool) -> None:
         draft = self.draft
         draft.indexed = True
-        outcome = self.store.append(draft)
+        outcome = self.store.gather(draft)
         if outcome:
             code, remark = APPEND_REFUSALS[outcome]
             asker.refuse(code, remark)
@@ -156,11 +157,16 @@ class Sender:
             f"{self.shared.body_max}B, msg properties length limit 32KB.",
         )
 
+    def forget(self) -> None:
+        """The next send may be another user's: its topic is looked at anew."""
+        self.topic = None
+
     def _find_topic(self, asker: RemotingSession) -> LogTopic:
         """The topic of a send, checked and made if need be; remembered for the next. Refused."""
         scan = asker.scan
         name = scan.text(fields.TOPIC)
         check_topic_name(name)
+        asker.rights.demand(asker.acting, (publish(name.decode()),))
         template, queues = scan.text(fields.DEFAULT_TOPIC), scan.number(fields.DEFAULT_TOPIC_QUEUES, 0)
         topic = self.broker.sending.open_to_senders(name, template, queues)
         self.topic = topic
@@ -298,7 +304,7 @@ class Sender:
             asker.refuse(ResponseCode.MESSAGE_ILLEGAL, "batch messages can be neither delayed nor retried")
             return
         draft = self.draft
-        count = self.store.append_batch(draft, asker.base, body, body + body_len)
+        count = self.store.gather_batch(draft, asker.base, body, body + body_len)
         if count < 0:
             code, remark = APPEND_REFUSALS[-count]
             asker.refuse(code, remark)
@@ -310,7 +316,7 @@ class Sender:
         physical = draft.physical
         self.answers.begin_batch(out, asker.serialize, asker.opaque_now, physical, count)
         while count > 1:
-            physical += self.store.log.size_at(physical)
+            physical += self.store.log.size_of(physical)
             self.answers.next_id(out, physical)
             count -= 1
         self.answers.end_batch(out, queue_id, draft.queue_offset)

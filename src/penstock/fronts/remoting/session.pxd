@@ -6,8 +6,9 @@ from penstock.wire.outbox cimport Outbox
 
 
 cdef class RemotingSession:
-    cdef public object server, wake
-    cdef public str remote, id
+    cdef public object server, wake, rights, acting
+    cdef object _met, _met_among
+    cdef public str remote, id, certificate
     cdef public Outbox out
     cdef public HeaderScan scan
     cdef FrameCutter cutter
@@ -23,6 +24,8 @@ cdef class RemotingSession:
     cdef frame(self, int kind, long long header, long long size, long long end)
     cdef bytes cut(self, long long at, long long n)
     cpdef cold(self, int kind, bytes header, bytes body)
+    cpdef identify(self, request)
+    cpdef act_as(self, user)
     cpdef bytes take(self)
     cpdef answer(self, int code, remark, ext=*)
     cpdef refuse(self, int code, str remark)

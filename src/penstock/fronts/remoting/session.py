@@ -12,9 +12,12 @@ from typing import Protocol
 
 import cython
 
+from penstock.access.rights import Rights
+from penstock.access.users import User
 from penstock.delivery.waiters import Waiter
 from penstock.errors import Refused, StoreError
 from penstock.wire import remoting
+from penstock.wire.acl import ACCESS_KEY
 from penstock.wire.codes import LanguageCode, ResponseCode
 from penstock.wire.frames import FrameCutter
 from penstock.wire.header import HeaderScan
@@ -43,12 +46,16 @@ class Server(Protocol):
 
 
 class RemotingSession:
-    """One peer. `wake()` tells the outside that there is something to be written though nothing was read."""
+    """One peer. `wake()` tells the outside that there is something to be written though nothing was read.
 
-    def __init__(self, server: Server, remote: str, wake: Callable[[], None]) -> None:
+    Where there are users, each request is some user's: the one it names and proves to be, else the one of the connection.
+    """
+
+    def __init__(self, server: Server, remote: str, wake: Callable[[], None], rights: Rights | None = None) -> None:
         self.server = server
         self.remote = remote
         self.id = remote
+        self.certificate = ""  # the name in the peer's certificate, once that was checked
         self.wake = wake
         self.out = Outbox()
         self.scan = HeaderScan()
@@ -57,11 +64,19 @@ class RemotingSession:
         self.serialize = 0
         self.oneway = False
         self.closed = False
+        self.rights = rights or Rights()
+        self.acting: User | None = None  # whose request is carried out
+        self._met: User | None = None  # of the connection
+        self._met_among: object = None  # the users there were then
         self.full = False  # answers wait to be written: frames that were read wait, too
         self.opaque_now = 0
         self.base: memoryview = self.scan.names
         self._pending: dict[int, tuple[Callable[[remoting.RemotingCommand | None], None], int]] = {}
         self._opaque = 0
+
+    def certify(self, name: str) -> None:
+        """The peer has shown a certificate with this name."""
+        self.certificate = name
 
     # -- bytes in ------------------------------------------------------------------------------------------------
 
@@ -109,6 +124,7 @@ class RemotingSession:
                 waiting[0](request)
             return
         try:
+            self.identify(request)
             answer = self.server.handle(self, request)
         except Refused as refused:
             answer = request.reply(refused.remoting, remark=str(refused))
@@ -121,6 +137,25 @@ class RemotingSession:
             answer = request.reply(ResponseCode.SYSTEM_ERROR, remark=FAILED)
         if answer is not None and not request.oneway:
             self.out.put(remoting.encode(answer))
+
+    # -- who asks ------------------------------------------------------------------------------------------------
+
+    def identify(self, request: remoting.RemotingCommand) -> None:
+        """Find out whose request this is: `acting`. Refused when it names a user and does not prove it."""
+        rights = self.rights
+        if not rights.on:
+            return
+        if ACCESS_KEY in request.ext:
+            self.act_as(rights.of_request(request, self.remote, self.acting))
+            return
+        if self._met_among is not rights.users:
+            self._met_among = rights.users
+            self._met = rights.by_connection(self.remote, self.certificate)
+        self.act_as(self._met)
+
+    def act_as(self, user: User | None) -> None:
+        """The requests from here on are this user's."""
+        self.acting = user
 
     # -- bytes out -----------------------------------------------------------------------------------------------
 

@@ -48,7 +48,6 @@ class Administration(Calls):
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "group_config",
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "system_topics",
         RequestCode.GET_BROKER_CONFIG: "broker_config",
-        RequestCode.UPDATE_BROKER_CONFIG: "update_broker_config",
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "clean_up",
         RequestCode.CLEAN_UNUSED_TOPIC: "clean_up",
         RequestCode.DELETE_EXPIRED_COMMITLOG: "clean_up",
@@ -204,12 +203,6 @@ class Administration(Calls):
         body = configuration.text(self.broker)
         version = fastjson.dumps(dict(self.broker.topics.version)).decode()
         return request.reply(ext={"version": version}, body=body.encode())
-
-    def update_broker_config(self, session: Peer, request: RemotingCommand) -> Answer:
-        raise Refused(
-            "Can not update config from the network: change the configuration file and restart.",
-            remoting=ResponseCode.NO_PERMISSION,
-        )
 
     def clean_up(self, session: Peer, request: RemotingCommand) -> Answer:
         retention = self.broker.store.upkeep.retention

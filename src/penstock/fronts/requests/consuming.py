@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import logging
 
+from penstock.access.needs import publish
+from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clients import ConsumerGroup, Member, Peer, Subscription
 from penstock.broker.topics import check_group_name, check_topic_name
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
-from penstock.wire import fastjson
+from penstock.wire import fastjson, names, record
 from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import FLAG_ONEWAY, RemotingCommand
@@ -38,8 +40,9 @@ class Consuming(Calls):
         RequestCode.CHECK_CLIENT_CONFIG: "check_client_config",
     }
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, rights: Rights) -> None:
         Calls.__init__(self, broker)
+        self.rights = rights
         self._turns = itertools.count()
 
     def query_consumer_offset(self, session: Peer, request: RemotingCommand) -> Answer:
@@ -87,7 +90,10 @@ class Consuming(Calls):
             if len(wanted) > SUBSCRIPTIONS_MAX:
                 raise Refused(f"a group subscribes to at most {SUBSCRIPTIONS_MAX} topics")
             taken.append((name, about, dict(_subscription(s) for s in wanted)))
-        member = Member(client_id, session, _language(request.language), request.version, broker.mono_ms)
+        self._demand_own(client_id, session)
+        member = Member(
+            client_id, session, _language(request.language), request.version, broker.mono_ms, session.acting
+        )
         for producer in producers:
             name = str(producer.get("groupName") or "")
             check_group_name(name)
@@ -100,6 +106,14 @@ class Consuming(Calls):
             if changed and group.notify_changes:
                 self.tell(broker.clients.consumers[name])
         return request.reply()
+
+    def _demand_own(self, client_id: str, session: Peer) -> None:
+        """Replies and questions go to the client of an id: no other user may take it. Refused."""
+        holder = self.broker.clients.producer(client_id)
+        if holder is None or holder.user is None or not self.rights.on:
+            return
+        if session.acting is None or session.acting.name != holder.user.name:
+            raise Refused(f"clientID {client_id} is that of another user", remoting=ResponseCode.NO_PERMISSION)
 
     def tell(self, online: ConsumerGroup) -> None:
         """Ask the members of a group to share the queues anew (code 40)."""
@@ -151,8 +165,15 @@ class Consuming(Calls):
         return request.reply()
 
     def ask_producer(self, group: str, data: bytes, fields: dict[str, str]) -> bool:
-        """Ask one producer of a group what became of a transaction (code 39); False when none is online."""
+        """Ask one producer of a group what became of a transaction (code 39); False when none is online.
+
+        The question carries the message: it goes to nobody who may not publish to its topic.
+        """
         members = list(self.broker.clients.producers.get(group, {}).values())
+        if self.rights.on:
+            half = record.decode_record(data, 0, decompress=False)
+            topic = "" if half is None else half.properties.get(names.REAL_TOPIC, half.topic)
+            members = [one for one in members if not self.rights.missing(one.user, (publish(topic),))]
         if not members:
             return False
         member = members[next(self._turns) % len(members)]

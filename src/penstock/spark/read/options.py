@@ -8,13 +8,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from penstock.client.subscriptions import selector_of
 from penstock.errors import ConfigError
+from penstock.security import PLAIN, Security, secret_of, security_of
 
 EARLIEST, LATEST = -2, -1
 
@@ -61,6 +62,7 @@ class SourceOptions:
     fetch_bytes: int
     store: str
     pushdown: str
+    security: Security = PLAIN
 
 
 class Option(NamedTuple):
@@ -138,6 +140,18 @@ OPTIONS = (
            "answer filters at the store; `auto` does when `spark.sql.python.filterPushdown.enabled` is on", "batch"),
 )  # fmt: skip
 
+# Of source and sink. What is not given is the environment's, of the driver.
+SECURITY_OPTIONS = (
+    Option("security", "text", "", "file (TOML) with TLS, user and secret, for its owner alone; see `security.md`"),
+    Option("tls", "flag", "", "speak TLS with registries and brokers"),
+    Option("tlsCa", "text", "", "file of the authorities that sign their certificates; on the tasks' machines too"),
+    Option("tlsCert", "text", "", "file of a certificate of our own"),
+    Option("tlsKey", "text", "", "file of its key"),
+    Option("insecureSkipHostname", "flag", "", "take a certificate whatever host it is for"),
+    Option("user", "text", "", "who we are"),
+    Option("secretFile", "text", "", "file of the user's secret; read by the driver, which hands the secret to the tasks"),
+)  # fmt: skip
+
 _TABLES = (
     'load("topic"); a table: CREATE TABLE t USING penstock OPTIONS (…) without a list of columns, or'
     " SELECT … FROM t WITH (subscribe 'topic')"
@@ -148,10 +162,21 @@ IGNORED = frozenset({"checkpointlocation", "queryname", "serialization.format", 
 
 def parse(given: Mapping[str, str]) -> SourceOptions:
     """The options, checked. `ConfigError` for an unknown name (naming the nearest), a bad value or a clash."""
-    values, seen = read(OPTIONS, given)
-    options = SourceOptions(**values)
+    values, seen = read((*OPTIONS, *SECURITY_OPTIONS), given)
+    security = take_security(values)
+    options = SourceOptions(**values, security=security)
     _check(options, seen)
     return options
+
+
+def take_security(values: Values) -> Security:
+    """Take what `SECURITY_OPTIONS` say out of the values. ConfigError."""
+    told = {option.field: values.pop(option.field) for option in SECURITY_OPTIONS}
+    base = security_of(told.pop("security"))
+    file = told.pop("secret_file")
+    if file is not None:
+        told["secret"] = secret_of(file)
+    return replace(base, **{name: value for name, value in told.items() if value is not None})
 
 
 def read(known: Sequence[Option], given: Mapping[str, str]) -> tuple[Values, dict[str, str]]:
@@ -328,4 +353,4 @@ _PARSERS: dict[str, Callable[[str, Option], object]] = {
 }  # fmt: skip
 _NOTHING: Values = {kind: () if kind in ("names", "tags") else None for kind in _PARSERS}
 
-assert {option.field for option in OPTIONS} == {field.name for field in fields(SourceOptions)}
+assert {option.field for option in OPTIONS} | {"security"} == {field.name for field in fields(SourceOptions)}

@@ -46,6 +46,7 @@ from penstock.client.reader import Fetched, LogReader
 from penstock.client.routes import Json, MessageQueue
 from penstock.client.subscriptions import Subscription, selector_of
 from penstock.errors import ClientError, ConnectionLost, Corrupt, NoRoute, PenstockError
+from penstock.security import Security
 from penstock.spark import schema
 from penstock.spark.read import planning
 from penstock.spark.read.options import SourceOptions, parse
@@ -155,14 +156,16 @@ class RangePartition(InputPartition):
         self.range, self.tags = range, tags
 
 
-_connections: dict[tuple[int, str, int], LogReader] = {}
+_connections: dict[tuple[int, str, int, Security], LogReader] = {}
 
 
 def connection(options: SourceOptions) -> LogReader:
     """This process's reader of that cluster."""
-    key = (os.getpid(), options.registry, options.fetch_timeout_ms)
+    key = (os.getpid(), options.registry, options.fetch_timeout_ms, options.security)
     if key not in _connections:
-        _connections[key] = LogReader(options.registry, timeout_s=options.fetch_timeout_ms / 1000)
+        _connections[key] = LogReader(
+            options.registry, timeout_s=options.fetch_timeout_ms / 1000, security=options.security
+        )
     return _connections[key]
 
 

@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, NamedTuple
 
 from penstock.errors import ConfigError
+from penstock.security import PLAIN, Security
 from penstock.spark import schema
 from penstock.spark.read import options
 from penstock.spark.read.options import Option
@@ -32,6 +33,7 @@ class SinkOptions:
     inflight: int
     compression: str
     send_timeout_ms: int
+    security: Security = PLAIN
 
 
 SINK_OPTIONS = (
@@ -99,11 +101,12 @@ def for_writing(given: Mapping[str, str]) -> bool:
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
     """The options, checked. `ConfigError` for an unknown name (naming the nearest), a bad value or a clash."""
-    values, seen = options.read(SINK_OPTIONS, given)
+    values, seen = options.read((*SINK_OPTIONS, *options.SECURITY_OPTIONS), given)
+    security = options.take_security(values)
     for option in SINK_OPTIONS:
         if option.name in _WORDS_FOR_NONE and option.name not in seen:
             values[option.field] = None
-    found = SinkOptions(**values)
+    found = SinkOptions(**values, security=security)
     if found.path and found.topic and found.path != found.topic:
         raise ConfigError("topic and the name given to save(...) exclude each other", "give one of them")
     most = BATCH_BYTES_MAX if found.commit_mode != "none" else SEND_BYTES_MAX
@@ -147,4 +150,4 @@ def columns_table() -> str:
     return "\n".join(lines + [f"| `{c.name}` | {' or '.join(c.types)} | {c.meaning} |" for c in SINK_COLUMNS]) + "\n"
 
 
-assert {option.field for option in SINK_OPTIONS} == {field.name for field in fields(SinkOptions)}
+assert {option.field for option in SINK_OPTIONS} | {"security"} == {field.name for field in fields(SinkOptions)}

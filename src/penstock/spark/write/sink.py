@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from penstock.client.staging import Sealed, Sender, SinkRun, StageClient, Stager
 from penstock.errors import ConfigError, PenstockError
+from penstock.security import Security
 from penstock.spark.tools.plainly import all_plainly
 from penstock.spark.write import options as sinkoptions
 from penstock.spark.write.options import SinkOptions
@@ -43,14 +44,16 @@ class Staged(WriterCommitMessage):
     sealed: Sealed
 
 
-_clients: dict[tuple[int, str, int], StageClient] = {}
+_clients: dict[tuple[int, str, int, Security], StageClient] = {}
 
 
 def client_of(options: SinkOptions) -> StageClient:
     """This process's connections to that cluster."""
-    key = (os.getpid(), options.registry, options.send_timeout_ms)
+    key = (os.getpid(), options.registry, options.send_timeout_ms, options.security)
     if key not in _clients:
-        _clients[key] = StageClient(options.registry, patience_s=options.send_timeout_ms / 1000)
+        _clients[key] = StageClient(
+            options.registry, patience_s=options.send_timeout_ms / 1000, security=options.security
+        )
     return _clients[key]
 
 

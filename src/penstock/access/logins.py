@@ -1,0 +1,38 @@
+"""Failed logins are limited, for each address and for each name, so that secrets cannot be guessed."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+WINDOW_MS = 60_000
+KEPT_MAX = 10_000  # addresses and names
+
+
+class FailedLogins:
+    """How often logins failed in the last minute. `limit` 0: as often as one likes."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.refused = 0  # logins that were not even looked at
+        self._since: OrderedDict[str, tuple[int, int]] = OrderedDict()  # who → when the minute began, how often
+
+    def too_many(self, host: str, name: str, mono_ms: int) -> bool:
+        """Whether a login is to be refused unseen; counted."""
+        if not self.limit or not (self._full(f"@{host}", mono_ms) or self._full(name, mono_ms)):
+            return False
+        self.refused += 1
+        return True
+
+    def _full(self, key: str, mono_ms: int) -> bool:
+        begun_ms, count = self._since.get(key, (mono_ms, 0))
+        return count >= self.limit and mono_ms - begun_ms < WINDOW_MS
+
+    def failed(self, host: str, name: str, mono_ms: int) -> None:
+        """A login failed."""
+        for key in (f"@{host}", name):
+            begun_ms, count = self._since.pop(key, (mono_ms, 0))
+            if mono_ms - begun_ms >= WINDOW_MS:
+                begun_ms, count = mono_ms, 0
+            self._since[key] = (begun_ms, count + 1)
+        while len(self._since) > KEPT_MAX:
+            self._since.popitem(last=False)

@@ -1,0 +1,238 @@
+"""The one place that says who a peer is and whether it may: asked by every front, for whatever comes by any door.
+
+    who      a certificate's name ▸ a user without a secret, by address ▸ what the request itself says and proves
+    may it   `demand(user, needs)`: asked when a session's topic or group changes, and for each request that is no send or pull
+
+Without users everything is allowed, and nobody but this machine can connect. From the first user on nothing is that was
+not granted. The file is looked at twice a second; `changed` are told of a new one. One that is broken, or gone, changes
+nothing: the users stay those that were.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+from penstock.access.logins import FailedLogins
+from penstock.access.needs import ADMIN, Need
+from penstock.access.plainacl import parse, read_acl
+from penstock.access.users import Right, User, Verb, address_matches, read_users, token_digest
+from penstock.errors import BAD_SIGNATURE, NO_ADMIN, NO_RIGHT, NO_USER, ConfigError, Refused
+from penstock.wire.acl import ACCESS_KEY, is_signed
+from penstock.wire.remoting import RemotingCommand
+
+log = logging.getLogger("penstock.access")
+
+LOOK_MS = 500
+FILE_BYTES_MAX = 16 << 20
+TRUSTED = User(
+    "", rights=(Right(Verb.ADMIN),)
+)  # whoever comes from an address that plain_acl.yml trusts with everything
+_NOBODY = User("nobody", secret="there is no such user")
+
+
+class Stamp(NamedTuple):
+    """What tells one state of a file from another."""
+
+    inode: int
+    size: int
+    modified_ns: int
+
+
+class Rights:
+    """See the module. `path` is the file of users: TOML, or a plain_acl.yml by its suffix; None for none ever."""
+
+    def __init__(self, path: Path | None = None, failed_logins_per_minute: int = 5) -> None:
+        self.path = path
+        self.users: dict[str, User] = {}
+        self.trusted: tuple[str, ...] = ()  # addresses
+        self._by_address: list[User] = []
+        self._by_token: dict[str, User] = {}
+        self.failed_logins = FailedLogins(failed_logins_per_minute)
+        self.times_read = 0
+        self.denied = 0  # requests without the right
+        self.changed: list[Callable[[], None]] = []
+        self._on = False
+        self._stamp: Stamp | None = None
+        self._look_ms = 0
+        self._mono_ms = 0
+        if path is not None:
+            self._stamp = self._look(path)
+            if self._stamp is not None:
+                self._read(path)
+
+    @property
+    def on(self) -> bool:
+        """Whether there are users: from then on it stays."""
+        return self._on
+
+    # -- the file ------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _look(path: Path) -> Stamp | None:
+        try:
+            found = path.stat()
+        except FileNotFoundError:
+            return None
+        return Stamp(found.st_ino, found.st_size, found.st_mtime_ns)
+
+    def _read(self, path: Path) -> None:
+        """ConfigError, and nothing has changed."""
+        found = path.stat()
+        if found.st_mode & 0o077:
+            raise ConfigError(f"others can read {path}, which holds secrets", f"chmod 600 {path}")
+        if found.st_size > FILE_BYTES_MAX:
+            raise ConfigError(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"cannot read {path}: {error}") from None
+        try:
+            if path.suffix in (".yml", ".yaml"):
+                users, trusted = read_acl(parse(text))
+            else:
+                users, trusted = read_users(text), ()
+        except ConfigError as error:
+            raise ConfigError(f"{path}: {error}", error.hint) from None
+        self.users, self.trusted = users, trusted
+        self._by_address = [user for user in users.values() if user.addresses and not user.secret and not user.tokens]
+        self._by_token = {token: user for user in users.values() for token in user.tokens}
+        self._on = self._on or bool(users or trusted)
+        self.times_read += 1
+
+    def tick(self, mono_ms: int) -> int:
+        """Read the file again when it is another one; when to be called next."""
+        self._mono_ms = mono_ms
+        if self.path is None:
+            return mono_ms + 60_000
+        if mono_ms >= self._look_ms:
+            self._look_ms = mono_ms + LOOK_MS
+            self.look_again()
+        return self._look_ms
+
+    @property
+    def modified_ms(self) -> int:
+        """When the file was written."""
+        return 0 if self._stamp is None else self._stamp.modified_ns // 1_000_000
+
+    def look_again(self) -> None:
+        """Read the file if it is another one than before."""
+        path = self.path
+        if path is None:
+            return
+        try:
+            stamp = self._look(path)
+            if stamp == self._stamp:
+                return
+            self._stamp = stamp
+            if stamp is None:
+                log.error("the file of users is gone: users and rights stay as they were file=%s", path)
+                return
+            self._read(path)
+        except (ConfigError, OSError) as error:
+            log.error("the file of users cannot be used: users and rights stay as they were error=%s %s",
+                      error, getattr(error, "hint", ""))  # fmt: skip
+            return
+        log.info("users read file=%s users=%d", path, len(self.users))
+        for told in self.changed:
+            told()
+
+    # -- who -----------------------------------------------------------------------------------------------------
+
+    def by_connection(self, remote: str, certificate: str) -> User | None:
+        """The user of a connection, before it has said anything: by its certificate, or by its address."""
+        host = host_of(remote)
+        if self.trusted and any(address_matches(pattern, host) for pattern in self.trusted):
+            return TRUSTED
+        if certificate:
+            user = self.users.get(certificate)
+            return user if user is not None and user.comes_from(host) else None
+        return next((user for user in self._by_address if user.comes_from(host)), None)
+
+    def _login(self, name: str, proves: Callable[[User], bool], remote: str, known: User | None) -> User | None:
+        """The user of this name, if it proves to be it and comes from where it may; None otherwise, in the same time.
+
+        Who is logged in already (`known`) is not refused for the failures of others.
+        """
+        host = host_of(remote)
+        logged_in = known is not None and known.name == name
+        if not logged_in and self.failed_logins.too_many(host, name, self._mono_ms):
+            return None
+        user = self.users.get(name)
+        proven = proves(_NOBODY if user is None else user)
+        if user is not None and proven and user.comes_from(host):
+            return user
+        self.failed_logins.failed(host, name, self._mono_ms)
+        log.warning("login failed user=%s peer=%s", ascii(name)[:100], remote)
+        return None
+
+    def of_request(self, request: RemotingCommand, remote: str, known: User | None) -> User:
+        """Who wrote a remoting request that names a user. Refused when it does not prove it."""
+        name = request.ext.get(ACCESS_KEY, "")
+        user = self.users.get(name)
+        if user is not None and user.trusted_from and address_matches(user.trusted_from, host_of(remote)):
+            return TRUSTED
+        user = self._login(name, lambda user: bool(user.secret) & is_signed(request, user.secret), remote, known)
+        if user is None:
+            raise Refused(BAD_SIGNATURE + name, nsq="E_AUTH_FAILED", http=401)
+        return user
+
+    def of_password(self, name: str, secret: str, remote: str, known: User | None = None) -> User | None:
+        """The user with this name and secret."""
+        return self._login(name, lambda user: user.has_secret(secret), remote, known)
+
+    def of_token(self, token: str, remote: str) -> User | None:
+        """The user whose token this is."""
+        host = host_of(remote)
+        if self.failed_logins.too_many(host, "", self._mono_ms):
+            return None
+        user = self._by_token.get(token_digest(token))
+        if user is not None and user.comes_from(host):
+            return user
+        self.failed_logins.failed(host, "", self._mono_ms)
+        log.warning("login failed by token peer=%s", remote)
+        return None
+
+    # -- may it --------------------------------------------------------------------------------------------------
+
+    def missing(self, user: User | None, needs: Iterable[Need]) -> Need | None:
+        """The first need that this user has no right for."""
+        return next(
+            (
+                need
+                for need in needs
+                if user is None or (need.verbs and not any(user.may(v, need.name) for v in need.verbs))
+            ),
+            None,
+        )
+
+    def demand(self, user: User | None, needs: Iterable[Need], code: int = 0) -> None:
+        """Refused when there are users and this one may not."""
+        if not self._on:
+            return
+        need = self.missing(user, needs)
+        if need is not None:
+            self._deny(user, need, code)
+
+    def _deny(self, user: User | None, need: Need, code: int) -> NoReturn:
+        self.denied += 1
+        if user is None:
+            raise Refused(NO_USER, nsq="E_AUTH_FIRST", http=401)
+        if need == ADMIN:
+            remark = f"{NO_ADMIN}{code}, but accessKey={user.name} is not"
+        else:
+            remark = NO_RIGHT + need.described()
+        raise Refused(remark, nsq="E_UNAUTHORIZED", http=403)
+
+
+def users_file(setting: str, data: str) -> Path:
+    """The file of users that settings name: `users.toml` in the data folder where they name none."""
+    return Path(setting) if setting else Path(data) / "users.toml"
+
+
+def host_of(remote: str) -> str:
+    """The host of `address:port`; of a Unix socket, this machine."""
+    host = remote.rpartition(":")[0].strip("[]")
+    return host or "127.0.0.1"

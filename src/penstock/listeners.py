@@ -1,0 +1,70 @@
+"""Bound sockets: on an address that nobody else reaches, unless somebody said so."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import socket
+import stat
+
+from penstock.errors import ConfigError
+from penstock.fronts.flags import join
+
+
+def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
+    """A bound socket; a host with a slash in it is the path of a Unix socket.
+
+    ConfigError where another machine could reach it and nobody said it may, or the port is taken.
+    """
+    if "/" in host:
+        return _bind_path(host)
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback and not insecure:
+        raise ConfigError(
+            f"{host or 'every address'} can be reached from other machines, and there is no authentication",
+            "Bind to 127.0.0.1, make users with `penstock user add`, or say --set insecure=true if that is what you want.",
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}",
+            f"Stop what listens there, or choose {flag}; 0 is any free port.",
+        ) from None
+    return listener
+
+
+def _bind_path(path: str) -> socket.socket:
+    """A Unix socket; the file that a killed process left behind is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if stat.S_ISSOCK(os.stat(path).st_mode) and listener.connect_ex(path) == errno.ECONNREFUSED:
+            os.unlink(path)
+        listener.close()
+    except FileNotFoundError:
+        listener.close()
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(path)
+    except OSError as error:
+        listener.close()
+        raise ConfigError(f"cannot listen on {path}: {error.strerror or error}", "Stop what listens there.") from None
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    name = listener.getsockname()
+    return name if isinstance(name, str) else join(*name[:2])
+
+
+def port_of(address: str) -> int:
+    """The port of an address, -1 of a Unix socket."""
+    return -1 if "/" in address else int(address.rpartition(":")[2])

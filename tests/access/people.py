@@ -1,0 +1,25 @@
+"""Files of users for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.access.rights import Rights
+from penstock.access.users import User, read_right, write_users
+from penstock.access.usersfile import replace
+
+SECRET = "secret-of-"
+
+
+def user(name: str, *rights: str, **more: object) -> User:
+    return User(name, SECRET + name, tuple(map(read_right, rights)), **more)  # type: ignore[arg-type]
+
+
+def write(path: Path, *users: User) -> Path:
+    replace(path, write_users({one.name: one for one in users}))
+    return path
+
+
+def rights_of(folder: Path, *users: User, limit: int = 0) -> Rights:
+    folder.mkdir(exist_ok=True)
+    return Rights(write(folder / "users.toml", *users), limit)

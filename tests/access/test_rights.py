@@ -1,0 +1,171 @@
+"""Who is let in, what it may, and a file of users that changes, breaks or goes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from access.people import SECRET, rights_of, user, write
+from penstock.access.needs import ADMIN, USER, publish
+from penstock.access.rights import LOOK_MS, TRUSTED, Rights, users_file
+from penstock.access.users import User, read_right, token_digest
+from penstock.errors import ConfigError, Refused
+from penstock.wire.acl import sign
+from penstock.wire.remoting import RemotingCommand
+
+HERE = "127.0.0.1:5"
+
+
+def signed(name: str, secret: str = "") -> RemotingCommand:
+    request = RemotingCommand(310, {"b": "t"}, b"body")
+    sign(request, name, secret or SECRET + name)
+    return request
+
+
+def test_without_users_everything_is_allowed(tmp_path: Path) -> None:
+    rights = Rights(tmp_path / "users.toml")
+    rights.demand(None, (ADMIN,))
+    assert not rights.on
+
+
+def test_from_the_first_user_on_nothing_is_that_was_not_granted(tmp_path: Path) -> None:
+    rights = rights_of(tmp_path, user("u", "publish:t"))
+    rights.demand(rights.of_request(signed("u"), HERE, None), (USER, publish("t")))
+    for who, need, status in (
+        (None, USER, 401),
+        (rights.users["u"], publish("x"), 403),
+        (rights.users["u"], ADMIN, 403),
+    ):
+        with pytest.raises(Refused) as refused:
+            rights.demand(who, (need,))
+        assert refused.value.http == status
+    rights.demand(None, ())
+
+
+def test_unknown_user_and_wrong_secret_are_told_the_same(tmp_path: Path) -> None:
+    rights = rights_of(tmp_path, user("u"), User("bare", addresses=("10.0.0.1",)))
+    texts = set()
+    for request in (
+        signed("u", "another"),
+        signed("nobody", SECRET + "u"),
+        signed("bare", "anything"),
+        signed("bare", " "),
+    ):
+        with pytest.raises(Refused) as refused:
+            rights.of_request(request, HERE, None)
+        texts.add(str(refused.value).removesuffix("=" + request.ext["AccessKey"]))
+    assert texts == {"Check signature failed for accessKey"}
+    assert (
+        rights.of_password("u", "wrong-one", HERE)
+        is rights.of_password("bare", "", HERE)
+        is rights.of_token("x", HERE)
+        is None
+    )
+
+
+def test_a_user_comes_from_where_it_may(tmp_path: Path) -> None:
+    rights = rights_of(tmp_path, user("u", addresses=("10.0.0.*",)))
+    assert rights.of_password("u", SECRET + "u", "10.0.0.3:1")
+    assert not rights.of_password("u", SECRET + "u", HERE)
+
+
+def test_a_connection_is_known_by_certificate_and_address(tmp_path: Path) -> None:
+    local, far = User("local", addresses=("127.0.0.1",)), User("far", addresses=("10.0.0.1",))
+    rights = rights_of(tmp_path, user("named"), local, far)
+    assert rights.by_connection(HERE, "") == local
+    assert rights.by_connection("[::1]:9", "") is None
+    assert rights.by_connection("9.9.9.9:1", "named") == rights.users["named"]
+    assert rights.by_connection(HERE, "unknown") is None
+    assert rights.by_connection(HERE, "far") is None
+
+
+def test_tokens(tmp_path: Path) -> None:
+    rights = rights_of(tmp_path, user("u", tokens=(token_digest("token-1"), token_digest("token-2"))))
+    assert rights.of_token("token-2", HERE) == rights.users["u"]
+    assert rights.of_token("token-3", HERE) is None
+
+
+def test_guessing_is_limited_but_who_is_in_stays_in(tmp_path: Path) -> None:
+    rights = rights_of(tmp_path, user("u"), limit=5)
+    known = rights.of_request(signed("u"), "10.0.0.1:1", None)
+    for _ in range(5):
+        assert rights.of_password("u", "wrong", HERE) is None
+    assert rights.of_password("u", SECRET + "u", HERE) is None
+    assert rights.failed_logins.refused == 1
+    assert rights.of_request(signed("u"), "10.0.0.1:1", known) == known
+    with pytest.raises(Refused):
+        rights.of_request(signed("u"), "10.0.0.1:1", None)
+    rights.tick(60_001)
+    assert rights.of_password("u", SECRET + "u", HERE) == known
+
+
+def test_a_new_file_is_read_and_told(tmp_path: Path) -> None:
+    rights = rights_of(tmp_path, user("u"))
+    told: list[int] = []
+    rights.changed.append(lambda: told.append(len(rights.users)))
+    write(tmp_path / "users.toml", user("u"), user("v"))
+    rights.tick(LOOK_MS)
+    rights.tick(LOOK_MS + 1)
+    assert told == [2]
+
+
+def test_users_that_appear_while_it_runs(tmp_path: Path) -> None:
+    rights = Rights(tmp_path / "users.toml")
+    write(tmp_path / "users.toml", user("u"))
+    rights.tick(LOOK_MS)
+    assert rights.on
+
+
+@pytest.mark.parametrize("harm", ["gone", "broken", "readable", "empty"])
+def test_a_file_that_is_harmed_changes_nothing(tmp_path: Path, harm: str, caplog: pytest.LogCaptureFixture) -> None:
+    rights = rights_of(tmp_path, user("u", "publish:t"))
+    path = tmp_path / "users.toml"
+    if harm == "gone":
+        path.unlink()
+    elif harm == "readable":
+        write(path, user("v"))
+        path.chmod(0o644)
+    else:
+        path.write_text("[[user]]\nname" if harm == "broken" else "")
+    rights.tick(LOOK_MS)
+    assert rights.on
+    with pytest.raises(Refused):
+        rights.demand(None, (USER,))
+    if harm != "empty":  # a file without users has no users: nobody may anything
+        assert list(rights.users) == ["u"]
+        assert "stay as they were" in caplog.text
+    write(path, user("w"))
+    rights.tick(2 * LOOK_MS)
+    assert list(rights.users) == ["w"]
+
+
+def test_a_start_with_a_file_that_others_can_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "users.toml", user("u"))
+    os.chmod(path, 0o640)
+    with pytest.raises(ConfigError, match="others can read") as error:
+        Rights(path)
+    assert "chmod 600" in error.value.hint
+
+
+def test_plain_acl_by_its_suffix(tmp_path: Path) -> None:
+    path = tmp_path / "plain_acl.yml"
+    path.write_text(
+        "globalWhiteRemoteAddresses: [10.0.0.*]\naccounts:\n"
+        "- {accessKey: RocketMQ, secretKey: 12345678, whiteRemoteAddress: 192.168.0.*, topicPerms: ['t=PUB']}\n"
+    )
+    path.chmod(0o600)
+    rights = Rights(path)
+    assert rights.by_connection("10.0.0.9:1", "") is TRUSTED
+    assert rights.by_connection(HERE, "") is None
+    assert rights.of_request(signed("RocketMQ", "anything"), "192.168.0.4:1", None) is TRUSTED
+    one = rights.of_request(signed("RocketMQ", "12345678"), HERE, None)
+    assert one.may(read_right("publish:t").verb, "t")
+    assert not one.is_admin
+    with pytest.raises(Refused, match="Check signature failed"):
+        rights.of_request(signed("RocketMQ", "anything"), HERE, None)
+
+
+def test_where_the_file_is() -> None:
+    assert (users_file("", "data"), users_file("a/b.yml", "data")) == (Path("data/users.toml"), Path("a/b.yml"))

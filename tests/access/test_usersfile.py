@@ -1,0 +1,54 @@
+"""The file of users is changed whole, by one at a time."""
+
+from __future__ import annotations
+
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+
+from access.people import user
+from penstock.access.usersfile import changing, read
+from penstock.errors import ConfigError
+
+
+def test_only_its_owner_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "users.toml"
+    with changing(path) as users:
+        users["u"] = user("u", "admin")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert read(path) == {"u": user("u", "admin")}
+
+
+def test_an_error_within_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+    with pytest.raises(KeyError), changing(path) as users:
+        users["u"] = user("u")
+        raise KeyError
+    assert not path.exists()
+    assert not list(tmp_path.iterdir())
+
+
+def test_writers_wait_for_each_other(tmp_path: Path) -> None:
+    path = tmp_path / "users.toml"
+
+    def add(number: int) -> None:
+        with changing(path) as users:
+            users[f"u{number}"] = user(f"u{number}")
+
+    threads = [threading.Thread(target=add, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(read(path)) == 16
+
+
+def test_rocketmqs_file_is_left_alone(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="RocketMQ's file"), changing(tmp_path / "plain_acl.yml"):
+        pass
+
+
+def test_no_file_has_no_users(tmp_path: Path) -> None:
+    assert read(tmp_path / "users.toml") == {}

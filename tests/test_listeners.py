@@ -1,0 +1,36 @@
+"""Bound sockets: nobody else reaches them unless somebody said so."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import ConfigError
+from penstock.listeners import address_of, bind, port_of
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=str(port)):
+            bind("127.0.0.1", port, False, "--nsq-port")
+
+
+def test_an_address_for_everybody_must_be_meant() -> None:
+    with pytest.raises(ConfigError, match="no authentication"):
+        bind("0.0.0.0", 0, False, "--host")
+    bind("0.0.0.0", 0, True, "--host").close()
+    bind("127.0.0.1", 0, False, "--host").close()
+
+
+def test_the_file_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
+    path = str(tmp_path / "nsq.sock")
+    bind(path, 0, False, "--host").close()
+    listener = bind(path, 0, False, "--host")
+    assert (address_of(listener), port_of(path), port_of("127.0.0.1:7")) == (path, -1, 7)
+    listener.listen()
+    with pytest.raises(ConfigError, match="cannot listen"):
+        bind(path, 0, False, "--host")
+    listener.close()
