@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from penstock.clock import FakeClock
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
 from penstock.log.draft import Draft
+from ports import free_port
 
 FREE = {"remoting_port": 0, "nsq_port": 0, "http_port": 0, "host": "127.0.0.1"}
 
@@ -30,6 +33,44 @@ async def test_a_registry_alone(tmp_path: Path) -> None:
     async with Server(None, config) as server:
         assert set(server.addresses) == {"registry"}
         assert server.broker is None
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_old_rocketmq_clients_find_the_port_two_below_unless_it_is_not_wanted(
+    tmp_path: Path, wanted: bool
+) -> None:
+    while True:
+        port = free_port()
+        settings = {**FREE, "remoting_port": port, "vip_port": wanted, "mapped_file_size_commit_log": 1 << 20}
+        with socket.socket() as below:
+            try:
+                below.bind(("127.0.0.1", port - 2))
+                break
+            except OSError:
+                continue
+
+    async with Server(BrokerConfig(data=str(tmp_path), **settings), None):  # type: ignore[arg-type]
+        loop = asyncio.get_running_loop()
+        with socket.socket() as client:
+            client.setblocking(False)
+            try:
+                await loop.sock_connect(client, ("127.0.0.1", port - 2))
+                connected = True
+            except ConnectionRefusedError:
+                connected = False
+    assert connected is wanted
+
+
+async def test_a_port_two_below_that_is_taken_is_no_reason_not_to_start(tmp_path: Path) -> None:
+    port = free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", port - 2))
+        taken.listen()
+        config = BrokerConfig(
+            data=str(tmp_path), mapped_file_size_commit_log=1 << 20, **{**FREE, "remoting_port": port}  # type: ignore[arg-type]
+        )  # fmt: skip
+        async with Server(config, None) as server:
+            assert server.addresses["remoting"] == f"127.0.0.1:{port}"
 
 
 async def test_users_open_the_door_to_other_machines(tmp_path: Path) -> None:

@@ -447,7 +447,7 @@ class Server:
         if config.advertise:
             self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
         await net.listen(self._bound["remoting"], front.session, "remoting", **opened)
-        await self._listen_vip(net, stack, config, front, opened)
+        await self._listen_vip(net, config, front, opened)
         registration = Registration(broker, self.addresses["remoting"], self._nsq_address(config))
         if process.name_server is not None:
             neighbour = RouteNeighbour(registration, process.name_server)
@@ -552,11 +552,9 @@ class Server:
             http.settings.tell_lookups(announcer.set_peers)
         stack.push_async_callback(announcer.close)
 
-    async def _listen_vip(
-        self, net: Net, stack: AsyncExitStack, config: BrokerConfig, front: Front, opened: Door
-    ) -> None:
+    async def _listen_vip(self, net: Net, config: BrokerConfig, front: Front, opened: Door) -> None:
         """Old Java clients send to the port two below (rocketmq.md §2.1); where it is taken they are on their own."""
-        if self._broker_config is None or self._broker_config.remoting_port <= 2:
+        if self._broker_config is None or self._broker_config.remoting_port <= 2 or not config.vip_port:
             return
         try:
             listener = bind(
@@ -565,8 +563,11 @@ class Server:
         except ConfigError as error:
             log.warning("no VIP port error=%s", error)
             return
-        stack.callback(listener.close)
-        await net.listen(listener, front.session, "remoting", **opened)
+        try:
+            await net.listen(listener, front.session, "remoting", **opened)  # which closes it in the end
+        except OSError as error:  # whoever bound it, too, was quicker
+            listener.close()
+            log.warning("no VIP port error=%s", error)
 
     @staticmethod
     async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None]) -> None:

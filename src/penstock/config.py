@@ -48,6 +48,7 @@ class BrokerConfig:
     )
     advertise: str = _about("address told to clients; empty: the bind address", "")
     remoting_port: int = _about("port of the RocketMQ protocol; 0: any free one, -1: none", 10911)
+    vip_port: bool = _about("open the port two below it, too, where it is free: old RocketMQ clients send there", True)
     nsq_port: int = _about("port of the NSQ protocol; 0: any free one, -1: none", 4150)
     http_port: int = _about("port of HTTP; 0: any free one, -1: none", 4151)
     https_port: int = _about("port of HTTPS, open when there is a certificate; 0: any free one, -1: none", 4152)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from penstock.client.aio.requestreply import REPLY_TIMEOUT_S
 from penstock.errors import Closed, TimedOut
 from penstock.testing import Broker
 from penstock.wire import names
-from polling import until
+from polling import eventually, until
 
 LONG_S = 20 * REPLY_TIMEOUT_S
 
@@ -117,6 +119,17 @@ async def test_a_request_that_is_given_up_leaves_nothing(registry: str) -> None:
         assert not producer._requester._waiting
 
 
+def create_at_both(registry: str, queues: int) -> None:
+    """The topic, when both brokers have registered."""
+    with Admin(registry) as admin:
+
+        def at_both() -> bool:
+            admin.create_topic("Both", queues)
+            return len({queue.broker for queue in admin.route("Both").subscribe_queues()}) == 2
+
+        eventually(at_both)
+
+
 def test_a_reply_goes_over_either_of_two_brokers(tmp_path: Path) -> None:
     with (
         Broker(tmp_path / "a", broker_name="broker-a") as first,
@@ -124,10 +137,53 @@ def test_a_reply_goes_over_either_of_two_brokers(tmp_path: Path) -> None:
         Producer(first.registry) as producer,
         PushConsumer("g", first.registry, listener=echo, start="first") as consumer,
     ):
-        with Admin(first.registry) as admin:
-            admin.create_topic("Both", 2)
+        create_at_both(first.registry, 2)
         consumer.subscribe("Both")
         for queue in producer.queues("Both"):
             reply = producer.request(Message("Both", queue.broker.encode()), LONG_S, queue=queue)
             assert reply.body == b"re: " + queue.broker.encode()
         assert {queue.broker for queue in producer.queues("Both")} == {"broker-a", "broker-b"}
+
+
+def test_a_requester_that_went_away_while_one_of_two_brokers_has_its_question(tmp_path: Path) -> None:
+    """The replier is told, by whichever broker, and goes on; the same producer's next questions are answered by both."""
+    asked, go_on = threading.Event(), threading.Event()
+    told: list[str] = []
+
+    def slow(message: ReceivedMessage) -> bytes:
+        if message.body == b"slow":
+            asked.set()
+            go_on.wait(LONG_S)
+        return b"re: " + message.body
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            told.append(record.getMessage())
+
+    handler = Told(logging.WARNING)
+    logging.getLogger("penstock.client").addHandler(handler)
+    with (
+        Broker(tmp_path / "a", broker_name="broker-a") as first,
+        Broker(tmp_path / "b", broker_name="broker-b", registry=first.registry, registry_port=-1),
+        PushConsumer("g", first.registry, listener=slow, start="first") as consumer,
+    ):
+        create_at_both(first.registry, 1)
+        consumer.subscribe("Both")
+        with Producer(first.registry, group="here") as producer:
+            queues = producer.queues("Both")
+            assert {queue.broker for queue in queues} == {"broker-a", "broker-b"}
+            for queue in queues:
+                gone = Producer(first.registry, group="gone").start()
+                with ThreadPoolExecutor(1) as other:
+                    waiting = other.submit(gone.request, Message("Both", b"slow"), LONG_S, queue=queue)
+                    assert asked.wait(LONG_S)
+                    gone.close()
+                    with pytest.raises(Closed):
+                        waiting.result(LONG_S)
+                go_on.set()
+                reply = producer.request(Message("Both", queue.broker.encode()), LONG_S, queue=queue)
+                assert reply.body == b"re: " + queue.broker.encode()
+                asked.clear()
+                go_on.clear()
+        eventually(lambda: sum("not found" in line for line in told) == 2)  # once by each broker
+    logging.getLogger("penstock.client").removeHandler(handler)
