@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
+from fronts.frontside import RemotingSide
 from fronts.raw_peer import RawPeer
 from penstock.fronts.requests import configuration
 from penstock.testing import Broker
@@ -32,3 +35,13 @@ def test_every_key_that_a_tool_reads_is_there_with_what_is_true(tmp_path: Path) 
     assert (told["maxMessageSize"], told["brokerIP1"]) == ("4194304", "127.0.0.1")
     assert told["storePathCommitLog"] == str(tmp_path / "commitlog")
     assert Path(told["storePathRootDir"], "commitlog").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [({}, False), ({"tls_cert": "c.pem"}, True), ({"tls_cert": "c.pem", "remoting_tls": "off"}, False)],
+)
+def test_whether_the_port_speaks_tls(tmp_path: Path, given: dict[str, str], told: bool) -> None:
+    side = RemotingSide(tmp_path, **given)
+    assert configuration.properties(side.broker)["useTLS"] is told
+    side.close()

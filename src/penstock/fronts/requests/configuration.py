@@ -20,7 +20,8 @@ def properties(broker: Broker) -> dict[str, object]:
         "brokerIP1": host, "brokerIP2": host, "listenPort": config.remoting_port, "namesrvAddr": config.registry,
         "brokerRole": "ASYNC_MASTER", "brokerPermission": words.PERM_READ | words.PERM_WRITE, "regionId": "DefaultRegion",
         "registerNameServerPeriod": config.register_broker_period_ms, "compressedRegister": False,
-        "fetchNamesrvAddrByAddressServer": False, "useTLS": bool(config.tls_cert), "serverChannelMaxIdleTimeSeconds": 120,
+        "fetchNamesrvAddrByAddressServer": False, "serverChannelMaxIdleTimeSeconds": 120,
+        "useTLS": bool(config.tls_cert) and config.remoting_tls != "off",
         # topics and groups
         "autoCreateTopicEnable": config.auto_create_topic_enable, "defaultTopicQueueNums": config.default_topic_queue_nums,
         "autoCreateSubscriptionGroup": config.auto_create_subscription_group, "clusterTopicEnable": True,
