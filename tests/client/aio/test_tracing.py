@@ -93,7 +93,7 @@ async def test_batches_and_what_is_iterated_over(broker: Broker, told: Told) -> 
 
 
 def test_a_send_that_fails(broker: Broker, told: Told) -> None:
-    with Producer(broker.registry, trace=True, send_timeout_s=10) as producer, pytest.raises(PenstockError):
+    with Producer(broker.registry, trace=True, send_timeout_s=1) as producer, pytest.raises(PenstockError):
         producer.send(Message("no good name", b"x", keys=("failing",)))
     assert [(trace.what, trace.success) for trace in told("failing", 1)] == [("Pub", False)]
 
