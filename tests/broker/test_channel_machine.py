@@ -166,6 +166,11 @@ class ChannelMachine(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 100, 500, 1500, 6000]))
     def wait(self, ms: int) -> None:
         self.settle(ms)
+        if self.kind == "disk":
+            # Of several that came due at once, a copy is finished ahead for the channels it is not owed to before its own
+            # flush lets it be counted: for that long depths are too low.
+            for _ in range(3):
+                self.settle()
 
     @rule(name=st.sampled_from(CHANNELS))
     def leave(self, name: bytes) -> None:
