@@ -22,7 +22,8 @@ import pytest
     ],
 )
 def test_skips(tmp_path: Path, skip: str, ci: str, code: int) -> None:
-    shutil.copy(Path(__file__).with_name("conftest.py"), tmp_path)
+    for name in ("conftest.py", "certificates.py"):  # and what it imports
+        shutil.copy(Path(__file__).with_name(name), tmp_path)
     (tmp_path / "test_one.py").write_text(f"import pytest\ndef test_one():\n    {skip}\ndef test_two():\n    pass\n")
     environment = {**os.environ, "PENSTOCK_CI": ci, "CI": ""}
     told = subprocess.run(
