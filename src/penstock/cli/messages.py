@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 
 import click
@@ -98,7 +99,7 @@ def tail(
 ) -> None:
     """The messages of a log topic as they come, without a group: a line each, until Ctrl-C."""
     goal = position(start, "--from")
-    with penstock.PullConsumer(registry) as consumer:
+    with suppress(KeyboardInterrupt), penstock.PullConsumer(registry) as consumer:  # it may come at any moment
         consumer.assign(topic, tags=tags, where=where, start=goal)
         for count, found in enumerate(_coming(consumer, follow), 1):
             click.echo(json.dumps(_row(found), ensure_ascii=False) if as_json else _line(found))
@@ -109,16 +110,13 @@ def tail(
 def _coming(consumer: penstock.PullConsumer, follow: bool) -> Iterator[ReceivedMessage]:
     """What is read, by store time as far as it came together; without `follow` up to where the queues end now."""
     ends = {} if follow else {queue: consumer.offsets(queue)[1] for queue in consumer.assignment}
-    try:
-        while True:
-            _leave(consumer, ends)
-            if not consumer.assignment:
-                return
-            batch = consumer.getmany(0.2 if ends else 1.0)
-            rows = [m for queue, messages in batch.items() for m in messages if m.queue_offset < _end(ends, queue)]
-            yield from sorted(rows, key=lambda found: (found.store_ms, found.queue_id, found.queue_offset))
-    except KeyboardInterrupt:
-        return
+    while True:
+        _leave(consumer, ends)
+        if not consumer.assignment:
+            return
+        batch = consumer.getmany(0.2 if ends else 1.0)
+        rows = [m for queue, messages in batch.items() for m in messages if m.queue_offset < _end(ends, queue)]
+        yield from sorted(rows, key=lambda found: (found.store_ms, found.queue_id, found.queue_offset))
 
 
 def _end(ends: dict[MessageQueue, int], queue: MessageQueue) -> int:
