@@ -9,13 +9,9 @@ from pathlib import Path
 import pytest
 
 from access.people import user, write
-from penstock.access.rights import Rights
-from penstock.app import Process, Server
-from penstock.broker.broker import Broker
-from penstock.clock import FakeClock
+from penstock.app import Server
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
-from penstock.log.draft import Draft
 from ports import free_port
 
 FREE = {"remoting_port": 0, "nsq_port": 0, "http_port": 0, "host": "127.0.0.1"}
@@ -81,29 +77,3 @@ async def test_users_open_the_door_to_other_machines(tmp_path: Path) -> None:
     write(tmp_path / "users.toml", user("root", "admin"))
     async with Server(config, None) as server:
         assert server.addresses["remoting"].startswith("0.0.0.0:")
-
-
-def test_the_end_of_a_turn_hands_over_what_nobody_waits_for(tmp_path: Path) -> None:
-    clock = FakeClock()
-    broker = Broker(BrokerConfig(data=str(tmp_path), mapped_file_size_commit_log=1 << 20), clock=clock)
-    broker.open()
-    process = Process(clock, pytest.fail, Rights())
-    process.take(broker=broker)
-    process.update_time()
-    draft, store = Draft(), broker.store
-    draft.queue = store.queue(b"T", 0)
-    draft.set_body(b"sent one way")
-    draft.set_properties(b"")
-    assert store.gather(draft) == 0
-    topic = broker.queueing.topic(b"queue")
-    gathering = broker.queueing.folder.pool.gathering
-    gathering.begins = 0
-    assert topic.ready(3, 1, True) == 0
-    topic.put_bytes(1, b"pub", 0)
-    assert gathering.segment is not None
-    path = store.log.file.folder / f"{0:020d}"
-    assert b"sent one way" not in path.read_bytes()
-    process.end_turn()
-    assert b"sent one way" in path.read_bytes()
-    assert gathering.segment is None
-    broker.close(True)

@@ -8,10 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,13 +19,12 @@ from penstock.broker.broker import Broker
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
-from penstock.disk.job import Job
 from penstock.errors import ConfigError, StoreError
-from penstock.faults import Faults
 from penstock.fronts.flags import LEVELS, broadcast_address
 from penstock.limits import Limits
 from penstock.listeners import address_of, bind, port_of
 from penstock.net import Net
+from penstock.process import Process
 from penstock.security import security_of
 from penstock.tls import Door, Tls, door, server_tls, share_certificate
 
@@ -34,188 +32,14 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
     from penstock.fronts.front import Front
     from penstock.fronts.http.nsqd import NsqHttp
     from penstock.fronts.lookupd import Lookupd
-    from penstock.fronts.namesrv import NameServer
-    from penstock.fronts.remoting.session import RemotingSession
     from penstock.fronts.site import Answer, Site
     from penstock.httpd import Httpd
-    from penstock.log.consumequeue import ConsumeQueue
     from penstock.log.contents import Recovery
-    from penstock.registration.announce import Announcer
-    from penstock.registration.registrar import Registrar, RouteNeighbour
-    from penstock.wire.remoting import RemotingCommand
+    from penstock.registration.registrar import Registrar
 
 log = logging.getLogger("penstock.app")
 
 Run = Callable[[Coroutine[object, object, None]], None]
-
-JOBS_EVERY_MS = 5
-FAULT_RETRY_MS = 200
-TURN_STEPS = ("staging", "channels", "flushes", "tables", "registration")
-TICK_STEPS = ("broker timer", "name server timer", "registration timer", "users timer")
-
-
-class Process:
-    """The roles of one process, as its `Net` sees them.
-
-    A turn and a tick are made of steps. A step that raises is reported to `faults`; the others are taken all the same,
-    so that a full disk under one of them leaves no client of another without its answer.
-    """
-
-    def __init__(self, clock: Clock, stop: Callable[[str], None], rights: Rights) -> None:
-        self.rights = rights
-        self.faults = Faults(stop)
-        self.clock = clock
-        self.mono_ms = clock.monotonic_ms()
-        self.broker: Broker | None = None
-        self.fronts: list[Front] = []
-        self.name_server: NameServer | None = None
-        self.neighbour: RouteNeighbour | None = None
-        self.announcer: Announcer | None = None
-        self._jobs_due_ms = 0
-
-    def take(self, broker: Broker | None = None, name_server: NameServer | None = None) -> None:
-        """A role is there."""
-        self.broker, self.name_server = broker or self.broker, name_server or self.name_server
-
-    def tell_news(self, neighbour: RouteNeighbour | None = None, announcer: Announcer | None = None) -> None:
-        """Who tells registries of topics, at the end of each turn."""
-        self.neighbour, self.announcer = neighbour or self.neighbour, announcer or self.announcer
-
-    def update_time(self) -> None:
-        """The first thing in each turn."""
-        broker = self.broker
-        if broker is None:
-            self.mono_ms = self.clock.monotonic_ms()
-            return
-        broker.update_time()
-        self.mono_ms = broker.mono_ms
-        broker.store.begin_turn(broker.now_ms)
-        for front in self.fronts:
-            front.begin_turn()
-
-    def end_turn(self) -> None:
-        """The last thing before answers are written: wake held pulls, save what must be saved, hold what must wait."""
-        broker, report, mono_ms = self.broker, self.faults.report, self.mono_ms
-        if broker is None:
-            return
-        broker.store.settle()  # these two have no error of their own
-        broker.queueing.settle()
-        try:
-            broker.staging.lift()
-        except Exception as error:
-            report("staging", error, mono_ms)
-        news: list[ConsumeQueue] = []
-        try:
-            self._end_channels(broker, news)
-        except Exception as error:
-            report("channels", error, mono_ms)
-        for front in self.fronts:
-            try:
-                front.end_turn(news)
-            except Exception as error:
-                report(front.name, error, mono_ms)
-        try:
-            if broker.stored:
-                if broker.store.healthy:
-                    broker.stored.settle(broker.store.flushed_position)
-                else:
-                    broker.stored.fail()
-        except Exception as error:
-            report("flushes", error, mono_ms)
-        try:
-            broker.save_tables()
-        except Exception as error:
-            report("tables", error, mono_ms)
-        try:
-            if self.neighbour is not None and self.neighbour.changed:
-                self.neighbour.tick(mono_ms)
-            announcer = self.announcer
-            if announcer is not None and announcer.neighbour is not None and announcer.neighbour.changed:
-                announcer.neighbour.tick(mono_ms)
-        except Exception as error:
-            report("registration", error, mono_ms)
-        if self.faults.failing:
-            self.faults.settle((*TURN_STEPS, *(front.name for front in self.fronts)))
-
-    def _end_channels(self, broker: Broker, news: list[ConsumeQueue]) -> None:
-        """Give the channels what came; `news` gets every message queue with something new, dead letters' too."""
-        store, queueing = broker.store, broker.queueing
-        while True:
-            arrived = store.take_arrived()
-            news += arrived
-            if arrived:
-                queueing.mark_topics_of(arrived)
-            queueing.end_turn()
-            if not store.arrived:
-                return
-
-    @property
-    def flush_wanted(self) -> bool:
-        """Whether answers wait for a flush that has not begun."""
-        broker = self.broker
-        return broker is not None and (broker.store.durability.wanted or broker.queueing.flush_wanted)
-
-    def take_jobs(self) -> Sequence[Job]:
-        """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
-        broker = self.broker
-        if broker is None:
-            return []
-        if self.mono_ms < self._jobs_due_ms and not broker.staging.wants_job and not broker.queueing.flush_wanted:
-            return broker.store.take_flush(self.mono_ms) if broker.store.durability.wanted else []
-        self._jobs_due_ms = self.mono_ms + JOBS_EVERY_MS
-        return broker.take_jobs()
-
-    def tick(self) -> int:
-        """Everything that is due; when something will be again."""
-        mono_ms = self.mono_ms
-        announcer = self.announcer
-        timers: list[tuple[str, Callable[[], int | None]]] = []
-        if self.broker is not None:
-            timers.append(("broker timer", self.broker.tick))
-        timers += [(f"{front.name} timer", front.tick) for front in self.fronts]
-        if self.name_server is not None:
-            timers.append(("name server timer", partial(self.name_server.tick, mono_ms)))
-        timers.append(("registration timer", partial(self._tick_registration, announcer)))
-        timers.append(("users timer", partial(self.rights.tick, mono_ms)))
-        due_ms = mono_ms + 60_000
-        for step, timer in timers:
-            try:
-                due = timer()
-            except Exception as error:
-                self.faults.report(step, error, mono_ms)
-                due = mono_ms + FAULT_RETRY_MS
-            if due is not None and due < due_ms:
-                due_ms = due
-        if self.faults.failing:
-            self.faults.settle((*TICK_STEPS, *(f"{front.name} timer" for front in self.fronts)))
-        return due_ms
-
-    def _tick_registration(self, announcer: Announcer | None) -> int | None:
-        due = []
-        if self.neighbour is not None:
-            due.append(self.neighbour.tick(self.mono_ms))
-        if announcer is not None and announcer.neighbour is not None:
-            due.append(announcer.neighbour.tick(self.mono_ms))
-        return min(due, default=None)
-
-    def next_due_ms(self) -> int | None:
-        """The earliest moment this turn may have added: a held pull's, or a flush's."""
-        return None if self.broker is None else self.broker.next_due_ms()
-
-    # The registry's sessions ask their server for these two.
-
-    def handle(self, session: RemotingSession, request: RemotingCommand) -> RemotingCommand | None:
-        assert self.name_server is not None
-        from penstock.fronts.needs import at_registry, carry_out
-
-        return carry_out(
-            self.rights, session, request, partial(at_registry, request),
-            partial(self.name_server.handle, session, request, self.mono_ms),
-        )  # fmt: skip
-
-    def lost(self, session: RemotingSession) -> None:
-        assert self.name_server is not None
-        self.name_server.connection_lost(session)
 
 
 class Server:
@@ -414,7 +238,7 @@ class Server:
 
     def add_front(self, front: Front, http: NsqHttp | None = None) -> None:
         """Let a protocol have its part of each turn; `net.listen(listener, front.session, front.name)` opens its door."""
-        self._process.fronts.append(front)
+        self._process.add_front(front)
         if http is not None:
             http.count_rejections(front.name, front.rejected)
 

@@ -73,7 +73,7 @@ class Side:
     def turn(self, ms: int = 0) -> None:
         """One turn of the loop, `ms` later; flushes and other jobs are done at its end."""
         self.clock.advance(ms)
-        self.broker.update_time()
+        self.broker.time.update()
         self.broker.store.begin_turn(self.broker.now_ms)
         self.broker.tick()
         arrived, self.broker.store.arrived = self.broker.store.arrived, []

@@ -53,7 +53,7 @@ class House:
         """Run what the threads would."""
         for _ in range(6):
             self.clock.advance(1000)
-            self.broker.update_time()
+            self.broker.time.update()
             self.broker.store.want_flush()
             run_now(self.broker.take_jobs(), self.broker.mono_ms)
             self.broker.tick()

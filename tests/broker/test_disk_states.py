@@ -161,7 +161,7 @@ def test_files_stay_open_until_the_flush_that_has_them_is_done(tmp_path: Path) -
     messages = list(reader.deliveries())
     assert len(messages) == 200
     side.clock.advance(600)
-    side.broker.update_time()
+    side.broker.time.update()
     (flush,) = queueing.take_jobs()
     for message in messages:
         channel.finish(reader, message.id, 0, 0)

@@ -313,10 +313,10 @@ def test_the_promised_second_counts_while_a_flush_runs(tmp_path: Path, monkeypat
     here.turn(600)  # begun, and takes long
     assert len(here.waiting) == 1
     here.turn(500)
-    assert here.queueing.blocked()
+    assert here.queueing.flush.blocked()
     here.release()
     here.turn()
-    assert not here.queueing.blocked()
+    assert not here.queueing.flush.blocked()
     here.close()
 
 
@@ -367,12 +367,12 @@ def test_the_promised_second_counts_for_the_log_of_deferred_messages(
     here.held = {LOG}
     publish(here, [b"x"], 60_000)
     here.turn(900)
-    assert not here.queueing.blocked()
+    assert not here.queueing.flush.blocked()
     here.turn(300)
-    assert here.queueing.blocked()
+    assert here.queueing.flush.blocked()
     here.release()
     here.turn()
-    assert not here.queueing.blocked()
+    assert not here.queueing.flush.blocked()
     here.close()
 
 

@@ -95,7 +95,7 @@ def test_nothing_comes_between_a_publish_and_its_repair(
     house.settle()
     for _ in range(3):  # they are copied, and no flush of the queue has ended
         house.clock.advance(500)
-        house.broker.update_time()
+        house.broker.time.update()
         house.broker.tick()
         queueing.end_turn()
     assert len(queueing.moving)

@@ -224,7 +224,7 @@ def test_the_oldest_sinks_are_forgotten_first(house: House, monkeypatch: pytest.
     monkeypatch.setattr("penstock.broker.sinks.SINKS_MAX", 3)
     for n in range(5):
         house.clock.advance(10)
-        house.broker.update_time()
+        house.broker.time.update()
         house.staging.open_token(Token(Run(f"sink{n}", "Q", "run", "broker-a", once=n in (1, 2)), f"{n:032x}", 0, BORN))
     assert set(house.staging.sinks.by_name) == {"sink0", "sink3", "sink4"}
 
@@ -244,7 +244,7 @@ def test_ten_thousand_sinks_are_known_again(house: House, monkeypatch: pytest.Mo
     sinks._changed_at = 0
     flushed = house.broker.store.flushed_position
     house.clock.advance(3_600_000)
-    house.broker.update_time()
+    house.broker.time.update()
     with monkeypatch.context() as loop:
         loop.setattr("penstock.broker.sinks._text", None)
         job = sinks.take_job(flushed + 1, flushed + 1, house.broker.mono_ms)

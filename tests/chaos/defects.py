@@ -145,7 +145,7 @@ def over_before_its_copy() -> None:
 
     def over(self: Moving, *words: Any) -> None:
         arrive(self, *words)
-        self._arrived[-1].flush = 0
+        self.arrived[-1].flush = 0
 
     Moving.arrive = over  # type: ignore[method-assign]
     slow("queues", 300)

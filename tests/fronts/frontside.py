@@ -66,7 +66,7 @@ class RemotingSide(Side):
     def answers(self, session: BrokerSession, ms: int = 0) -> list[RemotingCommand]:
         """What leaves at the end of this turn, `ms` later."""
         self.clock.advance(ms)
-        self.broker.update_time()
+        self.broker.time.update()
         news, self.broker.store.arrived = self.broker.store.arrived, []
         for queue in news:
             queue.arrived = False

@@ -156,7 +156,7 @@ class Guarded(RemotingSide):
     def grant(self, *users: User) -> None:
         write(self.folder / "users.toml", user("root", "admin"), *users)
         self.clock.advance(LOOK_MS)
-        self.broker.update_time()
+        self.broker.time.update()
         self.front.rights.tick(self.broker.mono_ms)
 
     def send_as(

@@ -142,10 +142,6 @@ class Broker:
 
     # -- time ----------------------------------------------------------------------------------------------------
 
-    def update_time(self) -> None:
-        """Read the clock: once per turn of the loop."""
-        self.time.update()
-
     def tick(self) -> int:
         """Do what is due; when to be asked again (monotonic ms)."""
         mono_ms = self.mono_ms
@@ -165,12 +161,14 @@ class Broker:
 
     def next_due_ms(self) -> int:
         """The earliest moment that the last turn may have added."""
-        due_ms = min(self.core.alarm.due_ms, self.queueing.next_due_ms())  # asked in every turn: no list is made of it
-        stored_ms = self.store.durability.due_ms()
+        due_ms = self.queueing.next_due_ms()  # asked in every turn: no list is made of it
+        alarm_ms, stored_ms = self.core.alarm.due_ms, self.store.durability.due_ms()
+        if alarm_ms < due_ms:
+            due_ms = alarm_ms
         if stored_ms is not None and stored_ms < due_ms:
             due_ms = stored_ms
         held_ms = self.held_pulls.next_ms() if self.held_pulls.count else None
-        return due_ms if held_ms is None else min(due_ms, held_ms)
+        return due_ms if held_ms is None or held_ms > due_ms else held_ms
 
     def take_jobs(self) -> list[Job]:
         """Blocking work for the worker threads: the store's, and offsets every 5 s."""

@@ -6,7 +6,14 @@ delay nor a store timestamp. It follows a true correction by 1 ms a second.
 
 from __future__ import annotations
 
+import cython
+
 from penstock.clock import Clock
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+else:
+    from penstock import words
 
 SLEW_EVERY_MS = 1_000
 
@@ -26,13 +33,13 @@ class BrokerClock:
     def update(self) -> None:
         """Read the clock."""
         mono_ns = self.clock.monotonic_ns()
-        self.mono_ms = mono_ms = mono_ns // 1_000_000
+        self.mono_ms = mono_ms = mono_ns // words.NS_A_MS
         if mono_ms - self._slewed_ms >= SLEW_EVERY_MS:
             wrong = self.clock.now_ms() - mono_ms - self._anchor_ms
             self._anchor_ms += max(-1, min(1, wrong))
             self._slewed_ms = mono_ms
         self.now_ms = mono_ms + self._anchor_ms
-        self.now_ns = mono_ns + self._anchor_ms * 1_000_000
+        self.now_ns = mono_ns + self._anchor_ms * words.NS_A_MS
 
 
 class Alarm:

@@ -91,6 +91,8 @@ class Tables:
     def save_changed(self) -> None:
         """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
         core = self._core
+        if not (self._when_saved or self._changed or self._whole or core.groups.dirty or self._file.lines):
+            return
         waiting, self._when_saved = self._when_saved, []
         if self._file.lines and core.time.mono_ms >= self._changed_ms + QUIET_MS:
             self._whole = True

@@ -120,43 +120,43 @@ class Positions:
     """
 
     def __init__(self) -> None:
-        self._line: list[tuple[int, int, _Waits]] = []  # a heap: (position, number, who)
+        self.line: list[tuple[int, int, _Waits]] = []  # a heap: (position, number, who)
         self._number = 0
 
     def __len__(self) -> int:
-        return len(self._line)
+        return len(self.line)
 
     def wait(
         self, position: int, owner: object, told: Callable[[Outcome], None], deadline_ms: int | None = None
     ) -> None:
         """Let `told` know when the position is reached, or will not be, or the deadline (monotonic) has passed."""
         self._number += 1
-        heapq.heappush(self._line, (position, self._number, _Waits(owner, told, deadline_ms)))
+        heapq.heappush(self.line, (position, self._number, _Waits(owner, told, deadline_ms)))
 
     def settle(self, reached: int) -> None:
         """Everything up to `reached` is there."""
-        line = self._line
+        line = self.line
         while line and line[0][0] <= reached:
             heapq.heappop(line)[2].told(Outcome.REACHED)
 
     def fail(self) -> None:
         """No position will be reached any more."""
-        while self._line:
-            heapq.heappop(self._line)[2].told(Outcome.FAILED)
+        while self.line:
+            heapq.heappop(self.line)[2].told(Outcome.FAILED)
 
     def expire(self, mono_ms: int) -> None:
         """Give up those whose deadline has passed."""
-        late = [entry for entry in self._line if entry[2].is_late(mono_ms)]
+        late = [entry for entry in self.line if entry[2].is_late(mono_ms)]
         if late:
-            self._line = [entry for entry in self._line if not entry[2].is_late(mono_ms)]
-            heapq.heapify(self._line)
+            self.line = [entry for entry in self.line if not entry[2].is_late(mono_ms)]
+            heapq.heapify(self.line)
             for entry in sorted(late, key=lambda entry: entry[:2]):
                 entry[2].told(Outcome.EXPIRED)
 
     def drop(self, owner: object) -> None:
         """Forget everything an owner waits for: its connection is gone."""
-        self._line = [entry for entry in self._line if entry[2].owner is not owner]
-        heapq.heapify(self._line)
+        self.line = [entry for entry in self.line if entry[2].owner is not owner]
+        heapq.heapify(self.line)
 
 
 class _Waits:

@@ -43,8 +43,14 @@ class Front(Protocol):
     def begin_turn(self) -> None:
         """The first thing in each turn: the broker's time is that of the turn."""
 
+    @property
+    def ends_turns(self) -> bool:
+        """Whether `end_turn` does anything."""
+        return type(self).end_turn is not Front.end_turn
+
     def end_turn(self, news: list[ConsumeQueue]) -> None:
         """The last thing before answers are written; `news` are the message queues that got messages in this turn."""
+        return  # a choice, not a duty
 
     def tick(self) -> int | None:
         """Do what is due; when (monotonic ms) something will be again."""

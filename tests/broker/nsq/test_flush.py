@@ -111,7 +111,7 @@ def test_level_os_acknowledges_no_more_when_a_byte_is_unflushed_too_long(tmp_pat
     side.queueing.publish(side.queueing.topic(b"t"), [b"x"])
     for ms, blocked in ((0, False), (FLUSH_WINDOW_MS + 1, True)):
         side.clock.advance(ms)
-        side.broker.update_time()
+        side.broker.time.update()
         side.queueing.end_turn()
         assert flush.blocked() is blocked
     side.turn()

@@ -32,7 +32,7 @@ def test_what_is_unflushed_for_a_second_holds_the_next_answer_back(tmp_path: Pat
     assert side.queueing.publish(topic, [b"a"]) is None
     side.queueing.end_turn()
     side.clock.advance(1_001)
-    side.broker.update_time()
+    side.broker.time.update()
     ticket = side.queueing.publish(topic, [b"b"])
     assert ticket is not None
     answered: list[bool] = []
@@ -206,5 +206,5 @@ def test_an_idle_side_is_looked_at_now_and_then(tmp_path: Path) -> None:
     side = Side(tmp_path)
     queueing: Queueing = side.broker.queueing
     assert queueing.tick() <= side.broker.mono_ms + TICK_AT_LEAST_MS
-    assert (queueing.healthy, queueing.error, queueing.flush_wanted) == (True, "", False)
+    assert (queueing.healthy, queueing.error, queueing.flush.wanted) == (True, "", False)
     side.close()

@@ -36,7 +36,7 @@ class Guarded(NsqSide):
     def grant(self, *users: User) -> None:
         write(self.folder / "users.toml", user("root", "admin"), *users)
         self.clock.advance(LOOK_MS)
-        self.broker.update_time()
+        self.broker.time.update()
         rights = self.front.shared.users
         assert rights is not None
         rights.tick(self.broker.mono_ms)

@@ -181,18 +181,18 @@ async def test_silence_before_the_magic_ends(tmp_path: Path) -> None:
     other.feed(bytearray(b"  V2"), 4)
     for ms, closed in ((9_999, False), (1, True)):
         clock.advance(ms)
-        broker.update_time()
+        broker.time.update()
         front.begin_turn()
         front.tick()
         assert session.closing == closed
     assert not other.closing
     clock.advance(30_000)
-    broker.update_time()
+    broker.time.update()
     front.begin_turn()
     front.tick()
     assert b"_heartbeat_" in other.take()
     clock.advance(40_000)
-    broker.update_time()
+    broker.time.update()
     front.begin_turn()
     front.tick()
     assert other.closing

@@ -119,7 +119,7 @@ def test_a_half_that_was_given_up_is_asked_about_again(tmp_path: Path) -> None:
     asked = []
     for _ in range(4):
         side.clock.advance(2_000)
-        side.broker.update_time()
+        side.broker.time.update()
         side.broker.transactions.tick(side.broker.mono_ms)
         asked += [command.code for command in side.answers(producer)]
     assert asked == [39]
@@ -128,7 +128,7 @@ def test_a_half_that_was_given_up_is_asked_about_again(tmp_path: Path) -> None:
     (given_up,) = iter_records(side.ask(tool, 11, topic="TRANS_CHECK_MAX_TIME_TOPIC", **pull).body)
     assert side.ask(tool, 323, msgId=given_up.offset_msg_id).code == 0
     side.clock.advance(2_000)
-    side.broker.update_time()
+    side.broker.time.update()
     side.broker.transactions.tick(side.broker.mono_ms)
     (again,) = side.answers(producer)
     assert (again.code, again.ext["transactionId"]) == (39, "U")

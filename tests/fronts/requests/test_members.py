@@ -107,7 +107,7 @@ def test_a_member_that_does_not_say_how_far_it_is_is_left_out(tmp_path: Path) ->
     side.say(silent, RemotingCommand(34, {}, body))
     assert side.say(tool, RemotingCommand(223, {"topic": "T", "group": "Quiet"}, opaque=1)) == []
     side.clock.advance(6_000)
-    side.broker.update_time()
+    side.broker.time.update()
     side.front.tick()
     (answer,) = side.answers(tool)
     assert fastjson.loads(answer.body) == {"consumerTable": {}, "messageQueueTable": {}}

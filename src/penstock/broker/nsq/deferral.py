@@ -49,7 +49,7 @@ class Deferral:
         self._topics = topics
         self._claims = claims
         self._moving = moving
-        self._early: dict[int, tuple[Deferred, bytes]] = {}  # due, and not on the disk yet
+        self.early: dict[int, tuple[Deferred, bytes]] = {}  # due, and not on the disk yet
         self._when_copied: dict[int, list[Callable[[], None]]] = {}
 
     # -- into the schedule ---------------------------------------------------------------------------------------
@@ -111,7 +111,7 @@ class Deferral:
         if topic is None:
             return core.sending.put_over(schedule_id)
         if schedule_id > core.store.flushed_position:  # a copy without its entry would belong to nobody
-            self._early[schedule_id] = (about, body)
+            self.early[schedule_id] = (about, body)
             core.store.want_flush()
             return True
         claimants = self._claims.claimants(topic, about, schedule_id)
@@ -124,11 +124,9 @@ class Deferral:
 
     def deliver_early(self) -> None:
         """What was due before the flush of its record, and is durable now. At the end of every turn."""
-        if not self._early:
-            return
         flushed = self._core.store.flushed_position
-        for schedule_id in [id_ for id_ in self._early if id_ <= flushed]:
-            about, body = self._early.pop(schedule_id)
+        for schedule_id in [id_ for id_ in self.early if id_ <= flushed]:
+            about, body = self.early.pop(schedule_id)
             if not self.deliver(about, body, schedule_id):
                 self._core.schedule.put_back(schedule_id)
             for call in self._when_copied.pop(schedule_id, ()):
@@ -136,14 +134,14 @@ class Deferral:
 
     def when_copied(self, schedule_id: int, call: Callable[[], None]) -> None:
         """Call once a message that was fired is in its queue: now, or behind the flush of its entry."""
-        if schedule_id in self._early:
+        if schedule_id in self.early:
             self._when_copied.setdefault(schedule_id, []).append(call)
         else:
             call()
 
     def is_copied(self, schedule_id: int) -> bool:
         """Whether an entry of the schedule is in its topic's queue already and only waits for that to be durable."""
-        return schedule_id in self._early or self._moving.has(schedule_id)
+        return schedule_id in self.early or self._moving.has(schedule_id)
 
     def waiting_channels(self, about: Deferred, schedule_id: int) -> tuple[Topic, list[bytes]] | None:
         """The topic and channels that wait for a deferred message; None when nobody does any more."""

@@ -72,8 +72,8 @@ class Moving:
     def __init__(self, sending: Sending, mark_channel: Callable[[Channel], None]) -> None:
         self._sending = sending
         self._mark_channel = mark_channel
-        self._leaving: list[_Leaving] = []
-        self._arrived: list[_Arrived] = []
+        self.leaving: list[_Leaving] = []
+        self.arrived: list[_Arrived] = []
         self._ids: set[int] = set()
         self._number = 0
         self._seen = (-1, -1)
@@ -83,53 +83,51 @@ class Moving:
         return id_ in self._ids
 
     def __len__(self) -> int:
-        return len(self._leaving) + len(self._arrived)
+        return len(self.leaving) + len(self.arrived)
 
     def leave(self, channel: Channel, lane: int, place: int, *, position: int = 0, flush: int = 0) -> None:
         """This place of the channel is done once the log is flushed up to `position` and flush number `flush` is over."""
         self._number += 1
         channel.leaving[lane, place] = self._number
-        self._leaving.append(_Leaving(position, flush, channel, lane, place, self._number))
+        self.leaving.append(_Leaving(position, flush, channel, lane, place, self._number))
         self._seen = (-1, -1)
 
     def arrive(self, id_: int, topic: Topic, stream: ReadyQueue, ordinal: int) -> None:
         """An entry of the schedule was copied: the entry is over once the copy is durable; its segment stays till then."""
-        self._arrived.append(_Arrived(id_, topic, stream, ordinal))
+        self.arrived.append(_Arrived(id_, topic, stream, ordinal))
         self._ids.add(id_)
         stream.keep_from(min(stream.kept_from, ordinal))
         self._seen = (-1, -1)
 
     def settle(self, flushes: Flushes) -> None:
         """Let go of every original whose copy is durable."""
-        if not self._leaving and not self._arrived:
-            return
         flushed, done = self._sending.store.flushed_position, flushes.done
         if (flushed, done) == self._seen:
             return
         self._seen = (flushed, done)
         waiting: list[_Leaving] = []
-        for gone in self._leaving:
+        for gone in self.leaving:
             if gone.position <= flushed and gone.flush <= done:
                 gone.channel.left(gone.lane, gone.place, gone.number)
                 self._mark_channel(gone.channel)
             else:
                 waiting.append(gone)
-        self._leaving = waiting
+        self.leaving = waiting
         touched: set[ReadyQueue] = set()
         kept: list[_Arrived] = []
-        for copy in self._arrived:
+        for copy in self.arrived:
             if copy.waits_for(flushes) > done or not self._sending.put_over(copy.id):
                 kept.append(copy)
             else:
                 touched.add(copy.stream)
                 self._ids.discard(copy.id)
-        self._arrived = kept
+        self.arrived = kept
         for stream in touched:
             stream.keep_from(min((c.ordinal for c in kept if c.stream is stream), default=KEEP_NOTHING))
 
     def forget(self, stream: ReadyQueue) -> None:
         """Nobody is owed what this stream holds: its copies need not become durable."""
-        for copy in self._arrived:
+        for copy in self.arrived:
             if copy.stream is stream:
                 copy.let_go()
         stream.keep_from(KEEP_NOTHING)

@@ -76,7 +76,7 @@ class Queueing:
         self.publish = self.publishing.publish
         self.want_flush = self.flush.want
         self.flushes = self.flush.waiting
-        self.blocked = self.flush.blocked
+        self.settle = self.folder.pool.gathering.settle  # before publishes are answered, and at the end of each turn
         self.take_jobs = self.flush.take_jobs
         self.mark_channel = self.turns.mark_channel
         self.when_copied = self.deferral.when_copied
@@ -96,11 +96,6 @@ class Queueing:
     def flush_done(self) -> int:
         """Every flush up to this number succeeded."""
         return self.flush.done
-
-    @property
-    def flush_wanted(self) -> bool:
-        """Somebody waits for a flush."""
-        return self.flush.wanted
 
     # -- life ----------------------------------------------------------------------------------------------------
 
@@ -170,16 +165,15 @@ class Queueing:
             if topic is not None:
                 topic.mark()
 
-    def settle(self) -> None:
-        """Hand what publishes have gathered to the system: before they are answered, and at the end of each turn."""
-        self.folder.pool.gathering.settle()
-
     def end_turn(self) -> None:
         """Hand out messages, note what must be flushed."""
-        self.moving.settle(self.flush)
-        self.deferral.deliver_early()
-        self._look_at_lagging()
-        turns, mono_ms = self.turns, self._core.time.mono_ms
+        moving, turns, mono_ms = self.moving, self.turns, self._core.time.mono_ms
+        if moving.leaving or moving.arrived:
+            moving.settle(self.flush)
+        if self.deferral.early:
+            self.deferral.deliver_early()
+        if self._lagging:
+            self._look_at_lagging()
         while turns.marked:
             for topic in turns.take_topics():
                 self._pump(topic, mono_ms)
@@ -188,7 +182,8 @@ class Queueing:
                     channel.pump(mono_ms)
                 self._note(self.topics.get(channel.topic_name))
         self.flush.finish()
-        self.moving.settle(self.flush)
+        if moving.leaving or moving.arrived:
+            moving.settle(self.flush)
         self.registry.table.save_changed(self.topics)
 
     def _pump(self, topic: Topic, mono_ms: int) -> None:
@@ -203,7 +198,7 @@ class Queueing:
 
     def _look_at_lagging(self) -> None:
         """Log topics with messages that readers might not see: when the log was flushed, or more offsets reserved."""
-        if self._lagging and self._seen_of_log != (seen := self._state_of_log()):
+        if self._seen_of_log != (seen := self._state_of_log()):
             self._seen_of_log = seen
             for topic in self._lagging:
                 topic.mark()

@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
+from penstock.fronts.front import Front
 from penstock.fronts.nsq.commands import COMMANDS
 from penstock.fronts.nsq.session import MAGIC_MS, NsqSession
 from penstock.fronts.nsq.shared import Ask, Shared
-from penstock.log.consumequeue import ConsumeQueue
 from penstock.tls import Tls
 from penstock.wire.nsq import ERROR, frame
 
 TOO_MANY = frame(ERROR, b"E_INVALID too many connections")
 
 
-class NsqFront:
+class NsqFront(Front):
     """All NSQ sessions of a broker. `ask_authority(session, secret, done)` asks for rights, where there are some."""
 
     name = "nsq"
@@ -60,9 +60,6 @@ class NsqFront:
     def begin_turn(self) -> None:
         """The first thing in each turn."""
         self.shared.update()
-
-    def end_turn(self, news: list[ConsumeQueue]) -> None:
-        """Channels have handed out their messages, and flushes have let go of their answers."""
 
     def tick(self) -> int | None:
         """Heartbeats that are due; when the next one is."""

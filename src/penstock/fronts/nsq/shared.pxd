@@ -1,5 +1,6 @@
 cimport cython
 
+from penstock.broker.clock cimport BrokerClock
 from penstock.delivery.channel cimport Channel
 from penstock.disk.gathering cimport Gathering
 
@@ -7,6 +8,8 @@ from penstock.disk.gathering cimport Gathering
 @cython.final
 cdef class Shared:
     cdef public object broker, config, queueing, ask_authority, tls, users
+    cdef BrokerClock _time
+    cdef object _flush
     cdef public Gathering gathering
     cdef public dict rejected
     cdef public bint strict, expiring, blocked, healthy

@@ -16,10 +16,12 @@ from penstock.tls import Tls
 from penstock.wire.nsq import OK_FRAME
 
 if cython.compiled:
+    from cython.cimports.penstock.broker.clock import BrokerClock
     from cython.cimports.penstock.delivery.channel import Channel
     from cython.cimports.penstock.disk.gathering import Gathering
     from cython.cimports.penstock.octets import address
 else:
+    from penstock.broker.clock import BrokerClock
     from penstock.delivery.channel import Channel
     from penstock.disk.gathering import Gathering
     from penstock.octets import address
@@ -79,6 +81,8 @@ class Shared:
         self.broker = broker
         self.config = broker.config
         self.queueing: Queueing = broker.queueing
+        self._time: BrokerClock = broker.time
+        self._flush = broker.queueing.flush
         self.gathering: Gathering = broker.queueing.folder.pool.gathering
         self.tls = tls
         self.ask_authority = ask
@@ -103,11 +107,11 @@ class Shared:
 
     def update(self) -> None:
         """The first thing in each turn."""
-        broker, queueing = self.broker, self.queueing
-        self.mono_ms = broker.mono_ms
-        self.now_ns = broker.now_ns
-        self.blocked = queueing.blocked()
-        self.healthy = queueing.healthy
+        time, flush = self._time, self._flush
+        self.mono_ms = time.mono_ms
+        self.now_ns = time.now_ns
+        self.blocked = flush.blocked()
+        self.healthy = flush.healthy
 
     def look_at(self, session: Beating, due_ms: int) -> None:
         """Look whether this session is due for a heartbeat then."""

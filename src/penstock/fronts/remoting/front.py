@@ -8,7 +8,7 @@ as an object to `fronts.requests`. Answers that wait for a flush wait in `Broker
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 
 import cython
@@ -20,6 +20,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.topics import LogTopic
 from penstock.delivery.waiters import Outcome, Waiter
 from penstock.errors import PenstockError, Refused, StoreError, WireError
+from penstock.fronts.front import Front
 from penstock.fronts.needs import at_broker, carry_out
 from penstock.fronts.remoting.pulling import Hold
 from penstock.fronts.remoting.session import FAILED
@@ -227,7 +228,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
             self.wake()
 
 
-class BrokerFront:
+class BrokerFront(Front):
     """All RocketMQ sessions of one broker."""
 
     name = "remoting"
@@ -238,8 +239,8 @@ class BrokerFront:
         self.rights.changed.append(self._forget_rights)
         self.requests = Requests(broker, self.rights)
         self.shared = Shared(broker)
-        self.rejected: Mapping[bytes, int] = {}
         self.sessions: set[BrokerSession] = set()
+        self._held = broker.held_pulls
         self._durable_keys: set[ConsumeQueue] = set()  # of held pulls that see only what is flushed
         self._flushed = (0, True)
         broker.introduce(self.requests.consuming.tell, self.requests.consuming.ask_producer)
@@ -261,7 +262,7 @@ class BrokerFront:
         """Users or rights have changed: nobody goes on with what it was once allowed."""
         for session in self.sessions:
             session.forget_rights()
-        for waiter in self.broker.held_pulls.due(self.broker.mono_ms + 2 * words.HOLD_MS_MAX):
+        for waiter in self._held.due(self.broker.mono_ms + 2 * words.HOLD_MS_MAX):
             waiter.owner.resume(waiter, True)  # who still may asks again
 
     def lost(self, session: BrokerSession) -> None:
@@ -269,14 +270,14 @@ class BrokerFront:
         self.sessions.discard(session)
         if session.waits:
             broker.stored.drop(session)
-        broker.held_pulls.drop(session)
+        self._held.drop(session)
         for group in broker.clients.lost(session):
             if broker.groups.find(group.name, broker.now_ms).notify_changes:
                 self.requests.consuming.tell(group)
 
     def park(self, hold: Hold) -> bool:
         """Hold a pull until news or its deadline; False when too many are held."""
-        if not self.broker.held_pulls.park(hold):
+        if not self._held.park(hold):
             return False
         if hold.durable:
             self._durable_keys.add(hold.queue)
@@ -287,7 +288,7 @@ class BrokerFront:
 
     def begin_turn(self) -> None:
         """The first thing in each turn."""
-        self.shared.block(self.broker.store.blocked(self.broker.mono_ms))
+        self.shared.update()
 
     def end_turn(self, news: list[ConsumeQueue]) -> None:
         """Let this turn's answers wait where they must; resume the pulls whose queue has news, and those that are due."""
@@ -295,15 +296,20 @@ class BrokerFront:
             self._seal()
         for queue in news:
             self._wake(queue)
+        if self._durable_keys:
+            self._wake_durable()
+        if self._held.count:
+            for waiter in self._held.due(self.broker.mono_ms):
+                waiter.owner.resume(waiter, True)
+
+    def _wake_durable(self) -> None:
+        """Pulls that see only what is flushed, where more is flushed than when they were looked at last."""
         store = self.broker.store
-        if self._durable_keys and (store.flushed_position, store.healthy) != self._flushed:
+        if (store.flushed_position, store.healthy) != self._flushed:
             self._flushed = (store.flushed_position, store.healthy)
             keys, self._durable_keys = self._durable_keys, set()
             for queue in keys:
                 self._wake(queue)
-        if self.broker.held_pulls.count:
-            for waiter in self.broker.held_pulls.due(self.broker.mono_ms):
-                waiter.owner.resume(waiter, True)
 
     def _seal(self) -> None:
         """The answers this turn held wait for the flush of all that is in the log now."""
@@ -318,7 +324,7 @@ class BrokerFront:
 
     def _wake(self, queue: ConsumeQueue) -> None:
         queue.unwatch()
-        for waiter in self.broker.held_pulls.wake(queue):
+        for waiter in self._held.wake(queue):
             waiter.owner.resume(waiter, False)
 
     def tick(self) -> int | None:
@@ -327,5 +333,5 @@ class BrokerFront:
         self.broker.stored.expire(mono_ms)
         for session in list(self.sessions):
             session.tick(mono_ms)
-        due_ms: int | None = self.broker.held_pulls.next_ms()
+        due_ms: int | None = self._held.next_ms()
         return due_ms

@@ -1,5 +1,6 @@
 cimport cython
 
+from penstock.broker.clock cimport BrokerClock
 from penstock.log.draft cimport Draft
 from penstock.log.reading cimport ReadResult
 from penstock.log.store cimport LogStore
@@ -11,6 +12,7 @@ from penstock.wire.outbox cimport Outbox
 cdef class Shared:
     cdef public object broker
     cdef public LogStore store
+    cdef BrokerClock _time
     cdef public Answers answers
     cdef public Draft draft
     cdef public ReadResult result

@@ -22,6 +22,7 @@ else:
     from penstock.octets import address
 
 if TYPE_CHECKING:
+    from penstock.broker.clock import BrokerClock
     from penstock.log.store import LogStore
 
 
@@ -42,6 +43,7 @@ class Shared:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
         self.store: LogStore = broker.store
+        self._time: BrokerClock = broker.time
         self.answers = Answers(broker.store_host)
         self.draft = Draft()
         self.result = ReadResult()
@@ -57,9 +59,9 @@ class Shared:
         self.blocked = False  # level `os`: unflushed bytes are older than the promised second
         self.holding: list[Unanswered] = []  # sessions with answers that wait for a flush that is not asked for yet
 
-    def block(self, blocked: bool) -> None:
-        """Level `os`: whether unflushed bytes are older than the promised second."""
-        self.blocked = blocked
+    def update(self) -> None:
+        """The first thing in each turn."""
+        self.blocked = self.store.blocked(self._time.mono_ms)
 
     def take_holding(self) -> list[Unanswered]:
         """The sessions with answers that wait for a flush that is not asked for yet."""

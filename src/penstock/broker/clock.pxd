@@ -1,0 +1,19 @@
+cimport cython
+
+
+@cython.final
+cdef class BrokerClock:
+    cdef public object clock
+    cdef long long _anchor_ms, _slewed_ms
+    cdef readonly long long mono_ms, now_ms, now_ns
+
+    @cython.locals(mono_ns=cython.longlong, mono_ms=cython.longlong, wrong=cython.longlong)
+    cpdef update(self)
+
+
+@cython.final
+cdef class Alarm:
+    cdef readonly long long due_ms
+
+    cpdef at_latest(self, long long due_ms)
+    cpdef set(self, long long due_ms)

@@ -1,0 +1,223 @@
+"""The roles of one process, as its network sees them: what is done in each turn of the loop, and what when.
+
+Compiled: where a turn carries one message, this is a good part of what the message costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.access.rights import Rights
+from penstock.broker.broker import Broker
+from penstock.clock import Clock
+from penstock.disk.job import Job
+from penstock.faults import Faults
+
+if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
+    from penstock.fronts.front import Front
+    from penstock.fronts.namesrv import NameServer
+    from penstock.fronts.remoting.session import RemotingSession
+    from penstock.log.consumequeue import ConsumeQueue
+    from penstock.wire.remoting import RemotingCommand
+
+JOBS_EVERY_MS = 5
+FAULT_RETRY_MS = 200
+TICK_MS_MAX = 60_000
+TURN_STEPS = ("staging", "channels", "flushes", "tables", "registration")
+TICK_STEPS = ("broker timer", "name server timer", "registration timer", "users timer")
+
+
+class Neighbour(Protocol):
+    """A registry in this process, or one that is told of our topics."""
+
+    changed: bool  # there is something to tell
+
+    def tick(self, mono_ms: int) -> int:
+        """Tell it; when to tell it again."""
+        raise NotImplementedError
+
+
+class Announcing(Protocol):
+    """Who tells nsqlookupds: one of them may be in this process."""
+
+    @property
+    def neighbour(self) -> Neighbour | None:
+        """That one."""
+
+
+class Process:
+    """The roles of one process, as its `Net` sees them.
+
+    A turn and a tick are made of steps. A step that raises is reported to `faults`; the others are taken all the same,
+    so that a full disk under one of them leaves no client of another without its answer.
+    """
+
+    def __init__(self, clock: Clock, stop: Callable[[str], None], rights: Rights) -> None:
+        self.rights = rights
+        self.faults = Faults(stop)
+        self.clock = clock
+        self.mono_ms = clock.monotonic_ms()
+        self.broker: Broker | None = None
+        self.fronts: list[Front] = []
+        self._begins: list[Callable[[], None]] = []  # of the fronts
+        self._enders: list[Front] = []  # those with something to do at the end of a turn
+        self.name_server: NameServer | None = None
+        self.neighbour: Neighbour | None = None
+        self.announcer: Announcing | None = None
+        self._jobs_due_ms = 0
+
+    def take(self, broker: Broker | None = None, name_server: NameServer | None = None) -> None:
+        """A role is there."""
+        self.name_server = name_server or self.name_server
+        if broker is not None:
+            self.broker, self._store, self._time = broker, broker.store, broker.time
+
+    def add_front(self, front: Front) -> None:
+        """A protocol has its part of each turn."""
+        self.fronts.append(front)
+        self._begins.append(front.begin_turn)
+        if front.ends_turns:
+            self._enders.append(front)
+
+    def tell_news(self, neighbour: Neighbour | None = None, announcer: Announcing | None = None) -> None:
+        """Who tells registries of topics, at the end of each turn."""
+        self.neighbour, self.announcer = neighbour or self.neighbour, announcer or self.announcer
+
+    def update_time(self) -> None:
+        """The first thing in each turn."""
+        if self.broker is None:
+            self.mono_ms = self.clock.monotonic_ms()
+            return
+        time = self._time
+        time.update()
+        self.mono_ms = time.mono_ms
+        self._store.begin_turn(time.now_ms)
+        for begin in self._begins:
+            begin()
+
+    def end_turn(self) -> None:
+        """The last thing before answers are written: wake held pulls, save what must be saved, hold what must wait."""
+        broker, mono_ms = self.broker, self.mono_ms
+        if broker is None:
+            return
+        report = self.faults.report
+        self._store.settle()  # these two have no error of their own
+        broker.queueing.settle()
+        try:
+            broker.staging.lift()
+        except Exception as error:
+            report("staging", error, mono_ms)
+        news: list[ConsumeQueue] = []
+        try:
+            self._end_channels(broker, news)
+        except Exception as error:
+            report("channels", error, mono_ms)
+        for front in self._enders:
+            try:
+                front.end_turn(news)
+            except Exception as error:
+                report(front.name, error, mono_ms)
+        try:
+            if broker.stored.line:
+                if self._store.healthy:
+                    broker.stored.settle(broker.store.flushed_position)
+                else:
+                    broker.stored.fail()
+        except Exception as error:
+            report("flushes", error, mono_ms)
+        try:
+            broker.save_tables()
+        except Exception as error:
+            report("tables", error, mono_ms)
+        try:
+            neighbour, announcer = self.neighbour, self.announcer
+            if neighbour is not None and neighbour.changed:
+                neighbour.tick(mono_ms)
+            if announcer is not None and announcer.neighbour is not None and announcer.neighbour.changed:
+                announcer.neighbour.tick(mono_ms)
+        except Exception as error:
+            report("registration", error, mono_ms)
+        if self.faults.failing:
+            self.faults.settle((*TURN_STEPS, *(front.name for front in self.fronts)))
+
+    def _end_channels(self, broker: Broker, news: list[ConsumeQueue]) -> None:
+        """Give the channels what came; `news` gets every message queue with something new, dead letters' too."""
+        store, queueing = self._store, broker.queueing
+        while True:
+            if store.arrived:
+                arrived = store.take_arrived()
+                news += arrived
+                queueing.mark_topics_of(arrived)
+            queueing.end_turn()
+            if not store.arrived:
+                return
+
+    @property
+    def flush_wanted(self) -> bool:
+        """Whether answers wait for a flush that has not begun."""
+        broker = self.broker
+        return broker is not None and (self._store.durability.wanted or broker.queueing.flush.wanted)
+
+    def take_jobs(self) -> Sequence[Job]:
+        """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
+        broker = self.broker
+        if broker is None:
+            return []
+        if self.mono_ms < self._jobs_due_ms and not broker.queueing.flush.wanted and not broker.staging.wants_job:
+            return self._store.take_flush(self.mono_ms) if self._store.durability.wanted else []
+        self._jobs_due_ms = self.mono_ms + JOBS_EVERY_MS
+        return broker.take_jobs()
+
+    def tick(self) -> int:
+        """Everything that is due; when something will be again."""
+        mono_ms = self.mono_ms
+        announcer = self.announcer
+        timers: list[tuple[str, Callable[[], int | None]]] = []
+        if self.broker is not None:
+            timers.append(("broker timer", self.broker.tick))
+        timers += [(f"{front.name} timer", front.tick) for front in self.fronts]
+        if self.name_server is not None:
+            timers.append(("name server timer", partial(self.name_server.tick, mono_ms)))
+        timers.append(("registration timer", partial(self._tick_registration, announcer)))
+        timers.append(("users timer", partial(self.rights.tick, mono_ms)))
+        due_ms = mono_ms + TICK_MS_MAX
+        for step, timer in timers:
+            try:
+                due = timer()
+            except Exception as error:
+                self.faults.report(step, error, mono_ms)
+                due = mono_ms + FAULT_RETRY_MS
+            if due is not None and due < due_ms:
+                due_ms = due
+        if self.faults.failing:
+            self.faults.settle((*TICK_STEPS, *(f"{front.name} timer" for front in self.fronts)))
+        return due_ms
+
+    def _tick_registration(self, announcer: Announcing | None) -> int | None:
+        due = []
+        if self.neighbour is not None:
+            due.append(self.neighbour.tick(self.mono_ms))
+        if announcer is not None and announcer.neighbour is not None:
+            due.append(announcer.neighbour.tick(self.mono_ms))
+        return min(due, default=None)
+
+    def next_due_ms(self) -> int | None:
+        """The earliest moment this turn may have added: a held pull's, or a flush's."""
+        return None if self.broker is None else self.broker.next_due_ms()
+
+    # The registry's sessions ask their server for these two.
+
+    def handle(self, session: RemotingSession, request: RemotingCommand) -> RemotingCommand | None:
+        assert self.name_server is not None
+        from penstock.fronts.needs import at_registry, carry_out
+
+        return carry_out(
+            self.rights, session, request, partial(at_registry, request),
+            partial(self.name_server.handle, session, request, self.mono_ms),
+        )  # fmt: skip
+
+    def lost(self, session: RemotingSession) -> None:
+        assert self.name_server is not None
+        self.name_server.connection_lost(session)
