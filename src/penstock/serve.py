@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -76,6 +77,8 @@ def serve(
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.renew)
             ready(server)
             keep_freed_memory()
+            gc.freeze()  # what a start makes stays
+            gc.enable()
             await server.run_until(stop)
             log.info("stopping")
 

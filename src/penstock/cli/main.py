@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from collections.abc import Callable
@@ -172,6 +173,7 @@ def up(
     data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], brokers: int, **ports: int | None
 ) -> None:
     """Run a registry and a broker in one process: all that is needed on one machine. Several brokers use several cores."""
+    gc.disable()  # nothing of what a start makes is garbage; `serve` goes on collecting
     from penstock.serve import run
     from penstock.supervisor import members, supervise
 
@@ -180,6 +182,7 @@ def up(
     if len(configs) == 1:
         run(broker, registry)
     else:
+        gc.enable()
         supervise(configs, registry)
 
 
@@ -232,6 +235,7 @@ def broker(
     registry: str | None, **ports: int | None,
 ) -> None:  # fmt: skip
     """Run a broker."""
+    gc.disable()
     from penstock.serve import run
 
     flags = {"data": data, "host": host, "registry": registry} | ports | _set(settings, "broker")["broker"]
@@ -245,6 +249,7 @@ def registry(
     data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], **ports: int | None
 ) -> None:
     """Run a registry: name server and nsqlookupd."""
+    gc.disable()
     from penstock.serve import run
 
     flags = {"data": data, "host": host} | ports | _set(settings, "registry")["registry"]

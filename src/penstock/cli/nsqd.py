@@ -261,7 +261,7 @@ def _run(
 ) -> NoReturn:
     from penstock.fronts.figures import version_line
 
-    gc.disable()  # nothing of what a start makes is garbage
+    gc.disable()  # nothing of what a start makes is garbage; `serve` goes on collecting
     try:
         values = options_of(options, sys.argv[1:])
         if values["version"]:
@@ -298,8 +298,6 @@ def _serve(broker: BrokerConfig | None, registry: RegistryConfig | None, listene
         for key, word in listeners:
             if key in server.addresses:
                 log.info("%s: listening on %s", word, server.addresses[key])
-        gc.freeze()
-        gc.enable()
 
     serve(broker, registry, ready)
 
