@@ -6,8 +6,9 @@ Heartbeats keep an entry alive; 120 s without one, or the loss of its connection
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from penstock.access.users import User
 from penstock.broker.topics import LogTopic
@@ -37,8 +38,7 @@ class Peer(Protocol):
         """Answer as the topic's level demands: now, or when the disk has what was just appended."""
 
 
-@dataclass
-class Member:
+class Member(msgspec.Struct):
     """One client of a group."""
 
     client_id: str
@@ -59,16 +59,15 @@ def parse_tags(expression: str) -> tuple[list[str], list[int]]:
     return tags, [record.java_hash(tag) for tag in tags]
 
 
-@dataclass
-class Subscription:
+class Subscription(msgspec.Struct):
     """What a group reads of one topic."""
 
     topic: str
     expression: str = "*"
     kind: str = "TAG"
     version: int = 0
-    tags: list[str] = field(default_factory=list)
-    codes: list[int] = field(default_factory=list)
+    tags: list[str] = msgspec.field(default_factory=list)
+    codes: list[int] = msgspec.field(default_factory=list)
     selector: Selector | None = None
 
     def compile(self) -> None:
@@ -92,13 +91,12 @@ class Subscription:
         }
 
 
-@dataclass
-class ConsumerGroup:
+class ConsumerGroup(msgspec.Struct):
     """The online side of a consumer group."""
 
     name: str
-    members: dict[str, Member] = field(default_factory=dict)
-    subscriptions: dict[str, Subscription] = field(default_factory=dict)
+    members: dict[str, Member] = msgspec.field(default_factory=dict)
+    subscriptions: dict[str, Subscription] = msgspec.field(default_factory=dict)
     consume_type: str = "CONSUME_PASSIVELY"
     message_model: str = "CLUSTERING"
     consume_from: str = "CONSUME_FROM_LAST_OFFSET"

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+import msgspec
 
 from penstock.broker.broker import Broker
 from penstock.broker.nsq.entry import Deferred, deferred_of
@@ -26,8 +27,7 @@ Key = tuple[int, int]  # due ms, id
 Row = dict[str, object]  # a message as people see it, for JSON
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """Which ones: of a topic, for a channel (or group), with a text in the body, with a key or message id. Empty: any."""
 
     topic: str = ""

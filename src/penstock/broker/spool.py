@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 from isal import isal_zlib
 
 from penstock.disk.files import Files
@@ -29,8 +29,7 @@ TOKEN = re.compile(r"[0-9a-f]{8,64}")
 Answer = Callable[[BaseException | None], None]
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(msgspec.Struct, frozen=True):
     """Messages for one message queue, as they lie in a chunk."""
 
     delayed: bool
@@ -42,8 +41,7 @@ class Piece:
     messages: bytes
 
 
-@dataclass
-class Spool:
+class Spool(msgspec.Struct):
     """One token: its file and what is known of it."""
 
     token: str
@@ -63,7 +61,7 @@ class Spool:
     sealed: bool = False
     flushed: bool = False
     at_ms: int = 0
-    queues: set[tuple[bytes, int]] = field(default_factory=set)
+    queues: set[tuple[bytes, int]] = msgspec.field(default_factory=set)
 
     def count(self, number: int, found: list[Piece], size: int, crc: int) -> None:
         """One more chunk is there."""

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import msgspec
 
 from penstock.broker.core import Core
 from penstock.broker.nsq.entry import RESERVED_PREFIX, reserved
@@ -45,8 +46,7 @@ class Token(NamedTuple):
     born: bytes
 
 
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(msgspec.Struct, frozen=True):
     """A PUBLISH as it was asked for."""
 
     sink: str
@@ -58,7 +58,7 @@ class Wanted:
     brokers: dict[str, list[str]]  # of the whole batch, at the coordinator
     reset: bool = False
     once: bool = False
-    layout: dict[str, list[str]] = field(default_factory=dict)
+    layout: dict[str, list[str]] = msgspec.field(default_factory=dict)
 
     def as_run(self) -> Run:
         """Who asks."""

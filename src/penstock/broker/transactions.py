@@ -13,7 +13,8 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from penstock import msgid
 from penstock.broker.core import Core
@@ -32,8 +33,7 @@ GROUP = "CID_RMQ_SYS_TRANS"
 OP_TAG = "d"
 
 
-@dataclass
-class Half:
+class Half(msgspec.Struct):
     """An open transaction, by the queue offset of its half message."""
 
     physical: int

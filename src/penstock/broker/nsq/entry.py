@@ -7,7 +7,8 @@ this broker put under the timer topic for itself, which no sender can address.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from penstock.broker.topics import TIMER_TOPIC
 from penstock.message import ReceivedMessage
@@ -36,8 +37,7 @@ def reserved(names: Iterable[str]) -> str:
     return next((name for name in names if name.startswith(RESERVED_PREFIX)), "")
 
 
-@dataclass(frozen=True)
-class Deferred:
+class Deferred(msgspec.Struct, frozen=True):
     """`channel` empty: for every channel. `place` -1: it was published with a delay."""
 
     topic: bytes
