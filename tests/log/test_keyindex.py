@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 import shutil
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lying_disk import LyingFiles
+from msgspec.structs import replace
 from store_parts import SMALL, make, put, work
 
 from penstock.clock import FakeClock

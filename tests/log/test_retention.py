@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from lying_disk import LyingFiles
+from msgspec.structs import replace
 from store_parts import SMALL, contents, make, put, work
 
 from penstock.clock import FakeClock

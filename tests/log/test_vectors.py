@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from penstock.clock import FakeClock
 from penstock.log.draft import Draft

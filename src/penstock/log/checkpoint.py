@@ -18,9 +18,11 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
+
+import msgspec
 
 from penstock.disk import tables
 from penstock.disk.files import Files
@@ -35,8 +37,7 @@ SLOT_VERSION = 1
 FORMAT_VERSION = 2
 
 
-@dataclass(frozen=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """Positions that are durable: the log below `durable`, what is derived from it below `derived`."""
 
     generation: int = 0
@@ -86,7 +87,7 @@ class CheckpointFile:
     def write(self, value: Checkpoint) -> Checkpoint:
         """Write the value into the older slot and flush. For any thread, one at a time. StoreError."""
         self._generation += 1
-        value = replace(value, generation=self._generation)
+        value = msgspec.structs.replace(value, generation=self._generation)
         if self._fd < 0:
             self._fd = self.files.open(self.path, create=True)
             if self.files.size(self._fd) < SIZE:

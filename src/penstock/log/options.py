@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from penstock.wire.layout import BODY_BYTES_MAX
 
@@ -21,8 +21,7 @@ def _no_level(word: str) -> int:
     raise ValueError(f"a delay level ends with s, m, h or d: {word!r}")
 
 
-@dataclass(frozen=True)
-class StoreOptions:
+class StoreOptions(msgspec.Struct, frozen=True):
     """How a log store keeps its files. Sizes in bytes, times as named."""
 
     mapped_file_size_commit_log: int = 1 << 30

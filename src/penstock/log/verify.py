@@ -18,6 +18,8 @@ from dataclasses import asdict, dataclass, field
 from os import SEEK_CUR
 from pathlib import Path
 
+import msgspec
+
 from penstock.disk import tables
 from penstock.disk.files import Files, number_names
 from penstock.disk.segments import Segment, SegmentedFile, segment_name
@@ -537,4 +539,4 @@ def _inspect_checkpoint(path: Path) -> Iterator[dict[str, object]]:
     physic, logics, index = marks.times(data)
     yield {"kind": "times", "physicMsgTimestamp": physic, "logicsMsgTimestamp": logics, "indexMsgTimestamp": index}
     for value in marks.parse(data):
-        yield {"kind": "slot", **asdict(value)}
+        yield {"kind": "slot", **msgspec.structs.asdict(value)}

@@ -7,7 +7,8 @@ A broker stays as long as it is heard of within `EXPIRY_MS` and the connection i
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from penstock.errors import Refused
 from penstock.wire.codes import MASTER_ID, PERM_READ, PERM_WRITE
@@ -25,8 +26,7 @@ SYS_UNIT_SUB = 2
 Version = tuple[int, int, int]  # timestamp, counter, state version: equal only as a whole
 
 
-@dataclass(frozen=True)
-class TopicQueues:
+class TopicQueues(msgspec.Struct, frozen=True):
     """A topic on one broker."""
 
     read_count: int
@@ -35,8 +35,7 @@ class TopicQueues:
     sys_flag: int = 0
 
 
-@dataclass(frozen=True)
-class Registration:
+class Registration(msgspec.Struct, frozen=True):
     """What a broker says of itself. `topics` are new or changed ones; those not named stay."""
 
     broker: str
@@ -45,16 +44,15 @@ class Registration:
     broker_id: int
     ha_address: str = ""
     version: Version | None = None
-    topics: Mapping[str, TopicQueues] = field(default_factory=dict)
+    topics: Mapping[str, TopicQueues] = msgspec.field(default_factory=dict)
     nsq_address: str = ""
     nsq_topics: frozenset[str] | None = (
         frozenset()
     )  # its queue topics, all of them; None: as before, but for the changes
-    nsq_changes: dict[str, bool] = field(default_factory=dict)  # queue topics that came (true) or went
+    nsq_changes: dict[str, bool] = msgspec.field(default_factory=dict)  # queue topics that came (true) or went
 
 
-@dataclass
-class Live:
+class Live(msgspec.Struct):
     """A broker's address as it was last heard of."""
 
     broker: str
@@ -237,7 +235,7 @@ class RouteTables:
         for on in self.topics.values():
             if broker in on:
                 perm = PERM_READ | PERM_WRITE if writable else on[broker].perm & ~PERM_WRITE
-                on[broker] = replace(on[broker], perm=perm)
+                on[broker] = msgspec.structs.replace(on[broker], perm=perm)
                 count += 1
         return count
 
