@@ -35,7 +35,7 @@ HEARTBEAT = {
         "subscriptionDataSet": [{"topic": "logs", "subString": "*", "subVersion": 1, "tagsSet": [], "codeSet": []}],
     }],
 }  # fmt: skip
-WRITES = ("write", "allocate", "grow", "make_folder", "rename")
+WRITES = ("write", "write_parts", "allocate", "grow", "make_folder", "rename")
 
 
 class FailingFiles(Files):
@@ -150,6 +150,9 @@ class NthWrite(Files):
                     if name == "write":
                         fd, at, data = args
                         found(fd, at, memoryview(data)[: len(data) // 2])
+                    elif name == "write_parts":
+                        fd, at, parts = args
+                        found(fd, at, parts[:1])
                     raise raise_this
 
                 return fail
@@ -173,7 +176,7 @@ def script(broker: Broker, tag: str) -> tuple[list[bytes], list[bytes], int]:
         peer.send(f"log-{tag}", b"later", {"DELAY": "1"})
         answers += 3
     for n in range(3):
-        body = f"{tag} queue {n}".encode()
+        body = f"{tag} queue {n}".encode() + b"x" * (n * 20_000)  # the last is written beside the mapping
         nsq = NsqPeer(broker.nsq)
         nsq.socket.settimeout(30)
         if nsq.ask(b"PUB queue-%s\n" % tag.encode() + sized(body)) == b"OK":

@@ -401,6 +401,17 @@ def test_a_reader_that_stops_reading_is_served_later(broker: Broker, authority: 
         assert body in answers[-1].body
 
 
+def test_large_bodies_of_queue_topics(broker: Broker, authority: Authority) -> None:
+    bodies = [b"%d" % n * 50_000 for n in range(5)]
+    peer = NsqPeer(broker.nsq)
+    identify(peer, authority.client())
+    for body in bodies:
+        assert peer.ask(b"PUB big\n" + sized(body)) == b"OK"
+    peer.subscribe(b"big", b"c", 5)
+    assert [peer.message().body for _ in bodies] == bodies
+    peer.close()
+
+
 def test_no_renegotiation(strict: Broker, authority: Authority) -> None:
     context = broker_context(strict)
     assert context.options & ssl.OP_NO_RENEGOTIATION

@@ -29,12 +29,14 @@ from penstock.faults import Faults
 from penstock.limits import Limits, is_loopback
 from penstock.tls import Tls
 from penstock.tlsconnection import TlsConnection
+from penstock.wire.outbox import Part, unwritten
 from penstock.words import MS_A_SECOND
 
 log = logging.getLogger("penstock.net")
 
 READ_BYTES = 256 << 10
 LEFT_BYTES_MAX = 64 << 10  # more than this of an incomplete frame is not moved again: the frame gets its own buffer
+GROWTH = 7  # a large frame's buffer grows by so many times what has come of it, up to its end
 WRITE_BYTES_MAX = 8 << 20
 SLOW_READER_MS = 30_000
 FRAME_MS_MAX = 30_000
@@ -67,8 +69,8 @@ class Role(Protocol):
 class Session(Protocol):
     """One peer of a front: bytes in, bytes out, no socket.
 
-    `need` is the size of a frame that is not complete. It may have more: `full` (enough answered for now), `closing` (what
-    `take` gives is its last word), `eof`, `congested`, `beats`, `certify` (the name in the peer's certificate).
+    `need` is the size of a frame that is not complete. It may have more: `take_parts` (a list instead), `full` (enough is
+    answered), `closing` (`take` gives its last word), `eof`, `congested`, `beats`, `certify` (the name in a certificate).
     """
 
     need: int
@@ -86,7 +88,8 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_counted", "_ending", "_filled", "_frame_ms", "_full_ms", "_large", "_left", "_memory", "_net", "_protocol",
-        "_reading", "_refusal", "_stopped", "_unsent", "dirty", "heard_ms", "make", "remote", "session", "transport",
+        "_reading", "_refusal", "_stopped", "_take", "_unsent", "dirty", "heard_ms", "make", "remote", "session",
+        "transport",
     )  # fmt: skip
 
     def __init__(self, net: Net, make: MakeSession, *, protocol: str = "", refusal: bytes = b"") -> None:
@@ -125,7 +128,8 @@ class Connection(asyncio.BufferedProtocol):
             self.transport = None
             transport.close()
             return
-        self.session = self.make(self.remote, self.wake)
+        session = self.session = self.make(self.remote, self.wake)
+        self._take: Callable[[], bytes | list[Part]] = getattr(session, "take_parts", session.take)
         net.connections.add(self)
         if self._protocol:
             log.info("client connected protocol=%s peer=%s", self._protocol, self.remote)
@@ -156,21 +160,23 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, size: int) -> memoryview:
         if self._large is not None:
-            return self._large_room()
-        left = len(self._left)
-        if left:
+            if self._filled == len(self._large):
+                self._grow_large(memoryview(self._large))
+            return memoryview(self._large)[self._filled :]
+        if left := len(self._left):
             self._net.buffer[:left] = self._left
             return self._net.view[left:]
         return self._net.view
 
-    def _large_room(self) -> memoryview:
-        """Room behind what a large frame has so far; doubled when full, up to the frame's end: bytes must come first."""
-        assert self._large is not None
+    def _grow_large(self, filled: memoryview) -> None:
+        """A buffer for the whole of a large frame, or for many times what has come of it: bytes must come first."""
         assert self.session is not None
-        filled = self._filled
-        if filled == len(self._large):
-            self._keep_large(self._large + bytearray(min(len(self._large), max(1, self.session.need - filled))))
-        return memoryview(self._large)[filled:]
+        size = len(filled)
+        room = min(max(0, self.session.need - size), GROWTH * size) or READ_BYTES
+        large = unwritten(size + room)
+        memoryview(large)[:size] = filled
+        self._keep_large(large)
+        self._filled = size
 
     def _keep_large(self, large: bytearray | None) -> None:
         """The buffer of a large frame, counted among the memory of all connections."""
@@ -222,8 +228,7 @@ class Connection(asyncio.BufferedProtocol):
                     net.refuse("memory", self.remote)
                     self.close()
                     return
-                self._keep_large(bytearray(owner[used:total]) + bytearray(READ_BYTES))
-                self._filled = rest
+                self._grow_large(memoryview(owner)[used:total])
                 self._left = b""
             else:
                 self._left = bytes(owner[used:total])
@@ -302,12 +307,12 @@ class Connection(asyncio.BufferedProtocol):
         self.dirty = False
         session = self.session
         assert session is not None
-        data = session.take()
+        data = self._take()
         transport = self.transport
         if transport is None or transport.is_closing():
             return
         if data and not self._ending:
-            transport.write(data)
+            transport.writelines(data) if isinstance(data, list) else transport.write(data)
             self._count_unsent(transport)
         if self._stopped and not self._full_ms:
             self._net.loop.call_soon(self._go_on)  # behind what the others have sent

@@ -22,6 +22,12 @@ static inline unsigned char *address(PyObject *owner) {
 }
 /* A fresh bytes object whose content is still to be written, by whoever made it and nobody else. */
 static inline PyObject *blank(int64_t n) { return PyBytes_FromStringAndSize(NULL, (Py_ssize_t)n); }
+/* The same as a bytearray: room, whose pages nobody touches before they are used. */
+static inline PyObject *blank_array(int64_t n) { return PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)n); }
+/* n bytes at a position as an object that holds no reference: for as long as the caller knows that they stay. */
+static inline PyObject *lend(const unsigned char *b, int64_t p, int64_t n) {
+    return PyMemoryView_FromMemory((char *)b + p, (Py_ssize_t)n, PyBUF_READ);
+}
 static inline int64_t be16(const unsigned char *b, int64_t p) { return ((int64_t)b[p] << 8) | b[p + 1]; }
 static inline int64_t be32(const unsigned char *b, int64_t p) {
     uint32_t v; memcpy(&v, b + p, 4); return (int32_t)__builtin_bswap32(v);

@@ -23,4 +23,6 @@ cdef extern from "octets.h" nogil:
 cdef extern from "octets.h":
     unsigned char *address(object owner) except NULL
     bytes blank(long long n)
+    bytearray blank_array(long long n)
+    object lend(const unsigned char *b, long long p, long long n)
     void populate(unsigned char *b, long long p, long long n)

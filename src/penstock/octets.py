@@ -83,6 +83,16 @@ def blank(n: int) -> bytes:
     return bytes(n)
 
 
+def blank_array(n: int) -> bytearray:
+    """Room that is still to be written; here it is zero."""
+    return bytearray(n)
+
+
+def lend(b: Readable, p: int, n: int) -> memoryview:
+    """n bytes at p as an object, which compiled holds no reference: for as long as the caller knows that they stay."""
+    return memoryview(b)[p : p + n]
+
+
 def fence() -> None:
     """Nothing: what is stored first is seen first."""
 

@@ -74,6 +74,7 @@ UTF8_NEXT_MASK = 0x3F
 TURN_BYTES_MAX = 2_097_152  # of one connection; what else it asks waits until these are written
 TURN_BYTES_KEPT = 262_144  # of an outbox: a larger buffer is given back once it was taken
 OUTBOX_BYTES_MIN = 1_024
+PART_BYTES_MIN = 4_096  # a larger body is written from where it lies, not copied into the outbox
 
 # Characters with a meaning in the texts that are read and written in place
 TAB = 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from pathlib import Path
@@ -83,3 +84,31 @@ def test_disk_use_is_counted_as_df_counts(tmp_path: Path) -> None:
     df_used, df_available = map(int, told.stdout.split("\n")[1].split())
     assert abs(used - df_used) < 64 << 20
     assert abs(total - df_used - df_available) < 64 << 20
+
+
+@pytest.mark.parametrize("most", [0, 1, 3, 4, 5, 9, 10, 11])
+def test_parts_go_on_behind_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    files = Files()
+    fd = files.open(tmp_path / "f", create=True)
+
+    def short(fd: int, parts: list[bytes], at: int) -> int:
+        return os.pwrite(fd, b"".join(parts)[:most], at)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    files.write_parts(fd, 3, [b"head", memoryview(b"bodies"), b"\0"])
+    files.write_parts(fd, 14, [bytearray(b"more")])
+    assert (tmp_path / "f").read_bytes() == b"\0\0\0headbodies\0more"
+    files.close(fd)
+
+
+def test_parts_that_the_system_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files()
+    fd = files.open(tmp_path / "f", create=True)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(DiskFull):
+        files.write_parts(fd, 0, [b"x"])
+    files.close(fd)

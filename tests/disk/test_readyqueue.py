@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from disk.ready_parts import SEGMENT, SENT, bodies, filled, found_again, make, put
+from disk.ready_parts import SEGMENT, SENT, bodies, filled, found_again, make, put, put_one
 from penstock.disk.files import Files
+from penstock.disk.readylayout import WRITTEN_BYTES_MIN
 from penstock.disk.readyqueue import ReadyQueue
 from penstock.disk.readysegment import FULL, ReadySegment
-from penstock.errors import DiskFull
+from penstock.errors import DiskFull, StoreError
 
 
 def test_messages_come_back_in_order_after_clean_stops_and_kills(tmp_path: Path) -> None:
@@ -287,3 +289,112 @@ def test_messages_are_served_though_a_former_start_left_more_before_them(tmp_pat
     queue = make(tmp_path, size=1 << 20)
     assert bodies(queue) == [b"old %d" % n for n in range(8)] + fresh
     queue.close(False)
+
+
+class Refusing(Files):
+    """Writes so many bytes of the parts and then fails, or the process is killed."""
+
+    def __init__(self, error: type[BaseException], part: int) -> None:
+        self.error = error
+        self.part = part
+        self.count = 0
+
+    def write_parts(self, fd: int, at: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        self.write(fd, at, b"".join(parts)[: self.part])
+        self.count += 1
+        raise self.error("by order of the test")
+
+
+LARGE = WRITTEN_BYTES_MIN
+MIXED = [b"small", b"a" * LARGE, b"b" * (LARGE - 1), b"c" * (3 * LARGE), b"small again", b"d" * LARGE, b"e" * LARGE]
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_large_messages_are_written_beside_the_mapping_and_found_again(tmp_path: Path, clean: bool) -> None:
+    queue = make(tmp_path, size=1 << 20)
+    for body in MIXED:
+        assert put(queue, body) == 0
+    assert put(queue, *MIXED) == 0
+    assert queue.gather(sum(len(body) + 19 for body in MIXED), len(MIXED)) == 0
+    for n, body in enumerate(MIXED, 1):
+        put_one(queue, body, more=n < len(MIXED))
+    queue.all_visible()
+    assert bodies(queue) == MIXED * 3
+    queue.close(clean)
+    queue = make(tmp_path, size=1 << 20)
+    assert bodies(queue) == MIXED * 3
+    queue.close(True)
+
+
+@pytest.mark.parametrize(
+    ("error", "part"), [(StoreError, 0), (DiskFull, 3_000), (StoreError, 1 << 20), (MemoryError, 7)]
+)
+def test_large_messages_that_a_write_refuses_go_through_the_mapping(
+    tmp_path: Path, error: type[Exception], part: int
+) -> None:
+    files = Refusing(error, part)
+    queue = make(tmp_path, files, size=1 << 20)
+    for body in MIXED:
+        assert put(queue, body) == 0
+    assert files.count == 4
+    assert bodies(queue) == MIXED
+    queue.close(clean=False)
+    assert bodies(make(tmp_path, size=1 << 20)) == MIXED
+
+
+class Watching(Files):
+    """Keeps what a process leaves that is killed when so much of the parts is written."""
+
+    def __init__(self, folder: Path, part: int) -> None:
+        self.folder = folder
+        self.part = part
+        self.kept: dict[Path, bytes] = {}
+
+    def write_parts(self, fd: int, at: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        self.write(fd, at, b"".join(parts)[: self.part])
+        self.kept = {path: path.read_bytes() for path in self.folder.iterdir()}
+        super().write_parts(fd, at, parts)
+
+
+@pytest.mark.parametrize("part", [0, 1, 4, 5, 18, 19, 4_000, LARGE + 18, LARGE + 19, LARGE + 20])
+@pytest.mark.parametrize("before", [[], [b"before", b"x" * LARGE]])
+@pytest.mark.parametrize("used", [False, True])
+def test_killed_in_the_middle_of_a_large_message(tmp_path: Path, part: int, before: list[bytes], used: bool) -> None:
+    """In a segment that is used again, too, where records of its life before stand behind."""
+    files, body = Watching(tmp_path / "t", part), b"y" * LARGE
+    queue = make(tmp_path, files, size=1 << 18)
+    if used:
+        for n in range(24):
+            assert put(queue, b"%d" % n * 10_000) == 0
+        queue.drop_all()
+    begin = queue.total
+    for large in [*before, body]:
+        assert put(queue, large) == 0
+    assert bodies(queue) == [*before, body]
+    queue.close(clean=False)
+    for path, data in files.kept.items():
+        path.write_bytes(data)
+    queue = make(tmp_path, size=1 << 18)
+    found = bodies(queue)
+    assert found in ([*before, body], before)
+    assert queue.total == begin + len(found)
+    assert put(queue, b"behind") == 0
+    queue.close(False)
+    assert bodies(make(tmp_path, size=1 << 18)) == [*found, b"behind"]
+
+
+def test_a_segment_is_not_used_again_while_a_body_of_it_is_lent(tmp_path: Path) -> None:
+    queue = make(tmp_path, size=1 << 16)
+    assert put(queue, b"a" * 20_000) == 0
+    assert queue.find(0) == 1
+    lent = queue.lend()
+    assert lent is not None
+    assert lent == b"a" * 20_000
+    for n in range(1, 20):
+        assert put(queue, b"%d" % (n % 10) * 40_000) == 0
+        queue.drop_below(n)
+        assert lent == b"a" * 20_000
+    assert [spare.lent() for spare in queue.pool.spares] == [True, False]
+    del lent
+    assert not any(spare.lent() for spare in queue.pool.spares)
+    queue.close(True)

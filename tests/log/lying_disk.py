@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 from penstock.disk.files import Files
@@ -59,6 +60,9 @@ class LyingFiles(Files):
             super().write(fd, at, data[: self.written_at_most])
             raise Killed
         super().write(fd, at, data)
+
+    def write_parts(self, fd: int, at: int, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        self.write(fd, at, b"".join(parts))
 
     def datasync(self, fd: int) -> None:
         self.flushes += 1

@@ -25,3 +25,34 @@ def test_it_grows_and_is_used_again(size: int) -> None:
         out.put(b"x" * size)
         out.put(b"end")
         assert out.take() == b"x" * size + b"end"
+
+
+def test_parts_stand_between_what_is_put() -> None:
+    body = bytearray(b"body")
+    out = Outbox()
+    for joined in (True, False):
+        out.put(b"head")
+        out.put_part(memoryview(body))
+        out.put_part(memoryview(body)[1:3])
+        out.put(b"tail")
+        assert len(out) == 14
+        assert out.parted == 10
+        if joined:
+            assert out.take() == b"headbodyodtail"
+        else:
+            parts = out.take_parts()
+            assert b"".join(parts) == b"headbodyodtail"
+            with pytest.raises(BufferError):  # nothing was copied
+                body.append(0)
+            del parts
+            body.append(0)
+        assert (len(out), out.parted, out.parts, out.take()) == (0, 0, None, b"")
+
+
+def test_parts_behind_each_other_and_nothing_else() -> None:
+    out = Outbox()
+    for _ in range(3):
+        out.put_part(memoryview(b"part"))
+    assert out.take_parts() == [b"part"] * 3
+    out.put(b"x")
+    assert out.take() == b"x"

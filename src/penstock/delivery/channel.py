@@ -235,7 +235,7 @@ class Channel(ChannelState):
             consumer = self.consumers[self._turn]
             self._turn += 1
             room = consumer.ready_count - consumer.in_flight
-            if room <= 0 or consumer.behind + consumer.out.size > words.OUT_BYTES_MAX:
+            if room <= 0 or consumer.behind + consumer.out.parted + consumer.out.size > words.OUT_BYTES_MAX:
                 idle += 1
                 continue
             if share == 0:
@@ -289,7 +289,7 @@ class Channel(ChannelState):
             consumer.in_flight += 1
             consumer.message_count += 1
             got += 1
-            if out.size > words.OUT_BYTES_MAX:
+            if out.parted + out.size > words.OUT_BYTES_MAX:
                 break
         if got:
             consumer.wake()

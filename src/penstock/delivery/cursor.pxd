@@ -26,6 +26,8 @@ cdef class CursorSource(Source):
     cdef int _take_from(self, Lane lane) except -1
     cdef void _make_visible(self, Stream stream) noexcept
     @cython.locals(stream=Stream, here=Lane)
+    cpdef lend(self)
+    @cython.locals(stream=Stream, here=Lane)
     cpdef int point_at(self, long long lane, long long place) except -1
     cpdef int done(self, long long lane, long long place) except -1
     @cython.locals(file=CursorFile)

@@ -107,6 +107,12 @@ class CursorSource(Source):  # type: ignore[misc]
         self.message_id = stream.message_id
         self.attempts = stream.attempts
 
+    def lend(self) -> memoryview | None:
+        stream = self.lanes[self.lane].stream
+        if stream.base is self.base and stream.at == self.at:  # nobody has pointed at another since
+            return stream.lend()
+        return None
+
     def point_at(self, lane: int, place: int) -> int:
         stream = self.lanes[lane].stream
         if not stream.find(place):

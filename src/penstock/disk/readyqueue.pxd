@@ -23,10 +23,12 @@ cdef class ReadyQueue(Stream):
     cdef int _make_room(self, long long length, long long records) except -1
     @cython.locals(segment=ReadySegment)
     cpdef int _roll(self, long long length) except -1
-    @cython.locals(segment=ReadySegment, end=cython.longlong, to=cython.longlong, crc=cython.longlong, base=cython.p_uchar)
+    @cython.locals(segment=ReadySegment, end=cython.longlong, to=cython.longlong, crc=cython.longlong, base=cython.p_uchar, large=cython.bint)
     cdef void append(self, long long now_ns, long long attempts, long long message_id, const unsigned char *body, long long at, long long length, long long more) noexcept
-    @cython.locals(segment=ReadySegment, n=cython.longlong, at=cython.longlong, mark=cython.longlong)
+    @cython.locals(segment=ReadySegment)
     cpdef list marked(self)
+    @cython.locals(segment=ReadySegment)
+    cpdef lend(self)
     cpdef void all_visible(self) noexcept
     cpdef long long begin(self) except -1
     cpdef long long end(self) except -1

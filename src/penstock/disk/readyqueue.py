@@ -85,7 +85,7 @@ class Pool:
     def take(self, size: int) -> ReadySegment | None:
         """A segment of this size to be used again."""
         for segment in self.spares:
-            if segment.size == size:
+            if segment.size == size and not segment.lent():
                 self.spares.remove(segment)
                 return segment
         return None
@@ -268,6 +268,8 @@ class ReadyQueue(Stream):
         """As `ready`, but what is appended is with the system only after the gathering's `settle`: nothing may be answered
         before.
         """
+        if length >= layout.WRITTEN_BYTES_MIN * records:
+            return self.ready(length, records)
         answer = self._make_room(length, records)
         self._gathers = answer == 0 and self._gathering.take(self.last, length)
         return answer
@@ -324,6 +326,11 @@ class ReadyQueue(Stream):
                 message_id = self.last_id + 1
             self.last_id = message_id
         segment = self.last
+        large = length >= layout.WRITTEN_BYTES_MIN and not self._gathers
+        if large and segment.write(message_id, attempts, self._mark, body, at, length, more):
+            self.total += 1
+            self.unflushed = True
+            return
         end = to = segment.end
         base = segment.base
         if self._gathers:
@@ -353,18 +360,8 @@ class ReadyQueue(Stream):
 
     def marked(self) -> list[tuple[int, int, int]]:
         """(mark, id, ordinal) of the records with a mark that a kill or power cut may have left behind."""
-        found = []
         self._gathering.settle()
-        for segment in self.segments:
-            if not segment.clean:
-                for n in range(segment.count):
-                    if segment.damaged and n in segment.damaged:
-                        continue
-                    at = segment.start(n)
-                    mark = ube32(segment.base, at + layout.MARK)
-                    if mark:
-                        found.append((mark, be64(segment.base, at + layout.ID), segment.first + n))
-        return found
+        return [entry for segment in self.segments for entry in segment.marked()]
 
     def all_visible(self) -> None:
         """Everything appended may be read."""
@@ -460,6 +457,12 @@ class ReadyQueue(Stream):
             self.at += layout.STAMP_BYTES
             self.length -= layout.STAMP_BYTES
         return 1
+
+    def lend(self) -> memoryview | None:
+        for segment in self.segments:
+            if segment.base is self.base:
+                return memoryview(segment.map)[self.at : self.at + self.length]
+        return None
 
     # -- letting go ----------------------------------------------------------------------------------------------
 

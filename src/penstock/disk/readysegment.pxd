@@ -9,7 +9,11 @@ cdef class SegmentFile:
     cdef public bint named, clean, unverified, cut, scattered
     cdef unsigned char *base
     cdef unsigned char *sums
+    cdef long long _references
 
+    cpdef bint lent(self) except -1
+    @cython.locals(head=object, base=cython.p_uchar, crc=cython.longlong)
+    cdef bint write(self, long long message_id, long long attempts, long long mark, const unsigned char *body, long long at, long long length, long long more) except -1
     @cython.locals(need=cython.longlong, step=cython.longlong, target=cython.longlong, least=cython.longlong)
     cpdef int room(self, long long length, long long records) except -1
     cpdef long long start(self, long long n) noexcept
@@ -37,6 +41,8 @@ cdef class ReadySegment(SegmentFile):
     cpdef _leave_out(self, long long n, long long at, long long length)
     @cython.locals(at=cython.longlong)
     cpdef _leave_out_before(self, long long n)
+    @cython.locals(n=cython.longlong, at=cython.longlong, mark=cython.longlong)
+    cpdef list marked(self)
     cpdef clip(self, long long ordinal)
     cdef long long _crc(self, long long n, long long at, long long length) noexcept
     @cython.locals(stored=cython.longlong)

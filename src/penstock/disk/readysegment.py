@@ -11,6 +11,7 @@ import logging
 import mmap
 from pathlib import Path
 from struct import Struct
+from sys import getrefcount
 from typing import NamedTuple
 from zlib import crc32 as crc32_of
 
@@ -18,15 +19,27 @@ import cython
 
 from penstock.disk.files import Files, take_room
 from penstock.errors import DiskFull, StoreError
+from penstock.octets import Readable
 
 if cython.compiled:
     from cython.cimports.penstock import words
     from cython.cimports.penstock.disk import readylayout as layout
-    from cython.cimports.penstock.octets import address, be64, crc32, put32, put64, ube32
+    from cython.cimports.penstock.octets import (
+        address,
+        be64,
+        blank_array,
+        crc32,
+        lend,
+        put8,
+        put16,
+        put32,
+        put64,
+        ube32,
+    )
 else:
     from penstock import words
     from penstock.disk import readylayout as layout
-    from penstock.octets import address, be64, crc32, put32, put64, ube32
+    from penstock.octets import address, be64, blank_array, crc32, lend, put8, put16, put32, put64, ube32
 
 log = logging.getLogger("penstock.disk")
 
@@ -76,6 +89,7 @@ class SegmentFile:
         self.sums_map: mmap.mmap = None  # type: ignore[assignment]
         self.base: memoryview = cython.NULL
         self.sums: memoryview = cython.NULL
+        self._references = 0  # to the mapping while nobody has a view of it
         self.named = False  # its name in the folder is durable
         self.clean = False  # it was closed cleanly: everything in it was flushed
         self.cut = False  # being looked at after a power cut: a missing sum means that the record may be torn
@@ -109,6 +123,11 @@ class SegmentFile:
         self.map = files.map(self.fd, self.size, scattered=self.scattered)
         self.sums_map = files.map(self.sums_fd, self.sums_size, scattered=self.scattered)
         self.base, self.sums = address(self.map), address(self.sums_map)
+        self._references = getrefcount(self.map)
+
+    def lent(self) -> bool:
+        """Whether somebody still holds a view of it: its bytes must stay."""
+        return getrefcount(self.map) > self._references
 
     def begin(self, first: int) -> None:
         """Start as an empty segment whose first record gets this ordinal."""
@@ -184,6 +203,36 @@ class SegmentFile:
         if length and crc32(self.base, at, length, self.first + n) != self.sum(n):
             return 0
         return length
+
+    def write(self, message_id: int, attempts: int, mark: int, body: Readable, at: int, length: int, more: int) -> bool:
+        """A large record, from where its body lies straight to the file; False when the system refuses: it goes through the
+        mapping, whose room is taken.
+        """
+        try:
+            head = blank_array(layout.BODY)
+            base = address(head)
+            put8(base, 0, layout.LETTER)
+            put32(base, layout.LENGTH, length + layout.COUNTED_BYTES)
+            put64(base, layout.ID, message_id)
+            put16(base, layout.ATTEMPTS, attempts)
+            put32(base, layout.MARK, mark)
+            crc = crc32(body, at, length, crc32(base, 0, layout.BODY, self.first + self.count))
+            if self.end < self.warm:  # records of an earlier life stand behind: this one begins when all of it is there
+                put8(base, 0, 0)
+            parts: list[bytes | bytearray | memoryview] = [head, lend(body, at, length)]
+            if self.end + layout.BODY + length < self.allocated:
+                parts.append(b"\0")  # the next life of the file must not run on into this one's rest
+            self.files.write_parts(self.fd, self.end, parts)
+        except Exception as error:
+            log.error("a ready queue's pwritev failed, it goes on through the mapping error=%s", error)
+            return False
+        if self.end < self.warm:
+            put8(self.base, self.end, layout.LETTER)
+        put32(self.sums, layout.START + self.count * layout.ENTRY_BYTES, self.end | (more << layout.MORE_BIT))
+        put32(self.sums, layout.CRC + self.count * layout.ENTRY_BYTES, crc)
+        self.count += 1
+        self.end += length + layout.BODY
+        return True
 
     def seal(self, at: int, length: int, more: int) -> None:
         """The record written at `at` counts from now on; `more` is bit 31 when messages of the same batch follow."""
@@ -420,6 +469,17 @@ class ReadySegment(SegmentFile):
         self.files.allocate(self.sums_fd, layout.START + n * layout.ENTRY_BYTES, layout.ENTRY_BYTES)
         put32(self.sums, layout.START + n * layout.ENTRY_BYTES, at)
         put32(self.sums, layout.CRC + n * layout.ENTRY_BYTES, self._crc(n, at, length))
+
+    def marked(self) -> list[tuple[int, int, int]]:
+        """(mark, id, ordinal) of the records with a mark, unless the segment was closed cleanly."""
+        found = []
+        for n in range(0 if self.clean else self.count):
+            if n not in self.damaged:
+                at = self.start(n)
+                mark = ube32(self.base, at + layout.MARK)
+                if mark:
+                    found.append((mark, be64(self.base, at + layout.ID), self.first + n))
+        return found
 
     def clip(self, ordinal: int) -> None:
         """What stands here from this ordinal on was left out once, and others have got these ordinals."""

@@ -3,6 +3,7 @@ cdef class MessageView:
     cdef public long long at, length, stamp_ns, message_id, attempts
 
     cpdef bytes body(self)
+    cpdef lend(self)
 
 
 cdef class Stream(MessageView):

@@ -27,6 +27,10 @@ class MessageView:
             data = bytes(self.base[self.at : self.at + self.length])
         return data
 
+    def lend(self) -> memoryview | None:
+        """The body as a part of a buffer that keeps it as it is for as long as the view lives; None: it must be copied."""
+        return None
+
 
 class Stream(MessageView):
     """What a cursor asks of a stream. Ordinals rise; some may have no record (a gap, a damaged one)."""

@@ -38,18 +38,24 @@ def put_message(
     out: Outbox, stamp_ns: int, attempts: int, message_id: int, body: Readable, at: int, length: int
 ) -> int:
     """Append a message frame; the body is `length` bytes at `at` of a buffer. Returns 0."""
-    size = length + words.BODY_AT
-    if out.size + size > out.capacity:
-        out.room(size)
+    put_head(out, stamp_ns, attempts, message_id, length, length)
+    copy(out.base, out.size, body, at, length)
+    out.size += length
+    return 0
+
+
+def put_head(out: Outbox, stamp_ns: int, attempts: int, message_id: int, length: int, room: int) -> int:
+    """Append a message frame but for its body of `length` bytes; there is `room` for so many behind it. Returns 0."""
+    if out.size + words.BODY_AT + room > out.capacity:
+        out.room(words.BODY_AT + room)
     base = out.base
     end = out.size
-    put32(base, end, size - words.SIZE_BYTES)
+    put32(base, end, length + words.BODY_AT - words.SIZE_BYTES)
     put32(base, end + words.TYPE_AT, words.MESSAGE)
     put64(base, end + words.STAMP_AT, stamp_ns)
     put16(base, end + words.ATTEMPTS_AT, attempts)
     put_hex16(base, end + words.ID_AT, message_id)
-    copy(base, end + words.BODY_AT, body, at, length)
-    out.size = end + size
+    out.size = end + words.BODY_AT
     return 0
 
 

@@ -3,7 +3,8 @@ cimport cython
 @cython.final
 cdef class Outbox:
     cdef unsigned char *base
-    cdef public long long size
+    cdef public long long size, parted
+    cdef public list parts
     cdef long long capacity
     cdef object owner
     @cython.locals(capacity=cython.longlong, owner=object)
@@ -16,5 +17,8 @@ cdef class Outbox:
     @cython.locals(at=cython.longlong, digit=cython.longlong)
     cdef int put_hex(self, long long value, long long digits) except -1
     cdef void cut(self, long long size) noexcept
-    @cython.locals(size=cython.longlong)
+    cpdef put_part(self, part)
     cpdef bytes take(self)
+    cpdef list take_parts(self)
+    @cython.locals(size=cython.longlong)
+    cdef bytes _take_buffer(self)

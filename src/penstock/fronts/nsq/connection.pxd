@@ -21,3 +21,4 @@ cdef class NsqConnection(Consumer):
     cpdef long long decimal(self, long long pos, long long end) noexcept
     cpdef int deliver(self, Source source, long long attempts) except -1
     cpdef bytes take(self)
+    cpdef take_parts(self)

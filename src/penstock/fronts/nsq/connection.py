@@ -19,6 +19,7 @@ from penstock.fronts.nsq.granted import met
 from penstock.fronts.nsq.layers import Layer
 from penstock.fronts.nsq.shared import Rights
 from penstock.wire.nsq import ERROR, MAGIC, frame
+from penstock.wire.outbox import Part
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -26,14 +27,14 @@ if cython.compiled:
     from cython.cimports.penstock.delivery.source import Source
     from cython.cimports.penstock.fronts.nsq.shared import Shared
     from cython.cimports.penstock.octets import address
-    from cython.cimports.penstock.wire.nsq import put_message
+    from cython.cimports.penstock.wire.nsq import put_head, put_message
 else:
     from penstock import words
     from penstock.delivery.channel import Channel
     from penstock.delivery.source import Source
     from penstock.fronts.nsq.shared import Shared
     from penstock.octets import address
-    from penstock.wire.nsq import put_message
+    from penstock.wire.nsq import put_head, put_message
 
 
 class Failed(Exception):
@@ -95,7 +96,13 @@ class NsqConnection(Consumer):
     # -- answers -------------------------------------------------------------------------------------------------
 
     def deliver(self, source: Source, attempts: int) -> int:
-        """A message, as a frame."""
+        """A message, as a frame. A large body is written from where it lies."""
+        if source.length >= words.PART_BYTES_MIN and not self.layers:
+            body = source.lend()
+            if body is not None:
+                put_head(self.out, source.stamp_ns, attempts, source.message_id, source.length, 0)
+                self.out.put_part(body)
+                return 0
         put_message(self.out, source.stamp_ns, attempts, source.message_id, source.base, source.at, source.length)
         return 0
 
@@ -208,6 +215,13 @@ class NsqConnection(Consumer):
         self._place_answers()
         wire, self._wire = self._wire, []
         return b"".join(wire)
+
+    def take_parts(self) -> bytes | list[Part]:
+        """`take`, where large bodies are written from where they lie."""
+        if self.out.parts is None or self._behind_flush or self.layers or self._wire:
+            return self.take()
+        self.shared.gathering.settle()
+        return self.out.take_parts()
 
     def wake(self) -> None:
         self.wake_connection()
