@@ -2,7 +2,7 @@ cimport cython
 
 @cython.final
 cdef class HeaderScan:
-    cdef public long long code, flag, opaque, version, bad
+    cdef public long long fields_max, code, flag, opaque, version, bad
     cdef long long key, key_length, value
     cdef unsigned char *base
     cdef unsigned char *names

@@ -43,7 +43,7 @@ _TRUTH = b"truefalse"
 class HeaderScan:
     """The outcome of one scan; reused for every frame of a session. `kind` is ABSENT, PLAIN or ESCAPED."""
 
-    def __init__(self) -> None:
+    def __init__(self, fields_max: int = words.EXT_KEYS_MAX) -> None:
         self.code = 0
         self.flag = 0
         self.opaque = 0
@@ -58,6 +58,7 @@ class HeaderScan:
         self.key_length = 0
         self.value = 0
         self.bad = -1
+        self.fields_max = fields_max
         if not cython.compiled:
             self.kind = [0] * SLOTS
             self.at = [0] * SLOTS
@@ -216,7 +217,7 @@ class HeaderScan:
             length = be16(base, p)
             p += 2
             keys += 1
-            if length > words.INT16_MAX or p + length + words.LENGTH_BYTES > end or keys > words.EXT_KEYS_MAX:
+            if length > words.INT16_MAX or p + length + words.LENGTH_BYTES > end or keys > self.fields_max:
                 return False
             slot = self.slot_of(p, length)
             if slot >= 0:
@@ -306,7 +307,7 @@ class HeaderScan:
         while True:
             p = self._key(p, end)
             keys += 1
-            if p < 0 or keys > words.EXT_KEYS_MAX:
+            if p < 0 or keys > self.fields_max:
                 return -1
             slot = self.slot_of(self.key, self.key_length)
             if slot >= 0 and self.kind[slot] != words.ABSENT:

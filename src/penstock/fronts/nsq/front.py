@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.fronts.nsq.commands import COMMANDS
-from penstock.fronts.nsq.session import MAGIC_MS, NsqSession
+from penstock.fronts.nsq.session import NsqSession
 from penstock.fronts.nsq.shared import Ask, Shared
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.tls import Tls
@@ -50,7 +50,7 @@ class NsqFront:
         """A session for a new connection."""
         session = NsqSession(self.shared, COMMANDS, remote, wake, self._forget)
         self.sessions.add(session)
-        self.shared.look_at(session, self.shared.mono_ms + MAGIC_MS)
+        self.shared.look_at(session, self.shared.mono_ms + self.shared.limits.greeting_timeout_ms)
         return session
 
     def _forget(self, session: NsqSession) -> None:

@@ -6,7 +6,7 @@ from penstock.disk.gathering cimport Gathering
 
 @cython.final
 cdef class Shared:
-    cdef public object broker, config, queueing, ask_authority, tls, users
+    cdef public object broker, config, limits, queueing, ask_authority, tls, users
     cdef public Gathering gathering
     cdef public dict rejected
     cdef public bint strict, expiring, blocked, healthy

@@ -78,6 +78,7 @@ class Shared:
     ) -> None:
         self.broker = broker
         self.config = broker.config
+        self.limits = broker.limits
         self.queueing: Queueing = broker.queueing
         self.gathering: Gathering = broker.queueing.folder.pool.gathering
         self.tls = tls

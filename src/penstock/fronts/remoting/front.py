@@ -66,7 +66,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     """A producer or consumer at the broker."""
 
     def __init__(self, front: BrokerFront, remote: str, wake: Callable[[], None], born: bytes) -> None:
-        RemotingSession.__init__(self, front, remote, wake, front.rights)  # type: ignore[arg-type]
+        RemotingSession.__init__(self, front, remote, wake, front.rights, front.broker.limits)  # type: ignore[arg-type]
         self.guarded = front.rights.on
         self.hot_for: User | None = None  # whose unsigned requests are carried out without an object
         self.sender = Sender(front.shared, born)
@@ -103,7 +103,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
 
     def _decoded(self, kind: int, header: int, size: int, end: int) -> remoting.RemotingCommand:
         body = header + size
-        return remoting.decode(kind, self.cut(header, size), self.cut(body, end - body))
+        return self.decode(kind, self.cut(header, size), self.cut(body, end - body))
 
     def _let_in(self, request: remoting.RemotingCommand) -> bool:
         """Find out whose send or pull this is; False when it was refused."""
@@ -159,6 +159,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         except Exception:
             log.exception("request failed code=%d peer=%s", code, self.remote)
             self._unfinished(out, held, ResponseCode.SYSTEM_ERROR, FAILED)
+        self.parked_bytes += max(0, self.sender.waiting.size - held)
 
     def _unfinished(self, out: int, held: int, code: int, remark: str) -> None:
         """A request ended half way: what it had written of its answer goes, and it is told why."""
@@ -167,7 +168,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         self.refuse(code, remark)
 
     def cold(self, kind: int, header: bytes, body: bytes) -> None:
-        request = remoting.decode(kind, header, body)
+        request = self.decode(kind, header, body)
         if request.code in _HOT and not request.response:
             answer_in = request.serialize
             if self.guarded and not self._let_in(request):
@@ -195,7 +196,9 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     def answer_when_stored(self, topic: LogTopic, answer: remoting.RemotingCommand) -> None:
         """Answer a request that stored a message on a topic, when the topic's level is reached."""
         if not self.closed:
+            held = self.sender.waiting.size
             self.sender.outbox(self, topic, True).put(remoting.encode(answer))
+            self.parked_bytes += max(0, self.sender.waiting.size - held)
             self.wake()
 
     def seal(self) -> bytes:
@@ -207,6 +210,8 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     def settled(self, answers: bytes, outcome: Outcome) -> None:
         """What these answers waited for has come, or never will."""
         self.waits -= 1
+        self.parked_bytes -= len(answers)
+        self.parked = False
         if outcome == Outcome.REACHED:
             self.out.put(answers)
         else:
@@ -277,6 +282,7 @@ class BrokerFront:
     def park(self, hold: Hold) -> bool:
         """Hold a pull until news or its deadline; False when too many are held."""
         if not self.broker.held_pulls.park(hold):
+            self.broker.limits.count("waiting_pulls")
             return False
         if hold.durable:
             self._durable_keys.add(hold.queue)

@@ -254,7 +254,7 @@ class Puller:
             said = Subscription(
                 text, expression.decode("utf-8", "replace"), scan.text(fields.EXPRESSION_TYPE).decode() or "TAG"
             )
-            said.compile()
+            said.compile(broker.limits)
         else:
             said = _subscribed(online, config, group_name, text, version)
         self.topic = topic
@@ -312,7 +312,7 @@ class Puller:
         outcome = self._read(
             hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.durable, hold.codes, hold.selector
         )
-        if behind or asker.out.size > words.TURN_BYTES_MAX:  # it may ask again
+        if behind or asker.out.size > asker.answers_max:  # it may ask again
             self.result.next_offset = hold.offset
             self._not_found(asker, status.OFFSET_OVERFLOW_ONE, hold.offset, hold.counts)
             return True
