@@ -49,6 +49,17 @@ def test_a_header_of_more_than_four_times_the_limit_ends_the_connection(connect:
         assert peer.socket.recv(1) == b""
 
 
+def test_a_permission_that_is_taken_away_ends_the_sends_and_pulls_of_a_connection(
+    peer: RawPeer, connect: Callable[[], RawPeer]
+) -> None:
+    assert peer.send("Closing", b"x", e=0).code == 0
+    assert peer.pull("Closing", 0, 0).code == 0
+    fields = {"topic": "Closing", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4}
+    for perm, told in ((4, (16, 0)), (2, (0, 16)), (6, (0, 0))):
+        assert connect().ask(17, {**fields, "perm": perm, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}).code == 0
+        assert (peer.send("Closing", b"x", e=0).code, peer.pull("Closing", 0, 0).code) == told
+
+
 @pytest.mark.parametrize(
     "header",
     [

@@ -128,7 +128,12 @@ class Puller:
             asker.refuse(ResponseCode.SYSTEM_ERROR, f"maxMsgNums {max_count} is negative")
             return
         topic = self.topic
-        if topic is None or not topic.open or not self._same(asker, flags & words.PULL_SUBSCRIPTION, version):
+        if (
+            topic is None
+            or not topic.open
+            or not topic.perm & words.PERM_READ
+            or not self._same(asker, flags & words.PULL_SUBSCRIPTION, version)
+        ):
             topic = self._find(asker, flags & words.PULL_SUBSCRIPTION, version)
         if queue_id < 0 or (queue_id >= topic.read_queues and not topic.keeps(queue_id)):
             asker.refuse(
