@@ -26,7 +26,7 @@ from penstock.fronts.remoting.session import FAILED
 from penstock.fronts.requests import Requests
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire import remoting
-from penstock.wire.acl import ACCESS_KEY
+from penstock.wire.acl import ACCESS_KEY, Proof
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.header import NAMES
 from penstock.words import FLUSH_MS_MAX
@@ -69,6 +69,8 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         RemotingSession.__init__(self, front, remote, wake, front.rights, front.broker.limits)  # type: ignore[arg-type]
         self.guarded = front.rights.on
         self.hot_for: User | None = None  # whose unsigned requests are carried out without an object
+        self.acting_name = b""
+        self.proof: Proof | None = None  # of the acting user
         self.sender = Sender(front.shared, born)
         self.puller = Puller(front.shared, front.park)
         self.behind = False
@@ -85,7 +87,8 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
             known = scan.binary(self.base, header, size)
         if known and scan.flag & words.FLAG_RESPONSE == 0 and self._is_hot():
             self.serialize = kind
-            if not self.guarded or self._is_met() or self._let_in(self._decoded(kind, header, size, end)):
+            known = not self.guarded or self._is_met() or self._is_proven(header, header + size, end)
+            if known or self._let_in(self._decoded(kind, header, size, end)):
                 self.hot(header + size, end)
             return
         self.cold(kind, self.cut(header, size), self.cut(header + size, end - header - size))
@@ -124,8 +127,25 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         scan = self.scan
         return scan.kind[fields.ACCESS_KEY] == words.ABSENT
 
+    def _is_proven(self, header: int, body: int, end: int) -> bool:
+        """Whether the scanned request says that it is the acting user's, and proves it: then all is as it was before.
+
+        Whatever else it is, another user's or nobody's, is looked at in the decoded request.
+        """
+        proof = self.proof
+        if proof is None:
+            return False
+        scan = self.scan
+        content = scan.signed(header, body, end)
+        if content is None or scan.text(fields.ACCESS_KEY) != self.acting_name:
+            return False
+        return proof.proves(content, scan.text(fields.SIGNATURE))
+
     def act_as(self, user: User | None) -> None:
         if user is not self.acting:
+            self.acting_name = b"" if user is None else user.name.encode()
+            # Whoever is trusted by its address proves nothing; one without a secret cannot.
+            self.proof = None if user is None or not user.secret or user.trusted_from else Proof(user.secret)
             self.sender.forget()
             self.puller.forget()
             self.acting = user
