@@ -201,8 +201,7 @@ class HeaderScan:
             if self.kind[slot] != words.ABSENT:
                 tp += self.unescape(slot, to, tp)
         copy(to, tp, self.base, body, end - body)
-        del content[tp + end - body :]
-        return content
+        return content[: tp + end - body]
 
     # -- scanning ----------------------------------------------------------------------------------------------
 
