@@ -10,10 +10,8 @@ import pytest
 from access.people import SECRET, user, write
 from certificates import Authority
 from peers.conftest import CACHE, HERE, Lines, Program, install
-from peers.test_peers_nsq import SMALL, pip
+from peers.test_peers_nsq import GO_NSQ, NSQJS, SMALL, pip
 from penstock.testing import Broker
-
-NSQJS = "nsqjs@0.13.0"
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +35,14 @@ def _client(package: str) -> Program:
     if package == "pynsq":
         folder = install(CACHE / "nsq-small", *pip(*SMALL))
         return Program([str(folder / "bin" / "python"), str(HERE / "nsq_secured.py")], {}, "")
+    if package == "go-nsq":
+        folder = install(
+            CACHE / "go-nsq-secured",
+            ["go", "version"],
+            ["cp", str(HERE / "nsq_secured.go"), "FOLDER/main.go"],
+            ["sh", "-c", f"cd FOLDER && go mod init peer && go get {GO_NSQ} && go build -o peer ."],
+        )
+        return Program([str(folder / "peer")], {}, "")
     folder = install(
         CACHE / "nsqjs-alone",
         ["npm", "install", "--prefix", "FOLDER", "--no-audit", "--no-fund", "--silent", NSQJS],
@@ -45,14 +51,13 @@ def _client(package: str) -> Program:
     return Program(["node", str(HERE / "nsqjs_secured.js")], {"NODE_PATH": str(folder / "node_modules")}, "")
 
 
-@pytest.mark.parametrize("package", ["pynsq", "nsqjs"])
+@pytest.mark.parametrize("package", ["pynsq", "nsqjs", "go-nsq"])
 def test_who_may_does_and_nobody_else(package: str, broker: Broker, authority: Authority) -> None:
     client = _client(package)
     ca = [str(authority.cert)] if broker.tls else []  # type: ignore[attr-defined]
 
     def run(secret: str) -> Lines:
-        program = Program(client._command, client._environment, "peer")
-        return program.run(broker.nsq, secret, *ca)
+        return Program(client._command, client._environment, "peer").run(broker.nsq, secret, *ca)
 
     told = run(f"application:{SECRET}application")
     assert {"published": True} in told
