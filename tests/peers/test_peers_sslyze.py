@@ -15,6 +15,10 @@ from penstock.testing import Broker
 
 SSLYZE = "sslyze==6.3.1"
 OLD = ("ssl_2_0", "ssl_3_0", "tls_1_0", "tls_1_1")
+SCANS = (
+    "--mozilla_config", "disable", "--sslv2", "--sslv3", "--tlsv1", "--tlsv1_1", "--tlsv1_2", "--tlsv1_3", "--heartbleed",
+    "--openssl_ccs", "--robot", "--compression", "--reneg", "--fallback", "--early_data", "--ems",
+)  # fmt: skip
 WEAK = ("RC4", "3DES", "_DES_", "NULL", "EXPORT", "MD5", "anon")
 
 
@@ -25,16 +29,7 @@ def test_nothing_weak_is_offered(door: str, tmp_path: Path) -> None:
     found = tmp_path / "found.json"
     with Broker(**authority.sign("server").settings, https_port=0) as broker:
         address = broker.call(lambda server: server.addresses[door])
-        command = [
-            str(folder / "bin" / "python"),
-            "-m",
-            "sslyze",
-            address,
-            "--json_out",
-            str(found),
-            "--mozilla_config",
-            "disable",
-        ]
+        command = [str(folder / "bin" / "python"), "-m", "sslyze", *SCANS, "--json_out", str(found), address]
         done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert found.exists(), done.stdout[-3000:] + done.stderr[-3000:]
     (server,) = json.loads(found.read_text())["server_scan_results"]
@@ -56,3 +51,6 @@ def test_nothing_weak_is_offered(door: str, tmp_path: Path) -> None:
     renegotiation = result["session_renegotiation"]["result"]
     assert renegotiation["is_vulnerable_to_client_renegotiation_dos"] is False
     assert result["tls_fallback_scsv"]["result"]["supports_fallback_scsv"] is True
+    if door == "https":  # this one sslyze asks by HTTP
+        assert result["tls_1_3_early_data"]["result"]["supports_early_data"] is False
+    assert result["tls_extended_master_secret"]["result"]["supports_ems_extension"] is True
