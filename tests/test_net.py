@@ -410,7 +410,7 @@ def test_one_connection_too_many_is_refused_and_counted(settings: dict[str, int]
         deadline = time.monotonic() + 60
         while http(broker, "/metrics")[0] != 200:
             assert time.monotonic() < deadline
-        assert metric(broker, f'penstock_connections_refused_total{{limit="{limit}"}}') >= 1
+        assert metric(broker, f'penstock_limit_reached_total{{limit="{limit}"}}') >= 1
         peers[0].close()
 
 
@@ -426,7 +426,7 @@ def test_large_frames_of_all_connections_share_one_bound() -> None:
                 lost += 1
         with RawPeer(broker.remoting) as peer:
             deadline = time.monotonic() + 60
-            while not metric(broker, 'penstock_connections_refused_total{limit="memory"}'):
+            while not metric(broker, 'penstock_limit_reached_total{limit="memory"}'):
                 assert time.monotonic() < deadline
         for peer in peers:
             peer.close()

@@ -352,7 +352,7 @@ def test_connections_that_shake_hands_count_among_the_others(
         eventually(lambda: broker.call(lambda server: server.net._count) == 2)
         with plain(broker.remoting) as third:
             assert third.recv(100) == b""
-        assert metric(broker, 'penstock_connections_refused_total{limit="connections"}') == 1
+        assert metric(broker, 'penstock_limit_reached_total{limit="connections"}') == 1
         for peer in (first, second):
             peer.close()
         eventually(lambda: broker.call(lambda server: server.net._count) == 0)

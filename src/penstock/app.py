@@ -21,7 +21,7 @@ from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, StoreError
 from penstock.fronts.flags import LEVELS, broadcast_address
-from penstock.limits import Limits
+from penstock.limits import Limits, limits_of
 from penstock.listeners import address_of, bind, port_of
 from penstock.net import Net
 from penstock.process import Process
@@ -62,7 +62,8 @@ class Server:
         self._files = files or Files()
         self._clock = clock or Clock()
         self._stack = AsyncExitStack()
-        self._rights = _rights(broker or registry)
+        self._limits = Limits() if broker is None and registry is None else limits_of(broker or registry)
+        self._rights = _rights(broker or registry, self._limits)
         self._process = Process(self._clock, self._stop, self._rights)
         self._bound: dict[str, socket.socket] = {}
         self._tls: list[Tls] = []
@@ -128,7 +129,7 @@ class Server:
         registry, config = self._registry_config, self._broker_config
         if registry is not None and config is not None:
             registry = share_certificate(config, registry)
-        net = self.net = Net(self._process, _limits(config or registry))
+        net = self.net = Net(self._process, self._limits)
         if registry is not None:
             self._bind_registry(stack, registry)
         if config is not None:
@@ -183,7 +184,7 @@ class Server:
             process.take(name_server=name_server)
             await net.listen(
                 bound["registry"],
-                lambda remote, wake: RemotingSession(process, remote, wake, self._rights),
+                lambda remote, wake: RemotingSession(process, remote, wake, self._rights, self._limits),
                 "registry",
                 **door(config.registry_tls, "registry_tls", tls),
             )
@@ -197,6 +198,7 @@ class Server:
             clock=self._clock,
             broadcast_address=config.broadcast_address,
             rights=self._rights,
+            limits=self._limits,
         )
         lookupd.tcp_port = port_of(self.addresses.get("lookup", ":0"))
         lookupd.http_port = port_of(self.addresses.get("lookup_http", ":0"))
@@ -214,7 +216,7 @@ class Server:
         process, bound = self._process, self._bound
         tls = self._make_tls(config)
         remoting = door(config.remoting_tls, "remoting_tls", tls)
-        broker = self.broker = Broker(config, files=self._files, clock=self._clock)
+        broker = self.broker = Broker(config, files=self._files, clock=self._clock, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
         # Closed after the network: nothing is appended any more, and every answer is out.
@@ -404,17 +406,11 @@ async def _cancelled(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _rights(config: BrokerConfig | RegistryConfig | None) -> Rights:
+def _rights(config: BrokerConfig | RegistryConfig | None, limits: Limits) -> Rights:
     """The users of a process. ConfigError for a file of them that cannot be used."""
     if config is None:
         return Rights()
-    return Rights(users_file(config.users, config.data), config.failed_logins_per_minute)
-
-
-def _limits(config: BrokerConfig | RegistryConfig | None) -> Limits:
-    if config is None:
-        return Limits()
-    return Limits(config.max_connections, config.max_connections_per_address, config.connection_memory_bytes)
+    return Rights(users_file(config.users, config.data), config.failed_logins_per_minute, limits)
 
 
 def runner() -> Run:

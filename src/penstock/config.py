@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.errors import ConfigError
+from penstock.limits import Limits
 
 _SIZE = r"([0-9]{1,15})\s*(B|KiB|MiB|GiB|TiB|K|M|G|T)?"
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -141,11 +142,59 @@ class BrokerConfig:
     statsd_udp_packet_size: int = _about("largest statsd packet in bytes", 508)
     statsd_exclude_ephemeral: bool = _about("leave ephemeral topics and channels out of statsd", False)
     node_id: int = _about("part of message ids, 0 to 1023; -1: from the host name", -1)
-    max_connections: int = _about("connections taken at once; one more is refused", 12_000)
-    max_connections_per_address: int = _about("the same for one address of another machine; loopback is free", 1_000)
+    max_connections: int = _about("connections taken at once, HTTP's too; one more is refused", Limits.max_connections)
+    max_connections_per_address: int = _about(
+        "the same for one address of another machine; loopback is free", Limits.max_connections_per_address
+    )
     connection_memory_bytes: int = _about(
         "memory for unfinished requests and unread answers of all connections; 0: a quarter of the machine's", 0
     )
+    max_unread_bytes: int = _about(
+        "bytes a connection may leave unread before nothing more is read from it", Limits.max_unread_bytes
+    )
+    slow_reader_timeout_ms: int = _about(
+        "time it may leave that much unread before it is closed", Limits.slow_reader_timeout_ms
+    )
+    request_timeout_ms: int = _about("time a request may take to arrive", Limits.request_timeout_ms)
+    greeting_timeout_ms: int = _about(
+        "time for NSQ's first bytes, and for the head of an HTTP request", Limits.greeting_timeout_ms
+    )
+    idle_timeout_ms: int = _about("silence after which a RocketMQ connection is closed", Limits.idle_timeout_ms)
+    max_frame_size: int = _about("largest RocketMQ request in bytes", Limits.max_frame_size)
+    max_header_size: int = _about(
+        "largest header of one; one of up to four times that is told so", Limits.max_header_size
+    )
+    max_header_fields: int = _about("fields of such a header", Limits.max_header_fields)
+    max_json_depth: int = _about("nested objects and arrays of a JSON header", Limits.max_json_depth)
+    max_waiting_answer_bytes: int = _about(
+        "answers to one RocketMQ connection that wait to be written, or for a flush, before its requests wait, too",
+        Limits.max_waiting_answer_bytes,
+    )
+    max_command_line: int = _about("longest command line of NSQ or nsqlookupd in bytes", Limits.max_command_line)
+    max_http_header_size: int = _about("headers of an HTTP request in bytes", Limits.max_http_header_size)
+    max_http_url_size: int = _about("longest URL in bytes", Limits.max_http_url_size)
+    max_properties_size: int = _about(
+        "properties of a RocketMQ message in bytes, at most 32,767", Limits.max_properties_size
+    )
+    max_topics: int = _about("log topics there may be, and queue topics", Limits.max_topics)
+    max_topic_creations_per_second: int = _about(
+        "topics made by their first use in a second, ten times that at once; 0: any number",
+        Limits.max_topic_creations_per_second,
+    )
+    max_channels_per_topic: int = _about("channels of a topic", Limits.max_channels_per_topic)
+    max_queues_per_topic: int = _about("message queues of a log topic", Limits.max_queues_per_topic)
+    max_groups: int = _about("consumer groups there may be", Limits.max_groups)
+    max_in_flight_per_channel: int = _about(
+        "messages a channel has in flight or given back before it takes more", Limits.max_in_flight_per_channel
+    )
+    max_waiting_pulls: int = _about(
+        "pulls held until there is news; one more is answered at once", Limits.max_waiting_pulls
+    )
+    max_delayed_messages: int = _about(
+        "messages that may wait for their time; 0: any number", Limits.max_delayed_messages
+    )
+    max_filter_size: int = _about("longest SQL92 expression in bytes", Limits.max_filter_size)
+    max_filter_depth: int = _about("how deep one may be nested", Limits.max_filter_depth)
     log_level: str = _about("debug, info, warn, error or fatal", "info")
     stage_max_bytes: int = _about("bytes of staged rows at which no more are taken", 64 << 30)
     stage_ttl_ms: int = _about("age at which staged rows that nobody published are dropped", 86_400_000)
@@ -187,11 +236,37 @@ class RegistryConfig:
     broadcast_address: str = _about("address this registry calls itself; empty: the host name", "")
     inactive_producer_timeout_ms: int = _about("time after which a silent nsqd is left out", 300_000)
     tombstone_lifetime_ms: int = _about("time a tombstoned producer is left out", 45_000)
-    max_connections: int = _about("connections taken at once; one more is refused", 12_000)
-    max_connections_per_address: int = _about("the same for one address of another machine; loopback is free", 1_000)
+    max_connections: int = _about("connections taken at once, HTTP's too; one more is refused", Limits.max_connections)
+    max_connections_per_address: int = _about(
+        "the same for one address of another machine; loopback is free", Limits.max_connections_per_address
+    )
     connection_memory_bytes: int = _about(
         "memory for unfinished requests and unread answers of all connections; 0: a quarter of the machine's", 0
     )
+    max_unread_bytes: int = _about(
+        "bytes a connection may leave unread before nothing more is read from it", Limits.max_unread_bytes
+    )
+    slow_reader_timeout_ms: int = _about(
+        "time it may leave that much unread before it is closed", Limits.slow_reader_timeout_ms
+    )
+    request_timeout_ms: int = _about("time a request may take to arrive", Limits.request_timeout_ms)
+    greeting_timeout_ms: int = _about(
+        "time for NSQ's first bytes, and for the head of an HTTP request", Limits.greeting_timeout_ms
+    )
+    idle_timeout_ms: int = _about("silence after which a RocketMQ connection is closed", Limits.idle_timeout_ms)
+    max_frame_size: int = _about("largest RocketMQ request in bytes", Limits.max_frame_size)
+    max_header_size: int = _about(
+        "largest header of one; one of up to four times that is told so", Limits.max_header_size
+    )
+    max_header_fields: int = _about("fields of such a header", Limits.max_header_fields)
+    max_json_depth: int = _about("nested objects and arrays of a JSON header", Limits.max_json_depth)
+    max_waiting_answer_bytes: int = _about(
+        "answers to one RocketMQ connection that wait to be written, or for a flush, before its requests wait, too",
+        Limits.max_waiting_answer_bytes,
+    )
+    max_command_line: int = _about("longest command line of NSQ or nsqlookupd in bytes", Limits.max_command_line)
+    max_http_header_size: int = _about("headers of an HTTP request in bytes", Limits.max_http_header_size)
+    max_http_url_size: int = _about("longest URL in bytes", Limits.max_http_url_size)
     log_level: str = _about("debug, info, warn, error or fatal", "info")
 
 

@@ -17,7 +17,11 @@ class PenstockError(Exception):
 
 
 class WireError(PenstockError):
-    """Bytes that no correct peer sends."""
+    """Bytes that no correct peer sends; `limit` is the name of the one they break, or empty."""
+
+    def __init__(self, message: str = "", limit: str = ""):
+        super().__init__(message)
+        self.limit = limit
 
 
 class Refused(PenstockError):
@@ -32,6 +36,10 @@ class Refused(PenstockError):
         self.nsq = nsq
         self.http = http
         self.hint = hint
+
+
+class LimitReached(Refused):
+    """A request that is not done because there is too much already."""
 
 
 class StoreError(PenstockError):

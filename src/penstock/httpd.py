@@ -27,14 +27,9 @@ from penstock.net import Net
 
 log = logging.getLogger("penstock.http")
 
-HEAD_BYTES_MAX = 16 << 10
 HEADERS_MAX = 100
-URL_BYTES_MAX = 8 << 10
-HEAD_MS_MAX = 10_000
-BODY_MS_MIN = 30_000  # a body may take this long, and longer
-BODY_BYTES_PER_S_MIN = 1 << 10  # when it comes at least this fast
+BODY_BYTES_PER_S_MIN = 1 << 10  # a body that comes at least this fast may take longer than a request may
 UNREAD_BYTES_MAX = 16 << 20  # of a body that was refused
-KEEP_ALIVE_S = 120
 STOP_S = 1.0
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -52,7 +47,7 @@ class Httpd:
         self.config = uvicorn.Config(
             site, interface="asgi3", http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None,
             access_log=False, proxy_headers=False, server_header=False, date_header=False,
-            timeout_keep_alive=KEEP_ALIVE_S,
+            timeout_keep_alive=max(1, net.limits.idle_timeout_ms // 1_000),
         )  # fmt: skip
         self.config.load()
         self.state = ServerState()
@@ -144,6 +139,7 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(httpd.config, httpd.state, {}, httpd.net.loop)
         self._httpd = httpd
         self._net = httpd.net
+        self._counted = False  # among the connections that limits are for
         self.dirty = False
         self.remote = "local"
         self.certificate = ""  # the name in the client's certificate, once that was checked
@@ -171,8 +167,12 @@ class HttpConnection(HttpToolsProtocol):
         wire: Any = Wire(transport, self, net)
         super().connection_made(wire)
         if self.client:
-            self.remote = f"{self.client[0]}:{self.client[1]}"
+            host = f"[{self.client[0]}]" if ":" in self.client[0] else self.client[0]
+            self.remote = f"{host}:{self.client[1]}"
+        self._counted = net.admit(self.remote, http=True)
         net.connections.add(self)  # type: ignore[arg-type]
+        if not self._counted:
+            self._refuse_all(self._httpd.site.reject(503, "TOO_MANY_CONNECTIONS"))
 
     def certify(self, name: str) -> None:
         """The client has shown a certificate with this name."""
@@ -181,6 +181,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._net.connections.discard(self)  # type: ignore[arg-type]
+        if self._counted:
+            self._net.dismiss(self.remote)
         self._done = True
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
@@ -211,14 +213,17 @@ class HttpConnection(HttpToolsProtocol):
         """Too slow: told so and closed. One that said nothing at all gets no answer."""
         if self._done or not self._since_ms:
             return None
-        taken_ms = mono_ms - self._since_ms
+        taken_ms, limits = mono_ms - self._since_ms, self._net.limits
         if self._in_head:
-            if taken_ms <= HEAD_MS_MAX:
+            if taken_ms <= limits.greeting_timeout_ms:
                 return None
+            limits.count("greeting")
             if not self._head_bytes:
                 return "it asked nothing"
-        elif taken_ms <= BODY_MS_MIN or self._body_bytes * 1000 >= taken_ms * BODY_BYTES_PER_S_MIN:
+        elif taken_ms <= limits.request_timeout_ms or self._body_bytes * 1000 >= taken_ms * BODY_BYTES_PER_S_MIN:
             return None
+        else:
+            limits.count("slow_request")
         self._refuse_all(self._httpd.site.reject(408, "REQUEST_TIMEOUT"))
         return None
 
@@ -242,11 +247,15 @@ class HttpConnection(HttpToolsProtocol):
         if self._in_head:
             # Of a head that begins behind another request only its later pieces are counted.
             self._head_bytes += len(data) if self._completed == completed else 1
-            if self._head_bytes > HEAD_BYTES_MAX + URL_BYTES_MAX:
+            limits = net.limits
+            if self._head_bytes > limits.max_http_header_size + limits.max_http_url_size:
+                limits.count("http_header")
                 self._refuse_all(self._httpd.site.reject(431, "HEADERS_TOO_LARGE"))
 
-    def _stop(self, status: int, code: str) -> None:
+    def _stop(self, status: int, code: str, limit: str = "") -> None:
         """Refuse from inside the parser."""
+        if limit:
+            self._net.limits.count(limit)
         self._refused = self._httpd.site.reject(status, code)
         raise ValueError(code)
 
@@ -270,14 +279,14 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
-        if len(self.url) > URL_BYTES_MAX:
-            self._stop(414, "URI_TOO_LONG")
+        if len(self.url) > self._net.limits.max_http_url_size:
+            self._stop(414, "URI_TOO_LONG", "http_url")
 
     def on_header(self, name: bytes, value: bytes) -> None:
         super().on_header(name, value)
         self._header_bytes += len(name) + len(value) + 4
-        if len(self.headers) > HEADERS_MAX or self._header_bytes > HEAD_BYTES_MAX:
-            self._stop(431, "HEADERS_TOO_LARGE")
+        if len(self.headers) > HEADERS_MAX or self._header_bytes > self._net.limits.max_http_header_size:
+            self._stop(431, "HEADERS_TOO_LARGE", "http_header")
 
     def on_headers_complete(self) -> None:
         self._check_head()

@@ -1,26 +1,126 @@
-"""How many connections a process takes, and how much memory they may have."""
+"""The limits of a process: what it takes of its peers and keeps for them, and how often each limit was reached.
+
+A field is the setting of that name (docs/operate.md says what happens at each). Whoever finds a limit reached counts it
+here by the name that `/metrics` shows; bytes that break one raise a WireError with that name.
+"""
 
 from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 _MEMORY_PARTS = 4  # of the machine's memory connections get one
 
+# What `penstock_limit_reached_total` counts, by the setting that moves it.
+NAMES = {
+    "connections": "max_connections",
+    "address": "max_connections_per_address",
+    "memory": "connection_memory_bytes",
+    "unread": "max_unread_bytes",
+    "slow_reader": "slow_reader_timeout_ms",
+    "slow_request": "request_timeout_ms",
+    "greeting": "greeting_timeout_ms",
+    "idle": "idle_timeout_ms",
+    "tls_handshake": "tls_handshake_timeout_ms",
+    "frame": "max_frame_size",
+    "header": "max_header_size",
+    "header_fields": "max_header_fields",
+    "json_depth": "max_json_depth",
+    "body": "max_message_size",
+    "properties": "max_properties_size",
+    "answers": "max_waiting_answer_bytes",
+    "command_line": "max_command_line",
+    "nsq_message": "max_msg_size",
+    "nsq_body": "max_body_size",
+    "http_header": "max_http_header_size",
+    "http_url": "max_http_url_size",
+    "topics": "max_topics",
+    "topic_creations": "max_topic_creations_per_second",
+    "channels": "max_channels_per_topic",
+    "queues": "max_queues_per_topic",
+    "groups": "max_groups",
+    "consumers": "max_channel_consumers",
+    "in_flight": "max_in_flight_per_channel",
+    "waiting_pulls": "max_waiting_pulls",
+    "delayed": "max_delayed_messages",
+    "filter": "max_filter_size",
+    "filter_depth": "max_filter_depth",
+    "logins": "failed_logins_per_minute",
+}
 
-@dataclass(frozen=True)
+
+@dataclass
 class Limits:
-    """How many connections a process takes, and how much memory all of them together; 0 bytes: a quarter of the RAM."""
+    """See the module. `reached` is name → how often."""
 
-    connections_max: int = 12_000
-    connections_per_address_max: int = 1_000  # of another machine: loopback is free
-    memory_bytes_max: int = 0
+    max_connections: int = 12_000
+    max_connections_per_address: int = 1_000  # of another machine: loopback is free
+    connection_memory_bytes: int = 0  # a quarter of the RAM
+    max_unread_bytes: int = 8 << 20
+    slow_reader_timeout_ms: int = 30_000
+    request_timeout_ms: int = 30_000
+    greeting_timeout_ms: int = 10_000
+    idle_timeout_ms: int = 120_000
+    max_frame_size: int = 16 << 20
+    max_header_size: int = 64 << 10
+    max_header_fields: int = 256
+    max_json_depth: int = 32
+    max_properties_size: int = 32_767
+    max_waiting_answer_bytes: int = 2 << 20
+    max_command_line: int = 4 << 10
+    max_http_header_size: int = 16 << 10
+    max_http_url_size: int = 8 << 10
+    max_topics: int = 10_000
+    max_topic_creations_per_second: int = 100
+    max_channels_per_topic: int = 1_000
+    max_queues_per_topic: int = 1_024
+    max_groups: int = 10_000
+    max_in_flight_per_channel: int = 100_000
+    max_waiting_pulls: int = 20_000
+    max_delayed_messages: int = 10_000_000
+    max_filter_size: int = 2 << 10
+    max_filter_depth: int = 64
+    reached: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
 
     @property
     def memory_bytes(self) -> int:
-        """The bound in bytes."""
-        return self.memory_bytes_max or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY_PARTS
+        """The bound of the memory of all connections, in bytes."""
+        return self.connection_memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY_PARTS
+
+    def count(self, name: str) -> None:
+        """This limit was reached once more."""
+        self.reached[name] += 1
+
+
+def limits_of(settings: object) -> Limits:
+    """The limits among the settings of a role."""
+    names = [f.name for f in fields(Limits) if hasattr(settings, f.name)]
+    return Limits(**{name: getattr(settings, name) for name in names})
+
+
+class CreationRate:
+    """How many topics may be made: so many a second, ten seconds' worth at once. 0: any number."""
+
+    def __init__(self, per_second: int) -> None:
+        self.per_second = per_second
+        self._left = _BURST_S * per_second * _MS  # thousandths of a topic
+        self._seen_ms = 0
+
+    def take(self, now_ms: int) -> bool:
+        """Whether one more may be made now."""
+        if not self.per_second:
+            return True
+        gone_ms, self._seen_ms = max(0, now_ms - self._seen_ms), now_ms
+        self._left = min(_BURST_S * self.per_second * _MS, self._left + gone_ms * self.per_second)
+        if self._left < _MS:
+            return False
+        self._left -= _MS
+        return True
+
+
+_BURST_S = 10
+_MS = 1_000
 
 
 def is_loopback(host: str) -> bool:

@@ -37,10 +37,6 @@ log = logging.getLogger("penstock.net")
 READ_BYTES = 256 << 10
 LEFT_BYTES_MAX = 64 << 10  # more than this of an incomplete frame is not moved again: the frame gets its own buffer
 GROWTH = 7  # a large frame's buffer grows by so many times what has come of it, up to its end
-WRITE_BYTES_MAX = 8 << 20
-SLOW_READER_MS = 30_000
-FRAME_MS_MAX = 30_000
-IDLE_MS = 120_000
 SWEEP_MS = 5_000
 TICK_MS_MAX = 1_000
 BACKLOG = 1024
@@ -48,6 +44,7 @@ ALONE_MS = 20
 _REJECTED_MAX = 1_000  # peers whose last message in the log is remembered
 _REASON_MAX = 200  # characters in the log
 _CLOSING_LOOKS = 100  # whether connections are gone, when the process ends
+SPARE = 16  # connections of HTTP beyond the limit: whoever looks why nobody gets in must get in
 BACKLOG_BYTES_MAX = 1 << 20  # with no memory left for connections, one that owes its peer more than this is closed
 
 
@@ -116,7 +113,7 @@ class Connection(asyncio.BufferedProtocol):
         peer = transport.get_extra_info("peername") or ("127.0.0.1", 0)
         address = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
         self.remote = f"{address}:{peer[1]}"
-        transport.set_write_buffer_limits(high=WRITE_BYTES_MAX)
+        transport.set_write_buffer_limits(high=self._net.limits.max_unread_bytes)
         net = self._net
         net.role.update_time()
         self.heard_ms = net.role.mono_ms
@@ -248,6 +245,8 @@ class Connection(asyncio.BufferedProtocol):
         """The peer is no peer, or its session broke: a last word if there is one, then the end."""
         if error is not None:
             self._net.rejected(self.remote, error)
+            if error.limit:
+                self._net.limits.count(error.limit)
         try:
             data = self.session.take() if self.session is not None else b""
         except Exception:
@@ -314,7 +313,7 @@ class Connection(asyncio.BufferedProtocol):
         if data and not self._ending:
             transport.writelines(data) if isinstance(data, list) else transport.write(data)
             self._count_unsent(transport)
-        if self._stopped and not self._full_ms:
+        if self._stopped and not self._full_ms and not getattr(session, "parked", False):
             self._net.loop.call_soon(self._go_on)  # behind what the others have sent
         if getattr(session, "closing", False) and not self._ending:
             self._end(transport)
@@ -342,6 +341,7 @@ class Connection(asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         # The peer does not read its answers: take no more of its requests until it does.
         self._full_ms = self._net.role.mono_ms or 1
+        self._net.limits.count("unread")
         self._congested(True)
         self._look_at_reading()
 
@@ -372,11 +372,15 @@ class Connection(asyncio.BufferedProtocol):
         """Why this connection should be closed now, or None."""
         if self._ending:
             return "ended"
-        if self._full_ms and mono_ms - self._full_ms > SLOW_READER_MS:
+        limits = self._net.limits
+        if self._full_ms and mono_ms - self._full_ms > limits.slow_reader_timeout_ms:
+            limits.count("slow_reader")
             return "it does not read its answers"
-        if self._frame_ms and mono_ms - self._frame_ms > FRAME_MS_MAX:
+        if self._frame_ms and mono_ms - self._frame_ms > limits.request_timeout_ms:
+            limits.count("slow_request")
             return "half a frame and then silence"
-        if not getattr(self.session, "beats", False) and mono_ms - self.heard_ms > IDLE_MS:
+        if not getattr(self.session, "beats", False) and mono_ms - self.heard_ms > limits.idle_timeout_ms:
+            limits.count("idle")
             return "idle"
         return None
 
@@ -389,7 +393,6 @@ class Net:
         self.limits = limits or Limits()
         self.memory_bytes_max = self.limits.memory_bytes
         self.waiting_bytes = 0  # of unfinished large frames and of answers that peers have not taken
-        self.refused = {"connections": 0, "address": 0, "memory": 0}
         self.handshakes = {"done": 0, "slow": 0, "plain": 0, "failed": 0}  # of TLS
         self._by_address: dict[str, int] = {}
         self._count = 0
@@ -452,15 +455,15 @@ class Net:
         """So many more bytes wait, or fewer: of unfinished frames, or of answers that peers have not taken."""
         self.waiting_bytes += size
 
-    def admit(self, remote: str) -> bool:
+    def admit(self, remote: str, *, http: bool = False) -> bool:
         """Whether a connection from this address is within the limits; it is counted until `dismiss`."""
         limits, host = self.limits, remote.rpartition(":")[0]
-        if self._count >= limits.connections_max:
+        if self._count >= limits.max_connections + (SPARE if http else 0):
             return self.refuse("connections", remote)
-        if self.waiting_bytes > self.memory_bytes_max:
+        if self.waiting_bytes > self.memory_bytes_max and not http:
             return self.refuse("memory", remote)
         count = self._by_address.get(host, 0)
-        if count >= limits.connections_per_address_max and not is_loopback(host):
+        if count >= limits.max_connections_per_address and not is_loopback(host):
             return self.refuse("address", remote)
         self._count += 1
         self._by_address[host] = count + 1
@@ -478,7 +481,7 @@ class Net:
 
     def refuse(self, limit: str, remote: str) -> bool:
         """A connection runs into a limit: count it and say so. False."""
-        self.refused[limit] += 1
+        self.limits.count(limit)
         self.rejected(remote, WireError(f"the limit of {limit} is reached: see docs/operate.md, limits"), limit)
         return False
 

@@ -55,7 +55,7 @@ def members(config: BrokerConfig, count: int) -> list[BrokerConfig]:
             f"Start with --brokers {most}, or move what is not wanted out of {data}.",
         )
     made = [config]
-    shared = Limits(memory_bytes_max=config.connection_memory_bytes).memory_bytes // count
+    shared = Limits(connection_memory_bytes=config.connection_memory_bytes).memory_bytes // count
     for n, name in enumerate(names[1:], 1):
         ports = {f"{word}_port": getattr(config, f"{word}_port") for word in _LISTENERS}
         apart = {word: port + PORT_STEP * n if port > 0 else port for word, port in ports.items()}

@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from penstock.errors import WireError
+from penstock.limits import Limits
 from penstock.tls import Tls
 
 HANDSHAKE = 0x16  # the first byte of TLS; a RocketMQ frame and a line of text begin with others
-IDLE_MS = 120_000
 
 
 class Role(Protocol):
@@ -38,6 +38,7 @@ class House(Protocol):
     view: memoryview
     connections: Any
     handshakes: dict[str, int]
+    limits: Limits
 
     @property
     def role(self) -> Role: ...
@@ -224,6 +225,8 @@ class TlsConnection(asyncio.BufferedProtocol):
     def _fail(self, how: str, error: Exception) -> None:
         """No handshake: count it, say so once a second for an address, close."""
         self._net.handshakes[how] += 1
+        if how == "slow":
+            self._net.limits.count("tls_handshake")
         self._net.rejected(self.remote, error, f"TLS {how}")
         if self.transport is not None:
             self.transport.close() if how == "failed" else self.transport.abort()  # an alert is on its way, or nothing
@@ -240,7 +243,11 @@ class TlsConnection(asyncio.BufferedProtocol):
 
     def expired(self, mono_ms: int) -> str | None:
         """A peer that may be a plain one, and says nothing."""
-        return "idle" if mono_ms - self._heard_ms > IDLE_MS else None
+        limits = self._net.limits
+        if mono_ms - self._heard_ms <= limits.idle_timeout_ms:
+            return None
+        limits.count("idle")
+        return "idle"
 
     # -- reading
 

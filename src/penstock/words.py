@@ -71,7 +71,6 @@ UTF8_NEXT_BITS = 6
 UTF8_NEXT_MASK = 0x3F
 
 # Answers of one turn
-TURN_BYTES_MAX = 2_097_152  # of one connection; what else it asks waits until these are written
 TURN_BYTES_KEPT = 262_144  # of an outbox: a larger buffer is given back once it was taken
 OUTBOX_BYTES_MIN = 1_024
 PART_BYTES_MIN = 4_096  # a larger body is written from where it lies, not copied into the outbox
@@ -148,7 +147,6 @@ SIZE_BYTES = 4  # of what stands before a body
 MAGIC_BYTES = 4
 VERB_BYTES = 3  # of FIN, PUB and RDY
 MPUB_BYTES = 4
-LINE_BYTES_MAX = 4_096
 OK_BYTES = 10  # of the frame that says OK
 MESSAGE_BYTES_MIN = 5  # of one in an MPUB: its size, and a byte
 INIT = 0

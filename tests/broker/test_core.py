@@ -13,10 +13,11 @@ from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.errors import ConfigError
+from penstock.limits import Limits
 
 
 def core(folder: Path, **settings: object) -> Core:
-    return Core(BrokerConfig(data=str(folder), **settings), Files(), FakeClock())  # type: ignore[arg-type]
+    return Core(BrokerConfig(data=str(folder), **settings), Files(), FakeClock(), Limits())  # type: ignore[arg-type]
 
 
 def test_settings_reach_the_store_and_the_topics(tmp_path: Path) -> None:

@@ -27,9 +27,13 @@ class Keeper:
     def __init__(self, takes: bool = True) -> None:
         self.takes = takes
         self.buried: list[int] = []
+        self.filled_up = 0
 
     def due(self, channel: Channel) -> None:
         pass
+
+    def filled(self, channel: Channel) -> None:
+        self.filled_up += 1
 
     def bury(self, channel: Channel, slot: int, why: str) -> bool:
         if self.takes:

@@ -120,6 +120,17 @@ def test_golden_no_route(names: NameServer) -> None:
     )
 
 
+def test_our_own_topics_are_not_among_those_that_tools_list() -> None:
+    with Broker() as broker, RawPeer(broker.registry) as peer, RawPeer(broker.remoting) as direct:
+        assert direct.send("T", b"x").code == 0
+        for code, ext in ((206, {}), (224, {"cluster": "DefaultCluster"})):
+            listed = json.loads(peer.ask(code, ext).body)["topicList"]
+            assert "T" in listed
+            assert "SCHEDULE_TOPIC_XXXX" in listed
+            assert not [name for name in listed if "penstock" in name or "wheel" in name]
+        assert peer.ask(105, {"topic": "rmq_sys_penstock_sinks"}).code == 0  # who knows of it finds it
+
+
 def test_compressed_registration(names: NameServer) -> None:
     body = compressed_body(["T 4 3 6 SINGLE_TAG", "%RETRY%g 1 1 6 SINGLE_TAG {}"])
     answer = ask(names, 103, broker_ext(compressed="true", bodyCrc32=str(zlib.crc32(body))), body)

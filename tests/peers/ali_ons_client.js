@@ -10,7 +10,9 @@ const { Consumer, Producer, Message } = require('ali-ons');
 const quiet = { debug() {}, info() {}, log() {}, warn(...a) { console.error(...a); }, error(...a) { console.error(...a); } };
 const tell = what => console.log(JSON.stringify(what));
 const options = (registry, more) => ({
-  httpclient: {}, nameSrv: registry, clientIP: '127.0.0.1', logger: quiet, rebalanceInterval: 1000, ...more,
+  httpclient: {}, nameSrv: registry, clientIP: '127.0.0.1', logger: quiet, rebalanceInterval: 1000,
+  accessKey: process.env.PEER_USER, secretKey: process.env.PEER_SECRET, accessKeyId: process.env.PEER_USER,
+  accessKeySecret: process.env.PEER_SECRET, ...more,
 });
 
 async function send(registry, topic, group, count = '3', tags = '', bytes = '0') {

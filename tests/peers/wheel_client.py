@@ -6,6 +6,7 @@ Prints one JSON object a line.
 """
 
 import json
+import os
 import sys
 import threading
 import time
@@ -39,8 +40,14 @@ def message(topic, body, tags=None, keys=None, level=0, **properties):
 def producing(registry, group):
     producer = Producer(group, timeout=5000)
     producer.set_namesrv_addr(registry)
+    log_in(producer)
     producer.start()
     return producer
+
+
+def log_in(client):
+    if "PEER_USER" in os.environ:
+        client.set_session_credentials(os.environ["PEER_USER"], os.environ["PEER_SECRET"], "")
 
 
 def send(registry, topic, group, count="3", tags="", size="0"):
@@ -101,6 +108,7 @@ def push(registry, topic, group, count="3", expression="*", mode="cluster", fail
         message_model=MessageModel.BROADCASTING if mode == "broadcast" else MessageModel.CLUSTERING,
     )
     consumer.set_namesrv_addr(registry)
+    log_in(consumer)
     consumer.set_instance_name(f"{mode}-{time.time()}")
     got = threading.Semaphore(0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 
 WINDOW_MS = 60_000
 KEPT_MAX = 10_000  # addresses and names
@@ -11,8 +12,9 @@ KEPT_MAX = 10_000  # addresses and names
 class FailedLogins:
     """How often logins failed in the last minute. `limit` 0: as often as one likes."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, reached: Callable[[], None] = lambda: None) -> None:
         self.limit = limit
+        self._reached = reached  # told of each login that is refused unseen
         self.refused = 0  # logins that were not even looked at
         self._since: OrderedDict[str, tuple[int, int]] = OrderedDict()  # who → when the minute began, how often
 
@@ -21,6 +23,7 @@ class FailedLogins:
         if not self.limit or not (self._full(f"@{host}", mono_ms) or self._full(name, mono_ms)):
             return False
         self.refused += 1
+        self._reached()
         return True
 
     def _full(self, key: str, mono_ms: int) -> bool:

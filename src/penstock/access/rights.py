@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -20,6 +21,7 @@ from penstock.access.needs import ADMIN, Need
 from penstock.access.plainacl import parse, read_acl
 from penstock.access.users import Right, User, Verb, address_matches, read_users, token_digest
 from penstock.errors import BAD_SIGNATURE, NO_ADMIN, NO_RIGHT, NO_USER, ConfigError, Refused
+from penstock.limits import Limits
 from penstock.wire.acl import ACCESS_KEY, is_signed
 from penstock.wire.remoting import RemotingCommand
 
@@ -44,13 +46,16 @@ class Stamp(NamedTuple):
 class Rights:
     """See the module. `path` is the file of users: TOML, or a plain_acl.yml by its suffix; None for none ever."""
 
-    def __init__(self, path: Path | None = None, failed_logins_per_minute: int = 5) -> None:
+    def __init__(
+        self, path: Path | None = None, failed_logins_per_minute: int = 5, limits: Limits | None = None
+    ) -> None:
+        limits = limits or Limits()
         self.path = path
         self.users: dict[str, User] = {}
         self.trusted: tuple[str, ...] = ()  # addresses
         self._by_address: list[User] = []
         self._by_token: dict[str, User] = {}
-        self.failed_logins = FailedLogins(failed_logins_per_minute)
+        self.failed_logins = FailedLogins(failed_logins_per_minute, partial(limits.count, "logins"))
         self.times_read = 0
         self.denied = 0  # requests without the right
         self.changed: list[Callable[[], None]] = []

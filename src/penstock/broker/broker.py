@@ -30,6 +30,7 @@ from penstock.delivery.waiters import Positions, Waiters
 from penstock.disk.files import Files
 from penstock.disk.job import Job
 from penstock.errors import DiskFull
+from penstock.limits import Limits, limits_of
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.recovery import Recovery
 from penstock.log.sequences import Sequences
@@ -41,8 +42,16 @@ _MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 class Broker:
     """One broker. `open` before use; after it every method is called from one thread."""
 
-    def __init__(self, config: BrokerConfig, *, files: Files | None = None, clock: Clock | None = None) -> None:
-        core = self.core = Core(config, files or Files(), clock or Clock())
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        files: Files | None = None,
+        clock: Clock | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        limits = self.limits = limits or limits_of(config)
+        core = self.core = Core(config, files or Files(), clock or Clock(), limits)
         self.files, self.folder = core.files, core.folder
         self.time, self.clock, self.started_ms = core.time, core.time.clock, core.started_ms
         self.store, self.store_host, self.schedule = core.store, core.store_host, core.schedule
@@ -61,7 +70,7 @@ class Broker:
         self.store.attach(self.sequences)
         self.clients = ClientTable()
         self.locks = QueueLocks()
-        self.held_pulls = Waiters()  # pulls, by message queue
+        self.held_pulls = Waiters(limits.max_waiting_pulls)  # pulls, by message queue
         self.stored = Positions()  # answers, by position of the log
         self.stats = Stats(lambda: counters(core))
         self._tell: Callable[[ConsumerGroup], None] = lambda group: None

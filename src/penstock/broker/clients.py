@@ -13,6 +13,7 @@ import msgspec
 from penstock.access.users import User
 from penstock.broker.topics import LogTopic
 from penstock.errors import Refused
+from penstock.limits import Limits
 from penstock.wire import record
 from penstock.wire.codes import ResponseCode
 from penstock.wire.remoting import RemotingCommand
@@ -59,6 +60,13 @@ def parse_tags(expression: str) -> tuple[list[str], list[int]]:
     return tags, [record.java_hash(tag) for tag in tags]
 
 
+_LIMITS = Limits()
+
+
+def _selector(expression: str, limits: Limits) -> Selector:
+    return compile_selector(expression, limits.max_filter_size, limits.max_filter_depth, limits.count)
+
+
 class Subscription(msgspec.Struct):
     """What a group reads of one topic."""
 
@@ -70,12 +78,12 @@ class Subscription(msgspec.Struct):
     codes: list[int] = msgspec.field(default_factory=list)
     selector: Selector | None = None
 
-    def compile(self) -> None:
+    def compile(self, limits: Limits | None = None) -> None:
         """Find tags and their codes, or the selector, from the expression. Refused (23) when it is none."""
         if self.kind == "TAG":
             self.tags, self.codes = parse_tags(self.expression)
         elif self.kind == "SQL92":
-            self.selector = compile_selector(self.expression)
+            self.selector = _selector(self.expression, limits or _LIMITS)
         else:
             raise Refused(f"there is no filter of kind {self.kind}", remoting=ResponseCode.SUBSCRIPTION_PARSE_FAILED)
 

@@ -18,6 +18,7 @@ from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
+from penstock.limits import Limits
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.store import LogStore
 from penstock.schedule.delays import DelayRule
@@ -27,9 +28,10 @@ from penstock.schedule.schedule import Schedule
 class Core:
     """See the module. It is made before the parts, and knows none of them."""
 
-    def __init__(self, config: BrokerConfig, files: Files, clock: Clock) -> None:
+    def __init__(self, config: BrokerConfig, files: Files, clock: Clock, limits: Limits) -> None:
         self.config = config
         self.files = files
+        self.limits = limits
         self.folder = Path(config.data)
         self.time = BrokerClock(clock)
         self.started_ms = clock.now_ms()
@@ -41,15 +43,18 @@ class Core:
             auto_create=config.auto_create_topic_enable,
             default_queues=config.default_topic_queue_nums,
             rules=topic_rules(config.topic),
+            limits=limits,
         )
-        self.groups = GroupTable(auto_create=config.auto_create_subscription_group)
+        self.groups = GroupTable(auto_create=config.auto_create_subscription_group, limits=limits)
         self.offsets = OffsetTable()
         self.schedule = Schedule(self.folder / "schedule", delivered=delivered_by_rocketmq(files, self.folder))
         self.schedule.read_lost_from(self.store.record_at)
         self.store.attach(self.schedule)
         self.alarm = Alarm()  # when the schedule must be looked at next
         self.delays = DelayRule(delay_levels(config.message_delay_level))
-        self.sending = Sending(self.time, self.store, self.topics, self.delays, self.alarm, self.store_host)
+        self.sending = Sending(
+            self.time, self.store, self.topics, self.delays, self.alarm, self.store_host, self.schedule
+        )
 
     def change(self, values: Mapping[str, int]) -> None:
         """Settings that are looked at each time: they hold until the broker stops."""

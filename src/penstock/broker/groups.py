@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from penstock.broker import shapes
 from penstock.broker.topics import check_group_name
 from penstock.errors import Refused
+from penstock.limits import Limits
 from penstock.wire.codes import PERM_READ, ResponseCode
 
-GROUPS_MAX = 10_000
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
     "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
@@ -76,8 +76,9 @@ _SETTINGS = (
 class GroupTable:
     """Subscription groups by name; unknown ones are made on use when `auto_create` is on."""
 
-    def __init__(self, *, auto_create: bool = True) -> None:
+    def __init__(self, *, auto_create: bool = True, limits: Limits | None = None) -> None:
         self.auto_create = auto_create
+        self.limits = limits or Limits()
         self.by_name: dict[str, Group] = {name: Group(name) for name in SYSTEM_GROUPS}
         self.version = {"counter": 0, "timestamp": 0}
         self.dirty = True
@@ -93,8 +94,9 @@ class GroupTable:
                     remoting=ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
                     http=404,
                 )
-            if len(self.by_name) >= GROUPS_MAX:
-                raise Refused(f"no more than {GROUPS_MAX} groups")
+            if len(self.by_name) >= self.limits.max_groups:
+                self.limits.count("groups")
+                raise Refused(f"no more than {self.limits.max_groups} groups")
             group = self.by_name[name] = Group(name)
             self._changed(now_ms)
         return group

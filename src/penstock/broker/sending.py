@@ -7,6 +7,7 @@ at once or later                    `put`: by way of a schedule topic when a pro
 
 from __future__ import annotations
 
+from collections.abc import Sized
 from typing import NamedTuple
 
 from penstock import msgid
@@ -20,7 +21,7 @@ from penstock.broker.topics import (
     LogTopic,
     TopicTable,
 )
-from penstock.errors import Refused
+from penstock.errors import LimitReached, Refused
 from penstock.log import status
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.draft import Draft
@@ -81,7 +82,10 @@ class Sending:
         delays: DelayRule,
         alarm: Alarm,
         store_host: bytes,
+        schedule: Sized = (),
     ) -> None:
+        self.limits = topics.limits
+        self._schedule = schedule
         self.time = time
         self.store = store
         self.topics = topics
@@ -133,6 +137,18 @@ class Sending:
     def due_ms(self, properties: dict[str, str]) -> int | None:
         """When a message with these properties is due, or None: at once. Refused (13) when a number is none."""
         return self.delays.due_ms(properties, self.time.now_ms)
+
+    def demand_delay(self, properties: dict[str, str]) -> None:
+        """A producer sends a message with these properties. Refused when it asks for a delay, and too many are delayed."""
+        most = self.limits.max_delayed_messages
+        if most and len(self._schedule) >= most and self.due_ms(properties) is not None:
+            self.limits.count("delayed")
+            raise LimitReached(
+                f"no more than {most} delayed messages",
+                remoting=ResponseCode.SERVICE_NOT_AVAILABLE,
+                nsq="E_PUB_FAILED",
+                http=503,
+            )
 
     def put(
         self,

@@ -15,7 +15,8 @@ from typing import NamedTuple
 from penstock.broker import shapes
 from penstock.broker.levels import LEVEL_DISK, LEVEL_NAMES, LEVEL_OS, LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
-from penstock.errors import Refused
+from penstock.errors import LimitReached, Refused
+from penstock.limits import CreationRate, Limits
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire.codes import PERM_INHERIT as PERM_INHERIT
 from penstock.wire.codes import PERM_READ as PERM_READ
@@ -37,11 +38,10 @@ PERM_BOTH = PERM_READ | PERM_WRITE
 _PERM_LETTERS = (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
 GROUP_BYTES_MAX = 255
 DEFAULT_QUEUES = 4  # of a table that does not say
-QUEUES_MAX = 1024
-TOPICS_MAX = 10_000
+QUEUES_MAX = 65_536  # of such a table, whatever the limit is now
 
 _QUEUES = 8  # of the template
-_CONFLICT = 409  # HTTP's status
+_CONFLICT, _FULL = 409, 503  # HTTP's statuses
 
 _NAME = re.compile(rb"[%|a-zA-Z0-9_-]+")
 # Closed to senders (rocketmq.md §9.1).
@@ -225,10 +225,13 @@ class TopicTable:
         auto_create: bool = True,
         default_queues: int = _QUEUES,
         rules: Iterable[tuple[re.Pattern[str], TopicRule]] = (),
+        limits: Limits | None = None,
     ) -> None:
         self._queue_of = queue_of
         self._level = level
         self._rules = list(rules)
+        self.limits = limits or Limits()
+        self.creations = CreationRate(self.limits.max_topic_creations_per_second)  # of topics made by their first use
         self.auto_create = auto_create
         self.default_queues = default_queues
         self.by_name: dict[bytes, LogTopic] = {}
@@ -256,14 +259,26 @@ class TopicTable:
         more: TopicDetails = PLAIN,
         announce: bool = True,
     ) -> LogTopic:
-        """Make a topic, or change the one of that name. Refuses bad names and more than 1,024 queues."""
+        """Make a topic, or change the one of that name. Refuses bad names, and what is beyond the limits.
+
+        They do not hold for the broker's own topics and those of before (`announce` is False)."""
         check_topic_name(name)
-        if not (0 <= read_queues <= QUEUES_MAX and 0 <= write_queues <= QUEUES_MAX):
-            raise Refused(f"a topic has 0 to {QUEUES_MAX} queues, not {max(read_queues, write_queues)}")
+        limits = self.limits
+        most = limits.max_queues_per_topic if announce else QUEUES_MAX
+        if not (0 <= read_queues <= most and 0 <= write_queues <= most):
+            if read_queues > most or write_queues > most:
+                limits.count("queues")
+            raise Refused(f"a topic has 0 to {most} queues, not {max(read_queues, write_queues)}")
         topic = self.by_name.get(name)
         if topic is None:
-            if len(self.by_name) >= TOPICS_MAX:
-                raise Refused(f"no more than {TOPICS_MAX} topics", remoting=ResponseCode.SERVICE_NOT_AVAILABLE)
+            if announce and len(self.by_name) >= limits.max_topics:
+                limits.count("topics")
+                raise LimitReached(
+                    f"no more than {limits.max_topics} topics",
+                    remoting=ResponseCode.SERVICE_NOT_AVAILABLE,
+                    nsq="E_BAD_TOPIC",
+                    http=_FULL,
+                )
             rule = self.rule(name)
             if self._taken(name) or rule.get("kind") == "queue":
                 raise Refused(
@@ -301,6 +316,7 @@ class TopicTable:
         if model is None or not model.perm & PERM_INHERIT or not self.auto_create:
             return None
         count = min(queues if queues > 0 else model.write_queues, model.write_queues)
+        self.demand_creation(now_ms)
         return self.create(
             name,
             count,
@@ -309,6 +325,17 @@ class TopicTable:
             now_ms=now_ms,
             more=TopicDetails(filter_type=model.filter_type),
         )
+
+    def demand_creation(self, now_ms: int) -> None:
+        """A topic is about to be made by its first use. Refused when there were too many of late."""
+        if not self.creations.take(now_ms):
+            self.limits.count("topic_creations")
+            raise LimitReached(
+                f"more than {self.creations.per_second} new topics a second: try again later",
+                remoting=ResponseCode.SERVICE_NOT_AVAILABLE,
+                nsq="E_BAD_TOPIC",
+                http=_FULL,
+            )
 
     def delete(self, name: bytes, now_ms: int) -> LogTopic | None:
         """Take a topic out of the table, and all it holds out of sight; None when there was none.

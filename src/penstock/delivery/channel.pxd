@@ -22,7 +22,7 @@ cdef class Channel(ChannelState):
     cdef public bytes name, topic_name
     cdef public Source source
     cdef public bint ephemeral
-    cdef public long long in_hand_max, msg_timeout_max_ms, attempts_max
+    cdef public long long in_hand_max, unread_max, msg_timeout_max_ms, attempts_max
     cdef public object latency, owner, waiting
     cdef public Slots slots
     cdef public list consumers

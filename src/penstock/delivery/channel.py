@@ -43,6 +43,9 @@ class Owner(Protocol):
     def due(self, channel: Channel) -> None:
         """The channel's next moment may be earlier than known."""
 
+    def filled(self, channel: Channel) -> None:
+        """There is more to deliver, and the channel has as much in hand as it may."""
+
     def bury(self, channel: Channel, slot: int, why: str) -> bool:
         """Store a message in hand with the dead letters; False when that cannot be done now."""
 
@@ -174,6 +177,7 @@ class Channel(ChannelState):
         self.source = source
         self.ephemeral = name.endswith(EPHEMERAL)
         self.in_hand_max = in_hand_max
+        self.unread_max = words.OUT_BYTES_MAX
         self.msg_timeout_max_ms = msg_timeout_max_ms
         self.attempts_max = attempts_max
         self.latency = latency
@@ -192,6 +196,10 @@ class Channel(ChannelState):
         self.buried_count = 0
         self._turn = 0
         self._number = 0
+
+    def let_unread(self, bytes_max: int) -> None:
+        """A consumer that has not read so much gets no more."""
+        self.unread_max = bytes_max
 
     # -- figures -------------------------------------------------------------------------------------------------
 
@@ -235,7 +243,7 @@ class Channel(ChannelState):
             consumer = self.consumers[self._turn]
             self._turn += 1
             room = consumer.ready_count - consumer.in_flight
-            if room <= 0 or consumer.behind + consumer.out.parted + consumer.out.size > words.OUT_BYTES_MAX:
+            if room <= 0 or consumer.behind + consumer.out.parted + consumer.out.size > self.unread_max:
                 idle += 1
                 continue
             if share == 0:
@@ -263,7 +271,12 @@ class Channel(ChannelState):
             if self.waiting_count > 0:
                 slot = self._next_waiting()
             if slot < 0:
-                if self.in_flight_count + self.waiting_count >= self.in_hand_max or not source.take():
+                if self.in_flight_count + self.waiting_count >= self.in_hand_max:
+                    if source.depth() > 0:
+                        self.owner.filled(self)
+                    dry = True
+                    break
+                if not source.take():
                     dry = True
                     break
                 self.taken += 1
@@ -289,7 +302,7 @@ class Channel(ChannelState):
             consumer.in_flight += 1
             consumer.message_count += 1
             got += 1
-            if out.parted + out.size > words.OUT_BYTES_MAX:
+            if out.parted + out.size > self.unread_max:
                 break
         if got:
             consumer.wake()

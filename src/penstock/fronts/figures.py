@@ -18,6 +18,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.nsq.topics import Topic
 from penstock.config import parts
 from penstock.delivery.channel import Channel
+from penstock.limits import Limits
 from penstock.version import __version__
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import EPHEMERAL, NSQD_VERSION
@@ -81,7 +82,7 @@ class Net(Protocol):
     @property
     def connections(self) -> Sized: ...
     @property
-    def refused(self) -> Mapping[str, int]: ...
+    def limits(self) -> Limits: ...
     @property
     def handshakes(self) -> Mapping[str, int]: ...
     @property
@@ -305,7 +306,7 @@ FAMILIES = {
     "storage_size_bytes": ("gauge", "commit log written since its beginning"),
     "storage_flush_behind_bytes": ("gauge", "written and not flushed"),
     "connections": ("gauge", "connections taken"),
-    "connections_refused_total": ("counter", "connections refused or closed at a limit"),
+    "limit_reached_total": ("counter", "how often each limit was reached; docs/operate.md lists them"),
     "tls_handshakes_total": ("counter", "TLS handshakes: done, failed, too slow, or plain peers where TLS is required"),
     "connection_memory_bytes": ("gauge", "unfinished requests and unread answers of all connections"),
     "faults_total": ("counter", "steps of the loop that raised"),
@@ -393,8 +394,8 @@ def net_samples(net: Net) -> Iterator[tuple[str, str]]:
     yield sample("connections", len(net.connections))
     yield sample("connection_memory_bytes", net.waiting_bytes)
     yield sample("faults_total", net.role.faults.count)
-    for limit, count in net.refused.items():
-        yield sample("connections_refused_total", count, limit=limit)
+    for limit, count in net.limits.reached.items():
+        yield sample("limit_reached_total", count, limit=limit)
     for result, count in net.handshakes.items():
         yield sample("tls_handshakes_total", count, result=result)
 

@@ -30,11 +30,11 @@ from penstock.fronts.site import (
     topic_and_channel,
     valid_name,
 )
+from penstock.limits import Limits
 from penstock.registry.producers import Producer, ProducerTables
 from penstock.wire import fastjson
 from penstock.wire.names import NSQD_VERSION
 
-LINE_BYTES_MAX = 4 << 10
 BODY_BYTES_MAX = 64 << 10
 TEXT_BYTES_MAX = 1 << 10  # of one field of IDENTIFY
 
@@ -44,8 +44,9 @@ class Lookupd:
 
     def __init__(
         self, tables: ProducerTables, *, clock: Clock | None = None, broadcast_address: str = "", hostname: str = "",
-        rights: Rights | None = None,
+        rights: Rights | None = None, limits: Limits | None = None,
     ) -> None:  # fmt: skip
+        self.limits = limits or Limits()
         self.tables = tables
         self.rights = rights or Rights()
         self.clock = clock or Clock()
@@ -96,10 +97,11 @@ class LookupSession:
             self._greeted = True
             pos = 4
         while not self.closing:
-            end = owner.find(b"\n", pos, min(total, pos + LINE_BYTES_MAX))
+            most = self.server.limits.max_command_line
+            end = owner.find(b"\n", pos, min(total, pos + most))
             if end < 0:
-                if total - pos >= LINE_BYTES_MAX:
-                    raise WireError("a line without an end")
+                if total - pos >= most:
+                    raise WireError(f"a command line of more than {most} bytes", "command_line")
                 return pos
             line = bytes(owner[pos:end]).strip()
             after = end + 1

@@ -29,6 +29,7 @@ from penstock.registry.routes import SYS_UNIT, SYS_UNIT_SUB, RouteTables
 from penstock.version import __version__
 from penstock.wire.codes import ORDER_NAMESPACE, Fields, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import JsonObject, dumps, loads
+from penstock.wire.names import DONE_TOPIC, SINK_TOPIC, TIMER_TOPIC
 from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.registry")
@@ -36,6 +37,7 @@ log = logging.getLogger("penstock.registry")
 KV_NAME_BYTES_MAX = 255
 KV_VALUE_BYTES_MAX = 65_536
 KV_COUNT_MAX = 100_000
+_OURS = {name.decode() for name in (TIMER_TOPIC, DONE_TOPIC, SINK_TOPIC)}  # of which no tool of RocketMQ 4 knows
 NO_ROUTE = (
     "No topic route info in name server for the topic: {}\n"
     "See http://rocketmq.apache.org/docs/faq/ for further details."
@@ -209,10 +211,11 @@ class NameServer:
         return ask.command.reply(body=dumps(self.routes.cluster_info()))
 
     def _topics(self, ask: Asked) -> RemotingCommand:
-        return _topic_list(ask.command, list(self.routes.topics))
+        return _topic_list(ask.command, [name for name in self.routes.topics if name not in _OURS])
 
     def _topics_of_cluster(self, ask: Asked) -> RemotingCommand:
-        return _topic_list(ask.command, self.routes.topics_of(ask.fields["cluster"]))
+        topics = self.routes.topics_of(ask.fields["cluster"])
+        return _topic_list(ask.command, [name for name in topics if name not in _OURS])
 
     def _system_topics(self, ask: Asked) -> RemotingCommand:
         clusters = self.routes.clusters()

@@ -33,15 +33,15 @@ class Pairs(list[tuple[JsonObject, object]]):
     """A map whose keys are objects, as (key, value) in the order it was written."""
 
 
-def check_depth(data: bytes) -> None:
-    """WireError when objects and arrays are nested deeper than `DEPTH_MAX`."""
-    if data.count(b"{") + data.count(b"[") <= DEPTH_MAX:
+def check_depth(data: bytes, depth_max: int = DEPTH_MAX) -> None:
+    """WireError when objects and arrays are nested deeper than this."""
+    if data.count(b"{") + data.count(b"[") <= depth_max:
         return
     depth = 0
     for byte in re.sub(rb"[^\[\]{}]+", b"", _STRING_OR_REST.sub(b"", data)):
         depth += 1 if byte in b"{[" else -1
-        if depth > DEPTH_MAX:
-            raise WireError(f"JSON nested deeper than {DEPTH_MAX}")
+        if depth > depth_max:
+            raise WireError(f"JSON nested deeper than {depth_max}", "json_depth")
 
 
 def loads(data: bytes) -> Any:

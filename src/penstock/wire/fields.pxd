@@ -25,7 +25,8 @@ cdef enum:
     DURABLE = 22
     BYTES_MAX = 23
     ACCESS_KEY = 24
-    SLOTS = 25
+    SIGNATURE = 25
+    SLOTS = 26
     SEND_REQUIRED = 8
     WAIT_AT = 0
     TAGS_AT = 4

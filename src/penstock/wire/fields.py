@@ -30,7 +30,8 @@ EXPRESSION_TYPE = 21
 DURABLE = 22
 BYTES_MAX = 23
 ACCESS_KEY = 24
-SLOTS = 25
+SIGNATURE = 25
+SLOTS = 26
 SEND_REQUIRED = 8  # the first fields of SEND must be there
 
 # Property names, beside each other in `wire.names.SEARCHED`: where each begins, and its length.

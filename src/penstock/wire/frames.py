@@ -31,8 +31,9 @@ class FrameCutter:
     four are known.
     """
 
-    def __init__(self, header_bytes_max: int) -> None:
+    def __init__(self, header_bytes_max: int, frame_bytes_max: int = words.FRAME_BYTES_MAX) -> None:
         self.header_bytes_max = header_bytes_max
+        self.frame_bytes_max = frame_bytes_max
         self.kind = 0
         self.header = 0
         self.size = 0
@@ -45,8 +46,10 @@ class FrameCutter:
         if total - pos < words.LENGTH_BYTES:
             return False
         length = ube32(base, pos)
-        if length < words.LENGTH_BYTES or length > words.FRAME_BYTES_MAX:
+        if length < words.LENGTH_BYTES:
             raise WireError(f"a frame of {length} bytes")
+        if length > self.frame_bytes_max:
+            raise WireError(f"a frame of {length} bytes, at most {self.frame_bytes_max}", "frame")
         if total - pos < words.PREFIX_BYTES:
             return False
         size = ube32(base, pos + words.LENGTH_BYTES)
@@ -54,8 +57,10 @@ class FrameCutter:
         size &= words.SIZE_MASK
         if kind > words.BINARY:
             raise WireError(f"serialize type {kind}")
-        if size > length - words.LENGTH_BYTES or size > self.header_bytes_max:
-            raise WireError(f"a header of {size} bytes in a frame of {length}, at most {self.header_bytes_max}")
+        if size > length - words.LENGTH_BYTES:
+            raise WireError(f"a header of {size} bytes in a frame of {length}")
+        if size > self.header_bytes_max:
+            raise WireError(f"a header of {size} bytes, at most {self.header_bytes_max}", "header")
         self.kind = kind
         self.header = pos + words.PREFIX_BYTES
         self.size = size

@@ -2,7 +2,7 @@ cimport cython
 
 @cython.final
 cdef class HeaderScan:
-    cdef public long long code, flag, opaque, version, bad
+    cdef public long long fields_max, code, flag, opaque, version, bad
     cdef long long key, key_length, value
     cdef unsigned char *base
     cdef unsigned char *names
@@ -10,11 +10,15 @@ cdef class HeaderScan:
     cdef unsigned char *members
     cdef unsigned char *member_lengths
     cdef unsigned char *truth
-    cdef int kind[25]
-    cdef long long at[25]
-    cdef long long length[25]
+    cdef int kind[26]
+    cdef long long at[26]
+    cdef long long length[26]
+    cdef long long keys, letters
+    cdef bint odd
+    cdef unsigned char *by_letter
+    cdef unsigned char *by_name
     @cython.locals(base="unsigned char *", known=cython.bint, slot=cython.int)
-    cpdef dict look(self, int kind, bytes header)
+    cpdef dict look(self, int kind, bytes header, long long size=*)
     @cython.locals(n=cython.longlong, p=cython.longlong, end=cython.longlong, value=cython.longlong, digit=cython.longlong, negative=cython.bint)
     cdef long long number(self, int slot, long long default) noexcept
     @cython.locals(p=cython.longlong)
@@ -23,6 +27,8 @@ cdef class HeaderScan:
     cpdef bytes text(self, int slot)
     @cython.locals(p=cython.longlong, end=cython.longlong, start=cython.longlong, q=cython.longlong, c=cython.longlong, unit=cython.longlong)
     cdef long long unescape(self, int slot, unsigned char *to, long long tp) noexcept
+    @cython.locals(order="unsigned char *", to="unsigned char *", i=cython.int, count=cython.int, slot=cython.int, tp=cython.longlong)
+    cpdef bytearray signed(self, long long header, long long body, long long end)
     @cython.locals(slot=cython.int)
     cdef void clear(self, unsigned char *base) noexcept
     @cython.locals(slot=cython.int)

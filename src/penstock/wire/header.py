@@ -16,20 +16,22 @@ from penstock.octets import Readable, Writable
 if cython.compiled:
     from cython.cimports.penstock import words
     from cython.cimports.penstock.octets import address, be16, be32, copy, find, find2, same, utf8
+    from cython.cimports.penstock.wire import fields
 else:
     from penstock import words
     from penstock.octets import address, be16, be32, copy, find, find2, same, utf8
+    from penstock.wire import fields
 
-SLOTS = 25
+SLOTS = 26
 
 # The field of each slot. 0 to 13 are SEND's, in the order of V2's one-letter names a to n; PULL shares topic, queueId and
-# sysFlag with it and goes on from 14. The last says who asks.
+# sysFlag with it and goes on from 14. The last two say who asks, and prove it.
 # fmt: off
 NAMES = (
     "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
     "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch", "bname",
     "consumerGroup", "queueOffset", "maxMsgNums", "commitOffset", "suspendTimeoutMillis",
-    "subscription", "subVersion", "expressionType", "durable", "maxBytes", "AccessKey",
+    "subscription", "subVersion", "expressionType", "durable", "maxBytes", "AccessKey", "Signature",
 )
 # fmt: on
 _BLOB = b"".join(name.encode().ljust(24, b"\0") for name in NAMES)  # words.SLOT_WIDTH; the longest has 21 bytes
@@ -38,12 +40,15 @@ _MEMBERS = ("code", "flag", "opaque", "version", "extFields")  # words.CODE to w
 _MEMBER_BLOB = b"".join(name.encode().ljust(24, b"\0") for name in _MEMBERS)
 _MEMBER_LENGTHS = bytes(len(name) for name in _MEMBERS)
 _TRUTH = b"truefalse"
+# The slots in the order of their names, as a signature covers them: with SEND V2's letters, and with long names.
+_BY_LETTER = bytes((24, *range(14)))
+_BY_NAME = bytes(sorted(range(SLOTS - 1), key=NAMES.__getitem__))
 
 
 class HeaderScan:
     """The outcome of one scan; reused for every frame of a session. `kind` is ABSENT, PLAIN or ESCAPED."""
 
-    def __init__(self) -> None:
+    def __init__(self, fields_max: int = words.EXT_KEYS_MAX) -> None:
         self.code = 0
         self.flag = 0
         self.opaque = 0
@@ -58,15 +63,24 @@ class HeaderScan:
         self.key_length = 0
         self.value = 0
         self.bad = -1
+        self.fields_max = fields_max
+        self.keys = 0  # ext fields, and those of them that have one letter
+        self.letters = 0
+        self.odd = False  # one is unknown, or no text: what a signature covers is not all here
+        self.by_letter = address(_BY_LETTER)
+        self.by_name = address(_BY_NAME)
         if not cython.compiled:
             self.kind = [0] * SLOTS
             self.at = [0] * SLOTS
             self.length = [0] * SLOTS
 
-    def look(self, kind: int, header: bytes) -> dict[str, bytes] | None:
-        """The fields of a header by their long names, for callers that are not compiled; None when it is not ours."""
+    def look(self, kind: int, header: bytes, size: int = -1) -> dict[str, bytes] | None:
+        """The fields of a header, the first `size` bytes, by their long names, for callers that are not compiled; None
+        when it is not ours.
+        """
         base = address(header)
-        known = self.binary(base, 0, len(header)) if kind == words.BINARY else self.json(base, 0, len(header))
+        size = len(header) if size < 0 else size
+        known = self.binary(base, 0, size) if kind == words.BINARY else self.json(base, 0, size)
         return {NAMES[slot]: self.text(slot) for slot in range(SLOTS) if self.kind[slot]} if known else None
 
     # -- what was found ----------------------------------------------------------------------------------------
@@ -164,12 +178,40 @@ class HeaderScan:
                 p += 2
         return tp - start
 
+    # -- what a signature covers -------------------------------------------------------------------------------
+
+    def signed(self, header: int, body: int, end: int) -> bytearray | None:
+        """What the signature of the scanned request covers: the values by ascending name, then the body, in [body, end).
+
+        None when that cannot be told from the slots: `wire.acl` finds it in the decoded request.
+        """
+        if self.odd or self.kind[fields.SIGNATURE] == words.ABSENT or self.kind[fields.ACCESS_KEY] == words.ABSENT:
+            return None
+        if self.letters == 0:
+            order, count = self.by_name, SLOTS - 1
+        elif self.letters == self.keys - 2:
+            order, count = self.by_letter, words.LETTERS + 1
+        else:
+            return None
+        content = bytearray(end - header)  # no value is longer than in the header
+        to = address(content)
+        tp = 0
+        for i in range(count):
+            slot = order[i]
+            if self.kind[slot] != words.ABSENT:
+                tp += self.unescape(slot, to, tp)
+        copy(to, tp, self.base, body, end - body)
+        return content[: tp + end - body]
+
     # -- scanning ----------------------------------------------------------------------------------------------
 
     def clear(self, base: Readable) -> None:
         """Forget the last frame; the next lies in `base`."""
         self.base = base
         self.bad = -1
+        self.keys = 0
+        self.letters = 0
+        self.odd = False
         self.code = -1
         self.flag = 0
         self.opaque = 0
@@ -178,13 +220,18 @@ class HeaderScan:
             self.kind[slot] = words.ABSENT
 
     def slot_of(self, p: int, n: int) -> int:
-        """The slot of a field name, or -1."""
+        """The slot of one more field, by its name, or -1."""
+        self.keys += 1
         if n == 1:
+            self.letters += 1
             slot = self.base[p] - words.LETTER_A
-            return slot if 0 <= slot < words.LETTERS else -1
-        for slot in range(SLOTS):
-            if self.lengths[slot] == n and same(self.base, p, self.names, slot * words.SLOT_WIDTH, n):
+            if 0 <= slot < words.LETTERS:
                 return slot
+        else:
+            for slot in range(SLOTS):
+                if self.lengths[slot] == n and same(self.base, p, self.names, slot * words.SLOT_WIDTH, n):
+                    return slot
+        self.odd = True
         return -1
 
     def binary(self, base: Readable, p: int, n: int) -> bool:
@@ -216,7 +263,7 @@ class HeaderScan:
             length = be16(base, p)
             p += 2
             keys += 1
-            if length > words.INT16_MAX or p + length + words.LENGTH_BYTES > end or keys > words.EXT_KEYS_MAX:
+            if length > words.INT16_MAX or p + length + words.LENGTH_BYTES > end or keys > self.fields_max:
                 return False
             slot = self.slot_of(p, length)
             if slot >= 0:
@@ -306,7 +353,7 @@ class HeaderScan:
         while True:
             p = self._key(p, end)
             keys += 1
-            if p < 0 or keys > words.EXT_KEYS_MAX:
+            if p < 0 or keys > self.fields_max:
                 return -1
             slot = self.slot_of(self.key, self.key_length)
             if slot >= 0 and self.kind[slot] != words.ABSENT:
@@ -325,6 +372,7 @@ class HeaderScan:
                         return -1
                 p = q + 1
             else:
+                self.odd = True
                 p = self._word(p, end)
                 if p < 0:
                     return -1

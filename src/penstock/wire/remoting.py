@@ -16,7 +16,7 @@ import msgspec
 
 from penstock.errors import WireError
 from penstock.wire.codes import LanguageCode
-from penstock.wire.fastjson import BAD_JSON, check_depth
+from penstock.wire.fastjson import BAD_JSON, DEPTH_MAX, check_depth
 from penstock.wire.frames import FrameCutter
 from penstock.words import BINARY, EXT_KEYS_MAX, HEADER_BYTES_MAX, JSON
 
@@ -213,17 +213,19 @@ def _binary_header(command: RemotingCommand) -> bytes:
     )
 
 
-def decode(serialize: int, header: bytes, body: bytes = b"") -> RemotingCommand:
+def decode(
+    serialize: int, header: bytes, body: bytes = b"", fields_max: int = EXT_KEYS_MAX, depth_max: int = DEPTH_MAX
+) -> RemotingCommand:
     """The command of one frame, its parts already cut. WireError when the header is not one."""
     if serialize == JSON:
-        return _read_json(header, body)
+        return _read_json(header, body, fields_max, depth_max)
     if serialize == BINARY:
-        return _read_binary(header, body)
+        return _read_binary(header, body, fields_max)
     raise WireError(f"serialize type {serialize}")
 
 
-def _read_json(header: bytes, body: bytes) -> RemotingCommand:
-    check_depth(header)
+def _read_json(header: bytes, body: bytes, fields_max: int, depth_max: int) -> RemotingCommand:
+    check_depth(header, depth_max)
     try:
         try:
             fields: _HeaderIn | _HeaderAny = _decode_json(header)
@@ -232,8 +234,8 @@ def _read_json(header: bytes, body: bytes) -> RemotingCommand:
     except BAD_JSON as error:
         raise WireError(f"bad header: {error}") from None
     ext: dict[str, Any] = fields.extFields or {}
-    if len(ext) > EXT_KEYS_MAX:
-        raise WireError(f"{len(ext)} ext fields, at most {EXT_KEYS_MAX}")
+    if len(ext) > fields_max:
+        raise WireError(f"{len(ext)} ext fields, at most {fields_max}", "header_fields")
     for key, value in ext.items():
         if type(value) is not str:
             ext = {key: _text(value) for key, value in ext.items() if value is not None}
@@ -266,7 +268,7 @@ def _text(value: object) -> str:
     return str(value) if isinstance(value, int) else _encode_json(value).decode()
 
 
-def _read_binary(header: bytes, body: bytes) -> RemotingCommand:
+def _read_binary(header: bytes, body: bytes, fields_max: int) -> RemotingCommand:
     try:
         code, language, version, opaque, flag = _BINARY.unpack_from(header)
         remark, at = _take(header, _BINARY.size, 4)
@@ -279,8 +281,8 @@ def _read_binary(header: bytes, body: bytes) -> RemotingCommand:
             key, at = _take(raw, at, 2)
             value, at = _take(raw, at, 4)
             ext[key.decode()] = value.decode()
-            if len(ext) > EXT_KEYS_MAX:
-                raise WireError(f"more than {EXT_KEYS_MAX} ext fields")
+            if len(ext) > fields_max:
+                raise WireError(f"more than {fields_max} ext fields", "header_fields")
         text = remark.decode() if remark else None
     except (StructError, UnicodeDecodeError) as error:
         raise WireError(f"bad binary header: {error}") from None

@@ -80,26 +80,38 @@ class Selector:
 
 
 @lru_cache(COMPILED_MAX)
-def compile_selector(text: str) -> Selector:
-    """Refused (23) when the text is no expression, longer than `BYTES_MAX` or nested deeper than `DEPTH_MAX`."""
+def compile_selector(
+    text: str,
+    bytes_max: int = BYTES_MAX,
+    depth_max: int = DEPTH_MAX,
+    reached: Callable[[str], None] = lambda name: None,
+) -> Selector:
+    """Refused (23) when the text is no expression, too long or nested too deep; `reached` is told of the limit."""
     try:
-        if len(text.encode()) > BYTES_MAX:
-            raise _Wrong(f"longer than {BYTES_MAX} bytes")
-        return Selector(text, _Parser(text).whole().evaluate)
+        if len(text.encode()) > bytes_max:
+            raise _Wrong(f"longer than {bytes_max} bytes", "filter")
+        return Selector(text, _Parser(text, depth_max).whole().evaluate)
     except _Wrong as error:
+        if error.limit:
+            reached(error.limit)
         raise Refused(
             f"Parse '{text[:200]}' failed: {error}", remoting=ResponseCode.SUBSCRIPTION_PARSE_FAILED
         ) from None
 
 
 class _Wrong(ValueError):
-    """No expression; the text says why."""
+    """No expression; the text says why, and `limit` whether it is beyond one."""
+
+    def __init__(self, why: str, limit: str = ""):
+        super().__init__(why)
+        self.limit = limit
 
 
 class _Parser:
     """One pass over the tokens of a text, from left to right."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, depth_max: int) -> None:
+        self._depth_max = depth_max
         self._tokens = _tokens(text)
         self._at = 0
         self._depth = 0
@@ -133,8 +145,8 @@ class _Parser:
 
     def _or(self) -> _Part:
         self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise _Wrong(f"nested deeper than {DEPTH_MAX}")
+        if self._depth > self._depth_max:
+            raise _Wrong(f"nested deeper than {self._depth_max}", "filter_depth")
         left = self._and()
         while self._took("OR"):
             left = _either(_as_bool(left), _as_bool(self._and()))
@@ -214,8 +226,8 @@ class _Parser:
 
     def _unary(self) -> _Part:
         self._depth += 1
-        if self._depth > DEPTH_MAX:
-            raise _Wrong(f"nested deeper than {DEPTH_MAX}")
+        if self._depth > self._depth_max:
+            raise _Wrong(f"nested deeper than {self._depth_max}", "filter_depth")
         found = self._signed()
         self._depth -= 1
         return found

@@ -10,7 +10,6 @@ import pytest
 
 from broker.queueside import Side
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
-from penstock.broker.nsq import registry as module
 from penstock.broker.nsq.registry import Registry
 from penstock.errors import Refused
 
@@ -33,12 +32,12 @@ def test_a_topic_is_made_at_the_level_that_is_asked_for_or_ruled(tmp_path: Path)
     side.close()
 
 
-def test_names_that_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_are_refused(tmp_path: Path) -> None:
     side = Side(tmp_path)
+    side.broker.limits.max_topics = 1
     with pytest.raises(Refused, match='topic name "a b" is not valid') as refused:
         side.queueing.topic(b"a b")
     assert refused.value.nsq == "E_BAD_TOPIC"
-    monkeypatch.setattr(module, "TOPICS_MAX", 1)
     side.queueing.topic(b"one")
     with pytest.raises(Refused, match="no more than 1 topics"):
         side.queueing.topic(b"two")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Reader, Side
-from penstock.broker.nsq import topics as module
 from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
 from penstock.errors import Refused
 
@@ -71,12 +70,11 @@ def test_emptied_and_deleted(tmp_path: Path, level: str) -> None:
     side.close()
 
 
-def test_channels_have_names_and_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    side = Side(tmp_path)
+def test_channels_have_names_and_a_limit(tmp_path: Path) -> None:
+    side = Side(tmp_path, max_channels_per_topic=1)
     topic = side.queueing.topic(b"t")
     with pytest.raises(Refused, match="is not valid"):
         topic.channel(b"a b")
-    monkeypatch.setattr(module, "CHANNELS_MAX", 1)
     assert topic.channel(b"one") is topic.channel(b"one")
     with pytest.raises(Refused, match="no more than 1 channels"):
         topic.channel(b"two")

@@ -10,14 +10,17 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from client.conftest import SRC, Cluster
+from fronts.raw_peer import RawPeer
 from penstock import Message, Producer, PushConsumer
 from penstock.client.aio.outages import Outages
 from penstock.client.reader import LogReader
+from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, NotConnected
 from polling import eventually
 
@@ -134,6 +137,26 @@ def test_an_illegal_name_is_not_worth_another_try(cluster: Cluster) -> None:
     assert not refused.value.retryable
     assert BrokerRefused(1, "[TIMEOUT] broker busy").retryable
     assert BrokerRefused(14, "service not available now").retryable
+
+
+@pytest.mark.parametrize("idempotent", [False, True])
+def test_a_topic_that_nobody_may_write_to_is_not_worth_another_try(
+    cluster: Cluster, fresh: Callable[[str], str], caplog: pytest.LogCaptureFixture, idempotent: bool
+) -> None:
+    caplog.set_level(logging.INFO, logger="penstock")
+    topic = fresh("closed")
+    with Producer(cluster.registry, send_timeout_s=300, idempotent=idempotent) as producer:
+        producer.send(Message(topic, b"x"))
+        with RawPeer(cluster.broker) as peer:
+            fields = {"topic": topic, "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4, "perm": 4}
+            assert peer.ask(17, {**fields, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}).code == 0
+        with pytest.raises(BrokerRefused) as refused:
+            producer.send(Message(topic, b"y"))
+        assert refused.value.code == 16
+        with pytest.raises(BrokerRefused):
+            producer.send_batch([Message(topic, b"y"), Message(topic, b"z")], queue=MessageQueue(topic, "broker-a", 0))
+    tries = [record for record in caplog.records if "attempt" in record.getMessage()]
+    assert len(tries) <= 4
 
 
 def test_the_handler_of_a_program_is_left_alone(cluster: Cluster, tmp_path: Path) -> None:

@@ -42,11 +42,22 @@ def test_a_frame_larger_than_the_shared_buffer(peer: RawPeer) -> None:
     assert peer.send("Large", b"and on").ext["queueOffset"] == "1"
 
 
-def test_a_header_beyond_its_limit_ends_the_connection(connect: Callable[[], RawPeer]) -> None:
-    for size in (65_537, 4_000_124):
+def test_a_header_of_more_than_four_times_the_limit_ends_the_connection(connect: Callable[[], RawPeer]) -> None:
+    for size in (4 * 65_536 + 1, 4_000_124):
         peer = connect()
         peer.write((4 + size).to_bytes(4) + size.to_bytes(4))  # refused before its bytes come
         assert peer.socket.recv(1) == b""
+
+
+def test_a_permission_that_is_taken_away_ends_the_sends_and_pulls_of_a_connection(
+    peer: RawPeer, connect: Callable[[], RawPeer]
+) -> None:
+    assert peer.send("Closing", b"x", e=0).code == 0
+    assert peer.pull("Closing", 0, 0).code == 0
+    fields = {"topic": "Closing", "defaultTopic": "TBW102", "readQueueNums": 4, "writeQueueNums": 4}
+    for perm, told in ((4, (16, 0)), (2, (0, 16)), (6, (0, 0))):
+        assert connect().ask(17, {**fields, "perm": perm, "topicFilterType": "SINGLE_TAG", "topicSysFlag": 0}).code == 0
+        assert (peer.send("Closing", b"x", e=0).code, peer.pull("Closing", 0, 0).code) == told
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from penstock.testing import Broker
 EXPORTED = (  # what `mqadmin exportConfigs` of 4.9.8 reads, and throws without
     "brokerClusterName", "brokerId", "brokerName", "brokerRole", "fileReservedTime", "filterServerNums", "flushDiskType",
     "maxMessageSize", "messageDelayLevel", "msgTraceTopicName", "slaveReadEnable", "traceOn", "traceTopicEnable", "useTLS",
-    "autoCreateTopicEnable", "autoCreateSubscriptionGroup",
+    "autoCreateTopicEnable", "autoCreateSubscriptionGroup", "aclEnable",
     "clientCallbackExecutorThreads",  # and exportMetrics
 )  # fmt: skip
 
@@ -35,6 +35,12 @@ def test_every_key_that_a_tool_reads_is_there_with_what_is_true(tmp_path: Path) 
     assert (told["maxMessageSize"], told["brokerIP1"]) == ("4194304", "127.0.0.1")
     assert told["storePathCommitLog"] == str(tmp_path / "commitlog")
     assert Path(told["storePathRootDir"], "commitlog").is_dir()
+
+
+def test_whether_there_are_users(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    assert [configuration.properties(side.broker, users)["aclEnable"] for users in (False, True)] == [False, True]
+    side.close()
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,13 @@ class Deferral:
         """DPUB: the message reaches its channels after `delay_ms`. Refused when it cannot be stored."""
         core = self._core
         now_ns = core.time.now_ns
+        due = {names.TIMER_DELIVER_MS: str(core.time.now_ms + delay_ms)}
+        core.sending.demand_delay(due)
         if isinstance(topic, MemoryTopic):
             topic.defer(now_ns, body, delay_ms)
             return
         topic.count(len(body))
         if isinstance(topic, LogChannels):
-            due = {names.TIMER_DELIVER_MS: str(core.time.now_ms + delay_ms)}
             core.sending.put(topic.stored, 0, body, due, born_host=core.store_host, born_ms=core.time.now_ms)
             return
         assert isinstance(topic, QueueTopic)

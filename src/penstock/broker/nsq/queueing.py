@@ -148,6 +148,10 @@ class Queueing:
         """The channel's next moment may be earlier than known."""
         self.turns.time(channel)
 
+    def filled(self, channel: Channel) -> None:
+        """A channel has as much in hand as it may, and more to deliver."""
+        self._core.limits.count("in_flight")
+
     def bury(self, channel: Channel, slot: int, why: str) -> bool:
         """Store a message with the dead letters of its channel; False when it cannot be now."""
         return self._dead_letters.bury(channel, slot)

@@ -23,12 +23,10 @@ from penstock.delivery.latency import Latency
 from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import WINDOW_MAX
 from penstock.disk.readyqueue import ReadyQueue
-from penstock.errors import Refused, StoreError
+from penstock.errors import LimitReached, Refused, StoreError
 from penstock.wire.codes import ResponseCode
 
 log = logging.getLogger("penstock.queueing")
-
-TOPICS_MAX = 10_000
 
 
 class ChannelOwner(Protocol):
@@ -36,6 +34,9 @@ class ChannelOwner(Protocol):
 
     def due(self, channel: Channel) -> None:
         """Its next moment may be earlier than known."""
+
+    def filled(self, channel: Channel) -> None:
+        """It has as much in hand as it may."""
 
     def bury(self, channel: Channel, slot: int, why: str) -> bool:
         """Store a message with the dead letters."""
@@ -59,6 +60,7 @@ class Registry:
     ) -> None:
         config = core.config
         self._core = core
+        self.limits = core.limits
         self.folder = folder
         self.mem_queue_size = config.mem_queue_size
         self.topics: dict[bytes, Topic] = {}
@@ -115,8 +117,10 @@ class Registry:
             face = self.log_face(name)
             if face is not None:
                 return face
-        if len(self.topics) >= TOPICS_MAX:
-            raise Refused(f"no more than {TOPICS_MAX} topics", nsq="E_BAD_TOPIC", http=503)
+        if len(self.topics) >= self.limits.max_topics:
+            self.limits.count("topics")
+            raise LimitReached(f"no more than {self.limits.max_topics} topics", nsq="E_BAD_TOPIC", http=503)
+        self._core.topics.demand_creation(self._core.time.now_ms)
         topic = None
         try:
             self._core.files.demand_descriptors()
@@ -156,6 +160,8 @@ class Registry:
             return topic
         try:
             stored = self._core.sending.topic_to_write(name)
+        except LimitReached:
+            raise
         except Refused:
             return None
         topic = LogChannels(stored, self, self._core)
@@ -169,15 +175,18 @@ class Registry:
         known = self.topics.get(topic)
         first = known is None or not known.channels  # the first one is owed all there is
         self._claims.begin_once(topic, name, 0 if first else self._core.store.end_position)
-        return Channel(
+        channel = Channel(
             name,
             topic,
             source,
+            in_hand_max=config.max_in_flight_per_channel,
             msg_timeout_max_ms=config.max_msg_timeout_ms,
             attempts_max=self._core.topics.rule(topic).get("max_attempts", config.max_attempts),
             latency=Latency(config.e2e_processing_latency_window_time_ms) if self.percentiles else None,
             owner=self._owner,
         )
+        channel.let_unread(config.max_unread_bytes)
+        return channel
 
     def window(self, topic: Topic) -> int:
         """How far a channel may run past its first unfinished message."""

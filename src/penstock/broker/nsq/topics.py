@@ -23,6 +23,7 @@ from penstock.delivery.source import MemorySource, Source
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import mark_of
 from penstock.errors import StoreError
+from penstock.limits import Limits
 from penstock.octets import Readable
 from penstock.wire.nsq import message_data
 
@@ -37,7 +38,6 @@ else:
 
 log = logging.getLogger("penstock.queueing")
 
-CHANNELS_MAX = 1_000
 _RECORD_BYTES = 19  # of a record in a ready queue, beside the body
 _ID = slice(10, 26)  # where a message's data has its id
 _HEX = 16
@@ -49,6 +49,10 @@ class TopicRegistry(Protocol):
     @property
     def folder(self) -> QueueFolder:
         """Where its files are."""
+
+    @property
+    def limits(self) -> Limits:
+        """How much there may be."""
 
     @property
     def mem_queue_size(self) -> int:
@@ -189,8 +193,10 @@ class Topic:
         if channel is None:
             if not valid_nsq_name(name):
                 raise bad_channel(name)
-            if len(self.channels) >= CHANNELS_MAX:
-                raise too_many_channels(CHANNELS_MAX)
+            limits = self.registry.limits
+            if len(self.channels) >= limits.max_channels_per_topic:
+                limits.count("channels")
+                raise too_many_channels(limits.max_channels_per_topic)
             channel = self._make_channel(name, name.endswith(EPHEMERAL))
             self.channels[name] = channel
             self._took_channel(channel)

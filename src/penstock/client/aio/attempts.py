@@ -28,7 +28,7 @@ from penstock.client.sending import (
 from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, NotConnected, TimedOut
 from penstock.message import Message
 from penstock.msgid import UniqueKeys
-from penstock.wire.codes import DEFAULT_TOPIC
+from penstock.wire.codes import DEFAULT_TOPIC, ResponseCode
 
 log = logging.getLogger("penstock.client")
 
@@ -157,6 +157,7 @@ class Attempts:
             return await self._send_once(sent, deadline, queue, selector)
         avoid: str | None = None
         attempt, unsure = 0, sent.unsure
+        forbidden: set[str] = set()  # brokers where nobody may write to the topic
         while True:
             to: MessageQueue | None = None
             try:
@@ -190,6 +191,10 @@ class Attempts:
                     self._made_as_queue.add(message.topic)  # a rule of the broker's says what kind it will be
                 if not self.settings.nsqd:
                     await self.cluster.refresh(message.topic)
+                if to is not None and isinstance(error, BrokerRefused) and error.code == ResponseCode.NO_PERMISSION:
+                    forbidden.add(to.broker)
+                    if not free or not await self._has_other(message.topic, forbidden):
+                        raise
                 if to is None or avoid == to.broker or not free:
                     await asyncio.sleep(pause)
             attempt += 1
@@ -228,7 +233,9 @@ class Attempts:
                     if receipt.status is SendStatus.SEND_OK or loop.time() + pause >= deadline:
                         return receipt
                 except (ConnectionLost, TimedOut, BrokerRefused, NoRoute) as error:
-                    refused = isinstance(error, BrokerRefused) and not is_tried_again(error)
+                    refused = isinstance(error, BrokerRefused) and (
+                        not is_tried_again(error) or error.code == ResponseCode.NO_PERMISSION
+                    )
                     if refused or loop.time() + pause >= deadline:
                         raise
                     log.info("send %d to %s: %s", number, to, error)
@@ -238,6 +245,13 @@ class Attempts:
                 pause = min(2 * pause, 1.0)
         finally:
             numbers.end(number)
+
+    async def _has_other(self, topic: str, forbidden: set[str]) -> bool:
+        """Whether a topic can be written to at another broker than these."""
+        try:
+            return any(queue.broker not in forbidden for queue in await self.queues(topic))
+        except NoRoute:
+            return False
 
     async def choose(
         self, message: Message, queue: MessageQueue | None, selector: Selector | None, avoid: str | None

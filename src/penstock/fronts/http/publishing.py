@@ -37,6 +37,7 @@ class Publishing:
 
     def too_big(self, path: str) -> Answer:
         """The answer to a longer one."""
+        self.broker.limits.count("nsq_message" if path == "/pub" else "nsq_body")
         return self.site.reject(413, "MSG_TOO_BIG" if path == "/pub" else "BODY_TOO_BIG")
 
     def publish(self, path: str, query: bytes, body: bytes) -> Answer | Ticket:
@@ -90,6 +91,7 @@ class Publishing:
     def _lines(self, body: bytes) -> list[bytes]:
         found = [line for line in body.split(b"\n") if line]
         if any(len(line) > self.config.max_msg_size for line in found):
+            self.broker.limits.count("nsq_message")
             raise refuse(413, "MSG_TOO_BIG")
         return found
 
@@ -102,6 +104,8 @@ class Publishing:
         for _ in range(count):
             size = int.from_bytes(body[at : at + 4], "big", signed=True)
             end = at + 4 + size
+            if size > self.config.max_msg_size:
+                self.broker.limits.count("nsq_message")
             if len(body) < at + 4 or not 0 < size <= self.config.max_msg_size or end > len(body):
                 raise refuse(413, "BAD_MESSAGE")
             found.append(body[at + 4 : end])

@@ -32,6 +32,7 @@ def _state(session: NsqSession, verb: bytes, allowed: tuple[int, ...]) -> None:
 
 def _body_size(session: NsqSession, verb: bytes, size: int) -> None:
     if size > session.body_size_max:
+        session.shared.limits.count("nsq_body")
         raise Failed(b"E_BAD_BODY %s body too big %d > %d" % (verb, size, session.body_size_max))
     if size <= 0:
         raise Failed(b"E_BAD_BODY %s invalid body size %d" % (verb, size))
@@ -108,6 +109,7 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
         raise Failed(b"%s SUB %s" % (refused.nsq.encode(), str(refused).encode())) from None
     limit = session.shared.config.max_channel_consumers
     if limit and len(channel.consumers) >= limit:
+        session.shared.limits.count("consumers")
         raise Failed(
             b"E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d" % (topic_name, channel_name, limit)
         )
@@ -194,6 +196,7 @@ def _prepare_dpub(session: NsqSession, words: list[bytes]) -> None:
 
 def _dpub_size(session: NsqSession, words: list[bytes], size: int) -> None:
     if size > session.msg_size_max:
+        session.shared.limits.count("nsq_message")
         raise Failed(b"E_BAD_MESSAGE DPUB message too big %d > %d" % (size, session.msg_size_max))
     if size <= 0:
         raise Failed(b"E_BAD_MESSAGE DPUB invalid message body size %d" % size)

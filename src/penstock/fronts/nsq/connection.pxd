@@ -10,7 +10,7 @@ cdef class NsqConnection(Consumer):
     cdef public Channel channel
     cdef public object queueing, wake_connection, rights
     cdef public str remote, certificate
-    cdef public long long need, msg_size_max, body_size_max
+    cdef public long long need, line_max, msg_size_max, body_size_max
     cdef public bint closing, tls_needed
     cdef public list layers, _wire, _behind_flush
     cdef long long _awaited_flush

@@ -64,6 +64,7 @@ class NsqConnection(Consumer):
         self.msg_timeout_ms = config.msg_timeout_ms
         self.msg_size_max = config.max_msg_size
         self.body_size_max = config.max_body_size
+        self.line_max = config.max_command_line
         self.tls_needed = config.tls_required in ("true", "tcp-https")
         self.base = address(MAGIC)  # of the bytes that are being read
         self._wire: list[bytes] = []
@@ -110,6 +111,11 @@ class NsqConnection(Consumer):
         """A fatal error: say it, then close."""
         self.error(text)
         self.closing = True
+
+    def fail_at(self, limit: str, text: bytes) -> None:
+        """The same, when it is beyond a limit."""
+        self.shared.limits.count(limit)
+        self.fail(text)
 
     def error(self, text: bytes) -> None:
         """An error frame."""

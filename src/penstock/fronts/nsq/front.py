@@ -8,7 +8,7 @@ from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.fronts.front import Front
 from penstock.fronts.nsq.commands import COMMANDS
-from penstock.fronts.nsq.session import MAGIC_MS, NsqSession
+from penstock.fronts.nsq.session import NsqSession
 from penstock.fronts.nsq.shared import Ask, Shared
 from penstock.tls import Tls
 from penstock.wire.nsq import ERROR, frame
@@ -50,7 +50,7 @@ class NsqFront(Front):
         """A session for a new connection."""
         session = NsqSession(self.shared, COMMANDS, remote, wake, self._forget)
         self.sessions.add(session)
-        self.shared.look_at(session, self.shared.mono_ms + MAGIC_MS)
+        self.shared.look_at(session, self.shared.mono_ms + self.shared.limits.greeting_timeout_ms)
         return session
 
     def _forget(self, session: NsqSession) -> None:

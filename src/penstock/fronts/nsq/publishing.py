@@ -169,7 +169,7 @@ class Publisher:
         base = asker.base
         size = be32(base, body)
         if size > asker.body_size_max:
-            asker.fail(b"E_BAD_BODY MPUB body too big %d > %d" % (size, asker.body_size_max))
+            asker.fail_at("nsq_body", b"E_BAD_BODY MPUB body too big %d > %d" % (size, asker.body_size_max))
             return -2
         if size <= 0:
             asker.fail(b"E_BAD_BODY MPUB invalid body size %d" % size)
@@ -189,7 +189,9 @@ class Publisher:
                 asker.fail(b"E_BAD_MESSAGE MPUB invalid message(%d) body size %d" % (n, length))
                 return -2
             if length > asker.msg_size_max:
-                asker.fail(b"E_BAD_MESSAGE MPUB message too big %d > %d" % (length, asker.msg_size_max))
+                asker.fail_at(
+                    "nsq_message", b"E_BAD_MESSAGE MPUB message too big %d > %d" % (length, asker.msg_size_max)
+                )
                 return -2
             at += words.SIZE_BYTES + length
             n += 1
@@ -237,7 +239,7 @@ class Publisher:
 
     def _bad_size(self, asker: NsqConnection, size: int, verb: bytes) -> None:
         if size > asker.msg_size_max:
-            asker.fail(b"E_BAD_MESSAGE %s message too big %d > %d" % (verb, size, asker.msg_size_max))
+            asker.fail_at("nsq_message", b"E_BAD_MESSAGE %s message too big %d > %d" % (verb, size, asker.msg_size_max))
         else:
             asker.fail(b"E_BAD_MESSAGE %s invalid message body size %d" % (verb, size))
 

@@ -34,7 +34,6 @@ else:
     from penstock.octets import address, be32, find, hex16, same
 
 SLOW_HANDSHAKE = b"TLS_HANDSHAKE_TOO_SLOW"
-MAGIC_MS = 10_000
 HEARTBEAT_MS = 30_000
 STALLED_BYTES_MAX = 1 << 20
 
@@ -170,8 +169,8 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
             pos = words.MAGIC_BYTES
         while pos < total:
             end = find(base, pos, total, words.LINE_FEED)
-            if (total if end < 0 else end) - pos > words.LINE_BYTES_MAX:
-                raise WireError("a command line of more than 4 KiB")
+            if (total if end < 0 else end) - pos > self.line_max:
+                raise WireError(f"a command line of more than {self.line_max} bytes", "command_line")
             if end < 0:
                 break
             after = self._command(pos, end, total)
@@ -340,7 +339,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
 
     def congested(self, full: bool) -> None:
         """The peer does not read, or reads again."""
-        self.behind = words.OUT_BYTES_MAX + 1 if full else 0
+        self.behind = self.shared.limits.max_unread_bytes + 1 if full else 0
         if not full and self.channel is not None:
             self.queueing.mark_channel(self.channel)
 
@@ -360,11 +359,13 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
     def beat(self, mono_ms: int) -> int:
         """Heartbeat, and the end of a silent peer; when to look again (0: never)."""
         if not self.begun:
-            if mono_ms - self.connected_mono_ms() >= MAGIC_MS:
+            greeting_ms = self.shared.limits.greeting_timeout_ms
+            if mono_ms - self.connected_mono_ms() >= greeting_ms:
+                self.shared.limits.count("greeting")
                 self.closing = True
                 self.wake()
                 return 0
-            return self.connected_mono_ms() + MAGIC_MS
+            return self.connected_mono_ms() + greeting_ms
         if self.shake_until_ms:
             if any(layer.shaking for layer in self.layers):
                 if mono_ms < self.shake_until_ms:

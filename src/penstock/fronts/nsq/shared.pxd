@@ -7,7 +7,7 @@ from penstock.disk.gathering cimport Gathering
 
 @cython.final
 cdef class Shared:
-    cdef public object broker, config, queueing, ask_authority, tls, users
+    cdef public object broker, config, limits, queueing, ask_authority, tls, users
     cdef BrokerClock _time
     cdef object _flush
     cdef public Gathering gathering

@@ -80,6 +80,7 @@ class Shared:
     ) -> None:
         self.broker = broker
         self.config = broker.config
+        self.limits = broker.limits
         self.queueing: Queueing = broker.queueing
         self._time: BrokerClock = broker.time
         self._flush = broker.queueing.flush

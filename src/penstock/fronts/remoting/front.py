@@ -27,7 +27,7 @@ from penstock.fronts.remoting.session import FAILED
 from penstock.fronts.requests import Requests
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire import remoting
-from penstock.wire.acl import ACCESS_KEY
+from penstock.wire.acl import ACCESS_KEY, Proof
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.header import NAMES
 from penstock.words import FLUSH_MS_MAX
@@ -67,9 +67,11 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     """A producer or consumer at the broker."""
 
     def __init__(self, front: BrokerFront, remote: str, wake: Callable[[], None], born: bytes) -> None:
-        RemotingSession.__init__(self, front, remote, wake, front.rights)  # type: ignore[arg-type]
+        RemotingSession.__init__(self, front, remote, wake, front.rights, front.broker.limits)  # type: ignore[arg-type]
         self.guarded = front.rights.on
         self.hot_for: User | None = None  # whose unsigned requests are carried out without an object
+        self.acting_name = b""
+        self.proof: Proof | None = None  # of the acting user
         self.sender = Sender(front.shared, born)
         self.puller = Puller(front.shared, front.park)
         self.behind = False
@@ -86,7 +88,8 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
             known = scan.binary(self.base, header, size)
         if known and scan.flag & words.FLAG_RESPONSE == 0 and self._is_hot():
             self.serialize = kind
-            if not self.guarded or self._is_met() or self._let_in(self._decoded(kind, header, size, end)):
+            known = not self.guarded or self._is_met() or self._is_proven(header, header + size, end)
+            if known or self._let_in(self._decoded(kind, header, size, end)):
                 self.hot(header + size, end)
             return
         self.cold(kind, self.cut(header, size), self.cut(header + size, end - header - size))
@@ -104,7 +107,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
 
     def _decoded(self, kind: int, header: int, size: int, end: int) -> remoting.RemotingCommand:
         body = header + size
-        return remoting.decode(kind, self.cut(header, size), self.cut(body, end - body))
+        return self.decode(kind, self.cut(header, size), self.cut(body, end - body))
 
     def _let_in(self, request: remoting.RemotingCommand) -> bool:
         """Find out whose send or pull this is; False when it was refused."""
@@ -125,8 +128,25 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         scan = self.scan
         return scan.kind[fields.ACCESS_KEY] == words.ABSENT
 
+    def _is_proven(self, header: int, body: int, end: int) -> bool:
+        """Whether the scanned request says that it is the acting user's, and proves it: then all is as it was before.
+
+        Whatever else it is, another user's or nobody's, is looked at in the decoded request.
+        """
+        proof = self.proof
+        if proof is None:
+            return False
+        scan = self.scan
+        content = scan.signed(header, body, end)
+        if content is None or scan.text(fields.ACCESS_KEY) != self.acting_name:
+            return False
+        return proof.proves(content, scan.text(fields.SIGNATURE))
+
     def act_as(self, user: User | None) -> None:
         if user is not self.acting:
+            self.acting_name = b"" if user is None else user.name.encode()
+            # Whoever is trusted by its address proves nothing; one without a secret cannot.
+            self.proof = None if user is None or not user.secret or user.trusted_from else Proof(user.secret)
             self.sender.forget()
             self.puller.forget()
             self.acting = user
@@ -160,6 +180,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         except Exception:
             log.exception("request failed code=%d peer=%s", code, self.remote)
             self._unfinished(out, held, ResponseCode.SYSTEM_ERROR, FAILED)
+        self.parked_bytes += max(0, self.sender.waiting.size - held)
 
     def _unfinished(self, out: int, held: int, code: int, remark: str) -> None:
         """A request ended half way: what it had written of its answer goes, and it is told why."""
@@ -168,7 +189,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         self.refuse(code, remark)
 
     def cold(self, kind: int, header: bytes, body: bytes) -> None:
-        request = remoting.decode(kind, header, body)
+        request = self.decode(kind, header, body)
         if request.code in _HOT and not request.response:
             answer_in = request.serialize
             if self.guarded and not self._let_in(request):
@@ -196,7 +217,9 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     def answer_when_stored(self, topic: LogTopic, answer: remoting.RemotingCommand) -> None:
         """Answer a request that stored a message on a topic, when the topic's level is reached."""
         if not self.closed:
+            held = self.sender.waiting.size
             self.sender.outbox(self, topic, True).put(remoting.encode(answer))
+            self.parked_bytes += max(0, self.sender.waiting.size - held)
             self.wake()
 
     def seal(self) -> bytes:
@@ -208,6 +231,8 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     def settled(self, answers: bytes, outcome: Outcome) -> None:
         """What these answers waited for has come, or never will."""
         self.waits -= 1
+        self.parked_bytes -= len(answers)
+        self.parked = False
         if outcome == Outcome.REACHED:
             self.out.put(answers)
         else:
@@ -278,6 +303,7 @@ class BrokerFront(Front):
     def park(self, hold: Hold) -> bool:
         """Hold a pull until news or its deadline; False when too many are held."""
         if not self._held.park(hold):
+            self.broker.limits.count("waiting_pulls")
             return False
         if hold.durable:
             self._durable_keys.add(hold.queue)

@@ -128,7 +128,12 @@ class Puller:
             asker.refuse(ResponseCode.SYSTEM_ERROR, f"maxMsgNums {max_count} is negative")
             return
         topic = self.topic
-        if topic is None or not topic.open or not self._same(asker, flags & words.PULL_SUBSCRIPTION, version):
+        if (
+            topic is None
+            or not topic.open
+            or not topic.perm & words.PERM_READ
+            or not self._same(asker, flags & words.PULL_SUBSCRIPTION, version)
+        ):
             topic = self._find(asker, flags & words.PULL_SUBSCRIPTION, version)
         if queue_id < 0 or (queue_id >= topic.read_queues and not topic.keeps(queue_id)):
             asker.refuse(
@@ -254,7 +259,7 @@ class Puller:
             said = Subscription(
                 text, expression.decode("utf-8", "replace"), scan.text(fields.EXPRESSION_TYPE).decode() or "TAG"
             )
-            said.compile()
+            said.compile(broker.limits)
         else:
             said = _subscribed(online, config, group_name, text, version)
         self.topic = topic
@@ -312,7 +317,7 @@ class Puller:
         outcome = self._read(
             hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.durable, hold.codes, hold.selector
         )
-        if behind or asker.out.size > words.TURN_BYTES_MAX:  # it may ask again
+        if behind or asker.out.size > asker.answers_max:  # it may ask again
             self.result.next_offset = hold.offset
             self._not_found(asker, status.OFFSET_OVERFLOW_ONE, hold.offset, hold.counts)
             return True

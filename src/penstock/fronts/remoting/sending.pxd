@@ -34,7 +34,7 @@ cdef class Sender:
     cdef _send_one(self, RemotingSession asker, LogTopic topic, long long queue_id, bint wait)
     cpdef forget(self)
     cpdef Outbox outbox(self, RemotingSession asker, LogTopic topic, bint wait)
-    cdef _too_large(self, RemotingSession asker)
+    cdef _too_large(self, RemotingSession asker, str limit)
     @cython.locals(scan=HeaderScan)
     cdef LogTopic _find_topic(self, RemotingSession asker)
     @cython.locals(scan=HeaderScan, n=cython.longlong)

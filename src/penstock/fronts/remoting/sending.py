@@ -79,6 +79,7 @@ class Sender:
         if (
             topic is None
             or not topic.open
+            or not topic.perm & words.PERM_WRITE
             or scan.kind[fields.TOPIC] != words.PLAIN
             or n != self.topic_len
             or not same(base, scan.at[fields.TOPIC], self.topic_at, 0, n)
@@ -90,8 +91,11 @@ class Sender:
             remark = f"request queueId[{queue_id}] is illegal, {topic.described()} Producer: {asker.remote}"
             asker.refuse(ResponseCode.SYSTEM_ERROR, remark)
             return
-        if body_len > self.shared.body_max or self._long_properties(asker):
-            self._too_large(asker)
+        if body_len > self.shared.body_max:
+            self._too_large(asker, "body")
+            return
+        if self._long_properties(asker):
+            self._too_large(asker, "properties")
             return
         draft = self.draft
         text = self.text
@@ -101,8 +105,8 @@ class Sender:
             remark = "the message is illegal, properties that begin with PENSTOCK_ are the broker's own"
             asker.refuse(ResponseCode.MESSAGE_ILLEGAL, remark)
             return
-        if text.size >= layout.PROPERTIES_BYTES_MAX:
-            self._too_large(asker)
+        if text.size >= self.shared.properties_max:
+            self._too_large(asker, "properties")
             return
         draft.flag = flag
         draft.sys_flag = sys_flag
@@ -150,11 +154,14 @@ class Sender:
             return self.waiting
         return asker.out
 
-    def _too_large(self, asker: RemotingSession) -> None:
+    def _too_large(self, asker: RemotingSession, limit: str) -> None:
+        self.shared.limits.count(limit)
+        most = self.shared.properties_max
+        said = "32KB" if most == layout.PROPERTIES_BYTES_MAX else f"{most}B"
         asker.refuse(
             ResponseCode.MESSAGE_ILLEGAL,
             "the message is illegal, maybe msg body or properties length not matched. msg body length limit "
-            f"{self.shared.body_max}B, msg properties length limit 32KB.",
+            f"{self.shared.body_max}B, msg properties length limit {said}.",
         )
 
     def forget(self) -> None:
@@ -181,8 +188,8 @@ class Sender:
         scan = asker.scan
         n = scan.length[fields.PROPERTIES]
         if scan.kind[fields.PROPERTIES] == words.ESCAPED:
-            return n >= layout.PROPERTIES_BYTES_MAX * words.UNICODE_ESCAPE_BYTES
-        return scan.kind[fields.PROPERTIES] != words.ABSENT and n >= layout.PROPERTIES_BYTES_MAX
+            return n >= self.shared.properties_max * words.UNICODE_ESCAPE_BYTES
+        return scan.kind[fields.PROPERTIES] != words.ABSENT and n >= self.shared.properties_max
 
     def _properties(self, asker: RemotingSession, batch: bool) -> bool:
         """Write the properties text to be stored into `text`; find tag and keys for the draft.

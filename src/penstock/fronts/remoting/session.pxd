@@ -6,15 +6,15 @@ from penstock.wire.outbox cimport Outbox
 
 
 cdef class RemotingSession:
-    cdef public object server, wake, rights, acting
+    cdef public object server, wake, rights, acting, limits
     cdef object _met, _met_among
     cdef public str remote, id, certificate
     cdef public Outbox out
     cdef public HeaderScan scan
     cdef FrameCutter cutter
-    cdef public long long need, opaque_now
+    cdef public long long need, opaque_now, header_max, answers_max, parked_bytes
     cdef public int serialize
-    cdef public bint oneway, closed, full
+    cdef public bint oneway, closed, full, parked
     cdef public dict _pending
     cdef public long long _opaque
     cdef unsigned char *base
@@ -23,6 +23,8 @@ cdef class RemotingSession:
     cpdef long long feed(self, object owner, long long total) except -1
     cdef frame(self, int kind, long long header, long long size, long long end)
     cdef bytes cut(self, long long at, long long n)
+    cpdef refuse_header(self, int kind, bytes header)
+    cpdef decode(self, int kind, bytes header, bytes body)
     cpdef cold(self, int kind, bytes header, bytes body)
     cpdef identify(self, request)
     cpdef act_as(self, user)

@@ -16,6 +16,7 @@ from penstock.access.rights import Rights
 from penstock.access.users import User
 from penstock.delivery.waiters import Waiter
 from penstock.errors import Refused, StoreError
+from penstock.limits import Limits
 from penstock.wire import remoting
 from penstock.wire.acl import ACCESS_KEY
 from penstock.wire.codes import LanguageCode, ResponseCode
@@ -32,6 +33,7 @@ else:
 
 log = logging.getLogger("penstock.fronts")
 
+_HEARD_OUT = 4  # a header of so many times the limit is read, to be told that it is too large
 FAILED = "the request failed; the log of the server says why"
 
 
@@ -51,15 +53,27 @@ class RemotingSession:
     Where there are users, each request is some user's: the one it names and proves to be, else the one of the connection.
     """
 
-    def __init__(self, server: Server, remote: str, wake: Callable[[], None], rights: Rights | None = None) -> None:
+    def __init__(
+        self,
+        server: Server,
+        remote: str,
+        wake: Callable[[], None],
+        rights: Rights | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.limits = limits or Limits()
         self.server = server
         self.remote = remote
         self.id = remote
         self.certificate = ""  # the name in the peer's certificate, once that was checked
         self.wake = wake
         self.out = Outbox()
-        self.scan = HeaderScan()
-        self.cutter = FrameCutter(words.HEADER_BYTES_MAX)
+        self.scan = HeaderScan(self.limits.max_header_fields)
+        self.header_max = self.limits.max_header_size
+        self.cutter = FrameCutter(_HEARD_OUT * self.header_max, self.limits.max_frame_size)
+        self.answers_max = self.limits.max_waiting_answer_bytes
+        self.parked_bytes = 0  # answers that wait for a flush
+        self.parked = False  # nothing is carried out until they are settled
         self.need = 0
         self.serialize = 0
         self.oneway = False
@@ -92,16 +106,35 @@ class RemotingSession:
         cutter = self.cutter
         self.full = False
         while True:
-            if self.out.size > words.TURN_BYTES_MAX:
+            if self.out.size + self.parked_bytes > self.answers_max:
                 self.need = 0
                 self.full = True
+                if not self.parked:
+                    self.limits.count("answers")
+                self.parked = self.parked_bytes > 0
                 break
             if not cutter.next(base, pos, total):
                 self.need = cutter.need
                 break
             pos = cutter.end
-            self.frame(cutter.kind, cutter.header, cutter.size, pos)
+            if cutter.size > self.header_max:
+                self.refuse_header(cutter.kind, self.cut(cutter.header, cutter.size))
+            else:
+                self.frame(cutter.kind, cutter.header, cutter.size, pos)
         return pos
+
+    def refuse_header(self, kind: int, header: bytes) -> None:
+        """Tell the peer that its header is too large."""
+        request = self.decode(kind, header, b"")
+        self.limits.count("header")
+        if not request.response and not request.oneway:
+            remark = f"the message is illegal: a header of {len(header)} bytes, at most {self.header_max}"
+            self.out.put(remoting.encode(request.reply(ResponseCode.MESSAGE_ILLEGAL, remark=remark)))
+
+    def decode(self, kind: int, header: bytes, body: bytes) -> remoting.RemotingCommand:
+        """A frame as an object."""
+        limits = self.limits
+        return remoting.decode(kind, header, body, limits.max_header_fields, limits.max_json_depth)
 
     def frame(self, kind: int, header: int, size: int, end: int) -> None:
         """One whole frame: header of `size` bytes, body up to `end`."""
@@ -117,7 +150,7 @@ class RemotingSession:
 
     def cold(self, kind: int, header: bytes, body: bytes) -> None:
         """A frame as an object: answer what a peer answered us, pass on what it asks."""
-        request = remoting.decode(kind, header, body)
+        request = self.decode(kind, header, body)
         if request.response:
             waiting = self._pending.pop(request.opaque, None)
             if waiting is not None:

@@ -10,14 +10,14 @@ from penstock.wire.outbox cimport Outbox
 
 @cython.final
 cdef class Shared:
-    cdef public object broker
+    cdef public object broker, limits
     cdef public LogStore store
     cdef BrokerClock _time
     cdef public Answers answers
     cdef public Draft draft
     cdef public ReadResult result
     cdef public Outbox raw, text
-    cdef public long long body_max
+    cdef public long long body_max, properties_max
     cdef public bint hold_enabled, blocked
     cdef bytes _cluster, _searched
     cdef unsigned char *cluster

@@ -10,6 +10,7 @@ from penstock.broker.broker import Broker
 from penstock.delivery.waiters import Outcome
 from penstock.wire import names
 from penstock.wire.answers import Answers
+from penstock.wire.layout import PROPERTIES_BYTES_MAX
 from penstock.wire.outbox import Outbox
 
 if cython.compiled:
@@ -50,6 +51,8 @@ class Shared:
         self.raw = Outbox()
         self.text = Outbox()  # the properties text that is stored
         self.body_max = broker.config.max_message_size
+        self.properties_max = min(broker.config.max_properties_size, PROPERTIES_BYTES_MAX)
+        self.limits = broker.limits
         self.hold_enabled = broker.config.long_polling_enable
         self._cluster = f"{names.CLUSTER}\x01{broker.config.cluster_name}".encode()
         self.cluster = address(self._cluster)

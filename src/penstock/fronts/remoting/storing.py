@@ -39,6 +39,8 @@ def put_special(
             topic = broker.retry.dead_letters_of(group_name.encode())
             queue_id = 0
             properties.pop(names.DELAY, None)
+    else:
+        broker.sending.demand_delay(properties)
     placed = broker.put(
         topic, queue_id, body, properties, born_host=born_host, born_ms=draft.born_ms,
         marks=Marks(draft.flag, draft.sys_flag, draft.reconsume_times),
@@ -76,6 +78,7 @@ def put_sequenced(
     properties = record.parse_properties(text.decode("utf-8", "replace"))
     if topic.is_retry or draft.sys_flag & SYS_ROLLBACK or names.HALF in properties or count != 1:
         raise Refused("an idempotent send is a plain message or a batch of them", remoting=ResponseCode.MESSAGE_ILLEGAL)
+    broker.sending.demand_delay(properties)
     placed = broker.put(
         topic, queue_id, body, properties, born_host=born_host, born_ms=draft.born_ms,
         marks=Marks(draft.flag, draft.sys_flag, draft.reconsume_times),

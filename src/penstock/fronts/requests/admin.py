@@ -18,7 +18,6 @@ from penstock.broker.topics import (
     check_topic_name,
 )
 from penstock.errors import Refused
-from penstock.fronts.requests import configuration
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
 from penstock.wire.codes import Fields, RequestCode, ResponseCode, read_fields
@@ -47,7 +46,6 @@ class Administration(Calls):
         RequestCode.GET_TOPIC_CONFIG: "topic_config",
         RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG: "group_config",
         RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: "system_topics",
-        RequestCode.GET_BROKER_CONFIG: "broker_config",
         RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE: "clean_up",
         RequestCode.CLEAN_UNUSED_TOPIC: "clean_up",
         RequestCode.DELETE_EXPIRED_COMMITLOG: "clean_up",
@@ -198,11 +196,6 @@ class Administration(Calls):
     def system_topics(self, session: Peer, request: RemotingCommand) -> Answer:
         names = [n for n in (t.decode() for t in self.broker.topics.by_name) if self.broker.is_system_topic(n)]
         return request.reply(body=fastjson.dumps({"topicList": sorted(names)}))
-
-    def broker_config(self, session: Peer, request: RemotingCommand) -> Answer:
-        body = configuration.text(self.broker)
-        version = fastjson.dumps(dict(self.broker.topics.version)).decode()
-        return request.reply(ext={"version": version}, body=body.encode())
 
     def clean_up(self, session: Peer, request: RemotingCommand) -> Answer:
         retention = self.broker.store.upkeep.retention

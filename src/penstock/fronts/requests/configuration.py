@@ -10,8 +10,8 @@ from penstock.fronts.requests.lookup import QUERY_MAX, UNIQUE_QUERY_MAX
 from penstock.wire import names
 
 
-def properties(broker: Broker) -> dict[str, object]:
-    """By name, sorted."""
+def properties(broker: Broker, users: bool = False) -> dict[str, object]:
+    """By name, sorted; `users`: whether there are any."""
     config, folder = broker.config, broker.folder.absolute()
     host = msgid.unpack_host(broker.store_host).rpartition(":")[0]
     found: dict[str, object] = {
@@ -20,8 +20,8 @@ def properties(broker: Broker) -> dict[str, object]:
         "brokerIP1": host, "brokerIP2": host, "listenPort": config.remoting_port, "namesrvAddr": config.registry,
         "brokerRole": "ASYNC_MASTER", "brokerPermission": words.PERM_READ | words.PERM_WRITE, "regionId": "DefaultRegion",
         "registerNameServerPeriod": config.register_broker_period_ms, "compressedRegister": False,
-        "fetchNamesrvAddrByAddressServer": False, "serverChannelMaxIdleTimeSeconds": 120,
-        "useTLS": bool(config.tls_cert) and config.remoting_tls != "off",
+        "fetchNamesrvAddrByAddressServer": False, "serverChannelMaxIdleTimeSeconds": config.idle_timeout_ms // words.MS_A_SECOND,
+        "aclEnable": users, "useTLS": bool(config.tls_cert) and config.remoting_tls != "off",
         # topics and groups
         "autoCreateTopicEnable": config.auto_create_topic_enable, "defaultTopicQueueNums": config.default_topic_queue_nums,
         "autoCreateSubscriptionGroup": config.auto_create_subscription_group, "clusterTopicEnable": True,
@@ -52,9 +52,9 @@ def properties(broker: Broker) -> dict[str, object]:
     return dict(sorted(found.items()))
 
 
-def text(broker: Broker) -> str:
+def text(broker: Broker, users: bool) -> str:
     """As a properties file."""
-    return "".join(f"{name}={_written(value)}\n" for name, value in properties(broker).items())
+    return "".join(f"{name}={_written(value)}\n" for name, value in properties(broker, users).items())
 
 
 def _written(value: object) -> str:

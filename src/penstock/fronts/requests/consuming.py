@@ -12,6 +12,7 @@ from penstock.broker.clients import ConsumerGroup, Member, Peer, Subscription
 from penstock.broker.topics import check_group_name, check_topic_name
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
+from penstock.limits import Limits
 from penstock.wire import fastjson, names, record
 from penstock.wire.codes import LanguageCode, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import JsonObject
@@ -89,7 +90,7 @@ class Consuming(Calls):
             wanted = [s for s in about.get("subscriptionDataSet") or [] if isinstance(s, dict)]
             if len(wanted) > SUBSCRIPTIONS_MAX:
                 raise Refused(f"a group subscribes to at most {SUBSCRIPTIONS_MAX} topics")
-            taken.append((name, about, dict(_subscription(s) for s in wanted)))
+            taken.append((name, about, dict(_subscription(s, self.broker.limits) for s in wanted)))
         self._demand_own(client_id, session)
         member = Member(
             client_id, session, _language(request.language), request.version, broker.mono_ms, session.acting
@@ -206,8 +207,8 @@ class Consuming(Calls):
     def check_client_config(self, session: Peer, request: RemotingCommand) -> Answer:
         about = self.json(request).get("subscriptionData") or {}
         if isinstance(about, dict) and about.get("expressionType"):
-            _, said = _subscription({"topic": "", **about})
-            said.compile()
+            _, said = _subscription({"topic": "", **about}, self.broker.limits)
+            said.compile(self.broker.limits)
         return request.reply()
 
 
@@ -218,7 +219,7 @@ def _language(code: int) -> str:
         return "OTHER"
 
 
-def _subscription(data: JsonObject) -> tuple[str, Subscription]:
+def _subscription(data: JsonObject, limits: Limits) -> tuple[str, Subscription]:
     topic = data.get("topic")
     if not isinstance(topic, str):
         raise Refused("a subscription names no topic")
@@ -228,7 +229,7 @@ def _subscription(data: JsonObject) -> tuple[str, Subscription]:
     version = data.get("subVersion")
     said = Subscription(topic, expression, str(kind), version if isinstance(version, int) else 0)
     try:
-        said.compile()
+        said.compile(limits)
     except Refused as refused:
         if said.kind == "TAG":
             raise

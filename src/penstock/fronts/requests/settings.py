@@ -12,7 +12,9 @@ from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clients import Peer
 from penstock.errors import Refused
+from penstock.fronts.requests import configuration
 from penstock.fronts.requests.calls import Answer, Calls
+from penstock.wire import fastjson
 from penstock.wire.codes import RequestCode, ResponseCode, read_int
 from penstock.wire.remoting import RemotingCommand
 
@@ -27,13 +29,18 @@ CHANGEABLE: Mapping[str, tuple[str, int, int]] = {
 
 
 class Settings(Calls):
-    """The part of the requests' table that changes settings."""
+    """The part of the requests' table that tells settings and changes them."""
 
-    TABLE = {RequestCode.UPDATE_BROKER_CONFIG: "change"}
+    TABLE = {RequestCode.UPDATE_BROKER_CONFIG: "change", RequestCode.GET_BROKER_CONFIG: "tell"}
 
     def __init__(self, broker: Broker, rights: Rights) -> None:
         Calls.__init__(self, broker)
         self.rights = rights
+
+    def tell(self, session: Peer, request: RemotingCommand) -> Answer:
+        body = configuration.text(self.broker, self.rights.on)
+        version = fastjson.dumps(dict(self.broker.topics.version)).decode()
+        return request.reply(ext={"version": version}, body=body.encode())
 
     def change(self, session: Peer, request: RemotingCommand) -> Answer:
         """Change settings for as long as the broker runs: all that are named, or none. Refused without users."""
