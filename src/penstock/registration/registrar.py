@@ -64,10 +64,14 @@ class News:
 class Registration:
     """What a broker says of itself to a registry, and what it takes from the answer."""
 
-    def __init__(self, broker: Broker, address: str, nsq_address: str = "") -> None:
+    def __init__(self, broker: Broker, address: str, nsq_address: str = "", ha_address: str = "") -> None:
         self.broker = broker
         self.address = address
         self.nsq_address = nsq_address
+        self.ha_address = ha_address  # where slaves connect
+        self.on_master: list[
+            Callable[[str], None]
+        ] = []  # told where the registry says that the master's slaves connect
         self._queues: set[bytes] = set()  # the queue topics there are
         self._on_queue: list[Callable[[bytes], None]] = []
         broker.queueing.announce.append(self._announced)
@@ -101,7 +105,7 @@ class Registration:
         elif self.nsq_address and queues:
             told["nsq"] = {"address": self.nsq_address, "changes": {n.decode(): n in self._queues for n in queues}}
         body = fastjson.dumps(told)
-        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": ""}
+        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.ha_address}
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
 
     def on_new_queues(self, call: Callable[[bytes], None]) -> None:
@@ -126,6 +130,8 @@ class Registration:
             self._remark = reply.remark or ""
             if self._remark:
                 log.error("the registry says: %s", self._remark)
+        for call in self.on_master:
+            call(reply.ext.get("haServerAddr", ""))
         if reply.body:
             table = fastjson.loads(reply.body).get("table") or {}
             ordered = {name.encode() for name in table}

@@ -16,7 +16,7 @@ cdef class Shared:
     cdef public ReadResult result
     cdef public Outbox raw, text
     cdef public long long body_max
-    cdef public bint hold_enabled, blocked
+    cdef public bint hold_enabled, blocked, short
     cdef bytes _cluster, _searched
     cdef unsigned char *cluster
     cdef long long cluster_len

@@ -32,8 +32,18 @@ class Unanswered(Protocol):
         """The answers of this turn that wait."""
         raise NotImplementedError
 
+    def seal_copied(self) -> tuple[bytes, bool]:
+        """Those that wait for slaves, and whether for their disks."""
+        raise NotImplementedError
+
     def settled(self, answers: bytes, outcome: Outcome) -> None:
         """What they waited for has come, or never will."""
+
+    def copied(self, answers: bytes, outcome: Outcome) -> None:
+        """The same of slaves."""
+
+    def alone(self, answers: bytes, outcome: Outcome) -> None:
+        """There is no slave that could have it; `outcome` of the flush."""
 
 
 class Shared:
@@ -54,12 +64,15 @@ class Shared:
         self.cluster_len = len(self._cluster)
         self._searched = names.SEARCHED
         self.searched = address(self._searched)
+        self.short = False  # level `pair`: fewer brokers are in sync than the settings ask for
         self.blocked = False  # level `os`: unflushed bytes are older than the promised second
         self.holding: list[Unanswered] = []  # sessions with answers that wait for a flush that is not asked for yet
 
-    def block(self, blocked: bool) -> None:
-        """Level `os`: whether unflushed bytes are older than the promised second."""
-        self.blocked = blocked
+    def block(self, blocked: bool, short: bool) -> None:
+        """Level `os`: whether unflushed bytes are older than the promised second. Level `pair`: whether too few brokers are
+        in sync.
+        """
+        self.blocked, self.short = blocked, short
 
     def take_holding(self) -> list[Unanswered]:
         """The sessions with answers that wait for a flush that is not asked for yet."""
