@@ -22,8 +22,8 @@ SMALL = {
 class Process:
     """A registry or a broker as a process of its own; `kill` is kill -9."""
 
-    def __init__(self, role: str, folder: Path, log: Path, **settings: object) -> None:
-        self._words = [sys.executable, "-m", "penstock.cli", role, "--data", str(folder)]
+    def __init__(self, command: str, folder: Path, log: Path, /, **settings: object) -> None:
+        self._words = [sys.executable, "-m", "penstock.cli", command, "--data", str(folder)]
         for name, value in settings.items():
             self._words += ["--set", f"{name}={value}"]
         self._log = log

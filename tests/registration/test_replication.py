@@ -30,7 +30,14 @@ class Set:
         self.name_server = self.registry.addresses["registry"]
         shared = {"registry": self.name_server, "nsq_port": -1, **SMALL, **settings}
         self.master = Process(
-            "broker", folder / "a", folder / "a.log", remoting_port=self.port, http_port=0, ha_port=0, node="a", **shared
+            "broker",
+            folder / "a",
+            folder / "a.log",
+            remoting_port=self.port,
+            http_port=0,
+            ha_port=0,
+            node="a",
+            **shared,
         )
         self.slave = Process(
             "broker", folder / "b", folder / "b.log", remoting_port=0, http_port=0, role="slave", node="b", **shared
@@ -127,23 +134,31 @@ def test_a_slave_that_comes_late_gets_everything_and_goes_on_where_it_was(trio: 
     same_logs(trio)
 
 
-def test_consumers_go_on_at_the_slave_with_offsets_and_groups_of_the_master(trio: Set) -> None:
-    trio.start()
-    with (
-        penstock.Producer(trio.name_server) as producer,
-        penstock.PushConsumer("readers", trio.name_server, consume_from="first") as consumer,
-    ):
+def consume(trio: Set, group: str, count: int) -> set[bytes]:
+    """So many different messages of a group that begins at the first."""
+    seen: set[bytes] = set()
+    with penstock.PushConsumer(group, trio.name_server, start="first") as consumer:
         consumer.subscribe("orders")
-        send(producer, 40)
-        seen = set()
         for delivery in consumer:
             seen.add(delivery.message.body)
-            delivery.done() if hasattr(delivery, "done") else None
-            if len(seen) == 40:
-                break
+            if len(seen) == count:
+                return seen
+    return seen
+
+
+def test_consumers_go_on_at_the_slave_with_offsets_and_groups_of_the_master(trio: Set) -> None:
+    trio.start()
+    with penstock.Producer(trio.name_server) as producer:
+        send(producer, 40)
+    read = consume(trio, "readers", 40)
+    config = trio.folder / "b" / "config"
+    offsets = config / "consumerOffset.json"
+    eventually(lambda: offsets.is_file() and b"orders@readers" in offsets.read_bytes())
+    trio.master.kill()
+    assert consume(trio, "others", 40) == read  # from the slave
     trio.slave.stop()
-    assert b"orders" in (trio.folder / "b" / "config" / "topics.json").read_bytes()
-    assert b"readers" in (trio.folder / "b" / "config" / "subscriptionGroup.json").read_bytes()
+    assert b"orders" in (config / "topics.json").read_bytes()
+    assert b"readers" in (config / "subscriptionGroup.json").read_bytes()
 
 
 def test_a_slave_refuses_to_store(trio: Set) -> None:
@@ -160,7 +175,7 @@ def test_a_slave_refuses_to_store(trio: Set) -> None:
         "a": "p", "b": "orders", "c": "TBW102", "d": "4", "e": "0", "f": "0", "g": "1700000000000", "h": "0", "i": "",
         "j": "0", "k": "false",
     }  # fmt: skip
-    answer = line.ask(RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, b"x"))
+    answer = line.call(RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, b"x"), 30)
     line.close()
     assert answer.code == 14
     assert "slave" in (answer.remark or "")
