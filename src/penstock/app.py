@@ -476,8 +476,7 @@ class Server:
         if "ha" in self._bound:
             await net.listen(self._bound["ha"], front.session, front.name)
         if broker.config.role == "slave":
-            link = MasterLink(net, front)
-            registration.on_master.append(link.hear)
+            link = MasterLink(net, front, registration)
             stack.push_async_callback(_cancelled, asyncio.create_task(link.run()))
 
     def _advertised(self, name: str, config: BrokerConfig) -> str:

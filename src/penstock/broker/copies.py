@@ -10,10 +10,11 @@ All four only ever rise. A member is in the set while it reaches, again and agai
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from penstock.broker.levels import LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
+from penstock.broker.replica import Replica
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Positions
 from penstock.log.store import LogStore
@@ -67,6 +68,11 @@ class Copies:
         self.members: dict[str, Member] = {}
         self.acknowledged = self.acknowledged_flushed = 0
         self.confirmed = self.confirmed_flushed = 0
+        self.replica: Replica | None = None  # who this node is, where it is part of a set
+        self.master = ""  # of a slave: whom it follows
+        self.master_written = 0  # where the master's log ended when it was heard last
+        self.heard_ms = -1
+        self.bad_blocks = 0  # whose sums did not hold on arrival
         self.version = 0  # of the positions: readers may see more when it has changed
         self.waiting = Positions()
         self.waiting_flushed = Positions()
@@ -78,6 +84,18 @@ class Copies:
         self.following = True
         self.confirmed = self.confirmed_flushed = confirmed
         self._tell()
+
+    def belong(self, replica: Replica) -> None:
+        """This node is part of a set."""
+        self.replica = replica
+
+    def hear(self, master: str, written: int, mono_ms: int) -> None:
+        """The master's log ends there."""
+        self.master, self.master_written, self.heard_ms = master, written, mono_ms
+
+    def count_bad(self) -> None:
+        """A block came whose sums do not hold."""
+        self.bad_blocks += 1
 
     def told(self, confirmed: int, confirmed_flushed: int) -> None:
         """The master says what all members have."""
@@ -198,17 +216,25 @@ class Copies:
             return self.confirmed
         return min(self.confirmed, flushed) if durable or self.following or level == LEVEL_PAIR else flushed
 
-    def as_rows(self, end: int, mono_ms: int) -> Iterable[dict[str, object]]:
-        """The members, for people."""
+    def rows(self, mono_ms: int) -> Iterator[dict[str, object]]:
+        """This node and, of a master, its slaves, for people."""
+        replica, store = self.replica, self._store
+        if replica is None:
+            return
+        end, flushed = store.end_position, store.flushed_position
+        lag = max(0, self.master_written - end) if self.following else 0
+        heard = mono_ms - self.heard_ms if self.heard_ms >= 0 else -1
+        why = ("no master was heard yet" if heard < 0 else "") if self.following else ""
+        yield {
+            "node": replica.node, "id": self._config.broker_id, "role": "slave" if self.following else "master",
+            "epoch": replica.epoch, "written": end, "flushed": flushed, "confirmed": self.confirmed, "lag_bytes": lag,
+            "lag_ms": heard if self.following else 0, "in_sync": "" if self.following else "yes", "why_not": why,
+        }  # fmt: skip
         for member in self.members.values():
+            behind = mono_ms - member.caught_up_ms if member.caught_up_ms >= 0 else -1
             yield {
-                "node": member.node,
-                "brokerId": member.broker_id,
-                "address": member.address,
-                "written": member.written,
-                "flushed": member.flushed,
-                "lagBytes": max(0, end - member.written),
-                "lagMs": max(0, mono_ms - member.caught_up_ms) if member.caught_up_ms >= 0 else -1,
-                "inSync": member.in_sync,
-                "whyNot": member.why_not,
-            }
+                "node": member.node, "id": member.broker_id, "role": "slave", "epoch": replica.epoch,
+                "written": member.written, "flushed": member.flushed, "confirmed": min(self.confirmed, member.written),
+                "lag_bytes": max(0, end - member.written), "lag_ms": behind if end > member.written else 0,
+                "in_sync": "yes" if member.in_sync else "no", "why_not": member.why_not,
+            }  # fmt: skip

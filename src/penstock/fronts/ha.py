@@ -366,7 +366,9 @@ class SlaveSession(HaSession):
     def _told(self, positions: ha.Positions) -> None:
         if positions.position != self.store.end_position:
             raise WireError(f"the master goes on at {positions.position}, our log ends at {self.store.end_position}")
-        self.front.hear(positions)
+        copies = self.broker.copies
+        copies.hear(self.remote, positions.written, self.broker.mono_ms)
+        copies.told(positions.confirmed, positions.confirmed_flushed)
 
     def _data(self, head: ha.Head, owner: bytearray) -> None:
         self._told(ha.read_positions(owner, head.fixed))
@@ -375,7 +377,7 @@ class SlaveSession(HaSession):
         if outcome == status.OK and head.flags & ha.LAST:
             outcome = follower.turn()
         if outcome == status.ILLEGAL:
-            self.front.count_bad()
+            self.broker.copies.count_bad()
             raise WireError(f"the sum of the record at {follower.bad} does not hold: it is asked for again")
         if outcome != status.OK:
             log.error("the log cannot be copied now status=%d position=%d", outcome, self.store.end_position)
@@ -411,9 +413,6 @@ class HaFront(Front):
         self.address = address  # of the RocketMQ listener: what clients are told
         self.secret = secret_of(broker.config)
         self.sessions: set[HaSession] = set()
-        self.master_written = 0  # where the master's log ended when it was heard last
-        self.heard_ms = -1
-        self.bad_blocks = 0  # whose sums did not hold on arrival
         self.free_bytes = 0
         self._due_ms = 0
 
@@ -432,15 +431,6 @@ class HaFront(Front):
     def gone(self, session: HaSession) -> None:
         """Its connection is."""
         self.sessions.discard(session)
-
-    def hear(self, positions: ha.Positions) -> None:
-        """The master says how far everything is."""
-        self.master_written, self.heard_ms = positions.written, self.broker.mono_ms
-        self.broker.copies.told(positions.confirmed, positions.confirmed_flushed)
-
-    def count_bad(self) -> None:
-        """A block came whose sums do not hold."""
-        self.bad_blocks += 1
 
     def begin_turn(self) -> None:
         """Nothing is due before there is news."""

@@ -69,6 +69,8 @@ class Registration:
         self.address = address
         self.nsq_address = nsq_address
         self.ha_address = ha_address  # where slaves connect
+        self.seeking: Callable[[], bool] = lambda: False  # whether the registry is asked again and again for a master
+        self.on_seek: list[Callable[[], None]] = []
         self.on_master: list[
             Callable[[str], None]
         ] = []  # told where the registry says that the master's slaves connect
@@ -107,6 +109,16 @@ class Registration:
         body = fastjson.dumps(told)
         ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.ha_address}
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
+
+    def seek(self, seeking: Callable[[], bool], hear: Callable[[str], None]) -> None:
+        """A slave: `hear` where its master's slaves connect, and ask every second while `seeking`."""
+        self.seeking = seeking
+        self.on_master.append(hear)
+
+    def ask_again(self) -> None:
+        """Register at once: the master may be elsewhere now."""
+        for call in self.on_seek:
+            call()
 
     def on_new_queues(self, call: Callable[[bytes], None]) -> None:
         """`call` when a queue topic came or went; channels come and go unheard."""
@@ -187,6 +199,7 @@ class Registrar:
         self.registry = registry
         self.changed = asyncio.Event()
         self.news = News(registration, self.changed.set)
+        registration.on_seek.append(self.changed.set)
         self._connection: Connection | None = None
         self._complained = False
 
@@ -198,6 +211,8 @@ class Registrar:
                 self.registration.take(await self._ask(self.registration.request(self.news)))
                 self._complained = False
                 pause = self.registration.broker.config.register_broker_period_ms / 1000
+                if self.registration.seeking():
+                    pause = RECONNECT_S
             except (OSError, TimeoutError) as error:
                 if isinstance(error, ConnectionRefusedError):
                     self.news.refused()

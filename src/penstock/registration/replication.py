@@ -11,6 +11,7 @@ from penstock.broker.replica import Replica
 from penstock.config import BrokerConfig
 from penstock.fronts.ha import HaFront
 from penstock.net import Net
+from penstock.registration.registrar import Registration
 
 log = logging.getLogger("penstock.ha")
 
@@ -27,6 +28,7 @@ def make_front(broker: Broker, address: str, *, lossy: bool) -> HaFront:
     config = broker.config
     replica = Replica(broker.files, broker.folder, node_of(config))
     replica.open(lossy=lossy)
+    broker.copies.belong(replica)
     if config.role == "slave":
         broker.copies.follow(replica.confirmed())
     else:
@@ -37,12 +39,15 @@ def make_front(broker: Broker, address: str, *, lossy: bool) -> HaFront:
 class MasterLink:
     """Keeps a slave connected to its master: the one of the settings, or the one that the registry names."""
 
-    def __init__(self, net: Net, front: HaFront) -> None:
+    def __init__(self, net: Net, front: HaFront, registration: Registration) -> None:
         self._net = net
         self._front = front
+        self._registration = registration
+        self._away = True
         self._address = front.broker.config.ha_master
         self._known = asyncio.Event()
         self._complained = ""
+        registration.seek(lambda: self._away, self.hear)
 
     def hear(self, ha_address: str) -> None:
         """The registry says where the master's slaves connect; empty: it does not know."""
@@ -61,8 +66,11 @@ class MasterLink:
             try:
                 connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_master)
                 self._complained = ""
+                self._away = False
                 while connection.transport is not None:
                     await asyncio.sleep(RECONNECT_S / 4)
+                self._away = True
+                self._registration.ask_again()
             except (OSError, ValueError) as error:
                 if self._complained != address:
                     log.warning("master not reached master=%s error=%s", address, error)
