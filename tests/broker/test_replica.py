@@ -21,21 +21,37 @@ def opened(folder: Path, lossy: bool = False) -> Replica:
 
 def test_a_master_founds_a_set_and_finds_it_again(tmp_path: Path) -> None:
     replica = opened(tmp_path)
-    replica.lead(0)
+    replica.lead(0, 0)
     again = opened(tmp_path)
-    again.lead(99)
+    again.lead(99, 99)
     assert again.set_id == replica.set_id != NO_SET
     assert (again.epochs, again.store_id, again.loss) == (replica.epochs, replica.store_id, replica.loss)
     assert again.epoch == 1
     other = opened(tmp_path / "other")
-    other.lead(0)
+    other.lead(0, 0)
     assert other.set_id != replica.set_id
     assert other.epochs[0].tag != replica.epochs[0].tag
 
 
+def test_a_slave_that_becomes_the_master_begins_a_new_epoch_once(tmp_path: Path) -> None:
+    old = opened(tmp_path / "a")
+    old.lead(0, 0)
+    slave = opened(tmp_path / "b")
+    slave.join(old.set_id, old.epochs)
+    for _ in range(2):
+        slave = opened(tmp_path / "b")
+        slave.lead(0, 700)
+        assert slave.epochs[:1] == old.epochs
+        assert [(epoch.number, epoch.start) for epoch in slave.epochs[1:]] == [(2, 700)]
+    old.join(slave.set_id, slave.epochs)
+    back = opened(tmp_path / "a")
+    back.lead(0, 900)
+    assert [(epoch.number, epoch.start) for epoch in back.epochs] == [(1, 0), (2, 700), (3, 900)]
+
+
 def test_the_loss_number_rises_with_each_start_that_cannot_prove_the_log(tmp_path: Path) -> None:
     replica = opened(tmp_path)
-    replica.lead(0)
+    replica.lead(0, 0)
     assert opened(tmp_path).loss == replica.loss
     assert opened(tmp_path, lossy=True).loss == replica.loss + 1
     assert opened(tmp_path).loss == replica.loss + 1
@@ -61,7 +77,7 @@ def test_what_was_confirmed_outlives_the_process_and_damage_is_nothing(tmp_path:
 
 def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
     replica = opened(tmp_path)
-    replica.lead(0)
+    replica.lead(0, 0)
     for path in (tmp_path / "ha").glob("replica.json*"):
         path.write_text('{"setId": 5, "storeId": "ab"}')
     with pytest.raises(StoreError, match=r"replica\.json"):

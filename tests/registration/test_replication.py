@@ -161,6 +161,30 @@ def test_consumers_go_on_at_the_slave_with_offsets_and_groups_of_the_master(trio
     assert b"readers" in (config / "subscriptionGroup.json").read_bytes()
 
 
+def test_the_slave_started_as_master_goes_on_and_the_old_master_follows_it(trio: Set) -> None:
+    trio.start()
+    with penstock.Producer(trio.name_server) as producer:
+        assert set(send(producer, 100)) == {SendStatus.SEND_OK}
+    trio.master.kill()
+    trio.slave.stop()
+    shared = {"registry": trio.name_server, "nsq_port": -1, "http_port": -1, "level": "pair", "node": "b", **SMALL}
+    new = Process("broker", trio.slave.folder, trio.folder / "new.log", remoting_port=0, ha_port=0, **shared).start()
+    shared |= {"node": "a", "role": "slave", "broker_id": 1}
+    old = Process("broker", trio.master.folder, trio.folder / "old.log", remoting_port=0, **shared).start()
+    try:
+        eventually(lambda: new.says("slave in sync node=a"))
+        with penstock.Producer(trio.name_server) as producer:
+            eventually(lambda: set(send(producer, 1)) == {SendStatus.SEND_OK})
+            assert set(send(producer, 50)) == {SendStatus.SEND_OK}
+        with LogReader(trio.name_server) as reader:
+            queues = reader.queues("orders")
+            eventually(lambda: sum(reader.offsets(queue)[1] for queue in queues) >= 151)  # what is durable
+    finally:
+        old.stop()
+        new.stop()
+    same_logs(trio)
+
+
 def test_a_slave_refuses_to_store(trio: Set) -> None:
     trio.start()
     with penstock.Producer(trio.name_server) as producer:
@@ -176,9 +200,12 @@ def test_a_slave_refuses_to_store(trio: Set) -> None:
         "j": "0", "k": "false",
     }  # fmt: skip
     answer = line.call(RemotingCommand(RequestCode.SEND_MESSAGE_V2, fields, b"x"), 30)
-    line.close()
     assert answer.code == 14
     assert "slave" in (answer.remark or "")
+    answer = line.call(RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}), 30)
+    line.close()
+    assert answer.code == 1
+    assert "slave; its master is 127.0.0.1" in (answer.remark or "")
 
 
 def test_min_in_sync_refuses_before_anything_is_stored(tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ class Replica:
         self.store_id = NO_SET
         self.loss = 0  # raised by every start that cannot prove the log whole
         self.epochs: tuple[Epoch, ...] = ()
+        self.led = False  # it was the master when it ran last
         self._kept = -1  # what ha/confirmed says
 
     @property
@@ -66,6 +67,7 @@ class Replica:
         try:
             self.set_id = bytes.fromhex(table.get("setId", "")).ljust(ID_BYTES, b"\0")[:ID_BYTES]
             self.store_id = bytes.fromhex(table.get("storeId", "")).ljust(ID_BYTES, b"\0")[:ID_BYTES]
+            self.led = bool(table.get("led", False))
             self.loss = int(table.get("lossNumber", 0))
             self.epochs = tuple(
                 Epoch(int(number), bytes.fromhex(tag).ljust(TAG_BYTES, b"\0")[:TAG_BYTES], int(start))
@@ -89,22 +91,30 @@ class Replica:
             "storeId": self.store_id.hex(),
             "node": self.node,
             "lossNumber": self.loss,
+            "led": self.led,
             "epochs": [[epoch.number, epoch.tag.hex(), epoch.start] for epoch in self.epochs],
         }
         save(self._files, self._folder / "replica.json", table)
 
-    def lead(self, begin: int) -> None:
-        """This node is the master: the first one founds the set. StoreError."""
+    def lead(self, begin: int, end: int) -> None:
+        """This node is the master of a log from `begin` to `end`: the first one founds the set, one that was a slave begins
+        a new epoch. StoreError.
+        """
         if self.set_id == NO_SET:
             self.set_id = os.urandom(ID_BYTES)
         if not self.epochs:
             self.epochs = (Epoch(1, os.urandom(TAG_BYTES), begin),)
-            self.save()
+        elif not self.led:
+            self.epochs = (*self.epochs, Epoch(self.epoch + 1, os.urandom(TAG_BYTES), end))[-EPOCHS_MAX:]
+        else:
+            return
+        self.led = True
+        self.save()
 
     def join(self, set_id: bytes, epochs: tuple[Epoch, ...]) -> None:
         """Follow a master of this set, whose epochs these are. StoreError."""
-        if (set_id, epochs) != (self.set_id, self.epochs):
-            self.set_id, self.epochs = set_id, epochs[-EPOCHS_MAX:]
+        if (set_id, epochs, False) != (self.set_id, self.epochs, self.led):
+            self.set_id, self.epochs, self.led = set_id, epochs[-EPOCHS_MAX:], False
             self.save()
 
     # -- up to where a slave's log is confirmed --------------------------------------------------------------------

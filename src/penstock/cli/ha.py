@@ -37,8 +37,9 @@ def status(registry: str, as_json: bool) -> None:
                 except PenstockError as error:
                     found.append({"broker": name, **_NOTHING, "id": number, "why_not": f"{address}: {error}"})
                     continue
-                for row in json.loads(told) if told else [_alone(number)]:
-                    id_ = int(row["id"])
+                rows: list[dict[str, object]] = json.loads(told) if told else [_alone(number)]
+                for row in rows:
+                    id_ = int(str(row["id"]))
                     if id_ not in seen:  # a slave is told of by its master, too
                         seen.add(id_)
                         found.append({"broker": name, **row})

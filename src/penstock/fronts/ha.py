@@ -30,7 +30,7 @@ log = logging.getLogger("penstock.ha")
 BEAT_MS = 500
 SILENT_MS = 10_000  # then the connection is dead
 BLOCK_BYTES = 128 << 10  # of records in one DATA: with its sums it fits a read
-WINDOW_BYTES = 8 << 20  # sent and not acknowledged
+WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
 CRUMB_BYTES = 16 << 10  # less than this waits while two frames are under way
 LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
@@ -189,8 +189,9 @@ class MasterSession(HaSession):
             return self._refuse(ha.NEWER_EPOCH, f"it has followed a master of epoch {told.epoch}")
         if not empty and told.written < begin:
             return self._refuse(ha.BEHIND, f"its log ends at {told.written}, the master's begins at {begin}")
-        if told.written > end:
-            text = f"its log ends at {told.written}, the master's at {end}: nothing is cut by itself"
+        shared_end = ha.shared_end(replica.epochs, end, told.epochs, told.written)
+        if told.written > shared_end:
+            text = f"its log ends at {told.written} and is the master's up to {shared_end}: nothing is cut by itself"
             return self._refuse(ha.BELOW_SAFE, text)
         self.member = Member(node, int(told.about.get("brokerId", 0) or 0), address or self.remote)
         cut_to = begin if empty else told.written

@@ -315,6 +315,16 @@ def read_meta(data: bytes) -> tuple[int, int, bytes]:
     return kind, position, data[_META.size :]
 
 
+def shared_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], their_end: int) -> int:
+    """Up to where two logs are one, by their epochs: to the end of the last one in common, on either side."""
+    count = common(ours, theirs)
+    ends = (
+        ours[count].start if count < len(ours) else our_end,
+        theirs[count].start if count < len(theirs) else their_end,
+    )
+    return min(ends)
+
+
 def common(ours: Sequence[Epoch], theirs: Sequence[Epoch]) -> int:
     """How many epochs two tables have in common, from the front."""
     count = 0
