@@ -6,6 +6,8 @@ import contextlib
 import random
 import socket
 import threading
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,9 +15,10 @@ import pytest
 
 import penstock
 from ha_parts import Peer, eventually, log_bytes
+from penstock.app import Server
 from penstock.broker.taking import secret_of
 from penstock.config import BrokerConfig
-from penstock.errors import ConfigError
+from penstock.errors import BrokerRefused, ConfigError, Refused
 from penstock.fronts.ha import HaFront
 from penstock.testing import Broker
 from penstock.wire import ha
@@ -324,3 +327,31 @@ def test_secrets_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="missing"):
         secret_of(BrokerConfig(ha_secret_file=str(tmp_path / "missing")))
     assert secret_of(BrokerConfig()) == b""
+
+
+def test_what_has_no_copies_is_refused_at_level_pair(tmp_path: Path) -> None:
+    """Queue topics cannot have the level, and NSQ's publishes do not wait for slaves."""
+    with Broker(tmp_path / "x", level="pair") as broker:
+        fill(broker, 1)
+        for name, why in ((b"jobs", "have no copies"), (b"T", "RocketMQ's protocol")):
+
+            def publish(server: Server, name: bytes = name) -> str:
+                queueing = server.broker.queueing
+                try:
+                    queueing.publish(queueing.topic(name), [b"x"])
+                except Refused as refused:
+                    return str(refused)
+                return "stored"
+
+            assert why in broker.call(publish)
+            with pytest.raises(urllib.error.HTTPError):
+                urllib.request.urlopen(f"http://{broker.http}/pub?topic={name.decode()}", b"x", timeout=30)
+        with penstock.Admin(broker.registry) as admin:
+            admin.create_topic("plain", level="os")
+            admin.create_topic("safe", level="pair-disk")
+            with pytest.raises(BrokerRefused, match="none of os, disk, pair, pair-disk"):
+                admin.create_topic("memory", level="memory")
+        told = broker.call(lambda server: [server.broker.topics.by_name[n].level for n in (b"plain", b"safe", b"T")])
+        assert told == [0, 4, 3]
+    with Broker(tmp_path / "x") as broker:  # the table says so after a start
+        assert broker.call(lambda server: server.broker.topics.by_name[b"safe"].level) == 4

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from store_parts import bodies, contents, make, put, work
+from store_parts import bodies, contents, make, put, snapshot, work
 
 from penstock.errors import StoreError
 from penstock.log import status
@@ -185,3 +185,24 @@ def test_a_log_without_sums_is_copied_with_sums_of_its_own(pair: tuple[LogStore,
         path.unlink()
     copy_all(master, slave)
     assert bodies(slave) == first
+
+
+def test_a_power_cut_leaves_no_gap_in_the_queues_of_a_copy(pair: tuple[LogStore, LogStore], tmp_path: Path) -> None:
+    """A master gives no offset out again that it may have shown; a copy gets its offsets from the master."""
+    master, slave = pair
+    first = fill(master, 40)
+    copy_all(master, slave)
+    slave.close(clean=False)
+    for path in (tmp_path / "b").glob("live*"):
+        path.unlink()
+    alone = make(snapshot(tmp_path / "b", tmp_path / "c"))
+    assert alone.open().power_cut
+    assert alone.queue(b"T", 0).max_offset > 20
+    slave = make(tmp_path / "b")
+    slave.follow(True)
+    assert slave.open().power_cut
+    assert slave.queue(b"T", 0).max_offset == 20
+    more = fill(master, 10, seed=9)
+    copy_all(master, slave)
+    work(slave)
+    assert bodies(slave) == first + more
