@@ -177,7 +177,13 @@ def test_garbage_is_closed_without_an_answer(master: Broker, seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [ha.start(1, 0), ha.ack(1, ha.Ack(1, 1, 1, 1)), ha.data(1, ha.Positions(0, 0, 0, 0, 0), b"", b"x")]
+    "said",
+    [
+        ha.frame(0x49, 1, b"", b"x"),
+        ha.start(1, 0),
+        ha.ack(1, ha.Ack(1, 1, 1, 1)),
+        ha.data(1, ha.Positions(0, 0, 0, 0, 0), b"", b"x"),
+    ],
 )
 def test_frames_at_the_wrong_moment(master: Broker, said: bytes) -> None:
     peer = Peer(master.addresses["ha"])

@@ -76,6 +76,8 @@ class HaSession:
                 return pos
             if head.kind & ha.SKIPPED == 0:
                 self.frame(head, owner)
+            elif not self.trusted:
+                raise WireError("a frame to be passed over, of a peer that has proved nothing")
             pos = head.end
         return total
 
