@@ -41,6 +41,7 @@ COMPILED = [
     "penstock.log.commitlog",
     "penstock.log.consumequeue",
     "penstock.log.draft",
+    "penstock.log.follow",
     "penstock.log.keyindex",
     "penstock.log.lookup",
     "penstock.log.reading",

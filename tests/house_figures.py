@@ -36,6 +36,7 @@ ASSIGNED = {
     "penstock.log.commitlog": {"d.": _DRAFT},
     "penstock.log.contents": {"store.": _OPENING},
     "penstock.log.derived": {"self.report.": _OPENING},
+    "penstock.log.follow": {"d.": _DRAFT},
     "penstock.log.recovery": {
         "report.": _OPENING, "self.report.": _OPENING, "self.upkeep.": _OPENING, "store.": _OPENING, "sums.": _OPENING,
     },

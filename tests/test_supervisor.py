@@ -25,7 +25,7 @@ from certificates import Authority, Certificate
 from penstock import Admin, Message, Producer, PushConsumer
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError
-from penstock.supervisor import PORT_STEP, members
+from penstock.supervisor import PORT_STEP, members, replicas
 from polling import eventually
 from ports import free_port
 
@@ -238,3 +238,20 @@ def test_sighup_renews_the_certificates_of_all(tmp_path: Path, authority: Author
         os.kill(one.process.pid, signal.SIGHUP)
         for address in addresses:
             eventually(lambda address=address: shown(address) == new)  # type: ignore[misc]
+
+
+def test_replicas_share_the_name_and_nothing_else() -> None:
+    masters = members(BrokerConfig(data="nowhere"), 2)
+    made = replicas(masters, 3)
+    assert [(c.broker_name, c.broker_id, c.role) for c in made] == [
+        ("broker-a", 0, "master"), ("broker-a-2", 0, "master"), ("broker-a", 1, "slave"), ("broker-a-2", 1, "slave"),
+        ("broker-a", 2, "slave"), ("broker-a-2", 2, "slave"),
+    ]  # fmt: skip
+    for name in ("data", "remoting_port", "nsq_port", "http_port", "node"):
+        assert len({getattr(config, name) for config in made}) == 6, name
+    assert [config.ha_port for config in made] == [10912, 11012, -1, -1, -1, -1]
+    assert replicas(masters, 1) == masters
+    any_free = replicas([BrokerConfig(remoting_port=0, nsq_port=0, http_port=0)], 2)
+    assert [config.ha_port for config in any_free] == [0, -1]
+    with pytest.raises(ConfigError, match="65535"):
+        replicas([BrokerConfig(remoting_port=65_500)], 2)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.access.rights import Rights, users_file
 from penstock.broker.broker import Broker
+from penstock.broker.replica import check_role
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
@@ -35,7 +36,7 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
     from penstock.fronts.site import Answer, Site
     from penstock.httpd import Httpd
     from penstock.log.contents import Recovery
-    from penstock.registration.registrar import Registrar
+    from penstock.registration.registrar import Registrar, Registration
 
 log = logging.getLogger("penstock.app")
 
@@ -157,13 +158,15 @@ class Server:
 
     def _bind_broker(self, stack: AsyncExitStack, config: BrokerConfig) -> BrokerConfig:
         """Binds the ports; the settings with the real ones."""
+        config = check_role(config)
         host, insecure = config.host, config.insecure or self._rights.on
         self._bind(stack, "remoting", host, config.remoting_port, insecure)
         self._bind(stack, "nsq", config.nsq_host or host, config.nsq_port, insecure)
         self._bind(stack, "http", config.http_host or host, config.http_port, insecure)
         if config.tls_cert or config.tls_key:
             self._bind(stack, "https", config.https_host or host, config.https_port, insecure)
-        names = [name for name in ("remoting", "nsq", "http", "https") if name in self.addresses]
+        self._bind(stack, "ha", config.ha_host or host, config.ha_port, insecure)
+        names = [name for name in ("remoting", "nsq", "http", "https", "ha") if name in self.addresses]
         return replace(config, **{f"{name}_port": port_of(self.addresses[name]) for name in names})  # type: ignore[arg-type]
 
     # -- the roles -------------------------------------------------------------------------------------------------
@@ -274,7 +277,10 @@ class Server:
             self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
         await net.listen(self._bound["remoting"], front.session, "remoting", **opened)
         await self._listen_vip(net, config, front, opened)
-        registration = Registration(broker, self.addresses["remoting"], self._nsq_address(config))
+        registration = Registration(
+            broker, self.addresses["remoting"], self._nsq_address(config), self._advertised("ha", config)
+        )
+        await self._start_ha(net, stack, broker, registration)
         if process.name_server is not None:
             neighbour = RouteNeighbour(registration, process.name_server)
             process.tell_news(neighbour=neighbour)
@@ -283,6 +289,26 @@ class Server:
             registrar = Registrar(net, registration, name, security_of(config.security or None))
             task = asyncio.create_task(registrar.run())
             stack.push_async_callback(self._stop_registrar, registrar, task)
+
+    async def _start_ha(self, net: Net, stack: AsyncExitStack, broker: Broker, registration: Registration) -> None:
+        """Replication, where this broker has slaves or is one. Behind the other fronts: what they hold waits for it."""
+        if broker.config.role != "slave" and "ha" not in self._bound:
+            return
+        from penstock.registration.replication import MasterLink, make_front
+
+        assert self.recovery is not None
+        front = make_front(broker, self.addresses["remoting"], lossy=self.recovery.power_cut)
+        self.add_front(front)
+        if "ha" in self._bound:
+            await net.listen(self._bound["ha"], front.session, front.name)
+        if broker.config.role == "slave":
+            link = MasterLink(net, front, registration)
+            stack.push_async_callback(_cancelled, asyncio.create_task(link.run()))
+
+    def _advertised(self, name: str, config: BrokerConfig) -> str:
+        """A listener's address as others reach it; empty where there is none."""
+        address = self.addresses.get(name, "")
+        return f"{config.advertise.partition(':')[0]}:{port_of(address)}" if config.advertise and address else address
 
     def _nsq_address(self, config: BrokerConfig) -> str:
         """Where our clients of queue topics are sent; empty without an NSQ listener, or on a Unix socket."""

@@ -70,8 +70,22 @@ class BrokerConfig:
     registry: str = _about("registries to register with, host:port separated by ; or ,", "")
     cluster_name: str = _about("cluster this broker belongs to", "DefaultCluster")
     broker_name: str = _about("name of this broker within its cluster", "broker-a")
-    broker_id: int = _about("0: master", 0)
-    level: str = _about("durability of new topics: memory (queue topics only), os or disk", "os")
+    broker_id: int = _about("0: master; a slave has a number of its own, and 1 where none is given", 0)
+    role: str = _about("master, or slave: a copy of the master of the same broker_name", "master")
+    node: str = _about("name of this broker within its replica set; empty: host name and RocketMQ port", "")
+    ha_host: str = _about("address of the replication listener; empty: host", "")
+    ha_port: int = _about("port where slaves connect (RocketMQ's is 10912); 0: any free one, -1: none", -1)
+    ha_master: str = _about("host:port of the master's ha_port; empty: as the registry says", "")
+    ha_secret_file: str = _about("file with the secret of a replica set, 16 bytes or more; empty: none", "")
+    ha_answer_ms: int = _about("longest wait of a send of level pair for slaves; then code 12", 3_000)
+    ha_in_sync_ms: int = _about("time after which a slave that does not reach the end is out of sync", 3_000)
+    ha_slave_lag_bytes_max: int = _about("bytes a slave may be behind and be in sync", 256 << 20)
+    min_in_sync: int = _about(
+        "brokers in sync below which sends of level pair are refused; 2: never without a slave", 1
+    )
+    level: str = _about(
+        "durability of new topics: memory (queue topics only), os, disk, pair or pair-disk (log topics only)", "os"
+    )
     auto_create_topic_enable: bool = _about("make an unknown topic when a producer first names it", True)
     default_topic_queue_nums: int = _about("queues of the template for new topics", 8)
     auto_create_subscription_group: bool = _about("make an unknown consumer group on first use", True)

@@ -35,7 +35,8 @@ RESTART_MAX_S = 30.0
 STOP_S = 60.0  # what a broker may take to stop; then it is killed
 REGISTERED_S = 10.0  # what their first registration may take
 STEADY_S = 60.0  # a broker that ran for so long begins with the shortest pause again
-_LISTENERS = ("remoting", "nsq", "http", "https")
+_LISTENERS = ("remoting", "nsq", "http", "https", "ha")
+HA_PORT = 10_912  # of the first master that has slaves
 
 
 def members(config: BrokerConfig, count: int) -> list[BrokerConfig]:
@@ -66,6 +67,33 @@ def members(config: BrokerConfig, count: int) -> list[BrokerConfig]:
         own: dict[str, Any] = {"data": str(data / name), "broker_name": name, **apart, **files}
         made.append(replace(config, **own))
     return [replace(one, connection_memory_bytes=shared) for one in made] if count > 1 else made
+
+
+def replicas(masters: Sequence[BrokerConfig], count: int) -> list[BrokerConfig]:
+    """The masters, and for each so many slaves that there are `count` brokers of its name.
+
+    A slave keeps its copy in the folder `replica-2`, `replica-3`, … inside its master's, and listens above all masters.
+    ConfigError when a port would be too high.
+    """
+    if count == 1:
+        return list(masters)
+    made = []
+    for n, config in enumerate(masters):
+        port = config.ha_port if config.ha_port >= 0 else HA_PORT + PORT_STEP * n if config.remoting_port > 0 else 0
+        made.append(replace(config, ha_port=port, node=config.node or f"{config.broker_name}-1"))
+    for k in range(2, count + 1):
+        for n, config in enumerate(masters):
+            step = PORT_STEP * ((k - 1) * len(masters))
+            ports = {f"{word}_port": getattr(config, f"{word}_port") for word in _LISTENERS[:4]}
+            apart = {word: port + step if port > 0 else port for word, port in ports.items()}
+            if too_high := [word for word, port in apart.items() if port > 0xFFFF]:
+                raise ConfigError(f"{too_high[0]} of a slave would be above 65535", f"Choose a lower {too_high[0]}.")
+            paths = {f"{word}_host": getattr(config, f"{word}_host") for word in _LISTENERS[1:4]}
+            files = {word: f"{path}.replica-{k}" for word, path in paths.items() if "/" in path}
+            data, node = str(Path(config.data) / f"replica-{k}"), f"{made[n].broker_name}-{k}"
+            own: dict[str, Any] = {"role": "slave", "broker_id": k - 1, "node": node, "data": data, **apart, **files}
+            made.append(replace(config, ha_port=-1, ha_host="", **own))
+    return made
 
 
 class Member:

@@ -98,6 +98,8 @@ cdef enum:
     LEVEL_OS = 0
     LEVEL_DISK = 1
     LEVEL_MEMORY = 2
+    LEVEL_PAIR = 3
+    LEVEL_PAIR_DISK = 4
     NAME_END = 1
     PROPERTY_END = 2
     RESPONSE = 0
@@ -156,3 +158,4 @@ cdef enum:
     HEX = 16
     INT63_MAX = 9223372036854775807
     UINT16_MAX = 65535
+    BLOCK_RECORDS_MAX = 8192

@@ -127,6 +127,8 @@ FLUSH_MS_MAX = 5_000  # rocketmq.md §7: then code 10
 LEVEL_OS = 0
 LEVEL_DISK = 1
 LEVEL_MEMORY = 2
+LEVEL_PAIR = 3
+LEVEL_PAIR_DISK = 4
 
 # Separators of a properties text
 NAME_END = 1
@@ -195,3 +197,6 @@ DATA_BODY_AT = 26
 HEX = 16
 INT63_MAX = 0x7FFF_FFFF_FFFF_FFFF
 UINT16_MAX = 0xFFFF
+
+# Replication
+BLOCK_RECORDS_MAX = 8_192  # in one block of a log that is copied

@@ -72,6 +72,7 @@ class Broker:
         self.locks = QueueLocks()
         self.held_pulls = Waiters(limits.max_waiting_pulls)  # pulls, by message queue
         self.stored = Positions()  # answers, by position of the log
+        self.copies = core.copies
         self.stats = Stats(lambda: counters(core))
         self._tell: Callable[[ConsumerGroup], None] = lambda group: None
         self._clients_due_ms = 0

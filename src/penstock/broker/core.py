@@ -8,8 +8,9 @@ from pathlib import Path
 
 from penstock import msgid
 from penstock.broker.clock import Alarm, BrokerClock
+from penstock.broker.copies import Copies
 from penstock.broker.groups import GroupTable, OffsetTable
-from penstock.broker.levels import LEVEL_DISK, LEVEL_OS
+from penstock.broker.levels import LEVEL_OS, LEVELS, LOG_LEVELS
 from penstock.broker.rules import topic_rules
 from penstock.broker.sending import Sending
 from penstock.broker.takeover import delivered_by_rocketmq
@@ -37,9 +38,11 @@ class Core:
         self.started_ms = clock.now_ms()
         self.store_host = msgid.pack_host(f"{config.advertise or config.host}:{max(0, config.remoting_port)}")
         self.store = LogStore(self.folder, _store_options(config, self.store_host), files=files, clock=clock)
+        self.copies = Copies(config, self.store)
+        self.store.follow(config.role == "slave")
         self.topics = TopicTable(
             self.store.queue,
-            level=LEVEL_DISK if config.level == "disk" else LEVEL_OS,
+            level=LEVELS[config.level] if config.level in LOG_LEVELS else LEVEL_OS,
             auto_create=config.auto_create_topic_enable,
             default_queues=config.default_topic_queue_nums,
             rules=topic_rules(config.topic),
@@ -52,9 +55,7 @@ class Core:
         self.store.attach(self.schedule)
         self.alarm = Alarm()  # when the schedule must be looked at next
         self.delays = DelayRule(delay_levels(config.message_delay_level))
-        self.sending = Sending(
-            self.time, self.store, self.topics, self.delays, self.alarm, self.store_host, self.schedule
-        )
+        self.sending = Sending(self.time, self.store, self.topics, self.delays, self.alarm, self.copies, self.schedule)
 
     def change(self, values: Mapping[str, int]) -> None:
         """Settings that are looked at each time: they hold until the broker stops."""

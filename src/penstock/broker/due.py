@@ -32,6 +32,9 @@ class DueMessages:
         """Deliver the delayed messages that are due; when to come again (monotonic)."""
         core = self._core
         mono_ms, now_ms = core.time.mono_ms, core.time.now_ms
+        if core.store.following:  # the master delivers, and its log says so
+            core.alarm.set(mono_ms + LOOK_AT_LEAST_MS)
+            return core.alarm.due_ms
         if mono_ms < core.alarm.due_ms:
             return core.alarm.due_ms
         dues = core.schedule.pop_due(now_ms, BATCH)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TypedDict, cast
 
-from penstock.broker.levels import LEVEL_NAMES
+from penstock.broker.levels import LEVEL_NAMES, QUEUE_LEVELS
 from penstock.errors import ConfigError
 
 _ATTEMPTS_MAX = 65_535
@@ -39,8 +39,12 @@ def topic_rules(rules: Iterable[Mapping[str, object]]) -> list[tuple[re.Pattern[
         if type(limit) is not int or not 0 <= limit <= _ATTEMPTS_MAX:
             raise ConfigError(f"[[topic]] {rule['name']}: max_attempts is a number from 0 to {_ATTEMPTS_MAX}")
         if rule.get("level", "os") not in LEVEL_NAMES or rule.get("kind", "log") not in ("log", "queue"):
-            raise ConfigError(f"[[topic]] {rule['name']}: level is os, disk or memory, kind is queue or log")
+            raise ConfigError(
+                f"[[topic]] {rule['name']}: level is os, disk, memory, pair or pair-disk, kind is queue or log"
+            )
         if rule.get("level") == "memory" and rule.get("kind") == "log":
-            raise ConfigError(f"[[topic]] {rule['name']}: a log topic's level is os or disk")
+            raise ConfigError(f"[[topic]] {rule['name']}: a log topic's level is os, disk, pair or pair-disk")
+        if rule.get("kind") == "queue" and rule.get("level", "os") not in QUEUE_LEVELS:
+            raise ConfigError(f"[[topic]] {rule['name']}: a queue topic has no copies, its level is os, disk or memory")
         found.append((re.compile(fnmatch.translate(str(rule["name"]))), cast(TopicRule, dict(rule))))
     return found

@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from penstock import msgid
 from penstock.broker.clock import Alarm, BrokerClock
+from penstock.broker.copies import Copies
+from penstock.broker.levels import LEVEL_PAIR
 from penstock.broker.topics import (
     DONE_TOPIC,
     PERM_WRITE,
@@ -37,7 +39,9 @@ APPEND_REFUSALS = {
     status.NOT_WRITABLE: (14, "service not available now. The disk failed or the store is closed: nothing is stored."),
     status.TOO_LARGE: (13, "the message is illegal, maybe msg body or properties length not matched."),
     status.ILLEGAL: (13, "the message is illegal, maybe the lengths within the batch do not add up."),
+    status.NOT_MASTER: (14, "service not available now. It is a slave: messages are sent to its master."),
 }
+SHORT = (14, "service not available now. Fewer brokers are in sync than min_in_sync asks for: nothing is stored.")
 
 
 class Placed(NamedTuple):
@@ -81,7 +85,7 @@ class Sending:
         topics: TopicTable,
         delays: DelayRule,
         alarm: Alarm,
-        store_host: bytes,
+        copies: Copies,
         schedule: Sized = (),
     ) -> None:
         self.limits = topics.limits
@@ -90,7 +94,8 @@ class Sending:
         self.store = store
         self.topics = topics
         self.delays = delays
-        self.store_host = store_host
+        self.store_host: bytes = store.options.store_host
+        self._copies = copies
         self._alarm = alarm
         self._draft = Draft()
 
@@ -134,6 +139,11 @@ class Sending:
             code, text = APPEND_REFUSALS[outcome]
             raise Refused(text, remoting=code, nsq="E_PUB_FAILED", http=500)
 
+    def _demand_copies(self, topic: LogTopic) -> None:
+        """Refused where the topic's level asks for more brokers than are in sync."""
+        if topic.level >= LEVEL_PAIR and self._copies.short:
+            raise Refused(SHORT[1], remoting=SHORT[0], nsq="E_PUB_FAILED", http=503)
+
     def due_ms(self, properties: dict[str, str]) -> int | None:
         """When a message with these properties is due, or None: at once. Refused (13) when a number is none."""
         return self.delays.due_ms(properties, self.time.now_ms)
@@ -166,6 +176,7 @@ class Sending:
 
         Half messages are not delayed: what they become on commit is. Nor are those whose delay is over.
         """
+        self._demand_copies(topic)
         due_ms = None if half else self.due_ms(properties)
         queue = topic.queues[queue_id]
         if due_ms is not None:
@@ -211,6 +222,7 @@ class Sending:
         if len(bodies) == 1:
             self.put(topic, queue_id, bodies[0], {}, born_host=self.store_host, born_ms=self.time.now_ms)
             return
+        self._demand_copies(topic)
         draft = self._draft
         fill(draft, topic.queues[queue_id], self.store_host, self.time.now_ms, UNMARKED, indexed=False)
         batch = record.encode_batch([record.BatchItem(body) for body in bodies])

@@ -101,7 +101,7 @@ class Staging:
     def open(self) -> None:
         """Find the spools, finish a publish that was cut short. After the store and the topics are open."""
         self._spool_files.open()
-        if self.sinks.begun is not None:
+        if self.sinks.begun is not None and not self._core.store.following:
             self._batch.finish_cut_short(self.sinks.begun, self._write_tables)
         for spool in list(self.spools.values()):
             sink = self.sinks.by_name.get(spool.sink)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from penstock.broker import shapes
-from penstock.broker.levels import LEVEL_DISK, LEVEL_NAMES, LEVEL_OS, LEVELS, LOG_LEVELS
+from penstock.broker.levels import LEVEL_NAMES, LEVEL_OS, LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
 from penstock.errors import LimitReached, Refused
 from penstock.limits import CreationRate, Limits
@@ -209,8 +209,8 @@ class LogTopic:
             "topicSysFlag": self.sys_flag,
             "writeQueueNums": self.write_queues,
         }
-        if self.level == LEVEL_DISK:
-            config["level"] = "disk"
+        if self.level != LEVEL_OS:
+            config["level"] = LEVEL_NAMES[self.level]
         return config
 
 

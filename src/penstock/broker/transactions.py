@@ -140,6 +140,8 @@ class Transactions:
         if mono_ms < self._next_check_ms:
             return self._next_check_ms
         config = self._core.config
+        if self._core.store.following:  # the master asks
+            return mono_ms + config.transaction_check_interval_ms
         self._next_check_ms = mono_ms + config.transaction_check_interval_ms
         for offset, half in list(self.open.items()):
             if self._core.time.now_ms - half.born_ms < (half.immunity_ms or config.transaction_timeout_ms):

@@ -22,6 +22,10 @@ def rows(broker: BrokerConfig, registry: RegistryConfig) -> list[Row]:
     for name, host, port, tls in _listeners(broker, registry):
         here = "/" in host or host == "localhost" or (host != "" and is_loopback(host))
         advice = trouble
+        if name == "ha" and not here:
+            advice = "it will not start: set ha_secret_file"
+            if broker.ha_secret_file:
+                advice = "replication is not encrypted: let it run over a network of your own, or a tunnel"
         if not advice and not here and not users and not broker.insecure:
             advice = "it will not start: make users with `penstock user add`, or bind to 127.0.0.1"
         elif not advice and not here and tls in ("off", "no certificate"):
@@ -61,6 +65,7 @@ def _listeners(broker: BrokerConfig, registry: RegistryConfig) -> Iterator[tuple
             broker.http_port,
             "refused" if broker.tls_required == "true" else "off",
         ),
+        ("ha", broker.ha_host or broker.host, broker.ha_port, "off"),
         ("https", broker.https_host or broker.host, broker.https_port if certificate else -1, "required"),
     ):
         if port >= 0 or "/" in host:

@@ -41,6 +41,7 @@ class Lazy(click.Group):
         "tail": "penstock.cli.messages:tail",
         "send": "penstock.cli.topics:send",
         "user": "penstock.cli.users:user",
+        "ha": "penstock.cli.ha:ha",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -169,16 +170,28 @@ def _rules(text: str) -> tuple[object, ...]:
     show_default=True,
     help="How many brokers, each in a process, with a folder and ports (+100, +200, …) of its own.",
 )
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, 8),
+    default=1,
+    show_default=True,
+    help="How many copies of each broker's log: a master and slaves, each in a process of its own.",
+)
+@click.option("--level", help="Level of new topics: os, disk, memory, pair or pair-disk.")
 def up(
-    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], brokers: int, **ports: int | None
-) -> None:
+    data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], brokers: int, replicas: int,
+    level: str | None, **ports: int | None,
+) -> None:  # fmt: skip
     """Run a registry and a broker in one process: all that is needed on one machine. Several brokers use several cores."""
     gc.disable()  # nothing of what a start makes is garbage; `serve` goes on collecting
     from penstock.serve import run
     from penstock.supervisor import members, supervise
+    from penstock.supervisor import replicas as with_slaves
 
+    if level is not None:
+        settings = (*settings, f"broker.level={level}")
     broker, registry = _both(data, host, config, settings, ports)
-    configs = members(broker, brokers)
+    configs = with_slaves(members(broker, brokers), replicas)
     if len(configs) == 1:
         run(broker, registry)
     else:

@@ -419,6 +419,10 @@ class Admin(_Client):
         """Which brokers there are."""
         return portal().run(self._inner.cluster_info())
 
+    def runtime_info(self, address: str) -> dict[str, str]:
+        """What one broker, master or slave, says of itself: RocketMQ's figures, and more."""
+        return portal().run(self._inner.runtime_info(address))
+
     def topics(self, *, system: bool = False) -> list[str]:
         """The topics, sorted; with `system` also the broker's own, retry and dead-letter topics."""
         return portal().run(self._inner.topics(system=system))

@@ -305,6 +305,11 @@ FAMILIES = {
     "delayed_messages": ("gauge", "messages in the schedule"),
     "storage_size_bytes": ("gauge", "commit log written since its beginning"),
     "storage_flush_behind_bytes": ("gauge", "written and not flushed"),
+    "replica_in_sync": ("gauge", "1 for each slave that a send of level pair waits for"),
+    "replica_lag_bytes": ("gauge", "what a slave has not written of its master's log"),
+    "replica_confirmed_bytes": ("gauge", "up to where all brokers in sync have the log"),
+    "replica_epoch": ("gauge", "number of the mastership that is copied"),
+    "replica_bad_blocks_total": ("counter", "blocks of the log that arrived damaged, and were sent again"),
     "connections": ("gauge", "connections taken"),
     "limit_reached_total": ("counter", "how often each limit was reached; docs/operate.md lists them"),
     "tls_handshakes_total": ("counter", "TLS handshakes: done, failed, too slow, or plain peers where TLS is required"),
@@ -366,6 +371,7 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
     yield sample("delayed_messages", len(broker.schedule))
     yield sample("storage_size_bytes", store.end_position)
     yield sample("storage_flush_behind_bytes", store.end_position - store.flushed_position)
+    yield from replica_samples(broker)
     for protocol, reasons in rejected.items():
         for reason, count in sorted(reasons.items()):
             text = reason.decode() if isinstance(reason, bytes) else str(reason)
@@ -380,6 +386,22 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
             yield sample("messages_in_total", stored.message_count, topic=name.decode())
             yield sample("throughput_in_bytes_total", stored.put_bytes, topic=name.decode())
     yield from group_samples(broker)
+
+
+def replica_samples(broker: Broker) -> Iterator[tuple[str, str]]:
+    """The samples of a broker that has slaves, or is one."""
+    copies = broker.copies
+    if copies.replica is None:
+        return
+    yield sample("replica_epoch", copies.replica.epoch)
+    yield sample("replica_confirmed_bytes", copies.confirmed)
+    yield sample("replica_bad_blocks_total", copies.bad_blocks)
+    end = broker.store.end_position
+    if copies.following:
+        yield sample("replica_lag_bytes", max(0, copies.master_written - end), node=copies.replica.node)
+    for member in copies.members.values():
+        yield sample("replica_in_sync", int(member.in_sync), node=member.node)
+        yield sample("replica_lag_bytes", max(0, end - member.written), node=member.node)
 
 
 def access_samples(rights: Rights) -> Iterator[tuple[str, str]]:

@@ -59,6 +59,11 @@ cdef class CommitLog:
     cpdef int _roll(self, long long size)
     @cython.locals(b=cython.p_uchar, at=cython.longlong, p=cython.longlong, sys=cython.longlong, crc=cython.longlong)
     cdef void put(self, Draft d, long long queue_offset, long long now_ms) noexcept
+    @cython.locals(room=cython.int, n=cython.longlong, at=cython.longlong)
+    cdef int put_block(self, unsigned char *b, long long pos, long long size, long long sums, long long count)
+    cpdef void note(self, long long store_ms, long long unproven) noexcept
+    cpdef int turn(self)
+    cpdef int begin_at(self, long long position)
     cpdef long long settled_end(self) noexcept
     @cython.locals(size=cython.longlong, head=cython.longlong)
     cpdef void settle(self)

@@ -363,6 +363,54 @@ class CommitLog:
         self._at += d.size
         self.end += d.size
 
+    def put_block(self, b: Readable, pos: int, size: int, sums: int, count: int) -> int:
+        """Gather `count` whole records b[pos:pos+size] as they are, with the sums at b[sums:] (start in the block, CRC-32);
+        0, or as `room`. ILLEGAL where this segment has no room for them: a master's segment of the same size had it.
+        """
+        if self._at + size + layout.BLANK_BYTES > self._limit:
+            return status.ILLEGAL
+        room = self.room(size, count)
+        if room:
+            return room
+        copy(self._gathered, self._at - self._settled, b, pos, size)
+        for n in range(count):
+            at = sums + n * layout.SUM_BYTES
+            self.sums.put(self._at + ube32(b, at), ube32(b, at + layout.LENGTH_BYTES))
+        self._at += size
+        self.end += size
+        return status.OK
+
+    def note(self, store_ms: int, unproven: int) -> None:
+        """What a gathered record says: when it was stored, and (not 0) where it ends if it does not prove itself."""
+        if store_ms > self.store_ms:
+            self.store_ms = store_ms
+        if unproven > self.unproven:
+            self.unproven = unproven
+
+    def turn(self) -> int:
+        """End the segment here, as its master did, and go on in the next; 0, or as `room`."""
+        return self._roll(0)
+
+    def begin_at(self, position: int) -> int:
+        """Let an empty log begin with the segment at this position; 0, or as `room`."""
+        if self.file.segments:
+            return status.ILLEGAL
+        with self.making:
+            if self.prepared is not None and self.prepared[0].first != position:
+                self._forget_prepared()
+            self.file.start_at(position)
+            self.end = self.file.end
+        return self._roll(0)
+
+    def _forget_prepared(self) -> None:
+        """What was made ahead is of no use."""
+        if self.prepared is not None:
+            for part in self.prepared:
+                part.close()
+            for part in self.prepared:
+                self.file.files.unlink(part.path)
+            self.prepared = None
+
     def settled_end(self) -> int:
         """Below this position the system has everything: it outlives the process."""
         return self.end - (self._at - self._settled)
@@ -483,12 +531,7 @@ class CommitLog:
         return bytes(segment.map[at : at + size])
 
     def close(self) -> None:
-        if self.prepared is not None:
-            for part in self.prepared:
-                part.close()
-            for part in self.prepared:
-                self.file.files.unlink(part.path)
-            self.prepared = None
+        self._forget_prepared()
         self._segment = None
         self._base = cython.NULL
         self._at = self._settled = self._limit = 0

@@ -47,6 +47,7 @@ cdef class ConsumeQueue(QueueState):
     cdef long long _at
     cdef long long _limit
     cdef long long _durable
+    cdef long long _durable_at
 
     cpdef long long count_below(self, long long physical)
     cpdef int room(self)

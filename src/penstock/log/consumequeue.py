@@ -142,7 +142,7 @@ class ConsumeQueue(QueueState):
         self._base: memoryview = cython.NULL
         self._at = 0
         self._limit = 0
-        self._durable = 0
+        self._durable = self._durable_at = 0
 
     # ---- writing
 
@@ -330,7 +330,14 @@ class ConsumeQueue(QueueState):
         return low
 
     def durable_end(self, flushed: int) -> int:
-        """The first offset whose record does not lie wholly below the flushed position."""
+        """The first offset whose record does not lie wholly below the flushed position, or the confirmed one: quickest for
+        the one of two that is ahead.
+        """
+        if flushed < self._durable_at:
+            if self.max_offset <= self.min_offset:
+                return self.max_offset
+            return self._search(self.min_offset, self.max_offset, flushed, True)
+        self._durable_at = flushed
         if self._durable < self.max_offset:
             if self._durable < self.min_offset:
                 self._durable = self.min_offset
@@ -397,7 +404,7 @@ class ConsumeQueue(QueueState):
         self.max_offset = self._search(first, self._written() // layout.ENTRY_BYTES, NEVER, False)
         self.min_offset = self._skip_fillers(first)
         self._at = self._limit = 0
-        self._durable = 0
+        self._durable = self._durable_at = 0
         return odd
 
     def _written(self) -> int:
@@ -470,7 +477,7 @@ class ConsumeQueue(QueueState):
         """
         self.max_offset = self.count_below(physical)
         self._at = self._limit = 0
-        self._durable = 0
+        self._durable = self._durable_at = 0
         gone = self.file.drop_from(
             (self.max_offset * layout.ENTRY_BYTES + self.file.size - 1) // self.file.size * self.file.size
         )

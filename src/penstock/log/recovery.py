@@ -74,7 +74,7 @@ class _Recoverer:
                 queue.reserve(queue.max_offset + store.options.reserve_offsets)
         if not report.clean:
             report.power_cut = self._power_cut(aborted)
-            if report.power_cut:
+            if report.power_cut and not store.following:  # a master gives the offsets of its copy
                 self.derived.close_gaps()
             self._flush_all()
         store.entry_count = sum(queue.max_offset for by_id in store.queues.values() for queue in by_id.values())
@@ -184,7 +184,9 @@ class _Recoverer:
             subscriber.cut(end)
         for (topic, queue_id), offset in self.derived.ends().items():
             queue = store.queue(topic, queue_id)
-            if queue.max_offset < offset:  # given out once, and not again, whatever became of the records
+            if (
+                queue.max_offset < offset and not store.following
+            ):  # given out once, and not again, whatever became of the records
                 self.derived.mark_dirty(queue)
                 queue.fill_to(offset)
         report.records = store.appended

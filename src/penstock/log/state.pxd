@@ -27,6 +27,9 @@ cdef class LogState:
     cdef public tuple delays
     cdef public bint healthy
     cdef public bint is_open
+    cdef public bint following
+    cdef public long long confirmed
+    cdef public long long confirmed_flushed
     cdef public int refusal
     cdef public long long queue_file_size
     cdef public long long appended

@@ -62,6 +62,8 @@ class LogState:
         self.short_queues: list[ConsumeQueue] = []
         self.healthy = True
         self.is_open = False
+        self.following = False
+        self.confirmed = self.confirmed_flushed = -1
         self.refusal = status.NOT_WRITABLE
         self.appended = 0
         self.entry_count = 0
@@ -311,6 +313,12 @@ class LogState:
         self.durability.want()
         self._looked_ms = -1
 
+    def confirm(self, written: int, flushed: int) -> None:
+        """All in-sync members of the replica set have so much of the log, and so much of it on their disks; -1 for both
+        while nobody copies it.
+        """
+        self.confirmed, self.confirmed_flushed = written, flushed
+
     def blocked(self, mono_ms: int) -> bool:
         """Whether level `os` must not acknowledge now: an acknowledged byte has been unflushed for over a second."""
         return self.durability.blocked(mono_ms)
@@ -322,7 +330,15 @@ class LogState:
 
     def refuse(self, why: int) -> None:
         """Refuse appends with this `status`, or take them again (0), as far as health allows."""
+        if why == status.OK and self.following:
+            why = status.NOT_MASTER
         self.refusal = why if self.healthy and self.is_open else status.NOT_WRITABLE
+
+    def follow(self, following: bool) -> None:
+        """Whether this log is a copy of another broker's: then nothing is appended but what that one has (`log.follow`)."""
+        self.following = following
+        if self.is_open:
+            self.refuse(status.OK)
 
     def set_live(self, page: mmap) -> None:
         """The page whose bytes from 16 on say how far the log goes, and how far it is about to."""

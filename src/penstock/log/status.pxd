@@ -5,6 +5,7 @@ cdef enum:
     NOT_WRITABLE = 2
     TOO_LARGE = 3
     ILLEGAL = 4
+    NOT_MASTER = 5
     FOUND = 0
     NO_MATCHED_MESSAGE = 1
     MESSAGE_WAS_REMOVING = 2

@@ -10,6 +10,8 @@ TOO_LARGE = 3
 """The record would not fit into any segment, or a part of it exceeds its limit."""
 ILLEGAL = 4
 """A batch whose inner lengths do not add up."""
+NOT_MASTER = 5
+"""This log is a copy: it gets what its master has, and nothing else."""
 
 # read: RocketMQ's GetMessageStatus, in its order
 FOUND = 0

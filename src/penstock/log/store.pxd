@@ -23,7 +23,7 @@ cdef class LogStore(Lookup):
     @cython.locals(e=Draft, p=cython.longlong, count=cython.longlong, total=cython.longlong, keys=cython.longlong, size=cython.longlong,
                    found=cython.int)
     cdef long long _weigh(self, Draft d, unsigned char *b, long long pos, long long end)
-    cdef void _announce(self, long long size) noexcept
+    cdef void announce(self, long long size) noexcept
     @cython.locals(e=Draft)
     cdef void _take_over(self, Draft d)
     @cython.locals(e=Draft, total=cython.longlong, body_len=cython.longlong, props_len=cython.longlong)

@@ -81,7 +81,7 @@ class LogStore(Lookup):
             return room
         if not self._in_turn:
             self._now_ms = self.clock.now_ms()
-        self._announce(size)
+        self.announce(size)
         if d.sys_flag & layout.SYS_HALF:  # half and rollback records stand in no consume queue
             self.log.put(d, 0, self._now_ms)
         else:
@@ -120,7 +120,7 @@ class LogStore(Lookup):
         d.physical = self.log.end
         d.queue_offset = queue.max_offset
         d.size = total
-        self._announce(total)
+        self.announce(total)
         p = pos
         while p < end:
             self._next_element(b, p, end)
@@ -159,7 +159,7 @@ class LogStore(Lookup):
         """What append_batch_bytes would answer if there is room; nothing is appended, the draft's size is set."""
         return self._weigh(d, address(body), 0, len(body))
 
-    def _announce(self, size: int) -> None:
+    def announce(self, size: int) -> None:
         """Say in the live page from where to where the log goes now: a process killed midway has lost nothing."""
         put64(self._live, sidelayout.LIVE_END, self.log.settled_end())
         put64(self._live, sidelayout.LIVE_NEXT, self.log.end + size)
@@ -344,7 +344,7 @@ class LogStore(Lookup):
             self._drop()
             raise
         self.is_open = True
-        self.refusal = status.OK
+        self.refuse(status.OK)
         return report
 
     def close(self, clean: bool = True) -> None:

@@ -10,13 +10,14 @@ from penstock.log.store cimport LogStore
 cdef class LogStream(Stream):
     cdef public LogStore store
     cdef public ConsumeQueue queue
-    cdef public bint durable
+    cdef public int level
     cdef Segment _segment
     cdef bytes _body
 
     cpdef long long begin(self) except -1
-    @cython.locals(end=cython.longlong, flushed=cython.longlong)
+    @cython.locals(end=cython.longlong, reached=cython.longlong)
     cpdef long long end(self) except -1
+    cdef long long _reached(self) except -1
     cpdef long long next(self, long long ordinal) except -1
     @cython.locals(begin=cython.longlong, end=cython.longlong)
     cpdef long long count(self, long long ordinal) except -1

@@ -28,13 +28,13 @@ else:
 
 
 class LogStream(Stream):
-    """See the module. `durable`: only what is flushed may be read."""
+    """See the module. `level`: of the topic; only what has reached it may be read."""
 
-    def __init__(self, store: LogStore, queue: ConsumeQueue, durable: bool) -> None:
+    def __init__(self, store: LogStore, queue: ConsumeQueue, level: int) -> None:
         Stream.__init__(self)
         self.store = store
         self.queue = queue
-        self.durable = durable
+        self.level = level
         self._segment: Segment | None = None
         self._body = b""
 
@@ -43,11 +43,18 @@ class LogStream(Stream):
 
     def end(self) -> int:
         end = self.queue.visible_end()
-        if self.durable:
-            flushed = self.queue.durable_end(self.store.durability.flushed)
-            if flushed < end:
-                end = flushed
+        if self.level != words.LEVEL_OS:
+            reached = self._reached()
+            if reached < end:
+                end = reached
         return end
+
+    def _reached(self) -> int:
+        """The first offset whose record has not reached the level."""
+        store = self.store
+        if self.level == words.LEVEL_DISK or store.confirmed < 0:
+            return self.queue.durable_end(store.durability.flushed)
+        return self.queue.durable_end(store.confirmed if self.level == words.LEVEL_PAIR else store.confirmed_flushed)
 
     def next(self, ordinal: int) -> int:
         return ordinal if ordinal >= self.queue.min_offset else self.queue.min_offset

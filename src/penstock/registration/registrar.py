@@ -64,10 +64,16 @@ class News:
 class Registration:
     """What a broker says of itself to a registry, and what it takes from the answer."""
 
-    def __init__(self, broker: Broker, address: str, nsq_address: str = "") -> None:
+    def __init__(self, broker: Broker, address: str, nsq_address: str = "", ha_address: str = "") -> None:
         self.broker = broker
         self.address = address
         self.nsq_address = nsq_address
+        self.ha_address = ha_address  # where slaves connect
+        self.seeking: Callable[[], bool] = lambda: False  # whether the registry is asked again and again for a master
+        self.on_seek: list[Callable[[], None]] = []
+        self.on_master: list[
+            Callable[[str], None]
+        ] = []  # told where the registry says that the master's slaves connect
         self._queues: set[bytes] = set()  # the queue topics there are
         self._on_queue: list[Callable[[bytes], None]] = []
         broker.queueing.announce.append(self._announced)
@@ -101,8 +107,18 @@ class Registration:
         elif self.nsq_address and queues:
             told["nsq"] = {"address": self.nsq_address, "changes": {n.decode(): n in self._queues for n in queues}}
         body = fastjson.dumps(told)
-        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": ""}
+        ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.ha_address}
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
+
+    def seek(self, seeking: Callable[[], bool], hear: Callable[[str], None]) -> None:
+        """A slave: `hear` where its master's slaves connect, and ask every second while `seeking`."""
+        self.seeking = seeking
+        self.on_master.append(hear)
+
+    def ask_again(self) -> None:
+        """Register at once: the master may be elsewhere now."""
+        for call in self.on_seek:
+            call()
 
     def on_new_queues(self, call: Callable[[bytes], None]) -> None:
         """`call` when a queue topic came or went; channels come and go unheard."""
@@ -126,6 +142,8 @@ class Registration:
             self._remark = reply.remark or ""
             if self._remark:
                 log.error("the registry says: %s", self._remark)
+        for call in self.on_master:
+            call(reply.ext.get("haServerAddr", ""))
         if reply.body:
             table = fastjson.loads(reply.body).get("table") or {}
             ordered = {name.encode() for name in table}
@@ -181,6 +199,7 @@ class Registrar:
         self.registry = registry
         self.changed = asyncio.Event()
         self.news = News(registration, self.changed.set)
+        registration.on_seek.append(self.changed.set)
         self._connection: Connection | None = None
         self._complained = False
 
@@ -192,6 +211,8 @@ class Registrar:
                 self.registration.take(await self._ask(self.registration.request(self.news)))
                 self._complained = False
                 pause = self.registration.broker.config.register_broker_period_ms / 1000
+                if self.registration.seeking():
+                    pause = RECONNECT_S
             except (OSError, TimeoutError) as error:
                 if isinstance(error, ConnectionRefusedError):
                     self.news.refused()

@@ -41,6 +41,7 @@ SYS_STORE_IPV6 = 0x20
 SYS_HALF = 0x4
 SYS_TRANSACTION = 0xC  # both bits: half, committed or rolled back
 BLANK_BYTES = 8  # size and magic
+SUM_BYTES = 8  # of a record in a block that is copied: where it begins there, and its CRC-32
 CRC_MASK = 0x7FFFFFFF
 TOPIC_BYTES_MAX = 127
 PROPERTIES_BYTES_MAX = 32_767

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.broker.core import Core
-from penstock.broker.levels import LEVEL_DISK
+from penstock.broker.levels import LEVEL_PAIR
 from penstock.broker.nsq.sources import cursors, lanes
 from penstock.broker.nsq.topics import Topic, TopicRegistry
 from penstock.broker.topics import LogTopic
@@ -19,6 +19,16 @@ from penstock.errors import Refused
 from penstock.log.stream import LogStream
 from penstock.message import ReceivedMessage
 from penstock.wire import record
+
+
+def refuse_copied(topic: Topic) -> None:
+    """Refused where an answer would have to wait for a copy: those of this side wait for a flush alone."""
+    if topic.level >= LEVEL_PAIR:
+        raise Refused(
+            f"topic {topic.name.decode()} has level pair: send to it by RocketMQ's protocol",
+            nsq="E_PUB_FAILED",
+            http=503,
+        )
 
 
 class LogChannels(Topic):
@@ -48,6 +58,7 @@ class LogChannels(Topic):
         batch, self._batch = self._batch, []
         if not self.stored.open:
             raise Refused(f"topic {self.name.decode()} was deleted", nsq="E_PUB_FAILED", http=503)
+        refuse_copied(self)
         self._turn += 1
         queue_id = self._turn % max(1, self.stored.write_queues)
         self._core.sending.put_batch(self.stored, queue_id, batch)
@@ -83,7 +94,7 @@ class LogChannels(Topic):
         source = CursorSource(self.registry.window(self), commit)
         group = self._core.offsets.table.get((self.name.decode(), name.decode()), {})
         for number, queue in enumerate(self.stored.queues):
-            stream = LogStream(self._core.store, queue, self.level == LEVEL_DISK)
+            stream = LogStream(self._core.store, queue, self.level)
             begin = queue.visible_end() if self.channels else queue.min_offset
             begin = group.get(number, begin)
             file = CursorFile(

@@ -8,6 +8,7 @@ from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.deferral import Deferral
 from penstock.broker.nsq.flush import GroupFlush, Ticket
+from penstock.broker.nsq.logchannels import refuse_copied
 from penstock.broker.nsq.names import refusal
 from penstock.broker.nsq.topics import Topic
 from penstock.disk.readysegment import BROKEN
@@ -24,6 +25,7 @@ class Publishing:
 
     def publish(self, topic: Topic, bodies: Sequence[bytes], defer_ms: int = 0) -> Ticket | None:
         """Store messages, all or none; a ticket where the answer must wait for a flush. Refused E_PUB_FAILED."""
+        refuse_copied(topic)
         if not self._flush.healthy and topic.level != LEVEL_MEMORY:
             raise refusal(BROKEN)
         if defer_ms > 0:

@@ -62,7 +62,7 @@ class Queueing:
         self._dead_letters = DeadLetters(self.registry, self.publishing, self.flush, self.moving, retry)
         self.producers: set[Producer] = set()
         self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
-        self._seen_of_log = (0, 0)
+        self._seen_of_log = (0, 0, 0, 0)
         # What fronts ask for, by the room that does it.
         self.topics = self.registry.topics
         self.topic = self.registry.topic
@@ -208,9 +208,10 @@ class Queueing:
                 topic.mark()
             self._lagging = []
 
-    def _state_of_log(self) -> tuple[int, int]:
+    def _state_of_log(self) -> tuple[int, int, int, int]:
+        store = self._core.store
         reserved = sum(queue.reserved for topic in self._lagging for queue in topic.stored.queues)
-        return self._core.store.flushed_position, reserved
+        return store.flushed_position, reserved, store.confirmed, store.confirmed_flushed
 
     def tick(self) -> int:
         """What is due now; when something will be again."""

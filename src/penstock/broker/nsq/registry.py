@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.broker.core import Core
-from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES, LEVELS
+from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES, LEVEL_PAIR, LEVELS
 from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.folder import QueueFolder
@@ -107,6 +107,8 @@ class Registry:
 
     def topic(self, name: bytes, level: str | None = None) -> Topic:
         """The topic of that name, made when it is new, at this level or what the rules say. Refused E_BAD_TOPIC."""
+        if self._core.store.following:
+            raise Refused("this broker is a slave, not master", nsq="E_INVALID", http=503)
         topic = self.topics.get(name)
         if topic is not None:
             return topic
@@ -120,11 +122,17 @@ class Registry:
         if len(self.topics) >= self.limits.max_topics:
             self.limits.count("topics")
             raise LimitReached(f"no more than {self.limits.max_topics} topics", nsq="E_BAD_TOPIC", http=503)
+        number = self.level_of(name) if level is None else LEVELS[level]
+        if number >= LEVEL_PAIR:
+            raise Refused(
+                f"{printable(name)} would be a queue topic of level {LEVEL_NAMES[number]}, and queue topics have no copies: "
+                "make it a log topic, or give it another level", nsq="E_BAD_TOPIC", http=400,
+            )  # fmt: skip
         self._core.topics.demand_creation(self._core.time.now_ms)
         topic = None
         try:
             self._core.files.demand_descriptors()
-            topic = self.make(name, self.level_of(name) if level is None else LEVELS[level], 0)
+            topic = self.make(name, number, 0)
             self.changed(topic, not topic.ephemeral)
             self.write_table()
         except StoreError as error:  # a message in a topic that a restart forgets would be lost with it

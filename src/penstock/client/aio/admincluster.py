@@ -73,6 +73,13 @@ class ClusterAdmin:
             raise WireError(f"not a cluster: {error!r}") from error
         return ClusterInfo(brokers, clusters)
 
+    async def runtime_info(self, address: str) -> dict[str, str]:
+        """What one broker, master or slave, says of itself: RocketMQ's figures, and more."""
+        table = (await self._own(address, RequestCode.GET_BROKER_RUNTIME_INFO)).get("table")
+        if not isinstance(table, dict):
+            raise WireError("not a table of figures")
+        return {str(name): str(value) for name, value in table.items()}
+
     async def _own(self, address: str, code: RequestCode, **ext: str) -> Json:
         value = loads((await self._cluster.ask(address, RemotingCommand(code, dict(ext)))).body)
         if not isinstance(value, dict):

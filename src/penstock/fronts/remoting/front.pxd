@@ -21,7 +21,7 @@ cdef class BrokerSession(RemotingSession):
     @cython.locals(scan=HeaderScan)
     cdef bint _is_proven(self, long long header, long long body, long long end) except -1
     cpdef forget_rights(self)
-    @cython.locals(code=cython.longlong, out=cython.longlong, held=cython.longlong, pull=cython.bint, batch=cython.bint)
+    @cython.locals(code=cython.longlong, out=cython.longlong, held=cython.longlong, copied=cython.longlong, pull=cython.bint, batch=cython.bint)
     cdef hot(self, long long body, long long end)
     @cython.locals(scan=HeaderScan, code=cython.longlong)
     cdef bint _is_hot(self) noexcept

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import cython
 
@@ -49,6 +50,9 @@ else:
     from penstock.octets import address
     from penstock.wire import fields
 
+if TYPE_CHECKING:
+    from penstock.fronts.remoting.shared import Unanswered
+
 log = logging.getLogger("penstock.fronts")
 
 _LONG_NAMES = frozenset(NAMES)
@@ -61,6 +65,12 @@ _UNSTORED = {
     ),
     Outcome.EXPIRED: (ResponseCode.FLUSH_DISK_TIMEOUT, "flush disk timeout: stored, not yet on the disk"),
 }  # fmt: skip
+_UNCOPIED = _UNSTORED | {
+    Outcome.EXPIRED: (ResponseCode.FLUSH_SLAVE_TIMEOUT, "flush slave timeout: stored here, no slave has said that it has it"),
+}  # fmt: skip
+_ALONE = _UNSTORED | {
+    Outcome.REACHED: (ResponseCode.SLAVE_NOT_AVAILABLE, "slave not available: stored on this broker only"),
+}
 
 
 class BrokerSession(RemotingSession):  # type: ignore[misc]
@@ -165,7 +175,7 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         self.oneway = self.scan.flag & words.FLAG_ONEWAY != 0
         self.opaque_now = self.scan.opaque
         out = self.out.size
-        held = self.sender.waiting.size
+        held, copied = self.sender.waiting.size, self.sender.copied.size
         try:
             if pull:
                 self.puller.pull(self)
@@ -174,18 +184,19 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         except Refused as refused:
             self.refuse(refused.remoting, str(refused))
         except StoreError as error:
-            self._unfinished(out, held, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+            self._unfinished(out, held, copied, ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
         except PenstockError as error:
-            self._unfinished(out, held, ResponseCode.SYSTEM_ERROR, str(error))
+            self._unfinished(out, held, copied, ResponseCode.SYSTEM_ERROR, str(error))
         except Exception:
             log.exception("request failed code=%d peer=%s", code, self.remote)
-            self._unfinished(out, held, ResponseCode.SYSTEM_ERROR, FAILED)
-        self.parked_bytes += max(0, self.sender.waiting.size - held)
+            self._unfinished(out, held, copied, ResponseCode.SYSTEM_ERROR, FAILED)
+        self._park(held, copied)
 
-    def _unfinished(self, out: int, held: int, code: int, remark: str) -> None:
+    def _unfinished(self, out: int, held: int, copied: int, code: int, remark: str) -> None:
         """A request ended half way: what it had written of its answer goes, and it is told why."""
         self.out.cut(min(out, self.out.size))
         self.sender.waiting.cut(min(held, self.sender.waiting.size))
+        self.sender.copied.cut(min(copied, self.sender.copied.size))
         self.refuse(code, remark)
 
     def cold(self, kind: int, header: bytes, body: bytes) -> None:
@@ -217,10 +228,14 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
     def answer_when_stored(self, topic: LogTopic, answer: remoting.RemotingCommand) -> None:
         """Answer a request that stored a message on a topic, when the topic's level is reached."""
         if not self.closed:
-            held = self.sender.waiting.size
+            held, copied = self.sender.waiting.size, self.sender.copied.size
             self.sender.outbox(self, topic, True).put(remoting.encode(answer))
-            self.parked_bytes += max(0, self.sender.waiting.size - held)
+            self._park(held, copied)
             self.wake()
+
+    def _park(self, held: int, copied: int) -> None:
+        """Count what waits since there was so much: for a flush, and for slaves."""
+        self.parked_bytes += max(0, self.sender.waiting.size - held) + max(0, self.sender.copied.size - copied)
 
     def seal(self) -> bytes:
         """The answers of this turn that wait for a flush."""
@@ -228,17 +243,34 @@ class BrokerSession(RemotingSession):  # type: ignore[misc]
         self.waits += 1 if answers else 0
         return answers
 
+    def seal_copied(self) -> tuple[bytes, bool]:
+        """The answers of this turn that wait for slaves, and whether for their disks."""
+        answers, on_disk = self.sender.take_copied()
+        self.waits += 1 if answers else 0
+        return answers, on_disk
+
     def settled(self, answers: bytes, outcome: Outcome) -> None:
         """What these answers waited for has come, or never will."""
+        self._answer(answers, _UNSTORED.get(outcome))
+
+    def copied(self, answers: bytes, outcome: Outcome) -> None:
+        """The same of slaves."""
+        self._answer(answers, _UNCOPIED.get(outcome))
+
+    def alone(self, answers: bytes, outcome: Outcome) -> None:
+        """There was no slave that could have it."""
+        self._answer(answers, _ALONE[outcome])
+
+    def _answer(self, answers: bytes, other: tuple[ResponseCode, str] | None) -> None:
+        """Send what waited, or the same with another code and remark."""
         self.waits -= 1
         self.parked_bytes -= len(answers)
         self.parked = False
-        if outcome == Outcome.REACHED:
+        if other is None:
             self.out.put(answers)
         else:
-            code, remark = _UNSTORED[outcome]
             for answer in remoting.CommandParser().feed(answers):
-                answer.become(code, remark)
+                answer.become(*other)
                 self.out.put(remoting.encode(answer))
         self.wake()
 
@@ -267,7 +299,7 @@ class BrokerFront(Front):
         self.sessions: set[BrokerSession] = set()
         self._held = broker.held_pulls
         self._durable_keys: set[ConsumeQueue] = set()  # of held pulls that see only what is flushed
-        self._flushed = (0, True)
+        self._flushed = (0, True, 0)
         broker.introduce(self.requests.consuming.tell, self.requests.consuming.ask_producer)
 
     def session(self, remote: str, wake: Callable[[], None]) -> BrokerSession:
@@ -295,6 +327,7 @@ class BrokerFront(Front):
         self.sessions.discard(session)
         if session.waits:
             broker.stored.drop(session)
+            broker.copies.drop(session)
         self._held.drop(session)
         for group in broker.clients.lost(session):
             if broker.groups.find(group.name, broker.now_ms).notify_changes:
@@ -305,7 +338,7 @@ class BrokerFront(Front):
         if not self._held.park(hold):
             self.broker.limits.count("waiting_pulls")
             return False
-        if hold.durable:
+        if hold.gate:
             self._durable_keys.add(hold.queue)
         hold.queue.watch()
         return True
@@ -329,24 +362,43 @@ class BrokerFront(Front):
                 waiter.owner.resume(waiter, True)
 
     def _wake_durable(self) -> None:
-        """Pulls that see only what is flushed, where more is flushed than when they were looked at last."""
-        store = self.broker.store
-        if (store.flushed_position, store.healthy) != self._flushed:
-            self._flushed = (store.flushed_position, store.healthy)
+        """Pulls that see only what is flushed or confirmed, where more is than when they were looked at last."""
+        store, version = self.broker.store, self.broker.copies.version
+        if (store.flushed_position, store.healthy, version) != self._flushed:
+            self._flushed = (store.flushed_position, store.healthy, version)
             keys, self._durable_keys = self._durable_keys, set()
             for queue in keys:
                 self._wake(queue)
 
     def _seal(self) -> None:
         """The answers this turn held wait for the flush of all that is in the log now."""
-        broker = self.broker
+        broker, wanted = self.broker, False
         holding = self.shared.take_holding()
         for session in holding:
             answers = session.seal()
             if answers:
                 told = partial(session.settled, answers)
                 broker.stored.wait(broker.store.end_position, session, told, broker.mono_ms + FLUSH_MS_MAX)
-        broker.store.want_flush()
+                wanted = True
+            answers, on_disk = session.seal_copied()
+            if answers:
+                wanted = on_disk or wanted
+                self._await_copies(session, answers, on_disk)
+        if wanted:
+            broker.store.want_flush()
+
+    def _await_copies(self, session: Unanswered, answers: bytes, on_disk: bool) -> None:
+        """Let answers wait for what is in the log now to be at every in-sync slave; where there is none, tell so."""
+        broker = self.broker
+        copies, end, mono_ms = broker.copies, broker.store.end_position, broker.mono_ms
+        if copies.available:
+            told = partial(session.copied, answers)
+            room = copies.waiting_flushed if on_disk else copies.waiting
+            room.wait(end, session, told, mono_ms + broker.config.ha_answer_ms)
+        elif on_disk:
+            broker.stored.wait(end, session, partial(session.alone, answers), mono_ms + FLUSH_MS_MAX)
+        else:
+            session.alone(answers, Outcome.REACHED)
 
     def _wake(self, queue: ConsumeQueue) -> None:
         queue.unwatch()
@@ -357,6 +409,7 @@ class BrokerFront(Front):
         """Give up what has waited too long; when the next held pull is due."""
         mono_ms = self.broker.mono_ms
         self.broker.stored.expire(mono_ms)
+        self.broker.copies.expire(mono_ms)
         for session in list(self.sessions):
             session.tick(mono_ms)
         due_ms: int | None = self._held.next_ms()

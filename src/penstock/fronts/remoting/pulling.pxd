@@ -27,10 +27,10 @@ cdef class Puller:
     cdef dict pulled
     cdef tuple names
 
-    @cython.locals(scan=HeaderScan, slot=cython.int, queue_id=cython.longlong, offset=cython.longlong, max_count=cython.longlong, flags=cython.longlong, commit=cython.longlong, suspend_ms=cython.longlong, version=cython.longlong, max_bytes=cython.longlong, topic=LogTopic, durable=cython.bint, queue=ConsumeQueue, outcome=cython.int, suspend=cython.bint, empty=cython.bint)
+    @cython.locals(scan=HeaderScan, slot=cython.int, queue_id=cython.longlong, offset=cython.longlong, max_count=cython.longlong, flags=cython.longlong, commit=cython.longlong, suspend_ms=cython.longlong, version=cython.longlong, max_bytes=cython.longlong, topic=LogTopic, gate=cython.int, queue=ConsumeQueue, outcome=cython.int, suspend=cython.bint, empty=cython.bint)
     cdef pull(self, RemotingSession asker)
     @cython.locals(end=cython.longlong, looked_at=cython.longlong, outcome=cython.int)
-    cdef int _read(self, ConsumeQueue queue, long long offset, long long max_count, long long max_bytes, bint durable, TagCodes codes, object selector) except -1
+    cdef int _read(self, ConsumeQueue queue, long long offset, long long max_count, long long max_bytes, int gate, TagCodes codes, object selector) except -1
     @cython.locals(scan=HeaderScan, n=cython.longlong, name=bytes)
     cdef bint _same(self, RemotingSession asker, long long has_expression, long long version) except -1
     cpdef forget(self)
@@ -42,3 +42,5 @@ cdef class Puller:
     cdef _not_found(self, RemotingSession asker, int outcome, long long offset, list counts)
     @cython.locals(outcome=cython.int, nothing=cython.bint)
     cpdef bint resume(self, RemotingSession asker, object hold, bint expired, bint behind) except -1
+
+cdef int _gate(LogTopic topic, bint durable, bint following)

@@ -67,7 +67,7 @@ class Hold(Waiter):
 
     def __init__(
         self, asker: RemotingSession, deadline_ms: int, topic: LogTopic, queue: ConsumeQueue, offset: int,
-        limits: tuple[int, int], durable: bool
+        limits: tuple[int, int], gate: int
     ) -> None:  # fmt: skip
         super().__init__(queue, asker, deadline_ms)
         self.opaque = asker.opaque_now
@@ -76,7 +76,7 @@ class Hold(Waiter):
         self.queue = queue
         self.offset = offset
         self.max_count, self.max_bytes = limits
-        self.durable = durable
+        self.gate = gate
         self.codes: TagCodes | None = None
         self.selector: Selector | None = None
         self.counts = [0, 0, 0, 0]
@@ -147,12 +147,12 @@ class Puller:
         else:
             max_bytes = words.PULL_BYTES
             max_count = min(max_count, words.PULL_COUNT)
-        durable = topic.level == words.LEVEL_DISK or scan.true(fields.DURABLE)
+        gate = _gate(topic, scan.true(fields.DURABLE), self.store.following)
         queue: ConsumeQueue = topic.queues[queue_id]
         if flags & words.PULL_COMMIT_OFFSET and commit >= 0:
             self.broker.offsets.commit(self.names[0], self.names[1], queue_id, commit)
         self.pulled[queue_id] = offset
-        outcome = self._read(queue, offset, max_count, max_bytes, durable, self.codes, self.selector)
+        outcome = self._read(queue, offset, max_count, max_bytes, gate, self.codes, self.selector)
         if asker.oneway:
             return
         if outcome == status.FOUND:
@@ -162,7 +162,7 @@ class Puller:
         empty = outcome == status.OFFSET_OVERFLOW_ONE or (outcome == status.NO_MESSAGE_IN_QUEUE and offset == 0)
         if suspend and empty:
             deadline_ms = self.broker.mono_ms + min(suspend_ms, words.HOLD_MS_MAX)
-            hold = Hold(asker, deadline_ms, topic, queue, offset, (max_count, max_bytes), durable)
+            hold = Hold(asker, deadline_ms, topic, queue, offset, (max_count, max_bytes), gate)
             hold.codes, hold.selector, hold.counts = self.codes, self.selector, self.counts
             if self.park(hold):
                 return
@@ -174,13 +174,15 @@ class Puller:
         offset: int,
         max_count: int,
         max_bytes: int,
-        durable: bool,
+        gate: int,
         codes: TagCodes | None,
         selector: Selector | None,
     ) -> int:
         end = queue.max_offset
-        if durable:
+        if gate and self.store.confirmed < 0:
             end = queue.durable_end(self.store.flushed_position)
+        elif gate:
+            end = queue.durable_end(self.broker.copies.visible((gate - 1) >> 1, (gate - 1) & 1 == 1))
         outcome: int = self.store.read(queue, offset, max_count, max_bytes, end, codes, self.result)
         if selector is not None:
             looked_at = 0
@@ -315,7 +317,7 @@ class Puller:
         """
         asker.answer_to(hold.opaque, hold.kind)
         outcome = self._read(
-            hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.durable, hold.codes, hold.selector
+            hold.queue, hold.offset, hold.max_count, hold.max_bytes, hold.gate, hold.codes, hold.selector
         )
         if behind or asker.out.size > asker.answers_max:  # it may ask again
             self.result.next_offset = hold.offset
@@ -332,6 +334,15 @@ class Puller:
                 return False
         self._not_found(asker, outcome, hold.offset, hold.counts)
         return True
+
+
+def _gate(topic: LogTopic, durable: bool, following: bool) -> int:
+    """What must have happened to a record before this reader sees it: 0 for nothing, else 1 and twice the level, and 1 more
+    where it asks for what is durable.
+    """
+    if topic.level == words.LEVEL_OS and not durable and not following:
+        return 0
+    return 1 + 2 * topic.level + (1 if durable else 0)
 
 
 def _subscribed(online: ConsumerGroup | None, config: Group, group: str, topic: str, version: int) -> Subscription:

@@ -19,7 +19,8 @@ cdef class Sender:
     cdef Answers answers
     cdef Draft draft
     cdef Outbox text
-    cdef public Outbox waiting
+    cdef public Outbox waiting, copied
+    cdef public bint copied_disk
     cdef bytes born_host
     cdef unsigned char *born
     cdef int born_len
@@ -34,6 +35,7 @@ cdef class Sender:
     cdef _send_one(self, RemotingSession asker, LogTopic topic, long long queue_id, bint wait)
     cpdef forget(self)
     cpdef Outbox outbox(self, RemotingSession asker, LogTopic topic, bint wait)
+    cdef Outbox _copied_outbox(self, RemotingSession asker, LogTopic topic)
     cdef _too_large(self, RemotingSession asker, str limit)
     @cython.locals(scan=HeaderScan)
     cdef LogTopic _find_topic(self, RemotingSession asker)

@@ -11,7 +11,7 @@ import random
 import cython
 
 from penstock.access.needs import publish
-from penstock.broker.sending import APPEND_REFUSALS
+from penstock.broker.sending import APPEND_REFUSALS, SHORT
 from penstock.broker.topics import check_topic_name
 from penstock.fronts.remoting import storing
 from penstock.octets import Readable
@@ -49,6 +49,8 @@ class Sender:
         self.draft = shared.draft
         self.text = shared.text
         self.waiting = Outbox()  # answers that wait for a flush, until the turn ends
+        self.copied = Outbox()  # and those that wait for the copies of slaves
+        self.copied_disk = False  # on their disks
         self.born_host = born
         self.born = address(born)
         self.born_len = len(born)
@@ -90,6 +92,9 @@ class Sender:
         if queue_id >= topic.read_queues and queue_id >= topic.write_queues:
             remark = f"request queueId[{queue_id}] is illegal, {topic.described()} Producer: {asker.remote}"
             asker.refuse(ResponseCode.SYSTEM_ERROR, remark)
+            return
+        if topic.level >= words.LEVEL_PAIR and self.broker.copies.short:
+            asker.refuse(SHORT[0], SHORT[1])
             return
         if body_len > self.shared.body_max:
             self._too_large(asker, "body")
@@ -147,12 +152,27 @@ class Sender:
             )  # fmt: skip
 
     def outbox(self, asker: RemotingSession, topic: LogTopic, wait: bool) -> Outbox:
-        """Where the answer to a stored message goes: out now, or held until the next flush."""
+        """Where the answer to a stored message goes: out now, or held until the next flush, or until slaves have it."""
+        if topic.level >= words.LEVEL_PAIR and wait:
+            return self._copied_outbox(asker, topic)
         if (topic.level == words.LEVEL_DISK and wait) or self.shared.blocked:
-            if not self.waiting.size:
+            if not self.waiting.size and not self.copied.size:
                 self.shared.holding.append(asker)  # type: ignore[arg-type]
             return self.waiting
         return asker.out
+
+    def _copied_outbox(self, asker: RemotingSession, topic: LogTopic) -> Outbox:
+        if not self.waiting.size and not self.copied.size:
+            self.shared.holding.append(asker)  # type: ignore[arg-type]
+        if topic.level == words.LEVEL_PAIR_DISK or self.shared.blocked:
+            self.copied_disk = True
+        return self.copied
+
+    def take_copied(self) -> tuple[bytes, bool]:
+        """The answers that wait for slaves, and whether for their disks."""
+        answers, on_disk = self.copied.take(), self.copied_disk
+        self.copied_disk = False
+        return answers, on_disk
 
     def _too_large(self, asker: RemotingSession, limit: str) -> None:
         self.shared.limits.count(limit)
@@ -353,7 +373,8 @@ class Sender:
             stored = storing.put_sequenced(self.broker, self.draft, topic, queue_id, body, text, self.born_host)
         if asker.oneway:
             return
-        out = self.outbox(asker, topic, wait and self.store.flushed_position < self.store.end_position)
+        waits = topic.level >= words.LEVEL_PAIR or self.store.flushed_position < self.store.end_position
+        out = self.outbox(asker, topic, wait and waits)
         ext = storing.stored_fields(self.broker, stored)
         out.put(remoting.encode(asker.answer(ResponseCode.SUCCESS, None, ext)))
 

@@ -34,8 +34,18 @@ class Unanswered(Protocol):
         """The answers of this turn that wait."""
         raise NotImplementedError
 
+    def seal_copied(self) -> tuple[bytes, bool]:
+        """Those that wait for slaves, and whether for their disks."""
+        raise NotImplementedError
+
     def settled(self, answers: bytes, outcome: Outcome) -> None:
         """What they waited for has come, or never will."""
+
+    def copied(self, answers: bytes, outcome: Outcome) -> None:
+        """The same of slaves."""
+
+    def alone(self, answers: bytes, outcome: Outcome) -> None:
+        """There is no slave that could have it; `outcome` of the flush."""
 
 
 class Shared:

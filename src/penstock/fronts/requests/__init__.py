@@ -7,6 +7,7 @@ from collections.abc import Callable
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.broker.clients import Peer
+from penstock.errors import Refused
 from penstock.fronts.requests.accounts import Accounts
 from penstock.fronts.requests.admin import Administration
 from penstock.fronts.requests.calls import Answer
@@ -27,11 +28,26 @@ CODES: tuple[RequestCode, ...] = tuple(
 )
 
 
+# What only a master does: a slave gets all of it from there.
+MASTERS_WORK = frozenset(
+    {
+        RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.UPDATE_AND_CREATE_TOPIC_LIST, RequestCode.DELETE_TOPIC_IN_BROKER,
+        RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
+        RequestCode.DELETE_SUBSCRIPTIONGROUP, RequestCode.UPDATE_AND_GET_GROUP_FORBIDDEN,
+        RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE,
+        RequestCode.LOCK_BATCH_MQ, RequestCode.STAGE_OPEN, RequestCode.STAGE_APPEND, RequestCode.STAGE_SEAL,
+        RequestCode.STAGE_PUBLISH, RequestCode.STAGE_DROP, RequestCode.DELAYED_CANCEL, RequestCode.DELAYED_FIRE,
+        RequestCode.QUEUE_CHANGE,
+    }
+)  # fmt: skip
+
+
 class Requests:
     """The cold side of the remoting front of one broker."""
 
     def __init__(self, broker: Broker, rights: Rights | None = None) -> None:
         rights = rights or Rights()
+        self._broker = broker
         self.consuming = Consuming(broker, rights)
         self.table: dict[int, Callable[[Peer, RemotingCommand], Answer]] = {}
         for calls in (
@@ -50,4 +66,6 @@ class Requests:
             return request.reply(
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=f" request type {request.code} not supported"
             )
+        if self._broker.copies.following and request.code in MASTERS_WORK:
+            raise Refused(f"this broker is a slave; its master is {self._broker.copies.master or 'away'}")
         return method(session, request)

@@ -7,7 +7,7 @@ from typing import Final
 from penstock import msgid
 from penstock.broker import shapes
 from penstock.broker.clients import Peer
-from penstock.broker.levels import LOG_LEVELS
+from penstock.broker.levels import LEVELS, LOG_LEVELS
 from penstock.broker.topics import (
     HALF_TOPIC,
     PERM_BOTH,
@@ -89,7 +89,7 @@ class Administration(Calls):
                     more=TopicDetails(
                         known is not None and known.order, fields["topicFilterType"], fields["topicSysFlag"] or 0
                     ),
-                    level=None if level is None else {"os": 0, "disk": 1}[level],
+                    level=None if level is None else LEVELS[level],
                 )
                 made.append((topic, before))
         except Refused:
@@ -105,8 +105,8 @@ class Administration(Calls):
             raise Refused(f"the topic[{name}] is conflict with system reserved words.")
         if not 0 <= fields["perm"] <= 15:
             raise Refused(f"perm {fields['perm']} is none")
-        if level is not None and level not in LOG_LEVELS:  # ours: os or disk
-            raise Refused(f"level {level} is neither os nor disk")
+        if level is not None and level not in LOG_LEVELS:  # ours
+            raise Refused(f"level {level} is none of {', '.join(LOG_LEVELS)}")
         known = self.broker.topics.get(name.encode())
         if known is not None and fields["force"] != "true":
             hidden = known.queues[max(0, fields["readQueueNums"]) : known.read_queues]

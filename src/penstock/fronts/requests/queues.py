@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.broker.clients import Peer
 from penstock.broker.delayed import Delayed, Key, Wanted
-from penstock.broker.levels import LEVEL_NAMES
+from penstock.broker.levels import LEVEL_NAMES, QUEUE_LEVELS
 from penstock.broker.nsq.topics import Topic
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
@@ -89,8 +89,8 @@ class QueueCalls(Calls):
         queueing = self.broker.queueing
         if action == "add" and not channel:
             level = fields["level"]
-            if level is not None and level not in LEVEL_NAMES:
-                raise Refused(f"level {level} is none of {', '.join(LEVEL_NAMES)}")
+            if level is not None and level not in QUEUE_LEVELS:
+                raise Refused(f"level {level} is none of {', '.join(QUEUE_LEVELS)}: queue topics have no copies")
             if queueing.topic(name, level).kind != "queue":
                 raise Refused(
                     f"{fields['topic']} is a log topic, or a rule says so",

@@ -173,6 +173,8 @@ class Statistics(Calls):
             table |= {f"{name}ThreadPoolQueueSize": 0, f"{name}ThreadPoolQueueCapacity": size}
             table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = 0
         table |= {"EndTransactionQueueSize": 0, "EndTransactionThreadPoolQueueCapacity": 100_000}
+        if rows := list(broker.copies.rows(broker.mono_ms)):  # ours
+            table["replicaSet"] = fastjson.dumps(rows).decode()
         for level, offset in broker.delay_offsets()["offsetTable"].items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{offset}"
         return request.reply(body=fastjson.dumps({"table": {key: str(value) for key, value in table.items()}}))

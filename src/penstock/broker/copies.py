@@ -1,0 +1,240 @@
+"""Who has copied how much of the log: the in-sync set, what all of it have, and the answers that wait for that.
+
+    acknowledged      all members of the set have written it, and there is more than the master: level `pair`
+    confirmed         no reader of a `pair` topic sees more; as above, but of a master that is alone: what it has flushed
+    … flushed         the same for what is on the disks: level `pair-disk`
+
+All four only ever rise. A member is in the set while it reaches, again and again, what was the log's end a moment ago.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from penstock.broker.levels import LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
+from penstock.broker.replica import Replica
+from penstock.config import BrokerConfig
+from penstock.delivery.waiters import Positions
+from penstock.log.store import LogStore
+
+log = logging.getLogger("penstock.broker")
+
+
+@dataclass
+class Member:
+    """A slave as its master sees it, for the length of a connection."""
+
+    node: str
+    broker_id: int
+    address: str
+    written: int = 0
+    flushed: int = 0
+    dispatched: int = 0
+    free: int = 0
+    in_sync: bool = False
+    why_not: str = "it is catching up"
+    caught_up_ms: int = -1  # when it had all there was
+    _heard_ms: int = 0
+    _end_then: int = 1 << 62  # where the log ended when it was heard last
+
+    def heard(self, written: int, flushed: int, end: int, mono_ms: int) -> None:
+        """It has written and flushed so much; the log ends there now. As Kafka tells who is caught up."""
+        if written >= end:
+            self.caught_up_ms = mono_ms
+        elif written >= self._end_then:
+            self.caught_up_ms = max(self.caught_up_ms, self._heard_ms)
+        self._heard_ms, self._end_then = mono_ms, end
+        self.written, self.flushed = max(self.written, written), max(self.flushed, flushed)
+
+    def tell(self, dispatched: int, free: int) -> None:
+        """What else it says of itself."""
+        self.dispatched, self.free = dispatched, free
+
+    def judge(self, in_sync: bool, why_not: str) -> None:
+        """Take it into the set, or out of it."""
+        self.in_sync, self.why_not = in_sync, "" if in_sync else why_not
+
+
+class Copies:
+    """See the module. `settle` once a turn, where anybody follows or anything waits."""
+
+    def __init__(self, config: BrokerConfig, store: LogStore) -> None:
+        self._config = config
+        self._store = store
+        self.following = False  # another broker's log is copied here
+        self.ever = False  # somebody has followed since the start
+        self.members: dict[str, Member] = {}
+        self.acknowledged = self.acknowledged_flushed = 0
+        self.confirmed = self.confirmed_flushed = 0
+        self.replica: Replica | None = None  # who this node is, where it is part of a set
+        self.master = ""  # of a slave: whom it follows
+        self.master_written = 0  # where the master's log ended when it was heard last
+        self.heard_ms = -1
+        self.bad_blocks = 0  # whose sums did not hold on arrival
+        self.version = 0  # of the positions: readers may see more when it has changed
+        self.waiting = Positions()
+        self.waiting_flushed = Positions()
+
+    # -- a slave -----------------------------------------------------------------------------------------------------
+
+    def follow(self, confirmed: int) -> None:
+        """This is a slave; so much was confirmed when it ran last."""
+        self.following = True
+        self.confirmed = self.confirmed_flushed = confirmed
+        self._tell()
+
+    def belong(self, replica: Replica) -> None:
+        """This node is part of a set."""
+        self.replica = replica
+
+    def hear(self, master: str, written: int, mono_ms: int) -> None:
+        """The master's log ends there."""
+        self.master, self.master_written, self.heard_ms = master, written, mono_ms
+
+    def count_bad(self) -> None:
+        """A block came whose sums do not hold."""
+        self.bad_blocks += 1
+
+    def told(self, confirmed: int, confirmed_flushed: int) -> None:
+        """The master says what all members have."""
+        if confirmed > self.confirmed or confirmed_flushed > self.confirmed_flushed:
+            self.confirmed = max(self.confirmed, confirmed)
+            self.confirmed_flushed = max(self.confirmed_flushed, confirmed_flushed)
+            self._tell()
+
+    def _tell(self) -> None:
+        self.version += 1
+        self._store.confirm(self.confirmed, self.confirmed_flushed)
+
+    # -- a master ----------------------------------------------------------------------------------------------------
+
+    def enter(self, member: Member) -> None:
+        """A slave has connected; a former connection of the same node counts no more."""
+        self.members[member.node] = member
+        if not self.ever:  # so much have readers seen
+            self.ever = True
+            self.confirmed = self.confirmed_flushed = max(self.confirmed, self._store.flushed_position)
+            self._tell()
+
+    def leave(self, member: Member) -> None:
+        """Its connection is gone."""
+        if self.members.get(member.node) is member:
+            del self.members[member.node]
+            if member.in_sync:
+                member.judge(False, "its connection is gone")
+                log.warning("slave out of sync node=%s reason=its connection is gone", member.node)
+
+    @property
+    def in_sync(self) -> int:
+        """How many nodes are in the set, the master too."""
+        return 1 + sum(member.in_sync for member in self.members.values())
+
+    @property
+    def short(self) -> bool:
+        """Whether messages of level `pair` must be refused: fewer are in sync than the settings ask for."""
+        return self._config.min_in_sync > 1 and not self.following and self.in_sync < self._config.min_in_sync
+
+    @property
+    def available(self) -> bool:
+        """Whether a message of level `pair` can become one: somebody is in sync, and near."""
+        return any(member.in_sync for member in self.members.values())
+
+    def settle(self, mono_ms: int) -> None:
+        """Look who is in sync, and raise the positions."""
+        if self.following:
+            return
+        store = self._store
+        end, flushed = store.log.settled_end(), store.flushed_position
+        before = self.confirmed, self.confirmed_flushed
+        for member in self.members.values():
+            self._judge(member, end, mono_ms)
+        members = [member for member in self.members.values() if member.in_sync]
+        if members:
+            written = min([end, *(member.written for member in members)])
+            all_flushed = min([flushed, written, *(member.flushed for member in members)])
+            self.acknowledged = max(self.acknowledged, written)
+            self.acknowledged_flushed = max(self.acknowledged_flushed, all_flushed)
+            self.confirmed = max(self.confirmed, written)
+            self.confirmed_flushed = max(self.confirmed_flushed, all_flushed)
+        else:
+            self.confirmed = max(self.confirmed, flushed)
+            self.confirmed_flushed = max(self.confirmed_flushed, flushed)
+        if (self.confirmed, self.confirmed_flushed) != before:
+            self._tell()
+
+    def release(self) -> None:
+        """Let the answers go that have waited long enough for what is acknowledged now."""
+        if not self._store.healthy:
+            self.waiting.fail()
+            self.waiting_flushed.fail()
+        self.waiting.settle(self.acknowledged)
+        self.waiting_flushed.settle(self.acknowledged_flushed)
+
+    def drop(self, owner: object) -> None:
+        """Forget everything an owner waits for: its connection is gone."""
+        self.waiting.drop(owner)
+        self.waiting_flushed.drop(owner)
+
+    def expire(self, mono_ms: int) -> None:
+        """Give up those whose deadline has passed."""
+        self.waiting.expire(mono_ms)
+        self.waiting_flushed.expire(mono_ms)
+
+    def _judge(self, member: Member, end: int, mono_ms: int) -> None:
+        config, lag = self._config, end - member.written
+        why = ""
+        if lag > config.ha_slave_lag_bytes_max:
+            why = f"it is {lag:,} bytes behind"
+        elif member.caught_up_ms < 0:
+            why = "it is catching up"
+        elif mono_ms - member.caught_up_ms > config.ha_in_sync_ms:
+            why = f"it has not reached the end for {mono_ms - member.caught_up_ms:,} ms"
+        elif not member.in_sync and member.written < self.confirmed:
+            why = "it is catching up"
+        if member.in_sync == (not why):
+            if why:
+                member.judge(False, why)
+            return
+        member.judge(not why, why)
+        if why:
+            log.warning("slave out of sync node=%s reason=%s", member.node, why)
+        else:
+            log.info("slave in sync node=%s position=%d", member.node, member.written)
+
+    # -- what readers see --------------------------------------------------------------------------------------------
+
+    def visible(self, level: int, durable: bool) -> int:
+        """Readers of a topic of this level see records below; for those that ask for it, only durable ones."""
+        flushed: int = self._store.flushed_position
+        if not (self.following or self.ever):
+            return flushed
+        if level == LEVEL_PAIR_DISK:
+            return self.confirmed_flushed
+        if not durable and (level == LEVEL_PAIR or (level == LEVEL_OS and self.following)):
+            return self.confirmed
+        return min(self.confirmed, flushed) if durable or self.following or level == LEVEL_PAIR else flushed
+
+    def rows(self, mono_ms: int) -> Iterator[dict[str, object]]:
+        """This node and, of a master, its slaves, for people."""
+        replica, store = self.replica, self._store
+        if replica is None:
+            return
+        end, flushed = store.end_position, store.flushed_position
+        lag = max(0, self.master_written - end) if self.following else 0
+        heard = mono_ms - self.heard_ms if self.heard_ms >= 0 else -1
+        why = ("no master was heard yet" if heard < 0 else "") if self.following else ""
+        yield {
+            "node": replica.node, "id": self._config.broker_id, "role": "slave" if self.following else "master",
+            "epoch": replica.epoch, "written": end, "flushed": flushed, "confirmed": self.confirmed, "lag_bytes": lag,
+            "lag_ms": heard if self.following else 0, "in_sync": "" if self.following else "yes", "why_not": why,
+        }  # fmt: skip
+        for member in self.members.values():
+            behind = mono_ms - member.caught_up_ms if member.caught_up_ms >= 0 else -1
+            yield {
+                "node": member.node, "id": member.broker_id, "role": "slave", "epoch": replica.epoch,
+                "written": member.written, "flushed": member.flushed, "confirmed": min(self.confirmed, member.written),
+                "lag_bytes": max(0, end - member.written), "lag_ms": behind if end > member.written else 0,
+                "in_sync": "yes" if member.in_sync else "no", "why_not": member.why_not,
+            }  # fmt: skip

@@ -1,0 +1,147 @@
+"""What a slave takes from its master beside the log: topics, groups, committed offsets. And how both see that their logs
+agree.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from isal import isal_zlib
+
+from penstock.broker import shapes
+from penstock.broker.broker import Broker
+from penstock.broker.levels import LEVELS
+from penstock.broker.systemtopics import is_system_topic
+from penstock.broker.topics import TopicDetails
+from penstock.config import BrokerConfig
+from penstock.errors import ConfigError, Refused, WireError
+from penstock.log.store import LogStore
+from penstock.wire import fastjson, ha
+
+log = logging.getLogger("penstock.broker")
+
+SECRET_BYTES_MIN = 16
+
+
+def secret_of(config: BrokerConfig) -> bytes:
+    """The secret of the replica set; empty without one. ConfigError."""
+    if not config.ha_secret_file:
+        return b""
+    try:
+        secret = Path(config.ha_secret_file).read_bytes().strip()
+    except OSError as error:
+        raise ConfigError(f"ha_secret_file {config.ha_secret_file}: {error.strerror}") from None
+    if len(secret) < SECRET_BYTES_MIN:
+        raise ConfigError(f"ha_secret_file {config.ha_secret_file}: a secret has {SECRET_BYTES_MIN} bytes or more")
+    return secret
+
+
+def last_records(store: LogStore, position: int, most: int, exactly: int = -1) -> tuple[int, int]:
+    """(size, CRC-32) of whole records right below a position of the log, at most so many bytes; with `exactly`, of those
+    bytes, whatever they are. (0, 0) where there are none in that segment.
+    """
+    size = store.log.file.size
+    first = (position // size) * size
+    if exactly < 0:
+        exactly = 0
+        sidecar = store.log.sums.get(first) if position > first else None
+        if sidecar is not None:
+            n = sidecar.find(position - first)
+            while n > 0 and 0 < position - first - sidecar.start(n - 1) <= most:
+                n -= 1
+                exactly = position - first - sidecar.start(n)
+    if not 0 < exactly <= min(most, position - first) or position - exactly < store.min_position:
+        return 0, 0
+    return exactly, isal_zlib.crc32(store.log.bytes_at(position - exactly, exactly))
+
+
+class Tables:
+    """What a master has told one slave of its tables."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._versions: tuple[object, object] = (None, None)
+        self._offsets: dict[tuple[str, str], dict[int, int]] = {}
+
+    def news(self) -> Iterator[bytes]:
+        """Topics and groups, when they have changed since."""
+        topics, groups = self._broker.topics, self._broker.groups
+        if (topics.version, groups.version) != self._versions:
+            self._versions = dict(topics.version), dict(groups.version)
+            yield fastjson.dumps({"topics": topics.as_table(), "groups": groups.as_table()})
+
+    def offsets(self) -> Iterator[bytes]:
+        """Committed offsets that have changed since."""
+        table = self._broker.offsets.table
+        changed = {key: queues for key, queues in table.items() if self._offsets.get(key) != queues}
+        gone = [key for key in self._offsets if key not in table]
+        for key, queues in changed.items():
+            self._offsets[key] = dict(queues)
+        for key in gone:
+            del self._offsets[key]
+        if changed or gone:
+            told = {f"{topic}@{group}": queues for (topic, group), queues in changed.items()}
+            told |= {f"{topic}@{group}": {} for topic, group in gone}
+            yield fastjson.dumps({"offsets": {k: {str(q): o for q, o in v.items()} for k, v in told.items()}})
+
+
+class Taking:
+    """Makes the tables of a slave those of its master."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def take(self, kind: int, body: bytes) -> None:
+        """What one META frame says. WireError when it makes no sense."""
+        told = ha.read_json(body)
+        try:
+            if kind == ha.TABLES:
+                self._take_topics(shapes.entries(shapes.entries(told, "topics"), "topicConfigTable"))
+                self._take_groups(told)
+            elif kind == ha.OFFSETS:
+                self._take_offsets(told)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise WireError(f"tables that make no sense: {error}") from error
+
+    def _take_topics(self, table: dict[str, dict[str, object]]) -> None:
+        broker = self._broker
+        topics, now_ms = broker.topics, broker.now_ms
+        for name, config in table.items():
+            known = topics.get(name.encode())
+            if known is not None and known.as_config() == config:
+                continue
+            level = config.get("level", "os")
+            try:
+                topics.create(
+                    name.encode(), shapes.number(config, "readQueueNums", 4), shapes.number(config, "writeQueueNums", 4),
+                    shapes.number(config, "perm", 6), now_ms=now_ms, level=LEVELS.get(str(level), 0),
+                    more=TopicDetails(bool(config.get("order")), str(config.get("topicFilterType", "SINGLE_TAG")),
+                                      shapes.number(config, "topicSysFlag", 0)),
+                )  # fmt: skip
+            except Refused as error:
+                log.error("topic of the master not taken name=%s error=%s", name, error)
+        for topic in list(topics.by_name):
+            if topic.decode() not in table and not is_system_topic(broker.config, topic.decode()):
+                topics.delete(topic, now_ms)
+
+    def _take_groups(self, told: dict[str, object]) -> None:
+        groups, now_ms = self._broker.groups, self._broker.now_ms
+        table = shapes.entries(shapes.entries(told, "groups"), "subscriptionGroupTable")
+        for name, config in table.items():
+            known = groups.by_name.get(name)
+            if known is None or known.as_config() != config:
+                groups.update({"groupName": name, **config}, now_ms)
+        for name in [name for name in groups.by_name if name not in table]:
+            groups.delete(name, now_ms)
+
+    def _take_offsets(self, told: dict[str, object]) -> None:
+        offsets = self._broker.offsets
+        for key, queues in shapes.entries(told, "offsets").items():
+            topic, _, group = key.rpartition("@")
+            if not queues:
+                offsets.table.pop((topic, group), None)
+                offsets.changed()
+            for queue_id in queues:
+                offsets.commit(group, topic, int(queue_id), shapes.number(queues, queue_id, 0))

@@ -1,0 +1,465 @@
+"""Replication: the log of a master, byte for byte, at its slaves; the frames are in `wire.ha`.
+
+    master:  end of a turn ─▶ settle the in-sync set ─▶ one DATA or more for each slave ─▶ release what ACKs allow
+    slave:   DATA ─▶ every sum is checked ─▶ `log.follow` ─▶ end of the turn: one ACK
+
+`MasterSession` is a slave that has connected to us, `SlaveSession` our own connection to a master.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+
+from penstock.broker.broker import Broker
+from penstock.broker.copies import Member
+from penstock.broker.replica import NO_SET, Replica
+from penstock.broker.taking import Tables, Taking, last_records, secret_of
+from penstock.errors import StoreError, WireError
+from penstock.fronts.front import Front
+from penstock.log import status
+from penstock.log.consumequeue import ConsumeQueue
+from penstock.log.follow import Feeder, Follower
+from penstock.version import __version__
+from penstock.wire import ha
+from penstock.wire.fastjson import JsonObject
+
+log = logging.getLogger("penstock.ha")
+
+BEAT_MS = 500
+SILENT_MS = 10_000  # then the connection is dead
+BLOCK_BYTES = 128 << 10  # of records in one DATA: with its sums it fits a read
+WINDOW_BYTES = 4 << 20  # sent and not acknowledged
+TURN_BYTES = 1 << 20  # to one slave in one turn
+CRUMB_BYTES = 16 << 10  # less than this waits while two frames are under way
+LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
+OPENING_BYTES_MAX = 1 << 21  # of a frame before the peer has proved who it is
+OFFSETS_MS = 1_000
+
+
+class HaSession:
+    """What the two sides have in common: frames in, bytes out, a connection that is not silent."""
+
+    beats = True  # they have their own idea of silence
+
+    def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
+        self.front = front
+        self.broker = front.broker
+        self.store = front.broker.store
+        self.remote = remote
+        self.need = 0
+        self.closing = False
+        self.trusted = False  # the peer has proved that it knows the secret
+        self.nonce = os.urandom(ha.NONCE_BYTES)
+        self.heard_ms = front.broker.mono_ms
+        self.spoke_ms = front.broker.mono_ms
+        self._wake = wake
+        self._out: list[bytes] = []
+        self._opened = False
+
+    def feed(self, owner: bytearray, total: int) -> int:
+        """Carry out every whole frame. WireError: no peer of ours."""
+        self.heard_ms = self.broker.mono_ms
+        pos = 0
+        if not self._opened:
+            pos = self._open(owner, total)
+            if not pos:
+                return 0
+            self._opened = True
+        while not self.closing:
+            head, need = ha.read_head(owner, pos, total)
+            if need > OPENING_BYTES_MAX and not self.trusted:
+                raise WireError(f"a first frame of {need} bytes")
+            if head is None:
+                self.need = need
+                return pos
+            if head.kind & ha.SKIPPED == 0:
+                self.frame(head, owner)
+            elif not self.trusted:
+                raise WireError("a frame to be passed over, of a peer that has proved nothing")
+            pos = head.end
+        return total
+
+    def _open(self, owner: bytearray, total: int) -> int:
+        """The bytes before the first frame: how many they are, or 0 while they are not all there."""
+        raise NotImplementedError
+
+    def frame(self, head: ha.Head, owner: bytearray) -> None:
+        """One whole frame."""
+        raise NotImplementedError
+
+    def body(self, head: ha.Head, owner: bytearray) -> bytes:
+        """What follows the head of a frame, as an object."""
+        return bytes(memoryview(owner)[head.fixed : head.end])
+
+    def say(self, data: bytes) -> None:
+        """Send it at the end of the turn."""
+        self._out.append(data)
+        self.spoke_ms = self.broker.mono_ms
+        self._wake()
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+        out, self._out = self._out, []
+        return b"".join(out)
+
+    def end(self) -> None:
+        """Close behind what was said."""
+        self.closing = True
+        self._wake()
+
+    def look(self, mono_ms: int) -> None:
+        """Close a connection that is silent, keep ours from being so."""
+        if mono_ms - self.heard_ms > SILENT_MS and not self.closing:
+            log.warning("replication connection closed peer=%s reason=silent for %d ms", self.remote,
+                        mono_ms - self.heard_ms)  # fmt: skip
+            self.end()
+        elif mono_ms - self.spoke_ms >= BEAT_MS:
+            self.beat()
+
+    def beat(self) -> None:
+        """Say that we are there."""
+
+    def end_turn(self, mono_ms: int) -> None:
+        """Say what this turn has brought."""
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self.closing = True
+        self.front.gone(self)
+
+
+class MasterSession(HaSession):
+    """A slave of ours."""
+
+    def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
+        super().__init__(front, remote, wake)
+        self.member: Member | None = None
+        self.feeder: Feeder | None = None
+        self.tables = Tables(front.broker)
+        self._unacknowledged: list[int] = []  # where the frames under way end
+        self._told = -1
+        self._offsets_ms = 0
+
+    def _open(self, owner: bytearray, total: int) -> int:
+        if total < len(ha.OPENER):
+            self.need = len(ha.OPENER)
+            return 0
+        ha.check_opener(bytes(owner[: len(ha.OPENER)]))
+        self.say(ha.greeting(self.nonce, bool(self.front.secret)))
+        return len(ha.OPENER)
+
+    def frame(self, head: ha.Head, owner: bytearray) -> None:
+        if head.kind == ha.HELLO and self.member is None:
+            self._hello(ha.read_hello(self._proved(head, owner), head.entries))
+        elif head.kind == ha.START and self.member is not None and self.feeder is None:
+            self._start(ha.read_start(self.body(head, owner)))
+        elif head.kind == ha.ACK and self.member is not None and self.feeder is not None:
+            self._acknowledged(head, ha.read_ack(owner, head.fixed))
+        else:
+            raise WireError(f"a frame of type {head.kind:#x} at this moment")
+
+    def _proved(self, head: ha.Head, owner: bytearray) -> bytes:
+        data = self.body(head, owner)
+        if not ha.proves(data, self.front.secret, b"slave", self.nonce):
+            raise WireError("the slave does not know the secret of this replica set")
+        self.trusted = True
+        return data
+
+    def _refuse(self, reason: int, text: str) -> None:
+        log.error("slave refused peer=%s reason=%d %s", self.remote, reason, text)
+        self.say(ha.refuse(self.front.replica.epoch, reason, text))
+        self.end()
+
+    def _hello(self, told: ha.Hello) -> None:
+        replica, store = self.front.replica, self.store
+        node, address = str(told.about.get("node", "")), str(told.about.get("remoting", ""))
+        begin, end = store.min_position, store.end_position
+        empty = told.written == told.begin == 0
+        shared = ha.common(replica.epochs, told.epochs)
+        if store.following:
+            return self._refuse(ha.NOT_MASTER, "this broker is a slave itself")
+        if told.set_id not in (NO_SET, replica.set_id) or (not empty and not shared):
+            return self._refuse(ha.WRONG_SET, "its log is of another replica set: give it an empty folder")
+        if node == replica.node or not node:
+            return self._refuse(ha.WRONG_SET, f"it calls itself {node!r}, as the master does: set `node`")
+        if told.segment_size != store.log.file.size:
+            text = f"its mapped_file_size_commit_log is {told.segment_size}, the master's {store.log.file.size}"
+            return self._refuse(ha.WRONG_SEGMENTS, text)
+        if told.epoch > replica.epoch:
+            return self._refuse(ha.NEWER_EPOCH, f"it has followed a master of epoch {told.epoch}")
+        if not empty and told.written < begin:
+            return self._refuse(ha.BEHIND, f"its log ends at {told.written}, the master's begins at {begin}")
+        shared_end = ha.shared_end(replica.epochs, end, told.epochs, told.written)
+        if told.written > shared_end:
+            text = f"its log ends at {told.written} and is the master's up to {shared_end}: nothing is cut by itself"
+            return self._refuse(ha.BELOW_SAFE, text)
+        self.member = Member(node, int(told.about.get("brokerId", 0) or 0), address or self.remote)
+        cut_to = begin if empty else told.written
+        size, told_sum = last_records(store, cut_to, LAST_BYTES)
+        about: JsonObject = {"masterAddr": self.front.address, "node": replica.node, "version": __version__}
+        answer = ha.Accept(
+            replica.set_id, replica.epochs[-1].tag, cut_to, begin, end, told_sum, size, replica.epochs, about
+        )
+        self.say(ha.accept(answer, replica.epoch, self.front.secret, told.nonce))
+
+    def _start(self, position: int) -> None:
+        store, member = self.store, self.member
+        assert member is not None
+        if not store.min_position <= position <= store.end_position:
+            raise WireError(f"a slave that wants to begin at {position}")
+        self.feeder = Feeder(store, position)
+        self.broker.copies.enter(member)
+        log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
+                 store.end_position - position)  # fmt: skip
+
+    def _acknowledged(self, head: ha.Head, told: ha.Ack) -> None:
+        member, feeder = self.member, self.feeder
+        assert member is not None
+        assert feeder is not None
+        if head.epoch != self.front.replica.epoch or not 0 <= told.flushed <= told.written <= feeder.position:
+            raise WireError(f"a slave that acknowledges {told.written} of {feeder.position}")
+        end = self.store.log.settled_end()
+        flushed = member.flushed if head.flags & ha.FLUSH_FAILED else told.flushed
+        member.heard(told.written, flushed, end, self.broker.mono_ms)
+        member.tell(told.dispatched, told.free)
+        while self._unacknowledged and self._unacknowledged[0] <= told.written:
+            del self._unacknowledged[0]
+
+    # -- what it gets ------------------------------------------------------------------------------------------------
+
+    def _positions(self, position: int) -> ha.Positions:
+        copies = self.broker.copies
+        written = self.store.end_position
+        return ha.Positions(position, written, copies.confirmed, copies.confirmed_flushed, self.store.min_position)
+
+    def end_turn(self, mono_ms: int) -> None:
+        feeder, member = self.feeder, self.member
+        if feeder is None or member is None or self.closing:
+            return
+        epoch, told, end = self.front.replica.epoch, self.broker.copies.confirmed, self.store.end_position
+        for body in self.tables.news():
+            self.say(ha.meta(epoch, ha.TABLES, 0, body))
+        if mono_ms >= self._offsets_ms:
+            self._offsets_ms = mono_ms + OFFSETS_MS
+            for body in self.tables.offsets():
+                self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
+        if feeder.position < end:
+            self._send(feeder, member, epoch, end)
+        elif told > self._told and member.written >= end:
+            self.beat()  # readers of the slave wait for it
+
+    def _send(self, feeder: Feeder, member: Member, epoch: int, end: int) -> None:
+        sent = 0
+        under_way = self._unacknowledged
+        while feeder.position < end and sent < TURN_BYTES and feeder.position - member.written < WINDOW_BYTES:
+            if len(under_way) > 1 and end - feeder.position < CRUMB_BYTES:
+                return
+            try:
+                if not feeder.next(BLOCK_BYTES):
+                    return
+            except StoreError as error:
+                log.error("slave not served node=%s error=%s", member.node, error)
+                self.end()
+                return
+            flags = ha.FLUSH_NOW if len(self.broker.copies.waiting_flushed) else 0
+            flags |= (ha.LAST if feeder.last else 0) | (ha.DAMAGED if feeder.damaged else 0)
+            positions = self._positions(feeder.begin)
+            self.say(ha.data_head(epoch, positions, feeder.count, feeder.size, flags))
+            self.say(feeder.block())
+            self._told = positions.confirmed
+            under_way.append(feeder.position)
+            sent += feeder.size
+
+    def beat(self) -> None:
+        if self.feeder is not None:
+            positions = self._positions(self.feeder.position)
+            self._told = positions.confirmed
+            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms))
+
+    def lost(self) -> None:
+        if self.member is not None:
+            self.broker.copies.leave(self.member)
+        super().lost()
+
+
+class SlaveSession(HaSession):
+    """Our connection to the master."""
+
+    def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
+        super().__init__(front, remote, wake)
+        self.follower = Follower(self.store)
+        self.taking = Taking(front.broker)
+        self.running = False
+        self.epoch = 0
+        self.refusal = ""  # why the master does not let us follow
+        self._said = (-1, -1)
+        self._asked = False
+        self.say(ha.OPENER)
+
+    def _open(self, owner: bytearray, total: int) -> int:
+        if total < ha.GREETING_BYTES:
+            self.need = ha.GREETING_BYTES
+            return 0
+        nonce, secret = ha.read_greeting(bytes(owner[: ha.GREETING_BYTES]))
+        if secret and not self.front.secret:
+            raise WireError("the master wants a secret: set ha_secret_file")
+        replica, store = self.front.replica, self.store
+        begin = 0 if self.follower.empty else store.min_position
+        about: JsonObject = {
+            "node": replica.node, "brokerId": self.broker.config.broker_id, "remoting": self.front.address,
+            "version": __version__,
+        }  # fmt: skip
+        told = ha.Hello(
+            self.nonce, replica.set_id, replica.store_id, replica.loss, store.log.file.size, begin, store.end_position,
+            store.flushed_position, min(store.flushed_position, self.broker.copies.confirmed), replica.epoch,
+            replica.epochs, about,
+        )  # fmt: skip
+        self.say(ha.hello(told, self.front.secret, nonce))
+        return ha.GREETING_BYTES
+
+    def frame(self, head: ha.Head, owner: bytearray) -> None:
+        if head.kind == ha.DATA and self.running:
+            self._data(head, owner)
+        elif head.kind == ha.BEAT and self.running:
+            self._told(ha.read_positions(owner, head.fixed))
+        elif head.kind == ha.META and self.running:
+            kind, _, body = ha.read_meta(self.body(head, owner))
+            self.taking.take(kind, body)
+        elif head.kind == ha.ACCEPT and not self.running:
+            self._accepted(head, self._proved(head, owner))
+        elif head.kind == ha.REFUSE and not self.running:
+            reason, text = ha.read_refuse(self.body(head, owner))
+            self.refusal = text
+            log.error("the master refuses this slave peer=%s reason=%d %s", self.remote, reason, text)
+            self.end()
+        else:
+            raise WireError(f"a frame of type {head.kind:#x} at this moment")
+
+    def _proved(self, head: ha.Head, owner: bytearray) -> bytes:
+        data = self.body(head, owner)
+        if not ha.proves(data, self.front.secret, b"master", self.nonce):
+            raise WireError("the master does not know the secret of this replica set")
+        self.trusted = True
+        return data
+
+    def _accepted(self, head: ha.Head, data: bytes) -> None:
+        told = ha.read_accept(data, head.entries)
+        store, follower = self.store, self.follower
+        if follower.empty:
+            if told.cut_to % store.log.file.size or follower.begin_at(told.cut_to) != status.OK:
+                raise WireError(f"a log that begins at {told.cut_to} cannot be copied here")
+        elif told.cut_to != store.end_position:
+            raise WireError(f"the master shares the log up to {told.cut_to}, and ours ends at {store.end_position}")
+        size, found = last_records(store, told.cut_to, LAST_BYTES, told.block_size)
+        if (size, found) != (told.block_size, told.block_sum):
+            log.error(
+                "the logs differ below %d: nothing is copied, nothing is cut ours=%08x master=%08x bytes=%d",
+                told.cut_to, found, told.block_sum, told.block_size,
+            )  # fmt: skip
+            raise WireError(f"the logs differ below {told.cut_to}")
+        self.front.replica.join(told.set_id, told.epochs)
+        self.epoch = head.epoch
+        self.running = True
+        self.say(ha.start(self.epoch, store.end_position))
+        log.info("following master=%s position=%d behind=%d", self.remote, store.end_position,
+                 told.written - store.end_position)  # fmt: skip
+
+    def _told(self, positions: ha.Positions) -> None:
+        if positions.position != self.store.end_position:
+            raise WireError(f"the master goes on at {positions.position}, our log ends at {self.store.end_position}")
+        copies = self.broker.copies
+        copies.hear(self.remote, positions.written, self.broker.mono_ms)
+        copies.told(positions.confirmed, positions.confirmed_flushed)
+
+    def _data(self, head: ha.Head, owner: bytearray) -> None:
+        self._told(ha.read_positions(owner, head.fixed))
+        follower = self.follower
+        outcome = follower.take(owner, head.variable, head.entries, head.end, bool(head.flags & ha.DAMAGED))
+        if outcome == status.OK and head.flags & ha.LAST:
+            outcome = follower.turn()
+        if outcome == status.ILLEGAL:
+            self.broker.copies.count_bad()
+            raise WireError(f"the sum of the record at {follower.bad} does not hold: it is asked for again")
+        if outcome != status.OK:
+            log.error("the log cannot be copied now status=%d position=%d", outcome, self.store.end_position)
+            self._acknowledge(ha.DISK_FULL if outcome == status.DISK_FULL else ha.FLUSH_FAILED)
+            self.end()
+        elif head.flags & ha.FLUSH_NOW:
+            self.store.want_flush()
+
+    def end_turn(self, mono_ms: int) -> None:
+        if self.running and not self.closing and (self.store.end_position, self.store.flushed_position) != self._said:
+            self._acknowledge()
+
+    def _acknowledge(self, flags: int = 0) -> None:
+        store = self.store
+        if not store.healthy:
+            flags |= ha.FLUSH_FAILED
+        self._said = written, flushed = store.log.settled_end(), store.flushed_position
+        self.say(ha.ack(self.epoch, ha.Ack(written, min(written, flushed), written, self.front.free_bytes), flags))
+
+    def beat(self) -> None:
+        if self.running:
+            self._acknowledge()
+
+
+class HaFront(Front):
+    """All connections of replication of one broker; `link` is woken when the registry names another master."""
+
+    name = "ha"
+
+    def __init__(self, broker: Broker, replica: Replica, address: str) -> None:
+        self.broker = broker
+        self.replica = replica
+        self.address = address  # of the RocketMQ listener: what clients are told
+        self.secret = secret_of(broker.config)
+        self.sessions: set[HaSession] = set()
+        self.free_bytes = 0
+        self._due_ms = 0
+
+    def session(self, remote: str, wake: Callable[[], None]) -> HaSession:
+        """A slave connects."""
+        return self._keep(MasterSession(self, remote, wake))
+
+    def to_master(self, remote: str, wake: Callable[[], None]) -> HaSession:
+        """We connect to the master."""
+        return self._keep(SlaveSession(self, remote, wake))
+
+    def _keep(self, session: HaSession) -> HaSession:
+        self.sessions.add(session)
+        return session
+
+    def gone(self, session: HaSession) -> None:
+        """Its connection is."""
+        self.sessions.discard(session)
+
+    def begin_turn(self) -> None:
+        """Nothing is due before there is news."""
+
+    def end_turn(self, news: list[ConsumeQueue]) -> None:
+        """Say what is new, and let the answers go that waited for it."""
+        copies = self.broker.copies
+        if not self.sessions and not copies.ever:
+            return
+        mono_ms = self.broker.mono_ms
+        copies.settle(mono_ms)
+        for session in list(self.sessions):
+            session.end_turn(mono_ms)
+        copies.release()
+
+    def tick(self) -> int | None:
+        """Beats, and what is silent; a slave notes how far it may show its log."""
+        mono_ms = self.broker.mono_ms
+        if not self.sessions:
+            return None
+        if mono_ms >= self._due_ms:
+            self._due_ms = mono_ms + BEAT_MS
+            if self.broker.copies.following:
+                used, size = self.broker.files.usage(self.broker.folder)
+                self.free_bytes = size - used
+                self.replica.keep_confirmed(self.broker.copies.confirmed)
+            for session in list(self.sessions):
+                session.look(mono_ms)
+        return self._due_ms

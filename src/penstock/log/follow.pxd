@@ -1,0 +1,46 @@
+cimport cython
+
+from penstock.disk.segments cimport Segment
+from penstock.log.checksums cimport Sidecar
+from penstock.log.draft cimport Draft
+from penstock.log.store cimport LogStore
+
+
+@cython.final
+cdef class Feeder:
+    cdef public LogStore store
+    cdef public long long position
+    cdef public long long checked_to
+    cdef public long long count
+    cdef public long long size
+    cdef public long long begin
+    cdef public bint damaged
+    cdef public bint last
+    cdef Segment _segment
+    cdef object _buffer
+    cdef unsigned char *_sums
+
+    @cython.locals(store=LogStore, segment=Segment, at=cython.longlong, stop=cython.longlong)
+    cpdef bint next(self, long long most) except -1
+    @cython.locals(n=cython.longlong, begin=cython.longlong, b=cython.p_uchar, size=cython.longlong, crc=cython.longlong, known=cython.bint)
+    cdef _cut(self, Segment segment, Sidecar sidecar, long long at, long long stop, long long most)
+    @cython.locals(following=cython.longlong)
+    cdef long long _torn(self, Segment segment, Sidecar sidecar, long long n, long long at, long long stop)
+    @cython.locals(segment=Segment, to=cython.p_uchar, size=cython.longlong)
+    cpdef bytes block(self)
+
+
+@cython.final
+cdef class Follower:
+    cdef public LogStore store
+    cdef Draft draft
+    cdef public long long bad
+
+    @cython.locals(b=cython.p_uchar, store=LogStore, pos=cython.longlong, first=cython.longlong, room=cython.int, n=cython.longlong, at=cython.longlong)
+    cpdef int take(self, bytearray owner, long long sums, long long count, long long end, bint damaged) except -1
+    @cython.locals(first=cython.longlong, following=cython.longlong, n=cython.longlong, at=cython.longlong, size=cython.longlong)
+    cdef bint _sound(self, unsigned char *b, long long pos, long long sums, long long count, long long end, bint damaged) noexcept
+    @cython.locals(store=LogStore, d=Draft, size=cython.longlong, holes=cython.bint)
+    cdef _derive(self, unsigned char *b, long long at, long long end, long long physical, long long crc, bint damaged)
+    cpdef int turn(self)
+    cpdef int begin_at(self, long long position)

@@ -1,0 +1,235 @@
+"""Copying a log: a `Feeder` cuts the master's into blocks of whole records, a `Follower` appends them byte for byte.
+
+    block:  count × (start in the block (4) | CRC-32 of the record (4)), and the records as they lie in the segment
+
+The sums are those of the master's sidecar. The follower checks each record against its sum before it takes any of a block,
+keeps the master's sum beside it, and derives everything else by `dispatch`, as for a message of its own.
+"""
+
+# mypy: disable-error-code="no-any-return"
+from __future__ import annotations
+
+import logging
+
+import cython
+
+from penstock.errors import DiskFull, StoreError
+from penstock.octets import Readable
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.disk.segments import Segment
+    from cython.cimports.penstock.log import status
+    from cython.cimports.penstock.log.checksums import Sidecar
+    from cython.cimports.penstock.log.commitlog import measure
+    from cython.cimports.penstock.log.draft import Draft
+    from cython.cimports.penstock.log.store import LogStore
+    from cython.cimports.penstock.octets import address, copy, crc32, find, put32, ube32
+    from cython.cimports.penstock.wire import layout
+else:
+    from penstock import words
+    from penstock.disk.segments import Segment
+    from penstock.log import status
+    from penstock.log.checksums import Sidecar
+    from penstock.log.commitlog import measure
+    from penstock.log.draft import Draft
+    from penstock.log.store import LogStore
+    from penstock.octets import address, copy, crc32, find, put32, ube32
+    from penstock.wire import layout
+
+log = logging.getLogger("penstock.log")
+
+
+class Feeder:
+    """Reads one log from `position` on, a block at a time; `checked_to`: sums below are checked, for the disk may have
+    changed what lies there.
+    """
+
+    def __init__(self, store: LogStore, position: int) -> None:
+        self.store = store
+        self.position = position
+        self.checked_to = store.end_position
+        self.count = 0  # of the block
+        self.size = 0
+        self.begin = 0
+        self.damaged = False  # one of its records does not hold at the master: it is copied as it is
+        self.last = False  # the segment ends behind the block
+        self._segment: Segment | None = None
+        self._buffer = bytearray(layout.SUM_BYTES * words.BLOCK_RECORDS_MAX)
+        self._sums = address(self._buffer)
+
+    def next(self, most: int) -> bool:
+        """Cut the next block, of at most so many bytes unless one record is larger; whether there is one. StoreError when
+        retention has taken what stood there, or nothing can be made of it.
+        """
+        self.count = self.size = 0
+        self.damaged = self.last = False
+        self.begin = self.position
+        store = self.store
+        if self.position >= store.log.end:
+            return False
+        store.settle()
+        segment = store.log.file.at(self.position)
+        if segment is None:
+            raise StoreError(f"the log begins at {store.log.file.first}, behind {self.position}")
+        self._segment = segment
+        at = self.position - segment.first
+        stop = store.log.end - segment.first
+        if stop > segment.size:
+            stop = segment.size
+        self._cut(segment, store.log.sums.get(segment.first), at, stop, most)
+        self.position += self.size
+        if self.last:
+            self.position = segment.first + segment.size
+        return True
+
+    def _cut(self, segment: Segment, sidecar: Sidecar | None, at: int, stop: int, most: int) -> None:
+        n = 0 if sidecar is None else sidecar.find(at)
+        begin = at
+        b = segment.base
+        while at < stop and self.count < words.BLOCK_RECORDS_MAX:
+            size = measure(b, at, segment.size - at, segment.first + at)
+            if size == 0:
+                self.last = True
+                break
+            known = sidecar is not None and n < sidecar.count and sidecar.start(n) == at
+            if size < 0:
+                size = 0
+                if known:
+                    size = self._torn(segment, sidecar, n, at, stop)
+                if size == 0:
+                    if self.count > 0:
+                        break
+                    raise StoreError(f"no record can be told at {segment.first + at} of the log")
+            if self.count > 0 and at + size - begin > most:
+                break
+            if segment.first + at < self.checked_to or not known:
+                crc = crc32(b, at, size, 0)
+                if known and sidecar.sum(n) != crc:  # type: ignore[union-attr]
+                    self.damaged = True
+            if known:
+                crc = sidecar.sum(n)  # type: ignore[union-attr]
+                n += 1
+            put32(self._sums, self.count * layout.SUM_BYTES, at - begin)
+            put32(self._sums, self.count * layout.SUM_BYTES + layout.LENGTH_BYTES, crc)
+            self.count += 1
+            at += size
+        self.size = at - begin
+
+    def _torn(self, segment: Segment, sidecar: Sidecar | None, n: int, at: int, stop: int) -> int:
+        """How far a damaged record reaches, by the place of the next sum; 0 when that cannot be told."""
+        following = stop
+        if n + 1 < sidecar.count:  # type: ignore[union-attr]
+            following = sidecar.start(n + 1)  # type: ignore[union-attr]
+        if following <= at or following > stop:
+            return 0
+        self.damaged = True
+        log.error("a damaged record is copied as it is position=%d bytes=%d", segment.first + at, following - at)
+        return following - at
+
+    def block(self) -> bytes:
+        """The sums and the records of the block that was cut."""
+        size = self.count * layout.SUM_BYTES
+        block = bytearray(size + self.size)
+        if self.size > 0:
+            to = address(block)
+            copy(to, 0, self._sums, 0, size)
+            segment = self._segment
+            copy(to, size, segment.base, self.begin - segment.first, self.size)  # type: ignore[union-attr]
+        return bytes(block)
+
+
+class Follower:
+    """Appends to a log what its master has."""
+
+    def __init__(self, store: LogStore) -> None:
+        self.store = store
+        self.draft = Draft()
+        self.bad = -1  # the position of the record whose sum did not hold
+
+    def take(self, owner: bytearray, sums: int, count: int, end: int, damaged: bool) -> int:
+        """Append the block owner[sums:end] at the log's end: OK; ILLEGAL and `bad`, and nothing is taken, when a sum does not
+        hold; another `status` when it cannot be stored now.
+        """
+        b = address(owner)
+        pos = sums + count * layout.SUM_BYTES
+        if count <= 0 or pos >= end:
+            return status.OK if count == 0 and pos == end else status.ILLEGAL
+        store = self.store
+        if not store.is_open or not store.healthy:
+            return status.NOT_WRITABLE
+        if not self._sound(b, pos, sums, count, end, damaged):
+            return status.ILLEGAL
+        first = store.log.end
+        store.announce(end - pos)
+        room = store.log.put_block(b, pos, end - pos, sums, count)
+        if room:
+            return room
+        for n in range(count):
+            at = pos + ube32(b, sums + n * layout.SUM_BYTES)
+            self._derive(
+                b, at, end, first + at - pos, ube32(b, sums + n * layout.SUM_BYTES + layout.LENGTH_BYTES), damaged
+            )
+        store.settle()
+        return status.OK
+
+    def _sound(self, b: Readable, pos: int, sums: int, count: int, end: int, damaged: bool) -> bool:
+        """Whether the block is made of `count` records, each where its sum says, each with its sum."""
+        first = self.store.log.end
+        following = pos
+        for n in range(count):
+            at = pos + ube32(b, sums + n * layout.SUM_BYTES)
+            self.bad = first + following - pos
+            if at != following:
+                return False
+            following = end
+            if n + 1 < count:
+                following = pos + ube32(b, sums + (n + 1) * layout.SUM_BYTES + 0)
+            if following <= at or following > end:
+                return False
+            if damaged:
+                continue
+            size = measure(b, at, end - at, first + at - pos)
+            if size != following - at:
+                return False
+            if crc32(b, at, size, 0) != ube32(b, sums + n * layout.SUM_BYTES + layout.LENGTH_BYTES):
+                return False
+        self.bad = -1
+        return True
+
+    def _derive(self, b: Readable, at: int, end: int, physical: int, crc: int, damaged: bool) -> None:
+        """All that follows from the record at b[at:]. One that is damaged stays a hole."""
+        store = self.store
+        d = self.draft
+        if damaged:
+            size = measure(b, at, end - at, physical)
+            if size <= 0 or crc32(b, at, size, 0) != crc:
+                store.count_damage()
+                return
+        d.load(b, at)
+        d.tail_len = 0
+        holes = find(b, d.props_pos, d.props_pos + d.props_len, 0) >= 0
+        store.log.note(d.store_ms, physical + d.size if holes else 0)
+        try:
+            d.queue = store.queue(d.topic_name(), d.queue_id)
+            if store.index is not None and store.index.room(2 + d.keys_len // 2):
+                raise DiskFull("no room for the key index")
+        except StoreError as error:  # the record is kept; the next start derives the rest of it
+            log.error("a copied record is not in its queue position=%d error=%s", physical, error)
+            return
+        store.dispatch(d)
+        if d.seq_len > 0 and store.sequences is not None:
+            store.sequences.again(d.sequence(), d.queue.topic, d.queue_id, d.queue_offset, physical, d.size)
+
+    def turn(self) -> int:
+        """End the segment as the master did: OK, or why not now."""
+        return int(self.store.log.turn())
+
+    def begin_at(self, position: int) -> int:
+        """Begin an empty log where the master's begins."""
+        return int(self.store.log.begin_at(position))
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing yet."""
+        return not self.store.log.file.segments

@@ -1,0 +1,335 @@
+"""Frames of replication: what a master and a slave say to each other on the HA port (docs/replication-protocol.md).
+
+    slave  ▶ FF 'PHA' | version (2) | flags (2)                  8 bytes: RocketMQ takes them for a negative report
+    master ▶ FF 'PHB' | version (2) | flags (2) | nonce (16)    24 bytes
+    then frames:  type (1) | flags (1) | count (2) | length of what follows these 16 bytes (4) | epoch (4)
+                  | CRC-32 of the 12 bytes before and of the fixed part (4) | fixed part | variable part
+
+Numbers are big-endian. The CRC covers what a frame says of positions; records have sums of their own.
+"""
+
+from __future__ import annotations
+
+import hmac
+import struct
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from typing import NamedTuple
+
+from isal import isal_zlib
+
+from penstock.errors import WireError
+from penstock.wire import fastjson
+from penstock.wire.fastjson import JsonObject
+
+VERSION = 2
+SECRET_WANTED = 1  # a flag of the master's greeting
+
+OPENER = b"\xffPHA" + struct.pack(">HH", VERSION, 0)
+GREETING_BYTES = 24
+HEAD_BYTES = 16
+JSON_BYTES_MAX = 1 << 20
+FRAME_BYTES_MAX = 32 << 20  # one record of any size fits
+NONCE_BYTES = 16
+ID_BYTES = 16
+PROOF_BYTES = 32
+TAG_BYTES = 8
+SKIPPED = 0x40  # the bit of a type that may be passed over by those who do not know it
+
+ACCEPT, REFUSE, DATA, BEAT, META = 0x01, 0x02, 0x03, 0x04, 0x05
+HELLO, START, ACK = 0x81, 0x82, 0x83
+
+FLUSH_NOW, LAST, DAMAGED = 1, 2, 4  # flags of DATA
+DISK_FULL, FLUSH_FAILED = 1, 2  # flags of ACK
+OFFSETS, TABLES = 1, 4  # kinds of META
+
+WRONG_SET, WRONG_SEGMENTS, NOT_MASTER, BELOW_SAFE, NEWER_EPOCH, WRONG_VERSION, DIVERGED, BEHIND = range(2, 10)
+
+_HEAD = struct.Struct(">BBHII")
+_NUMBER = struct.Struct(">I")
+_FIXED = {HELLO: 132, ACCEPT: 88, REFUSE: 4, START: 8, DATA: 40, BEAT: 52, META: 12, ACK: 32}
+_HELLO = struct.Struct(">16s16s16sqqqqqqI")
+_ACCEPT = struct.Struct(">16s8sqqqII")
+_POSITIONS = struct.Struct(">qqqqq")
+_BEAT = struct.Struct(">qI")
+_ACK = struct.Struct(">qqqq")
+_META = struct.Struct(">Iq")
+_EPOCH = struct.Struct(">I8sq")
+
+
+class Head(NamedTuple):
+    """The first 16 bytes of a frame, checked; `fixed` is where its fixed part begins, `variable` and `end` likewise."""
+
+    kind: int
+    flags: int
+    entries: int
+    epoch: int
+    fixed: int
+    variable: int
+    end: int
+
+
+class Epoch(NamedTuple):
+    """One mastership: its number, its random tag, and where in the log it begins."""
+
+    number: int
+    tag: bytes
+    start: int
+
+
+class Hello(NamedTuple):
+    """What a slave says of itself."""
+
+    nonce: bytes
+    set_id: bytes
+    store_id: bytes
+    loss: int
+    segment_size: int
+    begin: int
+    written: int
+    flushed: int
+    safe: int
+    epoch: int
+    epochs: tuple[Epoch, ...]
+    about: JsonObject
+
+
+class Accept(NamedTuple):
+    """What a master answers: how much of the slave's log it shares, and where its own stands."""
+
+    set_id: bytes
+    tag: bytes
+    cut_to: int
+    begin: int
+    written: int
+    block_sum: int
+    block_size: int
+    epochs: tuple[Epoch, ...]
+    about: JsonObject
+
+
+class Positions(NamedTuple):
+    """The positions in each DATA and BEAT."""
+
+    position: int
+    written: int
+    confirmed: int
+    confirmed_flushed: int
+    begin: int
+
+
+class Ack(NamedTuple):
+    """How far a slave is, and how much room its disk has."""
+
+    written: int
+    flushed: int
+    dispatched: int
+    free: int
+
+
+# -- the opening ---------------------------------------------------------------------------------------------------------
+
+
+def greeting(nonce: bytes, secret: bool) -> bytes:
+    """What a master answers to the opener."""
+    return b"\xffPHB" + struct.pack(">HH", VERSION, SECRET_WANTED if secret else 0) + nonce
+
+
+def read_greeting(data: bytes) -> tuple[bytes, bool]:
+    """The master's nonce, and whether it wants a secret. WireError."""
+    if len(data) != GREETING_BYTES or data[:4] != b"\xffPHB":
+        raise WireError("no greeting of a master")
+    version, flags = struct.unpack_from(">HH", data, 4)
+    if version != VERSION:
+        raise WireError(f"the master speaks version {version} of replication, we speak {VERSION}")
+    return data[8:], bool(flags & SECRET_WANTED)
+
+
+def check_opener(data: bytes) -> None:
+    """WireError when these 8 bytes do not open our protocol."""
+    if data[:4] != OPENER[:4]:
+        raise WireError("no slave of ours: RocketMQ's bare protocol is not served")
+    if data[:6] != OPENER[:6]:
+        raise WireError("a slave that speaks another version of replication")
+
+
+def proof(secret: bytes, who: bytes, nonce: bytes, rest: bytes) -> bytes:
+    """Whoever knows the secret can say this of a frame's rest, for this nonce of the other side."""
+    return hmac.new(secret, who + nonce + rest, sha256).digest()
+
+
+def proves(data: bytes, secret: bytes, who: bytes, nonce: bytes) -> bool:
+    """Whether what follows the head of a HELLO or ACCEPT begins with the right proof of its rest."""
+    return hmac.compare_digest(data[:PROOF_BYTES], proof(secret, who, nonce, data[PROOF_BYTES:]))
+
+
+# -- frames --------------------------------------------------------------------------------------------------------------
+
+
+def frame(kind: int, epoch: int, fixed: bytes, variable: bytes = b"", *, flags: int = 0, count: int = 0) -> bytes:
+    """A whole frame."""
+    return head(kind, epoch, fixed, len(variable), flags=flags, count=count) + variable
+
+
+def head(kind: int, epoch: int, fixed: bytes, size: int, *, flags: int = 0, count: int = 0) -> bytes:
+    """The head and the fixed part of a frame whose variable part has this size."""
+    first = _HEAD.pack(kind, flags, count, len(fixed) + size, epoch)
+    return first + _NUMBER.pack(isal_zlib.crc32(fixed, isal_zlib.crc32(first))) + fixed
+
+
+def read_head(data: bytearray | memoryview | bytes, pos: int, total: int) -> tuple[Head | None, int]:
+    """The head of the frame at pos, or None and how many bytes it needs (0: not known yet). WireError.
+
+    A frame whose type we do not know and that may be passed over comes with an empty fixed part.
+    """
+    if total - pos < HEAD_BYTES:
+        return None, 0
+    view = memoryview(data)
+    kind, flags, count, length, epoch = _HEAD.unpack_from(data, pos)
+    fixed = _FIXED.get(kind)
+    if fixed is None and not kind & SKIPPED:
+        raise WireError(f"a frame of the unknown type {kind:#x}")
+    if length > FRAME_BYTES_MAX or (fixed is not None and length < fixed):
+        raise WireError(f"a frame of type {kind:#x} with {length} bytes")
+    at = pos + HEAD_BYTES
+    behind = at + (fixed or 0)
+    if total >= behind:  # said before the rest is waited for
+        told = isal_zlib.crc32(view[at:behind], isal_zlib.crc32(view[pos : pos + 12]))
+        if told != _NUMBER.unpack_from(data, pos + 12)[0]:
+            raise WireError("the sum of a frame's head does not hold")
+    if total < at + length:
+        return None, HEAD_BYTES + length
+    return Head(kind, flags, count, epoch, at, behind, at + length), 0
+
+
+def _epochs(epochs: Iterable[Epoch]) -> bytes:
+    return b"".join(_EPOCH.pack(*epoch) for epoch in epochs)
+
+
+def _read_epochs(data: bytes, count: int) -> tuple[tuple[Epoch, ...], JsonObject]:
+    size = count * _EPOCH.size
+    if len(data) < size or len(data) - size > JSON_BYTES_MAX:
+        raise WireError("a table of epochs that is cut short")
+    epochs = tuple(Epoch(*_EPOCH.unpack_from(data, at)) for at in range(0, size, _EPOCH.size))
+    return epochs, read_json(data[size:])
+
+
+def read_json(data: bytes) -> JsonObject:
+    """The JSON object of a frame. WireError."""
+    try:
+        found = fastjson.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise WireError("a frame whose JSON cannot be read") from error
+    if not isinstance(found, dict):
+        raise WireError("a frame whose JSON is no object")
+    return found
+
+
+def hello(told: Hello, secret: bytes, nonce: bytes) -> bytes:
+    """The frame, with the proof for the master's nonce."""
+    variable = _epochs(told.epochs) + fastjson.dumps(told.about)
+    fixed = _HELLO.pack(*told[:10])
+    fixed = proof(secret, b"slave", nonce, fixed + variable) + fixed
+    return frame(HELLO, told.epoch, fixed, variable, count=len(told.epochs))
+
+
+def read_hello(data: bytes, count: int) -> Hello:
+    """What follows the head of a HELLO. WireError."""
+    epochs, about = _read_epochs(data[_FIXED[HELLO] :], count)
+    return Hello._make((*_HELLO.unpack_from(data, PROOF_BYTES), epochs, about))
+
+
+def accept(told: Accept, epoch: int, secret: bytes, nonce: bytes) -> bytes:
+    """The frame, with the proof for the slave's nonce."""
+    variable = _epochs(told.epochs) + fastjson.dumps(told.about)
+    fixed = _ACCEPT.pack(*told[:7])
+    fixed = proof(secret, b"master", nonce, fixed + variable) + fixed
+    return frame(ACCEPT, epoch, fixed, variable, count=len(told.epochs))
+
+
+def read_accept(data: bytes, count: int) -> Accept:
+    """What follows the head of an ACCEPT. WireError."""
+    epochs, about = _read_epochs(data[_FIXED[ACCEPT] :], count)
+    return Accept._make((*_ACCEPT.unpack_from(data, PROOF_BYTES), epochs, about))
+
+
+def refuse(epoch: int, reason: int, text: str) -> bytes:
+    """The slave cannot follow, and why."""
+    return frame(REFUSE, epoch, _NUMBER.pack(reason), text.encode())
+
+
+def read_refuse(data: bytes) -> tuple[int, str]:
+    """(reason, text)"""
+    return _NUMBER.unpack_from(data)[0], data[4:].decode("utf-8", "replace")
+
+
+def start(epoch: int, position: int) -> bytes:
+    """The slave wants what stands from here on."""
+    return frame(START, epoch, struct.pack(">q", position))
+
+
+def read_start(data: bytes) -> int:
+    """The position."""
+    position: int = struct.unpack_from(">q", data)[0]
+    return position
+
+
+def data(epoch: int, positions: Positions, sums: bytes, records: bytes, *, flags: int = 0) -> bytes:
+    """Records with their sums."""
+    return frame(DATA, epoch, _POSITIONS.pack(*positions), sums + records, flags=flags, count=len(sums) // 8)
+
+
+def data_head(epoch: int, positions: Positions, count: int, size: int, flags: int) -> bytes:
+    """The beginning of a DATA frame: `count` sums and `size` bytes of records follow."""
+    return head(DATA, epoch, _POSITIONS.pack(*positions), 8 * count + size, flags=flags, count=count)
+
+
+def beat(epoch: int, positions: Positions, wall_ms: int, lease_ms: int = 0) -> bytes:
+    """The positions alone, and the time."""
+    return frame(BEAT, epoch, _POSITIONS.pack(*positions) + _BEAT.pack(wall_ms, lease_ms))
+
+
+def read_positions(data: bytearray | bytes, pos: int) -> Positions:
+    """The positions of a DATA or BEAT."""
+    return Positions(*_POSITIONS.unpack_from(data, pos))
+
+
+def ack(epoch: int, told: Ack, flags: int = 0) -> bytes:
+    """How far the slave is."""
+    return frame(ACK, epoch, _ACK.pack(*told), flags=flags)
+
+
+def read_ack(data: bytearray | bytes, pos: int) -> Ack:
+    """The positions of an ACK."""
+    return Ack(*_ACK.unpack_from(data, pos))
+
+
+def meta(epoch: int, kind: int, position: int, body: bytes) -> bytes:
+    """What does not stand in the log, to be applied when the log is at `position`."""
+    return frame(META, epoch, _META.pack(kind, position), body, count=1)
+
+
+def read_meta(data: bytes) -> tuple[int, int, bytes]:
+    """(kind, position, body)"""
+    kind, position = _META.unpack_from(data)
+    return kind, position, data[_META.size :]
+
+
+def shared_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], their_end: int) -> int:
+    """Up to where two logs are one, by their epochs: to the end of the last one in common, on either side."""
+    count = common(ours, theirs)
+    ends = (
+        ours[count].start if count < len(ours) else our_end,
+        theirs[count].start if count < len(theirs) else their_end,
+    )
+    return min(ends)
+
+
+def common(ours: Sequence[Epoch], theirs: Sequence[Epoch]) -> int:
+    """How many epochs two tables have in common, from the front."""
+    count = 0
+    for mine, other in zip(ours, theirs, strict=False):
+        if mine != other:
+            break
+        count += 1
+    return count

@@ -1,0 +1,221 @@
+"""The in-sync set: who is in it, what is acknowledged, what readers see, which answers go."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.copies import Copies, Member
+from penstock.broker.levels import LEVEL_DISK, LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
+from penstock.clock import FakeClock
+from penstock.config import BrokerConfig
+from penstock.delivery.waiters import Outcome
+from penstock.disk.job import run_now
+from penstock.log.draft import Draft
+from penstock.log.store import LogStore
+
+
+class Bench:
+    """A store with copies."""
+
+    def __init__(self, folder: Path, **settings: int) -> None:
+        self.store = LogStore(folder, clock=FakeClock())
+        self.store.open()
+        self.copies = Copies(BrokerConfig(**settings), self.store)  # type: ignore[arg-type]
+        self.ms = 1000
+
+    def put(self) -> int:
+        draft = Draft()
+        draft.queue = self.store.queue(b"T", 0)
+        draft.set_body(b"x" * 100)
+        assert self.store.append(draft) == 0
+        return self.store.end_position
+
+    def flush(self) -> None:
+        run_now([self.store.durability.start(self.ms)], self.ms)
+
+    def join(self, name: str = "b") -> Member:
+        member = Member(name, 1, "127.0.0.1:1")
+        self.copies.enter(member)
+        return member
+
+    def ack(self, member: Member, written: int, flushed: int = 0) -> None:
+        member.heard(written, flushed, self.store.end_position, self.ms)
+        self.copies.settle(self.ms)
+        self.copies.release()
+
+    def later(self, ms: int) -> None:
+        self.ms += ms
+        self.copies.settle(self.ms)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_a_lone_master_confirms_what_it_has_flushed_and_acknowledges_nothing(bench: Bench) -> None:
+    end = bench.put()
+    bench.copies.settle(bench.ms)
+    assert (bench.copies.confirmed, bench.copies.acknowledged, bench.copies.in_sync) == (0, 0, 1)
+    bench.flush()
+    bench.copies.settle(bench.ms)
+    assert (bench.copies.confirmed, bench.copies.acknowledged) == (end, 0)
+    assert not bench.copies.available
+
+
+def test_the_slowest_member_decides(bench: Bench) -> None:
+    first = bench.put()
+    one, two = bench.join("b"), bench.join("c")
+    bench.ack(one, first)
+    bench.ack(two, first)
+    assert bench.copies.in_sync == 3
+    second = bench.put()
+    bench.ack(one, second)
+    assert bench.copies.acknowledged == first
+    bench.ack(two, second)
+    assert (bench.copies.acknowledged, bench.copies.acknowledged_flushed) == (second, 0)
+    bench.ack(one, second, second)
+    bench.ack(two, second, second)
+    assert bench.copies.acknowledged_flushed == 0  # the master's own disk counts, too
+    bench.flush()
+    bench.copies.settle(bench.ms)
+    assert bench.copies.acknowledged_flushed == second
+
+
+def test_a_member_that_does_not_reach_the_end_leaves_and_comes_back(bench: Bench) -> None:
+    first = bench.put()
+    member = bench.join()
+    bench.ack(member, first)
+    assert member.in_sync
+    bench.put()
+    bench.later(3_001)
+    assert not member.in_sync
+    assert "3,001 ms" in member.why_not
+    bench.ack(member, bench.store.end_position)
+    assert member.in_sync
+
+
+def test_a_member_that_is_always_a_little_behind_stays(bench: Bench) -> None:
+    member = bench.join()
+    bench.ack(member, bench.store.end_position)
+    end = bench.put()
+    for _ in range(20):
+        bench.ms += 1_000
+        last, end = end, bench.put()
+        bench.ack(member, last)  # what was the end when it was heard before
+        assert member.in_sync
+
+
+def test_a_member_too_many_bytes_behind_is_not_waited_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, ha_slave_lag_bytes_max=300)
+    member = bench.join()
+    bench.ack(member, 0)
+    for _ in range(3):
+        bench.put()
+    bench.later(1)
+    assert not member.in_sync
+    assert not bench.copies.available
+
+
+def test_a_member_comes_in_only_with_all_that_is_confirmed(bench: Bench) -> None:
+    first = bench.put()
+    bench.put()
+    bench.flush()
+    bench.copies.settle(bench.ms)  # alone: all of it
+    member = bench.join()
+    member.heard(first, 0, first, bench.ms)
+    bench.copies.settle(bench.ms)
+    assert not member.in_sync
+    bench.ack(member, bench.store.end_position)
+    assert member.in_sync
+
+
+def test_positions_never_fall(bench: Bench) -> None:
+    end = bench.put()
+    member = bench.join()
+    bench.ack(member, end)
+    assert bench.copies.confirmed == end
+    bench.copies.leave(member)
+    bench.later(1)
+    assert (bench.copies.confirmed, bench.copies.acknowledged) == (end, end)
+    assert bench.store.flushed_position < end
+    fresh = bench.join()
+    bench.ack(fresh, 0)
+    assert not fresh.in_sync
+    assert bench.copies.confirmed == end
+
+
+def test_answers_go_when_all_have_it_and_never_because_a_member_left(bench: Bench) -> None:
+    first = bench.put()
+    member = bench.join()
+    bench.ack(member, first)
+    told: list[tuple[str, Outcome]] = []
+    end = bench.put()
+    bench.copies.waiting.wait(end, bench, lambda o: told.append(("pair", o)), bench.ms + 3000)
+    bench.copies.waiting_flushed.wait(end, bench, lambda o: told.append(("disk", o)), bench.ms + 3000)
+    bench.copies.leave(member)
+    bench.flush()
+    bench.later(100)
+    bench.copies.release()
+    assert told == []
+    fresh = bench.join()
+    bench.ack(fresh, end)
+    assert told == [("pair", Outcome.REACHED)]
+    bench.copies.expire(bench.ms + 3000)
+    assert told[1:] == [("disk", Outcome.EXPIRED)]
+
+
+def test_after_a_failed_flush_no_answer_is_good(bench: Bench) -> None:
+    member = bench.join()
+    bench.ack(member, bench.put())
+    told: list[Outcome] = []
+    end = bench.put()
+    bench.copies.waiting.wait(end, bench, told.append)
+    bench.store.fail(OSError())
+    bench.ack(member, end)
+    assert told == [Outcome.FAILED]
+
+
+def test_min_in_sync(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, min_in_sync=2)
+    assert bench.copies.short
+    member = bench.join()
+    bench.ack(member, bench.store.end_position)
+    assert not bench.copies.short
+    bench.copies.leave(member)
+    assert bench.copies.short
+
+
+def test_a_second_connection_of_a_node_replaces_the_first(bench: Bench) -> None:
+    first, second = bench.join("b"), bench.join("b")
+    bench.copies.leave(first)
+    assert list(bench.copies.members.values()) == [second]
+
+
+def test_what_readers_see(bench: Bench) -> None:
+    """By level; a master before and after somebody followed, and a slave."""
+    copies, end = bench.copies, bench.put()
+    assert copies.visible(LEVEL_PAIR, False) == 0
+    bench.flush()
+    assert {copies.visible(level, False) for level in (LEVEL_DISK, LEVEL_PAIR, LEVEL_PAIR_DISK)} == {end}
+    member = bench.join()
+    bench.ack(member, end)
+    second = bench.put()
+    bench.ack(member, second)
+    assert copies.visible(LEVEL_PAIR, False) == second
+    assert copies.visible(LEVEL_PAIR, True) == copies.visible(LEVEL_PAIR_DISK, False) == end
+    assert copies.visible(LEVEL_OS, True) == end
+    third = bench.put()
+    bench.flush()
+    assert copies.visible(LEVEL_PAIR, False) == second
+    assert copies.visible(LEVEL_DISK, False) == third  # of a master's own
+    slave = Copies(BrokerConfig(), bench.store)
+    slave.follow(end)
+    assert {slave.visible(level, durable) for level in range(5) for durable in (False, True)} == {end}
+    slave.told(second, end)
+    assert slave.visible(LEVEL_OS, False) == second
+    assert slave.visible(LEVEL_PAIR_DISK, False) == end
+    slave.told(0, 0)
+    assert slave.visible(LEVEL_OS, False) == second

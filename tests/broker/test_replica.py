@@ -1,0 +1,104 @@
+"""Who a node is in its replica set, over starts; and which settings make no sense."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock.broker.replica import NO_SET, Replica, check_role
+from penstock.config import BrokerConfig
+from penstock.disk.files import Files
+from penstock.errors import ConfigError, StoreError
+from penstock.wire.ha import Epoch
+
+
+def opened(folder: Path, lossy: bool = False) -> Replica:
+    replica = Replica(Files(), folder, "n")
+    replica.open(lossy=lossy)
+    return replica
+
+
+def test_a_master_founds_a_set_and_finds_it_again(tmp_path: Path) -> None:
+    replica = opened(tmp_path)
+    replica.lead(0, 0)
+    again = opened(tmp_path)
+    again.lead(99, 99)
+    assert again.set_id == replica.set_id != NO_SET
+    assert (again.epochs, again.store_id, again.loss) == (replica.epochs, replica.store_id, replica.loss)
+    assert again.epoch == 1
+    other = opened(tmp_path / "other")
+    other.lead(0, 0)
+    assert other.set_id != replica.set_id
+    assert other.epochs[0].tag != replica.epochs[0].tag
+
+
+def test_a_slave_that_becomes_the_master_begins_a_new_epoch_once(tmp_path: Path) -> None:
+    old = opened(tmp_path / "a")
+    old.lead(0, 0)
+    slave = opened(tmp_path / "b")
+    slave.join(old.set_id, old.epochs)
+    for _ in range(2):
+        slave = opened(tmp_path / "b")
+        slave.lead(0, 700)
+        assert slave.epochs[:1] == old.epochs
+        assert [(epoch.number, epoch.start) for epoch in slave.epochs[1:]] == [(2, 700)]
+    old.join(slave.set_id, slave.epochs)
+    back = opened(tmp_path / "a")
+    back.lead(0, 900)
+    assert [(epoch.number, epoch.start) for epoch in back.epochs] == [(1, 0), (2, 700), (3, 900)]
+
+
+def test_the_loss_number_rises_with_each_start_that_cannot_prove_the_log(tmp_path: Path) -> None:
+    replica = opened(tmp_path)
+    replica.lead(0, 0)
+    assert opened(tmp_path).loss == replica.loss
+    assert opened(tmp_path, lossy=True).loss == replica.loss + 1
+    assert opened(tmp_path).loss == replica.loss + 1
+
+
+def test_a_slave_takes_the_set_over(tmp_path: Path) -> None:
+    epochs = (Epoch(1, b"8 bytes.", 0), Epoch(2, b"ei bytes", 900))
+    opened(tmp_path).join(b"s" * 16, epochs)
+    again = opened(tmp_path)
+    assert (again.set_id, again.epochs, again.epoch) == (b"s" * 16, epochs, 2)
+
+
+def test_what_was_confirmed_outlives_the_process_and_damage_is_nothing(tmp_path: Path) -> None:
+    replica = opened(tmp_path)
+    assert replica.confirmed() == 0
+    replica.keep_confirmed(12345)
+    assert opened(tmp_path).confirmed() == 12345
+    path = tmp_path / "ha" / "confirmed"
+    for data in (b"", path.read_bytes()[:5], b"\1" + path.read_bytes()[1:]):
+        path.write_bytes(data)
+        assert opened(tmp_path).confirmed() == 0
+
+
+def test_a_file_that_cannot_be_read_stops_the_start(tmp_path: Path) -> None:
+    replica = opened(tmp_path)
+    replica.lead(0, 0)
+    for path in (tmp_path / "ha").glob("replica.json*"):
+        path.write_text('{"setId": 5, "storeId": "ab"}')
+    with pytest.raises(StoreError, match=r"replica\.json"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"role": "king"}, "role"),
+        ({"level": "both"}, "level"),
+        ({"host": "0.0.0.0", "ha_port": 0}, "ha_secret_file"),
+        ({"ha_host": "10.0.0.1", "ha_port": 0}, "ha_secret_file"),
+    ],
+)
+def test_settings_that_make_no_sense(settings: dict[str, object], why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        check_role(BrokerConfig(**settings))  # type: ignore[arg-type]
+
+
+def test_a_slave_has_a_number_of_its_own() -> None:
+    assert check_role(BrokerConfig()).broker_id == 0
+    assert check_role(BrokerConfig(role="slave")).broker_id == 1
+    assert check_role(BrokerConfig(role="slave", broker_id=4)).broker_id == 4

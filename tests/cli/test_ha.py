@@ -1,0 +1,61 @@
+"""`penstock ha status`, and a registry with a master and a slave in one command."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import urllib.request
+from pathlib import Path
+
+from click.testing import CliRunner
+
+import penstock
+from ha_parts import SMALL, eventually
+from penstock.cli.ha import ha
+from penstock.client.results import SendStatus
+from penstock.testing import Broker
+
+
+def status(registry: str) -> list[dict[str, object]]:
+    done = CliRunner().invoke(ha, ["status", "--registry", registry, "--json"])
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.output.splitlines()]
+
+
+def test_a_master_and_a_slave_by_one_command(tmp_path: Path) -> None:
+    small = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    ports = [f"--{name}-port=0" for name in ("remoting", "nsq", "http", "registry", "lookup", "lookup-http")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli", "up", "--data", str(tmp_path / "d"), "--replicas", "2", "--level", "pair",
+         *ports, *small],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        told = json.loads(process.stdout.readline().removeprefix(b"ready "))
+        registry = told["registry"]
+        eventually(lambda: [row.get("in_sync") for row in status(registry) if row["id"] == 1] == ["yes"])
+        with penstock.Producer(registry) as producer:
+            assert producer.send(penstock.Message("T", b"x")).status == SendStatus.SEND_OK
+        master, slave = status(registry)
+        assert (master["role"], slave["role"], slave["in_sync"]) == ("master", "slave", "yes")
+        assert (master["broker"], master["epoch"]) == ("broker-a", 1)
+        assert master["written"] == slave["written"]
+        page = urllib.request.urlopen(f"http://{told['brokers'][0]['http']}/metrics", timeout=30).read().decode()
+        assert re.search(r'^penstock_replica_in_sync\{node="broker-a-2"\} 1$', page, re.M)
+        assert (tmp_path / "d" / "replica-2" / "commitlog").is_dir()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+        process.stdout.close()
+
+
+def test_a_broker_that_nobody_can_follow(tmp_path: Path) -> None:
+    with Broker(tmp_path) as broker:
+        eventually(lambda: status(broker.registry))
+        [row] = status(broker.registry)
+        assert (row["role"], row["id"]) == ("master", 0)
+        assert "no ha_port" in str(row["why_not"])

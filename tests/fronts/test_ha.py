@@ -1,0 +1,363 @@
+"""The HA port: who is let in, what a bad peer gets (nothing), and what a slave does with bytes that are not the master's."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from ha_parts import Peer, eventually, log_bytes
+from penstock.app import Server
+from penstock.broker.taking import secret_of
+from penstock.config import BrokerConfig
+from penstock.errors import BrokerRefused, ConfigError, Refused
+from penstock.fronts.ha import HaFront
+from penstock.testing import Broker
+from penstock.wire import ha
+
+SECRET = b"a secret of sixteen bytes"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> str:
+    (tmp_path / "secret").write_bytes(SECRET + b"\n")
+    return str(tmp_path / "secret")
+
+
+@pytest.fixture
+def master(tmp_path: Path, secret: str) -> Iterator[Broker]:
+    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a") as broker:
+        yield broker
+
+
+def front_of(broker: Broker) -> HaFront:
+    return broker.call(lambda server: next(f for f in server._process.fronts if isinstance(f, HaFront)))
+
+
+def slave_of(tmp_path: Path, address: str, secret: str, name: str = "b", **settings: object) -> Broker:
+    return Broker(
+        tmp_path / name, role="slave", ha_master=address, ha_secret_file=secret, node=name, registry_port=-1,
+        lookup_port=-1, lookup_http_port=-1, **settings,
+    )  # fmt: skip
+
+
+def fill(broker: Broker, count: int) -> None:
+    with penstock.Producer(broker.registry) as producer:
+        for number in range(count):
+            producer.send(penstock.Message("T", b"%d" % number * 40))
+
+
+def end(broker: Broker) -> int:
+    return broker.call(lambda server: server.broker.store.end_position)
+
+
+def hello(**other: object) -> ha.Hello:
+    told = ha.Hello(b"n" * 16, bytes(16), b"i" * 16, 0, 16 << 20, 0, 0, 0, 0, 0, (), {"node": "peer", "brokerId": 5})
+    return told._replace(**other)
+
+
+def opened(master: Broker, told: ha.Hello, secret: bytes = SECRET) -> Peer:
+    peer = Peer(master.addresses["ha"])
+    peer.greet()
+    peer.send(ha.hello(told, secret, peer.nonce))
+    return peer
+
+
+def test_a_slave_by_hand(master: Broker) -> None:
+    """Hello, accept, start, then the log, and what it acknowledges is believed."""
+    fill(master, 30)
+    peer = opened(master, hello())
+    head, body = peer.frame() or pytest.fail("closed")
+    assert head.kind == ha.ACCEPT
+    assert ha.proves(body, SECRET, b"master", b"n" * 16)
+    told = ha.read_accept(body, head.entries)
+    assert (told.cut_to, told.begin, told.written) == (0, 0, end(master))
+    peer.send(ha.start(head.epoch, 0))
+    copied = b""
+    kinds = set()
+    while len(copied) < told.written:
+        head, body = peer.frame() or pytest.fail("closed")
+        kinds.add(head.kind)
+        if head.kind == ha.DATA:
+            assert ha.read_positions(body, 0).position == len(copied)
+            copied += body[40 + 8 * head.entries :]
+    assert ha.META in kinds
+    assert copied == log_bytes(master.folder, told.written)
+    peer.send(ha.ack(head.epoch, ha.Ack(len(copied), 0, len(copied), 1 << 30)))
+    eventually(lambda: master.call(lambda server: server.broker.copies.available))
+    peer.close()
+    eventually(lambda: not master.call(lambda server: server.broker.copies.available))
+
+
+def no_data(peer: Peer) -> None:
+    """The connection ends without a byte of the log."""
+    while (found := peer.frame()) is not None:
+        assert found[0].kind in (ha.REFUSE, ha.ACCEPT, ha.META)
+        assert b"0000000000" not in found[1]
+    peer.close()
+
+
+def test_without_the_secret_there_is_no_answer(master: Broker) -> None:
+    fill(master, 5)
+    for secret in (b"", b"another secret of some length"):
+        peer = opened(master, hello(), secret)
+        assert peer.rest() == b""
+        peer.close()
+
+
+def test_a_hello_that_is_said_again_is_of_no_use(master: Broker) -> None:
+    first = Peer(master.addresses["ha"])
+    first.greet()
+    said = ha.hello(hello(), SECRET, first.nonce)
+    again = Peer(master.addresses["ha"])
+    again.greet()
+    again.send(said)
+    assert again.rest() == b""
+    first.close()
+    again.close()
+
+
+EPOCH = ha.Epoch(1, b"another.", 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"set_id": b"x" * 16}, ha.WRONG_SET),
+        ({"written": 500, "begin": 0}, ha.WRONG_SET),
+        ({"written": 500, "epochs": (EPOCH,), "epoch": 1}, ha.WRONG_SET),
+        ({"about": {"node": "a"}}, ha.WRONG_SET),
+        ({"about": {}}, ha.WRONG_SET),
+        ({"segment_size": 1 << 30}, ha.WRONG_SEGMENTS),
+        ({"epoch": 9}, ha.NEWER_EPOCH),
+    ],
+)
+def test_who_is_refused(master: Broker, changes: dict[str, object], reason: int) -> None:
+    fill(master, 5)
+    peer = opened(master, hello(**changes))
+    head, body = peer.frame() or pytest.fail("closed")
+    assert head.kind == ha.REFUSE
+    assert ha.read_refuse(body)[0] == reason
+    no_data(peer)
+
+
+def test_a_slave_that_has_more_than_the_master_is_refused_and_one_that_is_behind_its_begin(master: Broker) -> None:
+    fill(master, 5)
+    replica = front_of(master).replica
+    for written, reason in ((1 << 30, ha.BELOW_SAFE),):
+        told = hello(set_id=replica.set_id, epochs=replica.epochs, epoch=1, written=written)
+        peer = opened(master, told)
+        head, body = peer.frame() or pytest.fail("closed")
+        assert (head.kind, ha.read_refuse(body)[0]) == (ha.REFUSE, reason)
+        no_data(peer)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_garbage_is_closed_without_an_answer(master: Broker, seed: int) -> None:
+    fill(master, 5)
+    rng = random.Random(seed)
+    noise = rng.randbytes(10_000)
+    if seed % 3 == 1:
+        noise = (1000).to_bytes(8, "big") + noise  # RocketMQ's bare report
+    if seed % 3 == 2:
+        noise = ha.OPENER + noise
+    peer = Peer(master.addresses["ha"])
+    peer.send(noise)
+    assert len(peer.rest()) in (0, ha.GREETING_BYTES)
+    peer.close()
+    fill(master, 1)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        ha.frame(0x49, 1, b"", b"x"),
+        ha.start(1, 0),
+        ha.ack(1, ha.Ack(1, 1, 1, 1)),
+        ha.data(1, ha.Positions(0, 0, 0, 0, 0), b"", b"x"),
+    ],
+)
+def test_frames_at_the_wrong_moment(master: Broker, said: bytes) -> None:
+    peer = Peer(master.addresses["ha"])
+    peer.greet()
+    peer.send(said)
+    assert peer.rest() == b""
+    peer.close()
+
+
+@pytest.mark.parametrize("written", [-1, 1 << 40])
+def test_an_acknowledgement_of_what_was_never_sent(master: Broker, written: int) -> None:
+    fill(master, 3)
+    peer = opened(master, hello())
+    head, _ = peer.frame() or pytest.fail("closed")
+    peer.send(ha.start(head.epoch, 0) + ha.ack(head.epoch, ha.Ack(written, min(written, 0), 0, 0)))
+    while peer.frame() is not None:
+        pass
+    peer.close()
+    assert not master.call(lambda server: server.broker.copies.available)
+
+
+@pytest.mark.parametrize("position", [-5, 1 << 40])
+def test_a_start_outside_the_log(master: Broker, position: int) -> None:
+    fill(master, 3)
+    peer = opened(master, hello())
+    head, _ = peer.frame() or pytest.fail("closed")
+    peer.send(ha.start(head.epoch, position))
+    assert peer.frame() is None
+    peer.close()
+
+
+class Between:
+    """Passes bytes on between slaves and a master, and changes some of the master's."""
+
+    def __init__(self, master: str, change: Callable[[bytes, int], bytes]) -> None:
+        self._master = master
+        self._change = change
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        self.connections = 0
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def _start(self, target: Callable[..., None], *args: object) -> None:
+        thread = threading.Thread(target=target, args=args, daemon=True)
+        thread.start()
+        self._threads.append(thread)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                slave, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            host, _, port = self._master.rpartition(":")
+            master = socket.create_connection((host, int(port)))
+            self._start(self._pass, slave, master, None)
+            self._start(self._pass, master, slave, self._change)
+
+    def _pass(self, source: socket.socket, to: socket.socket, change: Callable[[bytes, int], bytes] | None) -> None:
+        seen = 0
+        try:
+            while data := source.recv(1 << 16):
+                to.sendall(data if change is None else change(data, seen))
+                seen += len(data)
+        except OSError:
+            pass
+        for end_ in (source, to):
+            with contextlib.suppress(OSError):
+                end_.shutdown(socket.SHUT_RDWR)
+        source.close()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(30)
+
+
+def test_one_bit_flipped_on_the_wire_is_seen_and_sent_again(master: Broker, tmp_path: Path, secret: str) -> None:
+    fill(master, 300)
+    flips = iter((9_000, 20_000))
+
+    def change(data: bytes, seen: int) -> bytes:
+        nonlocal at
+        if at is not None and seen <= at < seen + len(data):
+            data = bytearray(data)  # type: ignore[assignment]
+            data[at - seen] ^= 16  # type: ignore[index]
+            at = next(flips, None)
+        return bytes(data)
+
+    at: int | None = next(flips)
+    between = Between(master.addresses["ha"], change)
+    with slave_of(tmp_path, between.address, secret) as slave:
+        eventually(lambda: end(slave) == end(master))
+        assert between.connections >= 3
+        assert slave.call(lambda server: server.broker.copies.bad_blocks) >= 1
+        size = end(master)
+        assert log_bytes(slave.folder, size) == log_bytes(master.folder, size)
+    between.close()
+
+
+def test_a_slave_with_another_secret_gets_nothing(master: Broker, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"sixteen other bytes")
+    fill(master, 20)
+    between = Between(master.addresses["ha"], lambda data, seen: data)
+    with slave_of(tmp_path, between.address, str(tmp_path / "other")) as slave:
+        eventually(lambda: between.connections >= 2)
+        assert end(slave) == 0
+    between.close()
+
+
+def test_a_slave_of_a_slave_is_refused(master: Broker, tmp_path: Path, secret: str) -> None:
+    with slave_of(tmp_path, master.addresses["ha"], secret, ha_port=0) as slave:
+        peer = Peer(slave.addresses["ha"])
+        peer.greet()
+        peer.send(ha.hello(hello(), SECRET, peer.nonce))
+        head, body = peer.frame() or pytest.fail("closed")
+        assert (head.kind, ha.read_refuse(body)[0]) == (ha.REFUSE, ha.NOT_MASTER)
+        peer.close()
+
+
+def test_two_slaves_and_a_topic_that_is_deleted(master: Broker, tmp_path: Path, secret: str) -> None:
+    address = master.addresses["ha"]
+    with slave_of(tmp_path, address, secret) as one, slave_of(tmp_path, address, secret, "c") as two:
+        eventually(lambda: master.call(lambda server: server.broker.copies.in_sync) == 3)
+        fill(master, 50)
+        for slave in (one, two):
+            eventually(lambda slave=slave: end(slave) == end(master))
+            eventually(lambda slave=slave: slave.call(lambda server: b"T" in server.broker.topics.by_name))
+        with penstock.Admin(master.registry) as admin:
+            admin.delete_topic("T")
+        eventually(lambda: not one.call(lambda server: b"T" in server.broker.topics.by_name))
+
+
+def test_a_broker_that_nobody_follows_has_no_port(tmp_path: Path) -> None:
+    with Broker(tmp_path / "x") as broker:
+        assert "ha" not in broker.addresses
+        assert not broker.call(lambda server: [f for f in server._process.fronts if f.name == "ha"])
+
+
+def test_secrets_that_are_none(tmp_path: Path) -> None:
+    (tmp_path / "short").write_bytes(b"too short")
+    with pytest.raises(ConfigError, match="16 bytes"):
+        secret_of(BrokerConfig(ha_secret_file=str(tmp_path / "short")))
+    with pytest.raises(ConfigError, match="missing"):
+        secret_of(BrokerConfig(ha_secret_file=str(tmp_path / "missing")))
+    assert secret_of(BrokerConfig()) == b""
+
+
+def test_what_has_no_copies_is_refused_at_level_pair(tmp_path: Path) -> None:
+    """Queue topics cannot have the level, and NSQ's publishes do not wait for slaves."""
+    with Broker(tmp_path / "x", level="pair") as broker:
+        fill(broker, 1)
+        for name, why in ((b"jobs", "have no copies"), (b"T", "RocketMQ's protocol")):
+
+            def publish(server: Server, name: bytes = name) -> str:
+                queueing = server.broker.queueing
+                try:
+                    queueing.publish(queueing.topic(name), [b"x"])
+                except Refused as refused:
+                    return str(refused)
+                return "stored"
+
+            assert why in broker.call(publish)
+            with pytest.raises(urllib.error.HTTPError):
+                urllib.request.urlopen(f"http://{broker.http}/pub?topic={name.decode()}", b"x", timeout=30)
+        with penstock.Admin(broker.registry) as admin:
+            admin.create_topic("plain", level="os")
+            admin.create_topic("safe", level="pair-disk")
+            with pytest.raises(BrokerRefused, match="none of os, disk, pair, pair-disk"):
+                admin.create_topic("memory", level="memory")
+        told = broker.call(lambda server: [server.broker.topics.by_name[n].level for n in (b"plain", b"safe", b"T")])
+        assert told == [0, 4, 3]
+    with Broker(tmp_path / "x") as broker:  # the table says so after a start
+        assert broker.call(lambda server: server.broker.topics.by_name[b"safe"].level) == 4

@@ -1,0 +1,208 @@
+"""A copy of a log: blocks cut and appended byte for byte, with the master's sums, over segments, starts and damage."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from store_parts import bodies, contents, make, put, snapshot, work
+
+from penstock.errors import StoreError
+from penstock.log import status
+from penstock.log.follow import Feeder, Follower
+from penstock.log.store import LogStore
+
+
+def fill(store: LogStore, count: int, seed: int = 1, size: int = 900) -> list[bytes]:
+    """So many messages of random sizes in two queues; those of the first."""
+    rng = random.Random(seed)
+    first = []
+    for number in range(count):
+        body = rng.randbytes(rng.randrange(size))
+        put(store, body, queue_id=number % 2, properties=b"KEYS\x01k%d" % number)
+        first += [body] if number % 2 == 0 else []
+    return first
+
+
+def copy_all(master: LogStore, slave: LogStore, most: int = 2000, position: int | None = None) -> None:
+    follower, feeder = Follower(slave), Feeder(master, slave.end_position if position is None else position)
+    if follower.empty:
+        assert follower.begin_at(feeder.position) == status.OK
+    while feeder.next(most):
+        block = bytearray(feeder.block())
+        assert slave.end_position == feeder.begin
+        assert follower.take(block, 0, feeder.count, len(block), feeder.damaged) == status.OK
+        if feeder.last:
+            assert follower.turn() == status.OK
+    assert slave.end_position == master.end_position
+
+
+def same_files(one: Path, other: Path, end: int, size: int = 1 << 14) -> None:
+    """The segments and the sums hold the same bytes up to the end."""
+    for first in range(0, end, size):
+        name, upto = f"{first:020d}", min(size, end - first)
+        assert (one / "commitlog" / name).read_bytes()[:upto] == (other / "commitlog" / name).read_bytes()[:upto]
+        if upto == size:
+            assert (one / "checksums" / name).read_bytes() == (other / "checksums" / name).read_bytes()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> tuple[LogStore, LogStore]:
+    master, slave = make(tmp_path / "a"), make(tmp_path / "b")
+    slave.follow(True)
+    master.open()
+    slave.open()
+    return master, slave
+
+
+@pytest.mark.parametrize("most", [1, 700, 100_000])
+def test_a_copy_is_byte_equal_over_segments_and_reads_the_same(
+    pair: tuple[LogStore, LogStore], tmp_path: Path, most: int
+) -> None:
+    master, slave = pair
+    first = fill(master, 200)
+    copy_all(master, slave, most)
+    assert master.log.file.first + len(master.log.file.segments) * (1 << 14) > 3 << 14
+    work(slave)  # readers see offsets that are reserved
+    work(master)
+    assert bodies(slave) == first
+    assert contents(slave, slave.queue(b"T", 1)) == contents(master, master.queue(b"T", 1))
+    assert len(slave.query(b"T", b"k7", 9, 0, 1 << 60)) == 1
+    end = master.end_position
+    master.close()
+    slave.close()
+    same_files(tmp_path / "a", tmp_path / "b", end)
+
+
+def test_a_copy_goes_on_after_a_kill_and_after_a_clean_stop(pair: tuple[LogStore, LogStore], tmp_path: Path) -> None:
+    master, slave = pair
+    expected = []
+    for turn in range(6):
+        expected += fill(master, 30, seed=turn)
+        copy_all(master, slave)
+        slave.close(clean=turn % 2 == 0)
+        slave = make(tmp_path / "b")
+        slave.follow(True)
+        slave.open()
+        assert slave.end_position == master.end_position
+        assert bodies(slave) == expected
+    end = master.end_position
+    master.close()
+    slave.close()
+    same_files(tmp_path / "a", tmp_path / "b", end)
+
+
+def test_a_copy_begins_where_the_master_does(pair: tuple[LogStore, LogStore]) -> None:
+    master, slave = pair
+    fill(master, 200)
+    first = master.log.file.drop_first()
+    copy_all(master, slave, position=first.size)
+    assert slave.min_position == first.size
+    with pytest.raises(StoreError, match="begins at"):
+        Feeder(master, 0).next(100)
+
+
+def test_a_copy_takes_nothing_else_and_a_master_is_one_again(pair: tuple[LogStore, LogStore]) -> None:
+    _, slave = pair
+    with pytest.raises(AssertionError):
+        put(slave, b"own")
+    slave.refuse(status.OK)
+    assert slave.refusal == status.NOT_MASTER
+    slave.follow(False)
+    put(slave, b"own")
+    assert bodies(slave) == [b"own"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_flipped_bit_is_seen_and_nothing_of_the_block_is_taken(pair: tuple[LogStore, LogStore], seed: int) -> None:
+    master, slave = pair
+    fill(master, 10)
+    feeder, follower = Feeder(master, 0), Follower(slave)
+    assert feeder.next(100_000)
+    assert follower.begin_at(0) == status.OK
+    block = bytearray(feeder.block())
+    rng = random.Random(seed)
+    block[rng.randrange(len(block))] ^= 1 << rng.randrange(8)
+    assert follower.take(block, 0, feeder.count, len(block), False) == status.ILLEGAL
+    assert 0 <= follower.bad < master.end_position
+    assert slave.end_position == 0
+    assert follower.take(bytearray(feeder.block()), 0, feeder.count, len(block), False) == status.OK
+
+
+def test_a_block_that_lies_about_its_records_is_refused(pair: tuple[LogStore, LogStore]) -> None:
+    master, slave = pair
+    fill(master, 10)
+    feeder, follower = Feeder(master, 0), Follower(slave)
+    assert feeder.next(100_000)
+    follower.begin_at(0)
+    block = bytearray(feeder.block())
+    for count, end in ((feeder.count - 1, len(block)), (feeder.count + 1, len(block)), (0, len(block)), (5, 30),
+                       (feeder.count, len(block) - 1), (8_000, len(block))):  # fmt: skip
+        for damaged in (False, True):
+            before = slave.end_position
+            if not damaged or count in (0, 5, 8_000):
+                assert follower.take(bytearray(block), 0, count, end, damaged) == status.ILLEGAL
+                assert slave.end_position == before
+    rng = random.Random(3)
+    for _ in range(300):
+        noise = bytearray(rng.randbytes(rng.randrange(400)))
+        count = rng.randrange(60)
+        if count:
+            assert follower.take(noise, 0, count, len(noise), False) == status.ILLEGAL
+
+
+def test_a_record_that_is_damaged_at_the_master_is_copied_as_it_is_and_costs_one_message(tmp_path: Path) -> None:
+    master = make(tmp_path / "a")
+    master.open()
+    draft = put(master, b"0" * 50)
+    places = [draft.physical, *(put(master, b"%d" % n * 50).physical for n in range(1, 9))]
+    master.close()
+    for place, at in ((places[3], 100), (places[6], 2)):  # a body, and a record's length
+        with open(tmp_path / "a" / "commitlog" / f"{0:020d}", "r+b") as file:
+            file.seek(place + at)
+            was = file.read(1)
+            file.seek(place + at)
+            file.write(bytes([was[0] ^ 1]))
+    master = make(tmp_path / "a")
+    master.open()
+    slave = make(tmp_path / "b")
+    slave.follow(True)
+    slave.open()
+    copy_all(master, slave, most=1)
+    assert bodies(slave) == [b"%d" % n * 50 for n in (0, 1, 2, 4, 5, 7, 8)]
+    assert slave.damaged == 2
+    size = places[8] - places[0]
+    name = Path("commitlog") / f"{0:020d}"
+    assert (tmp_path / "a" / name).read_bytes()[:size] == (tmp_path / "b" / name).read_bytes()[:size]
+
+
+def test_a_log_without_sums_is_copied_with_sums_of_its_own(pair: tuple[LogStore, LogStore]) -> None:
+    master, slave = pair
+    first = fill(master, 20)
+    master.log.sums.sidecars.clear()
+    for path in (master.folder / "checksums").iterdir():
+        path.unlink()
+    copy_all(master, slave)
+    assert bodies(slave) == first
+
+
+def test_a_power_cut_leaves_no_gap_in_the_queues_of_a_copy(pair: tuple[LogStore, LogStore], tmp_path: Path) -> None:
+    """A master gives no offset out again that it may have shown; a copy gets its offsets from the master."""
+    master, slave = pair
+    first = fill(master, 40)
+    copy_all(master, slave)
+    slave.close(clean=False)
+    for path in (tmp_path / "b").glob("live*"):
+        path.unlink()
+    alone = make(snapshot(tmp_path / "b", tmp_path / "c"))
+    assert alone.open().power_cut
+    assert alone.queue(b"T", 0).max_offset > 20
+    slave = make(tmp_path / "b")
+    slave.follow(True)
+    assert slave.open().power_cut
+    assert slave.queue(b"T", 0).max_offset == 20
+    more = fill(master, 10, seed=9)
+    copy_all(master, slave)
+    work(slave)
+    assert bodies(slave) == first + more
