@@ -19,7 +19,7 @@ def opened(folder: Path, **settings: object) -> Broker:
     small = {"mapped_file_size_commit_log": 1 << 16, "max_hash_slot_num": 100, "max_index_num": 100}
     broker = Broker(BrokerConfig(data=str(folder), **small, **settings), clock=FakeClock())  # type: ignore[arg-type]
     broker.open()
-    broker.update_time()
+    broker.time.update()
     return broker
 
 
