@@ -538,7 +538,8 @@ class Net:
                 connection.close()
         self.in_turn = False
         try:
-            self._start_jobs()
+            for job in role.take_jobs():
+                self.workers.start(job)
             due_ms = role.next_due_ms()
             if due_ms is not None and due_ms < self._timer_ms:
                 self._arm(due_ms)
@@ -605,10 +606,6 @@ class Net:
             role.end_turn()
         except Exception as error:
             role.faults.report("the end of a turn", error, role.mono_ms)
-
-    def _start_jobs(self) -> None:
-        for job in self.role.take_jobs():
-            self.workers.start(job)
 
     def _finish(self, job: Job, error: BaseException | None) -> None:
         role = self.role
