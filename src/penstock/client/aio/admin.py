@@ -65,13 +65,14 @@ class Admin(QueueAdmin):
 
     async def topics(self, *, system: bool = False) -> list[str]:
         """The topics, sorted; with `system` also the broker's own, retry and dead-letter topics."""
-        every = await self._names(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
-        if system:
-            return sorted(every)
-        hidden = set(await self._names(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
-        for address in await self._masters():
+        every = set(await self._names(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER))
+        own: set[str] = set()  # a registry of ours names none of them
+        for address in await self._masters() if every or not system else ():
             answer = await self._cluster.ask(address, RemotingCommand(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER))
-            hidden.update(map(str, loads(answer.body).get("topicList") or ()))
+            own.update(map(str, loads(answer.body).get("topicList") or ()))
+        if system:
+            return sorted(every | own)
+        hidden = own.union(await self._names(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS))
         return sorted(t for t in every if t not in hidden and not t.startswith((RETRY_PREFIX, DLQ_PREFIX)))
 
     async def route(self, topic: str) -> Route:
