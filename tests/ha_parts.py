@@ -23,9 +23,9 @@ class Process:
     """A registry or a broker as a process of its own; `kill` is kill -9."""
 
     def __init__(self, command: str, folder: Path, log: Path, /, **settings: object) -> None:
-        self._words = [sys.executable, "-m", "penstock.cli", command, "--data", str(folder)]
+        self.words = [sys.executable, "-m", "penstock.cli", command, "--data", str(folder)]
         for name, value in settings.items():
-            self._words += ["--set", f"{name}={value}"]
+            self.words += ["--set", f"{name}={value}"]
         self._log = log
         self.folder = folder
         self.addresses: dict[str, str] = {}
@@ -33,7 +33,7 @@ class Process:
 
     def start(self) -> Process:
         with open(self._log, "ab") as log:
-            self.process = subprocess.Popen(self._words, stdout=subprocess.PIPE, stderr=log)
+            self.process = subprocess.Popen(self.words, stdout=subprocess.PIPE, stderr=log)
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith(b"ready "), self._log.read_text()

@@ -80,6 +80,9 @@ class BrokerConfig:
     ha_answer_ms: int = _about("longest wait of a send of level pair for slaves; then code 12", 3_000)
     ha_in_sync_ms: int = _about("time after which a slave that does not reach the end is out of sync", 3_000)
     ha_slave_lag_bytes_max: int = _about("bytes a slave may be behind and be in sync", 256 << 20)
+    ha_accept_loss: bool = _about(
+        "a master that slaves have followed starts after a power cut, too, though they may have more of its log", False
+    )
     min_in_sync: int = _about(
         "brokers in sync below which sends of level pair are refused; 2: never without a slave", 1
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.replica import NO_SET, Replica, check_role
+from penstock.broker.replica import NO_SET, Replica, check_role, followed
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, StoreError
@@ -47,6 +47,20 @@ def test_a_slave_that_becomes_the_master_begins_a_new_epoch_once(tmp_path: Path)
     back = opened(tmp_path / "a")
     back.lead(0, 900)
     assert [(epoch.number, epoch.start) for epoch in back.epochs] == [(1, 0), (2, 700), (3, 900)]
+
+
+def test_a_master_with_slaves_that_may_have_lost_the_end_of_its_log_begins_a_new_epoch(tmp_path: Path) -> None:
+    replica = opened(tmp_path)
+    replica.lead(0, 0)
+    opened(tmp_path, lossy=True).lead(0, 500, lossy=True)
+    assert not followed(Files(), tmp_path)
+    assert opened(tmp_path).epoch == 1  # nobody has a copy
+    opened(tmp_path).note_slave()
+    assert followed(Files(), tmp_path)
+    opened(tmp_path).lead(0, 600)
+    assert opened(tmp_path).epoch == 1
+    opened(tmp_path, lossy=True).lead(0, 700, lossy=True)
+    assert [(epoch.number, epoch.start) for epoch in opened(tmp_path).epochs] == [(1, 0), (2, 700)]
 
 
 def test_the_loss_number_rises_with_each_start_that_cannot_prove_the_log(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -161,16 +163,68 @@ def test_consumers_go_on_at_the_slave_with_offsets_and_groups_of_the_master(trio
     assert b"readers" in (config / "subscriptionGroup.json").read_bytes()
 
 
+def change_places(trio: Set) -> tuple[Process, Process]:
+    """The slave started as master, and the old master, which is stopped, as its slave."""
+    trio.slave.stop()
+    shared = {"registry": trio.name_server, "nsq_port": -1, "http_port": -1, "level": "pair", "node": "b", **SMALL}
+    new = Process("broker", trio.slave.folder, trio.folder / "new.log", remoting_port=0, ha_port=0, **shared).start()
+    shared |= {"node": "a", "role": "slave", "broker_id": 1}
+    return new, Process("broker", trio.master.folder, trio.folder / "old.log", remoting_port=0, **shared).start()
+
+
+def test_a_master_that_may_have_lost_what_its_slave_has_does_not_go_on_by_itself(trio: Set) -> None:
+    """The cut takes the last 50 messages, all of them acknowledged at level `pair`."""
+    trio.start()
+    master, before = trio.master.folder, trio.folder / "before"
+    with penstock.Producer(trio.name_server) as producer:
+        assert set(send(producer, 50)) == {SendStatus.SEND_OK}
+        shutil.copytree(master, before, ignore=shutil.ignore_patterns("lock", "live*"))
+        assert set(send(producer, 50)) == {SendStatus.SEND_OK}
+    trio.master.kill()
+    shutil.rmtree(master)
+    shutil.copytree(before, master)
+    for _ in range(2):  # the second start finds the same
+        said = subprocess.run(trio.master.words, capture_output=True, text=True, timeout=60)
+        assert said.returncode == 1
+        assert "ha_accept_loss" in said.stderr
+        assert "Traceback" not in said.stderr
+    new, old = change_places(trio)
+    try:
+        eventually(lambda: new.says("slave in sync node=a"))
+        with LogReader(trio.name_server) as reader:
+            queues = reader.queues("orders")
+            eventually(lambda: sum(reader.offsets(queue)[1] for queue in queues) == 100)  # what is durable
+    finally:
+        old.stop()
+        new.stop()
+    same_logs(trio)
+
+
+def test_a_loss_that_is_accepted_is_where_a_new_epoch_begins(trio: Set) -> None:
+    trio.start()
+    master, before = trio.master.folder, trio.folder / "before"
+    with penstock.Producer(trio.name_server) as producer:
+        assert set(send(producer, 50)) == {SendStatus.SEND_OK}
+        shutil.copytree(master, before, ignore=shutil.ignore_patterns("lock", "live*"))
+        assert set(send(producer, 50)) == {SendStatus.SEND_OK}
+    trio.master.kill()
+    shutil.rmtree(master)
+    shutil.copytree(before, master)
+    trio.master.words += ["--set", "ha_accept_loss=true"]
+    trio.master.start()
+    eventually(lambda: trio.slave.says("the master refuses this slave"))  # its log is longer: nothing is cut
+    with penstock.Producer(trio.name_server) as producer:
+        assert set(send(producer, 5)) == {SendStatus.SLAVE_NOT_AVAILABLE}
+    epochs = json.loads((master / "ha" / "replica.json").read_text())["epochs"]
+    assert [number for number, _, _ in epochs] == [1, 2]
+
+
 def test_the_slave_started_as_master_goes_on_and_the_old_master_follows_it(trio: Set) -> None:
     trio.start()
     with penstock.Producer(trio.name_server) as producer:
         assert set(send(producer, 100)) == {SendStatus.SEND_OK}
     trio.master.kill()
-    trio.slave.stop()
-    shared = {"registry": trio.name_server, "nsq_port": -1, "http_port": -1, "level": "pair", "node": "b", **SMALL}
-    new = Process("broker", trio.slave.folder, trio.folder / "new.log", remoting_port=0, ha_port=0, **shared).start()
-    shared |= {"node": "a", "role": "slave", "broker_id": 1}
-    old = Process("broker", trio.master.folder, trio.folder / "old.log", remoting_port=0, **shared).start()
+    new, old = change_places(trio)
     try:
         eventually(lambda: new.says("slave in sync node=a"))
         with penstock.Producer(trio.name_server) as producer:

@@ -11,6 +11,7 @@ from penstock.broker.clock import Alarm, BrokerClock
 from penstock.broker.copies import Copies
 from penstock.broker.groups import GroupTable, OffsetTable
 from penstock.broker.levels import LEVEL_OS, LEVELS, LOG_LEVELS
+from penstock.broker.replica import followed
 from penstock.broker.rules import topic_rules
 from penstock.broker.sending import Sending
 from penstock.broker.takeover import delivered_by_rocketmq
@@ -37,7 +38,9 @@ class Core:
         self.time = BrokerClock(clock)
         self.started_ms = clock.now_ms()
         self.store_host = msgid.pack_host(f"{config.advertise or config.host}:{max(0, config.remoting_port)}")
-        self.store = LogStore(self.folder, _store_options(config, self.store_host), files=files, clock=clock)
+        self.store = LogStore(
+            self.folder, _store_options(config, self.store_host, self._needs_whole()), files=files, clock=clock
+        )
         self.copies = Copies(config, self.store)
         self.store.follow(config.role == "slave")
         self.topics = TopicTable(
@@ -57,6 +60,11 @@ class Core:
         self.delays = DelayRule(delay_levels(config.message_delay_level))
         self.sending = Sending(self.time, self.store, self.topics, self.delays, self.alarm, self.copies, self.schedule)
 
+    def _needs_whole(self) -> bool:
+        """A master's slaves may have acknowledged what a power cut took from it: then it must not go on by itself."""
+        config = self.config
+        return config.role == "master" and not config.ha_accept_loss and followed(self.files, self.folder)
+
     def change(self, values: Mapping[str, int]) -> None:
         """Settings that are looked at each time: they hold until the broker stops."""
         self.config = replace(self.config, **values)  # type: ignore[arg-type]
@@ -70,7 +78,7 @@ class Core:
                 store.fail(store.durability.error)
 
 
-def _store_options(config: BrokerConfig, store_host: bytes) -> StoreOptions:
+def _store_options(config: BrokerConfig, store_host: bytes, whole: bool) -> StoreOptions:
     return StoreOptions(
         mapped_file_size_commit_log=config.mapped_file_size_commit_log,
         mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
@@ -84,4 +92,5 @@ def _store_options(config: BrokerConfig, store_host: bytes) -> StoreOptions:
         disk_refuse_ratio=config.disk_used_refuse_percent / 100,
         message_delay_level=config.message_delay_level,
         store_host=store_host,
+        whole=whole,
     )

@@ -41,6 +41,11 @@ def check_role(config: BrokerConfig) -> BrokerConfig:
     return replace(config, broker_id=1) if config.role == "slave" and config.broker_id == 0 else config
 
 
+def followed(files: Files, folder: Path) -> bool:
+    """Whether slaves have followed the broker of this data folder: they may have more of its log than a power cut leaves."""
+    return bool((load(files, folder / "ha" / "replica.json") or {}).get("followed", False))
+
+
 class Replica:
     """One node's own account. `open` before use."""
 
@@ -53,6 +58,7 @@ class Replica:
         self.loss = 0  # raised by every start that cannot prove the log whole
         self.epochs: tuple[Epoch, ...] = ()
         self.led = False  # it was the master when it ran last
+        self.followed = False  # by a slave, as master
         self._kept = -1  # what ha/confirmed says
 
     @property
@@ -68,6 +74,7 @@ class Replica:
             self.set_id = bytes.fromhex(table.get("setId", "")).ljust(ID_BYTES, b"\0")[:ID_BYTES]
             self.store_id = bytes.fromhex(table.get("storeId", "")).ljust(ID_BYTES, b"\0")[:ID_BYTES]
             self.led = bool(table.get("led", False))
+            self.followed = bool(table.get("followed", False))
             self.loss = int(table.get("lossNumber", 0))
             self.epochs = tuple(
                 Epoch(int(number), bytes.fromhex(tag).ljust(TAG_BYTES, b"\0")[:TAG_BYTES], int(start))
@@ -92,24 +99,31 @@ class Replica:
             "node": self.node,
             "lossNumber": self.loss,
             "led": self.led,
+            "followed": self.followed,
             "epochs": [[epoch.number, epoch.tag.hex(), epoch.start] for epoch in self.epochs],
         }
         save(self._files, self._folder / "replica.json", table)
 
-    def lead(self, begin: int, end: int) -> None:
-        """This node is the master of a log from `begin` to `end`: the first one founds the set, one that was a slave begins
-        a new epoch. StoreError.
+    def lead(self, begin: int, end: int, *, lossy: bool = False) -> None:
+        """This node is the master of a log from `begin` to `end`: the first one founds the set; one that was a slave, or has
+        slaves and may have lost the end of its log, begins a new epoch. StoreError.
         """
         if self.set_id == NO_SET:
             self.set_id = os.urandom(ID_BYTES)
         if not self.epochs:
             self.epochs = (Epoch(1, os.urandom(TAG_BYTES), begin),)
-        elif not self.led:
+        elif not self.led or (lossy and self.followed):
             self.epochs = (*self.epochs, Epoch(self.epoch + 1, os.urandom(TAG_BYTES), end))[-EPOCHS_MAX:]
         else:
             return
         self.led = True
         self.save()
+
+    def note_slave(self) -> None:
+        """A slave follows. StoreError."""
+        if not self.followed:
+            self.followed = True
+            self.save()
 
     def join(self, set_id: bytes, epochs: tuple[Epoch, ...]) -> None:
         """Follow a master of this set, whose epochs these are. StoreError."""

@@ -209,6 +209,7 @@ class MasterSession(HaSession):
         assert member is not None
         if not store.min_position <= position <= store.end_position:
             raise WireError(f"a slave that wants to begin at {position}")
+        self.front.replica.note_slave()  # before anything is acknowledged that only both have
         self.feeder = Feeder(store, position)
         self.broker.copies.enter(member)
         log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,

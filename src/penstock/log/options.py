@@ -35,6 +35,8 @@ class StoreOptions(msgspec.Struct, frozen=True):
     """4 or 16 bytes of address, 4 of port: part of every record."""
     flush_interval_ms: int = 500
     """A flush starts at most so long after the oldest unflushed byte."""
+    whole: bool = False
+    """A start that finds traces of a power cut ends with an error before it writes: others have copies of this log."""
     flush_window_ms: int = 1_000
     """Level `os`: no more acknowledgements while an acknowledged byte is unflushed for longer."""
     flush_derived_interval_ms: int = 1_000

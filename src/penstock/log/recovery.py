@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import time
 
-from penstock.errors import Locked
+from penstock.errors import Locked, StoreError
 from penstock.log import checkpoint as marks
 from penstock.log.contents import Contents, Recovery
 from penstock.log.derived import Derived
@@ -74,6 +74,11 @@ class _Recoverer:
                 queue.reserve(queue.max_offset + store.options.reserve_offsets)
         if not report.clean:
             report.power_cut = self._power_cut(aborted)
+            if report.power_cut and store.options.whole:
+                raise StoreError(
+                    f"a power cut may have taken the end of the log, which is at {log.end} now, and this master's slaves may "
+                    "have more: start such a slave as the master (docs/replication.md), or this one with ha_accept_loss=true"
+                )
             if report.power_cut and not store.following:  # a master gives the offsets of its copy
                 self.derived.close_gaps()
             self._flush_all()

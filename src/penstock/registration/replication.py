@@ -32,7 +32,7 @@ def make_front(broker: Broker, address: str, *, lossy: bool) -> HaFront:
     if config.role == "slave":
         broker.copies.follow(replica.confirmed())
     else:
-        replica.lead(broker.store.min_position, broker.store.end_position)
+        replica.lead(broker.store.min_position, broker.store.end_position, lossy=lossy)
     return HaFront(broker, replica, address)
 
 
