@@ -35,7 +35,44 @@ def _about(text: str, default: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class BrokerConfig:
+class ConnectionSettings:
+    """What any listener takes of its peers."""
+
+    max_connections: int = _about("connections taken at once, HTTP's too; one more is refused", Limits.max_connections)
+    max_connections_per_address: int = _about(
+        "the same for one address of another machine; loopback is free", Limits.max_connections_per_address
+    )
+    connection_memory_bytes: int = _about(
+        "memory for unfinished requests and unread answers of all connections; 0: a quarter of the machine's", 0
+    )
+    max_unread_bytes: int = _about(
+        "bytes a connection may leave unread before nothing more is read from it", Limits.max_unread_bytes
+    )
+    slow_reader_timeout_ms: int = _about(
+        "time it may leave that much unread before it is closed", Limits.slow_reader_timeout_ms
+    )
+    request_timeout_ms: int = _about("time a request may take to arrive", Limits.request_timeout_ms)
+    greeting_timeout_ms: int = _about(
+        "time for NSQ's first bytes, and for the head of an HTTP request", Limits.greeting_timeout_ms
+    )
+    idle_timeout_ms: int = _about("silence after which a RocketMQ connection is closed", Limits.idle_timeout_ms)
+    max_frame_size: int = _about("largest RocketMQ request in bytes", Limits.max_frame_size)
+    max_header_size: int = _about(
+        "largest header of one; one of up to four times that is told so", Limits.max_header_size
+    )
+    max_header_fields: int = _about("fields of such a header", Limits.max_header_fields)
+    max_json_depth: int = _about("nested objects and arrays of a JSON header", Limits.max_json_depth)
+    max_waiting_answer_bytes: int = _about(
+        "answers to one RocketMQ connection that wait to be written, or for a flush, before its requests wait, too",
+        Limits.max_waiting_answer_bytes,
+    )
+    max_command_line: int = _about("longest command line of NSQ or nsqlookupd in bytes", Limits.max_command_line)
+    max_http_header_size: int = _about("headers of an HTTP request in bytes", Limits.max_http_header_size)
+    max_http_url_size: int = _about("longest URL in bytes", Limits.max_http_url_size)
+
+
+@dataclass(frozen=True)
+class BrokerConfig(ConnectionSettings):
     """A broker."""
 
     data: str = _about("folder that holds everything the broker keeps", "penstock-data")
@@ -159,37 +196,6 @@ class BrokerConfig:
     statsd_udp_packet_size: int = _about("largest statsd packet in bytes", 508)
     statsd_exclude_ephemeral: bool = _about("leave ephemeral topics and channels out of statsd", False)
     node_id: int = _about("part of message ids, 0 to 1023; -1: from the host name", -1)
-    max_connections: int = _about("connections taken at once, HTTP's too; one more is refused", Limits.max_connections)
-    max_connections_per_address: int = _about(
-        "the same for one address of another machine; loopback is free", Limits.max_connections_per_address
-    )
-    connection_memory_bytes: int = _about(
-        "memory for unfinished requests and unread answers of all connections; 0: a quarter of the machine's", 0
-    )
-    max_unread_bytes: int = _about(
-        "bytes a connection may leave unread before nothing more is read from it", Limits.max_unread_bytes
-    )
-    slow_reader_timeout_ms: int = _about(
-        "time it may leave that much unread before it is closed", Limits.slow_reader_timeout_ms
-    )
-    request_timeout_ms: int = _about("time a request may take to arrive", Limits.request_timeout_ms)
-    greeting_timeout_ms: int = _about(
-        "time for NSQ's first bytes, and for the head of an HTTP request", Limits.greeting_timeout_ms
-    )
-    idle_timeout_ms: int = _about("silence after which a RocketMQ connection is closed", Limits.idle_timeout_ms)
-    max_frame_size: int = _about("largest RocketMQ request in bytes", Limits.max_frame_size)
-    max_header_size: int = _about(
-        "largest header of one; one of up to four times that is told so", Limits.max_header_size
-    )
-    max_header_fields: int = _about("fields of such a header", Limits.max_header_fields)
-    max_json_depth: int = _about("nested objects and arrays of a JSON header", Limits.max_json_depth)
-    max_waiting_answer_bytes: int = _about(
-        "answers to one RocketMQ connection that wait to be written, or for a flush, before its requests wait, too",
-        Limits.max_waiting_answer_bytes,
-    )
-    max_command_line: int = _about("longest command line of NSQ or nsqlookupd in bytes", Limits.max_command_line)
-    max_http_header_size: int = _about("headers of an HTTP request in bytes", Limits.max_http_header_size)
-    max_http_url_size: int = _about("longest URL in bytes", Limits.max_http_url_size)
     max_properties_size: int = _about(
         "properties of a RocketMQ message in bytes, at most 32,767", Limits.max_properties_size
     )
@@ -219,7 +225,7 @@ class BrokerConfig:
 
 
 @dataclass(frozen=True)
-class RegistryConfig:
+class RegistryConfig(ConnectionSettings):
     """A registry."""
 
     data: str = _about("folder of kvConfig.json", "penstock-data")
@@ -253,37 +259,6 @@ class RegistryConfig:
     broadcast_address: str = _about("address this registry calls itself; empty: the host name", "")
     inactive_producer_timeout_ms: int = _about("time after which a silent nsqd is left out", 300_000)
     tombstone_lifetime_ms: int = _about("time a tombstoned producer is left out", 45_000)
-    max_connections: int = _about("connections taken at once, HTTP's too; one more is refused", Limits.max_connections)
-    max_connections_per_address: int = _about(
-        "the same for one address of another machine; loopback is free", Limits.max_connections_per_address
-    )
-    connection_memory_bytes: int = _about(
-        "memory for unfinished requests and unread answers of all connections; 0: a quarter of the machine's", 0
-    )
-    max_unread_bytes: int = _about(
-        "bytes a connection may leave unread before nothing more is read from it", Limits.max_unread_bytes
-    )
-    slow_reader_timeout_ms: int = _about(
-        "time it may leave that much unread before it is closed", Limits.slow_reader_timeout_ms
-    )
-    request_timeout_ms: int = _about("time a request may take to arrive", Limits.request_timeout_ms)
-    greeting_timeout_ms: int = _about(
-        "time for NSQ's first bytes, and for the head of an HTTP request", Limits.greeting_timeout_ms
-    )
-    idle_timeout_ms: int = _about("silence after which a RocketMQ connection is closed", Limits.idle_timeout_ms)
-    max_frame_size: int = _about("largest RocketMQ request in bytes", Limits.max_frame_size)
-    max_header_size: int = _about(
-        "largest header of one; one of up to four times that is told so", Limits.max_header_size
-    )
-    max_header_fields: int = _about("fields of such a header", Limits.max_header_fields)
-    max_json_depth: int = _about("nested objects and arrays of a JSON header", Limits.max_json_depth)
-    max_waiting_answer_bytes: int = _about(
-        "answers to one RocketMQ connection that wait to be written, or for a flush, before its requests wait, too",
-        Limits.max_waiting_answer_bytes,
-    )
-    max_command_line: int = _about("longest command line of NSQ or nsqlookupd in bytes", Limits.max_command_line)
-    max_http_header_size: int = _about("headers of an HTTP request in bytes", Limits.max_http_header_size)
-    max_http_url_size: int = _about("longest URL in bytes", Limits.max_http_url_size)
     log_level: str = _about("debug, info, warn, error or fatal", "info")
 
 

@@ -172,9 +172,8 @@ def change_places(trio: Set) -> tuple[Process, Process]:
     return new, Process("broker", trio.master.folder, trio.folder / "old.log", remoting_port=0, **shared).start()
 
 
-def test_a_master_that_may_have_lost_what_its_slave_has_does_not_go_on_by_itself(trio: Set) -> None:
-    """The cut takes the last 50 messages, all of them acknowledged at level `pair`."""
-    trio.start()
+def cut_short(trio: Set) -> None:
+    """100 messages are acknowledged; a power cut takes the last 50 of them from the master."""
     master, before = trio.master.folder, trio.folder / "before"
     with penstock.Producer(trio.name_server) as producer:
         assert set(send(producer, 50)) == {SendStatus.SEND_OK}
@@ -183,6 +182,11 @@ def test_a_master_that_may_have_lost_what_its_slave_has_does_not_go_on_by_itself
     trio.master.kill()
     shutil.rmtree(master)
     shutil.copytree(before, master)
+
+
+def test_a_master_that_may_have_lost_what_its_slave_has_does_not_go_on_by_itself(trio: Set) -> None:
+    trio.start()
+    cut_short(trio)
     for _ in range(2):  # the second start finds the same
         said = subprocess.run(trio.master.words, capture_output=True, text=True, timeout=60)
         assert said.returncode == 1
@@ -202,20 +206,13 @@ def test_a_master_that_may_have_lost_what_its_slave_has_does_not_go_on_by_itself
 
 def test_a_loss_that_is_accepted_is_where_a_new_epoch_begins(trio: Set) -> None:
     trio.start()
-    master, before = trio.master.folder, trio.folder / "before"
-    with penstock.Producer(trio.name_server) as producer:
-        assert set(send(producer, 50)) == {SendStatus.SEND_OK}
-        shutil.copytree(master, before, ignore=shutil.ignore_patterns("lock", "live*"))
-        assert set(send(producer, 50)) == {SendStatus.SEND_OK}
-    trio.master.kill()
-    shutil.rmtree(master)
-    shutil.copytree(before, master)
+    cut_short(trio)
     trio.master.words += ["--set", "ha_accept_loss=true"]
     trio.master.start()
     eventually(lambda: trio.slave.says("the master refuses this slave"))  # its log is longer: nothing is cut
     with penstock.Producer(trio.name_server) as producer:
         assert set(send(producer, 5)) == {SendStatus.SLAVE_NOT_AVAILABLE}
-    epochs = json.loads((master / "ha" / "replica.json").read_text())["epochs"]
+    epochs = json.loads((trio.master.folder / "ha" / "replica.json").read_text())["epochs"]
     assert [number for number, _, _ in epochs] == [1, 2]
 
 

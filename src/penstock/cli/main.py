@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import click
 
-from penstock.config import BrokerConfig, RegistryConfig, load
+from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig, load
 from penstock.errors import ConfigError, PenstockError
 from penstock.version import __version__
 
@@ -274,10 +274,11 @@ def registry(
 @click.option("--markdown", is_flag=True, help="As docs/settings.md has it.")
 def settings_command(as_json: bool, markdown: bool) -> None:
     """Print every setting with its default and meaning."""
+    common = {f.name for f in fields(ConnectionSettings)}  # last
     table = [
         {"role": role, "name": f.name, "default": f.default, "about": f.metadata["about"]}
         for role, kind in (("broker", BrokerConfig), ("registry", RegistryConfig))
-        for f in fields(kind)
+        for f in sorted(fields(kind), key=lambda f: f.name in common)
     ]
     if as_json:
         json.dump(table, sys.stdout, default=str)
