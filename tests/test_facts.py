@@ -127,7 +127,7 @@ def test_request_and_response_codes_are_names() -> None:
 @pytest.mark.parametrize(
     ("rule", "home"),
     [
-        (r"\.perm & (\w+\.)?PERM_WRITE\b", "penstock.broker.sending"),
+        (r"\.perm & (\w+\.)?PERM_WRITE\b", "penstock.broker.topics"),
         (r"\.perm & (\w+\.)?PERM_READ\b", "penstock.fronts.remoting.pulling"),
         (r">= \(?group\.retry_max", "penstock.broker.retry"),
         (r"\.unit \+ ", "penstock.schedule.delays"),

@@ -16,7 +16,6 @@ from penstock.broker.copies import Copies
 from penstock.broker.levels import LEVEL_PAIR
 from penstock.broker.topics import (
     DONE_TOPIC,
-    PERM_WRITE,
     SCHEDULE_TOPIC,
     TEMPLATE_TOPIC,
     TIMER_TOPIC,
@@ -110,7 +109,7 @@ class Sending:
             )
         if topic is None:
             topic = self.topic_to_write(name, template, queues)
-        if not topic.perm & PERM_WRITE:
+        if not topic.writable():
             raise Refused(
                 f"the topic[{name.decode()}] sending message is forbidden", remoting=ResponseCode.NO_PERMISSION
             )

@@ -9,4 +9,5 @@ cdef class LogTopic:
     cdef public list queues
     cdef public long long put_count, put_bytes, stored_before
 
+    cpdef bint writable(self) noexcept
     cpdef void count(self, long long messages, long long size) noexcept

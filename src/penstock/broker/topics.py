@@ -12,6 +12,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
+import cython
+
 from penstock.broker import shapes
 from penstock.broker.levels import LEVEL_NAMES, LEVEL_OS, LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
@@ -33,6 +35,11 @@ from penstock.wire.names import RETRY_PREFIX as RETRY_PREFIX
 from penstock.wire.names import SCHEDULE_TOPIC as SCHEDULE_TOPIC
 from penstock.wire.names import TEMPLATE_TOPIC as TEMPLATE_TOPIC
 from penstock.wire.names import TIMER_TOPIC as TIMER_TOPIC
+
+if cython.compiled:
+    from cython.cimports.penstock import words
+else:
+    from penstock import words
 
 PERM_BOTH = PERM_READ | PERM_WRITE
 _PERM_LETTERS = (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
@@ -157,6 +164,10 @@ class LogTopic:
     def keep_order(self, ordered: bool) -> None:
         """Whether the registry says that it is an order topic."""
         self.order = ordered
+
+    def writable(self) -> bool:
+        """Whether producers may write to it."""
+        return self.perm & words.PERM_WRITE != 0
 
     def count(self, messages: int, size: int) -> None:
         """So many more messages of so many bytes are stored."""

@@ -81,7 +81,7 @@ class Sender:
         if (
             topic is None
             or not topic.open
-            or not topic.perm & words.PERM_WRITE
+            or not topic.writable()
             or scan.kind[fields.TOPIC] != words.PLAIN
             or n != self.topic_len
             or not same(base, scan.at[fields.TOPIC], self.topic_at, 0, n)
