@@ -1,6 +1,7 @@
 """`penstock peek`, `channel peek` and `channel info`, as they are typed."""
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock import Message, Producer
+from penstock import Message, Producer, PushConsumer
 from penstock.cli.main import main
 from penstock.cli.peek import printable
 from penstock.testing import Broker
@@ -93,3 +94,29 @@ def test_what_is_not_there_or_makes_no_sense(run: Run, words: tuple[str, ...], s
 
 def test_nothing_is_done_to_a_terminal() -> None:
     assert printable("a\x1b[31m\x07\x9b\u202eä\n") == "a\\x1b[31m\\x07\\x9b\\u202eä\\n"
+
+
+def test_what_a_consumer_has(run: Run, broker: Broker) -> None:
+    """With whom a message is; looking neither times it out nor counts as an attempt."""
+    run("topic", "add", "jobs", "--kind", "queue", "--level", "disk")
+    run("channel", "add", "jobs", "c")
+    with Producer(broker.registry) as producer:
+        producer.send(Message("jobs", b"now"))
+        producer.send(Message("jobs", b"later", deliver_at_ms=time.time_ns() // 1_000_000 + 3_600_000))
+    with PushConsumer("c", broker.registry, kind="queue") as consumer:
+        consumer.subscribe("jobs")
+        delivery = next(iter(consumer))
+        for _ in range(3):
+            [row] = run("peek", "jobs", "--state", "in-flight", rows=True)
+        assert (row["body"], row["channel"], row["attempts"]) == ("now", "c", 1)
+        assert row["address"].startswith("127.0.0.1:")
+        assert row["due"] > row["delivered"]
+        assert row["client"] in run("channel", "peek", "jobs", "c", "--state", "in-flight")
+        assert run("peek", "jobs", "-c", "c", rows=True) == []
+        [row] = run("peek", "jobs", "-c", "c", "--state", "deferred", rows=True)
+        assert (row["body"], row["attempts"]) == ("later", 0)
+        assert "later" in run("peek", "jobs", "--state", "deferred")
+        assert delivery.message.attempts == 1
+        delivery.ack()
+    [info] = run("channel", "info", "jobs", "c", rows=True)
+    assert (info["inFlight"], info["requeued"], info["timedOut"], info["deferred"]) == (0, 0, 0, 1)

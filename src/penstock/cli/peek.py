@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from base64 import b64decode
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Literal
 
 import click
 
 import penstock
-from penstock.cli.queues import channel
+from penstock.cli.queues import channel, time_text
 from penstock.cli.tools import Command, print_rows, with_json, with_registry
 from penstock.client.routes import Json
 from penstock.client.subscriptions import Start
@@ -125,7 +125,7 @@ def _print(found: list[Json], state: State, as_json: bool) -> None:
         return
     rows = []
     for row in found:
-        columns = {"id": printable(row["id"]), "stored": _moment(row["stored"])}
+        columns = {"id": printable(row["id"]), "stored": time_text(row["stored"])}
         columns |= {name: row[name] for name in ("queue", "offset") if name in row}
         columns |= {name: _cell(row.get(name)) for name in COLUMNS[state]}
         columns |= {name: row[name] for name in ("attempts", "size")}
@@ -135,11 +135,7 @@ def _print(found: list[Json], state: State, as_json: bool) -> None:
 
 
 def _cell(value: object) -> str:
-    return _moment(value) if isinstance(value, int) else printable(str(value or "-"))
-
-
-def _moment(ms: int) -> str:
-    return datetime.fromtimestamp(min(ms, 253_402_300_799_000) / 1000, UTC).isoformat(timespec="milliseconds")
+    return time_text(value) if isinstance(value, int) else printable(str(value or "-"))
 
 
 def _body(row: Json) -> str:
