@@ -39,6 +39,7 @@ BROKER = {
     "POST /channel/empty": "admin",
     "POST /channel/pause": "admin",
     "POST /channel/unpause": "admin",
+    "GET /api/topics/:name/messages": "subscribe:T",
     "GET /config/:name": "monitor",
     "PUT /config/:name": "admin",
     "POST /debug/freememory": "admin",
@@ -89,7 +90,7 @@ def people(tmp_path: Path) -> People:
 
 async def told_to(site: Site, route: str, headers: dict[str, str]) -> Told:
     method, path = route.split(" ")
-    target = path.replace(":name", "log_level") + "?topic=T&channel=C&node=n:1"
+    target = path.replace("/topics/:name/", "/topics/T/").replace(":name", "log_level") + "?topic=T&channel=C&node=n:1"
     return await ask(site, method, target, b"info", {"host": "127.0.0.1", **headers})
 
 

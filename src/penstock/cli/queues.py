@@ -101,7 +101,7 @@ def _print(found: list[Json], as_json: bool) -> None:
         found = [
             {
                 "id": row["id"],
-                "due": _time_text(row["due"]),
+                "due": time_text(row["due"]),
                 "kind": row["kind"],
                 "topic": row["topic"],
                 "channel": row["channel"] or "-",
@@ -114,7 +114,8 @@ def _print(found: list[Json], as_json: bool) -> None:
     print_rows(found, as_json)
 
 
-def _time_text(ms: int) -> str:
+def time_text(ms: int) -> str:
+    """A time in ms as ISO 8601 has it."""
     return datetime.fromtimestamp(min(ms, 253_402_300_799_000) / 1000, UTC).isoformat(timespec="milliseconds")
 
 

@@ -477,6 +477,24 @@ class Admin(_Client):
         """Change a queue topic, or a channel of a topic of either kind, on every broker that has it."""
         return portal().run(self._inner.change_queue(topic, action, channel=channel, level=level, broker=broker))
 
+    def browse(
+        self,
+        topic: str,
+        *,
+        channel: str = "",
+        state: Literal["ready", "in-flight", "deferred"] = "ready",
+        start: Start = "first",
+        key: str = "",
+        queue: int | None = None,
+        limit: int = 100,
+        body_bytes: int = 64 << 10,
+    ) -> list[Json]:
+        """Messages of a topic of either kind, or of a channel; nothing is changed by looking."""
+        asked = self._inner.browse(
+            topic, channel=channel, state=state, start=start, key=key, queue=queue, limit=limit, body_bytes=body_bytes
+        )
+        return portal().run(asked)
+
     def delayed(
         self, *, topic: str = "", channel: str = "", text: str = "", key: str = "", limit: int = 100
     ) -> list[Json]:

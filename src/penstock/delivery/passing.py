@@ -58,6 +58,10 @@ class PassingSource(MemorySource):
         if place >= self.head:
             self._skipped.add(place)
 
+    def passes_over(self, place: int) -> bool:
+        """Whether a record it has not come to is not meant for this channel."""
+        return place in self._skipped
+
     def depth(self) -> int:
         return len(self.queue) + max(0, self.stream.count(self.head) - len(self._skipped))
 

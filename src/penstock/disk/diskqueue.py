@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from array import array
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from penstock.disk import queuefiles
@@ -513,6 +513,47 @@ class DiskQueue:
             raise Closed(f"the queue {self.name} is closed")
         if self.failed is not None:
             raise StoreError(f"the queue {self.name} takes nothing in after a failed flush: {self.failed}")
+
+
+def look(queue: DiskQueue, begin: Place | None = None) -> Iterator[tuple[Place, bytes | None]]:
+    """What was not taken yet, from a place on, each with the place behind it; None for what is damaged. Nothing is taken,
+    moved or set aside. StoreError when the disk cannot be read.
+    """
+    place = queue._next if begin is None else max(begin, queue._next)
+    while not queue._closed and place < queue._write:
+        number = place[0]
+        if number in queue._ends or number == queue._write[0]:
+            file, sums = RecordFile(queue.files, queue.paths.data(number)), queue._writer.sums
+            try:
+                if number != queue._write[0] or sums is None:
+                    sums = queuefiles.load_sums(queue.files, queue.paths.sums(number))
+                for behind, payload in _look_into(file, sums, place[1], queue._end(number), queue.sizes):
+                    yield (number, behind), payload
+            finally:
+                file.close()
+        place = (queue._following(number), 0)
+        if place[0] <= number:
+            return
+
+
+def _look_into(
+    file: RecordFile, sums: Sums | None, at: int, end: int, sizes: tuple[int, int]
+) -> Iterator[tuple[int, bytes | None]]:
+    """The payloads of one file between two places."""
+    n = 0 if sums is None else sums.find(at)
+    while at < end:
+        if sums is None:
+            record = file.record(at, end)
+            good = record is not None and sizes[0] <= len(record) - LENGTH.size <= sizes[1]
+            at = at + len(record) if record is not None and good else end
+        elif n == len(sums) or sums.start(n) >= end:
+            return
+        else:
+            following = min(end, sums.start(n + 1)) if n + 1 < len(sums) else end
+            record = file.record(sums.start(n), following)
+            good = record is not None and sums.sum_matches(n, record)
+            at, n = following, n + 1
+        yield at, record[LENGTH.size :] if record is not None and good else None
 
 
 def _start_around(file: RecordFile, sums: Sums, n: int, at: int) -> int:

@@ -31,6 +31,7 @@ from penstock.wire.names import NSQ_NAME
 log = logging.getLogger("penstock.http")
 
 HOSTS_MAX = 256
+NAME = ":name"  # of a route: any word
 V1 = (b"x-nsq-content-type", b"nsq; version=1.0")
 TEXT = (b"content-type", b"text/plain; charset=utf-8")
 JSON = (b"content-type", b"application/json; charset=utf-8")
@@ -130,7 +131,8 @@ def topic_and_channel(query: Mapping[str, str]) -> tuple[bytes, bytes]:
 
 
 class Site:
-    """An ASGI application. `routes` is path → method → handler; a path that ends in `/:name` takes one more word.
+    """An ASGI application. `routes` is path → method → handler; a word of a path that is `:name` stands for any,
+    the last one or the one before.
 
     `begin` is called before anything else happens for a request: the turn of the loop begins, the clock is read.
     Where there are users, `needs` says by `METHOD path` what a request needs; a route without a row needs an administrator.
@@ -196,9 +198,9 @@ class Site:
             return None
         authorization = next((value for name, value in headers if name == b"authorization"), b"")
         user = user_of(self.rights, authorization, remote, certificate)
-        route = path if path in self.routes else f"{path.rpartition('/')[0]}/:name"
+        route, word = self.route(path)
         row = self.needs.get(f"{'GET' if method == 'HEAD' else method} {route}")
-        self.rights.demand(user, (ADMIN,) if row is None else row(query))
+        self.rights.demand(user, (ADMIN,) if row is None else row({**query, NAME: word}))
         return user
 
     def unadmitted(self, refused: Refused) -> Answer:
@@ -210,12 +212,19 @@ class Site:
 
     # -- finding the handler
 
+    def route(self, path: str) -> tuple[str, str]:
+        """The route that a path goes, and the word in it that stands for a name."""
+        words = path.split("/")
+        for at in (-1, -2) if path not in self.routes else ():
+            if len(words) > 1 - at and words[at]:
+                route = "/".join([*words[:at], NAME, *words[at:][1:]])
+                if route in self.routes:
+                    return route, words[at]
+        return path, ""
+
     def find(self, method: str, path: str) -> tuple[Handler | None, Answer]:
         """The handler of a route, or the answer when there is none."""
-        methods = self.routes.get(path)
-        if methods is None:
-            head, slash, word = path.rpartition("/")
-            methods = self.routes.get(f"{head}/:name") if slash and word else None
+        methods = self.routes.get(self.route(path)[0])
         if methods is not None:
             handler = methods.get(method)
             if handler is not None:

@@ -146,6 +146,7 @@ class RequestCode(IntEnum):
     DELAYED_FIRE = 77_014
     QUEUE_TOPICS = 77_021
     QUEUE_CHANGE = 77_022
+    BROWSE = 77_023
 
 
 class ResponseCode(IntEnum):
@@ -381,6 +382,7 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.DELAYED_FIRE: "id:l!",
     RequestCode.QUEUE_TOPICS: "topic:s after:s",
     RequestCode.QUEUE_CHANGE: "action:s! topic:s! channel:s level:s",
+    RequestCode.BROWSE: "topic:s! channel:s state:s from:s key:s queue:i limit:i after:s bodyBytes:i",
 }
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 import pytest
 
 from client.scripted import Scripted
 from client.steps import peer
 from penstock.client.aio.adminqueues import QueueAdmin
-from penstock.errors import BrokerRefused, NoRoute
+from penstock.errors import BrokerRefused, NoRoute, NotFound
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.fastjson import dumps
 from penstock.wire.remoting import RemotingCommand
@@ -50,6 +51,32 @@ async def test_a_change_that_no_broker_could_make() -> None:
         del script.replies[RequestCode.QUEUE_CHANGE]
         assert await admin.change_queue("q", "add", level="disk") == ["a"]
     assert script.asked[-1].ext == {"topic": "q", "action": "add", "level": "disk"}
+
+
+async def test_messages_are_looked_at_by_pages() -> None:
+    script = Scripted()
+    script.replies[RequestCode.BROWSE] = pages(
+        {"rows": [{"id": "1", "stored": 5}], "next": "c/q1"}, {"rows": [{"id": "2", "stored": 6}], "next": None}
+    )
+    async with peer(script.answer) as address, QueueAdmin(address) as admin:
+        assert [row["id"] for row in await admin.browse("t", channel="c", limit=3)] == ["1", "2"]
+        assert [(command.ext["limit"], command.ext["after"]) for command in script.asked[-2:]] == [
+            ("3", ""),
+            ("2", "c/q1"),
+        ]
+        script.replies[RequestCode.BROWSE] = pages({"rows": [], "next": None})
+        assert await admin.browse("t", start=datetime(2026, 1, 1, tzinfo=UTC), queue=2) == []
+        assert (script.asked[-1].ext["from"], script.asked[-1].ext["queue"]) == ("time:1767225600000", "2")
+        script.replies[RequestCode.BROWSE] = lambda command: command.reply(17, remark="no topic t")
+        with pytest.raises(NotFound, match="no topic t"):
+            await admin.browse("t")
+        script.replies[RequestCode.BROWSE] = lambda command: command.reply(1, remark="state is none of them")
+        with pytest.raises(BrokerRefused, match="state is none"):
+            await admin.browse("t")
+        with pytest.raises(ValueError, match="limit"):
+            await admin.browse("t", limit=0)
+        with pytest.raises(ValueError, match="time zone"):
+            await admin.browse("t", start=datetime(2026, 1, 1))
 
 
 @pytest.mark.parametrize("bad", ["", "7", "a/", "a/x", "a/-1", "/"])

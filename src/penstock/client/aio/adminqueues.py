@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Literal
 
 from penstock.client.aio.admincluster import ClusterAdmin
 from penstock.client.routes import Json
-from penstock.errors import BrokerRefused, NoRoute
+from penstock.client.subscriptions import Start, start_ms
+from penstock.errors import BrokerRefused, NoRoute, NotFound
 from penstock.wire.codes import (
     RequestCode,
     ResponseCode,
@@ -15,6 +17,7 @@ from penstock.wire.codes import (
 from penstock.wire.remoting import RemotingCommand
 
 QUEUE_COUNT = 8  # of a new topic, on each broker
+BODY_BYTES = 64 << 10  # of a message that is looked at
 AT_ONCE = 256  # requests on their way, of calls that make many
 
 
@@ -65,6 +68,64 @@ class QueueAdmin(ClusterAdmin):
             raise NoRoute(f"no broker has topic {topic!r}" + (f" with a channel {channel!r}" if channel else ""))
         self._cluster.routes.pop(topic, None)
         return done
+
+    # -- messages
+
+    async def browse(
+        self,
+        topic: str,
+        *,
+        channel: str = "",
+        state: Literal["ready", "in-flight", "deferred"] = "ready",
+        start: Start = "first",
+        key: str = "",
+        queue: int | None = None,
+        limit: int = 100,
+        body_bytes: int = BODY_BYTES,
+    ) -> list[Json]:
+        """Messages of a topic of either kind, or of a channel; nothing is changed by looking: no attempts, no order.
+
+        Of a channel, or of a queue topic, what is in this `state`: ``ready`` in the order in which it would be given. Of a
+        log topic without a channel what is stored, from the `start` on: "first", "last" (the newest `limit`), a moment, or
+        an offset (int); or what has this `key`; of one `queue` alone. Bodies are cut off at `body_bytes`; one that is no
+        text is in base64 (`encoding`). NotFound when no broker has such a topic, or channel.
+        """
+        if limit < 1:
+            raise ValueError("limit is 1 at least")
+        moment = start_ms(start) if isinstance(start, datetime) else None
+        ext = {"topic": topic, "state": state, "from": str(start) if moment is None else f"time:{moment}"}
+        ext |= {"channel": channel, "key": key, "bodyBytes": str(body_bytes)}
+        if queue is not None:
+            ext["queue"] = str(queue)
+        found: list[Json] = []
+        missing: list[str] = []
+        brokers = await self._by_name()
+        for broker, address in brokers.items():
+            try:
+                rows = await self._browse(address, ext, limit)
+            except BrokerRefused as refused:
+                if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                missing.append(refused.remark)
+            else:
+                found += [{"broker": broker, **row} for row in rows]
+        if len(missing) == len(brokers):
+            raise NotFound(sorted(missing)[-1], "`penstock topic ls` and `penstock channel ls` list what there is.")
+        if state == "ready" and not channel and len(brokers) > 1:
+            found.sort(key=lambda row: int(row["stored"]))
+        return found[-limit:] if start == "last" else found[:limit]
+
+    async def _browse(self, address: str, ext: dict[str, str], limit: int) -> list[Json]:
+        """Pages of one broker, until there are so many."""
+        rows: list[Json] = []
+        after = ""
+        while len(rows) < limit:
+            page = await self._own(address, RequestCode.BROWSE, **ext, limit=str(limit - len(rows)), after=after)
+            rows += page["rows"]
+            after = page["next"]
+            if not after:
+                break
+        return rows
 
     # -- delayed messages
 

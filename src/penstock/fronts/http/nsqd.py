@@ -14,10 +14,11 @@ from penstock.broker.broker import Broker
 from penstock.config import parts
 from penstock.fronts import figures
 from penstock.fronts.flags import broadcast_address
+from penstock.fronts.http.browsing import Browsing
 from penstock.fronts.http.publishing import TRUTHS, Publishing
 from penstock.fronts.http.settings import Place, Settings
 from penstock.fronts.http.topics import Topics
-from penstock.fronts.site import JSON, TEXT, V1, Answer, Handler, Needs, Request, dumps, json_answer
+from penstock.fronts.site import JSON, NAME, TEXT, V1, Answer, Handler, Needs, Request, dumps, json_answer
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import NSQD_VERSION
 
@@ -52,6 +53,7 @@ NEEDS: Mapping[str, Needs] = {
     "POST /channel/create": _channel,
     "GET /stats": lambda query: (know(query["topic"]) if query.get("topic") else MONITOR,),
     "GET /metrics": lambda query: (MONITOR,),
+    "GET /api/topics/:name/messages": lambda query: (subscribe(query[NAME]),),
     "GET /config/:name": lambda query: (MONITOR,),
     **{route: lambda query: (ADMIN,) for route in _ADMIN_ROUTES},
 }
@@ -91,6 +93,7 @@ class NsqHttp(Place):
             "/stats": {"GET": self._stats},
             "/metrics": {"GET": self._metrics},
             **Topics(broker, self.publishing).routes,
+            **Browsing(broker, self).routes,
             **self.settings.routes,
         }
         self.needs = NEEDS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.broker.browse import Browse, browse_wanted
 from penstock.broker.clients import Peer
 from penstock.broker.delayed import Delayed, Key, Wanted
 from penstock.broker.levels import LEVEL_NAMES, QUEUE_LEVELS
@@ -29,6 +30,7 @@ class QueueCalls(Calls):
         RequestCode.DELAYED_FIRE: "delayed_fire",
         RequestCode.QUEUE_TOPICS: "queue_topics",
         RequestCode.QUEUE_CHANGE: "queue_change",
+        RequestCode.BROWSE: "browse",
     }
 
     # -- delayed messages
@@ -112,6 +114,13 @@ class QueueCalls(Calls):
             raise Refused(f"action {action} is none of add, rm, pause, unpause and empty")
         queueing.write_table()
         return request.reply()
+
+    # -- messages
+
+    def browse(self, session: Peer, request: RemotingCommand) -> Answer:
+        """A page of the messages of a topic or channel of either kind, for people who look."""
+        wanted = browse_wanted(read_fields(request.code, request.ext))
+        return request.reply(body=fastjson.dumps(Browse(self.broker).page(wanted)))
 
 
 def _change_channel(topic: Topic, name: bytes, action: str) -> None:
