@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import Literal, TypeVar
 
 from penstock.client import aio
-from penstock.client.aio.admin import GroupStats, QueueStats
+from penstock.client.aio.admin import QueueStats
 from penstock.client.aio.admincluster import ClusterInfo
+from penstock.client.aio.admingroups import GroupMember, GroupStats, OffsetMove
 from penstock.client.aio.listening import Listener
 from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, report
 from penstock.client.direct import DirectSends
@@ -516,6 +517,40 @@ class Admin(_Client):
     ) -> dict[MessageQueue, int]:
         """Move a group to a time, "first" or "last" in a topic; the new offsets."""
         return portal().run(self._inner.reset_offset(group, topic, start, new=new))
+
+    def plan_reset(
+        self, group: str, topic: str, start: Start = "first", *, offset: int | None = None
+    ) -> dict[MessageQueue, OffsetMove]:
+        """What `reset_offset`, or with `offset` `set_offset`, would do now, by queue; nothing is changed."""
+        return portal().run(self._inner.plan_reset(group, topic, start, offset=offset))
+
+    def set_offset(self, group: str, topic: str, offset: int, *, new: bool = False) -> dict[MessageQueue, int]:
+        """Commit an offset in every queue of a topic, or what is nearest to it there, of a group that is offline."""
+        return portal().run(self._inner.set_offset(group, topic, offset, new=new))
+
+    def all_group_stats(self) -> dict[str, dict[MessageQueue, GroupStats]]:
+        """How far every group is that has committed anything."""
+        return portal().run(self._inner.all_group_stats())
+
+    def group_members(self, group: str, *, queues: bool = True) -> list[GroupMember]:
+        """Who of a group is connected; with `queues` each is asked what it reads."""
+        return portal().run(self._inner.group_members(group, queues=queues))
+
+    def group_subscriptions(self, group: str) -> dict[str, str]:
+        """What those that are connected read: topic to expression."""
+        return portal().run(self._inner.group_subscriptions(group))
+
+    def member_counts(self, groups: list[str]) -> dict[str, int]:
+        """How many consumers of each group are connected."""
+        return portal().run(self._inner.member_counts(groups))
+
+    def check_offline(self, group: str) -> None:
+        """BrokerRefused when a consumer of the group is connected."""
+        portal().run(self._inner.check_offline(group))
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group's settings and its committed offsets; its retry topic and dead letters stay."""
+        portal().run(self._inner.delete_group(group))
 
     def query_by_key(
         self,
