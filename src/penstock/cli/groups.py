@@ -153,16 +153,19 @@ def group_reset(registry: str, as_json: bool, name: str, topic: str, start: str,
         for queue, at in sorted(moved.items()):
             click.echo(f"{queue.broker} {queue.queue_id}: {at}")
         return
-    rows = []
-    for queue, at in sorted(moved.items()):
-        before = plan[queue].committed if queue in plan else 0
-        rows.append(
+    steps = {queue: (plan[queue].committed if queue in plan else 0, at) for queue, at in sorted(moved.items())}
+    print_rows(
+        [
             {"broker": queue.broker, "queue": queue.queue_id, "from": before, "to": at, "messages": before - at}
-        )
-    print_rows(rows, as_json)
+            for queue, (before, at) in steps.items()
+        ],
+        as_json,
+    )
     if dry_run and not as_json:
-        again = sum(max(0, row["messages"]) for row in rows)
-        click.echo(f"{again} would come again, {sum(max(0, -row['messages']) for row in rows)} be passed over")
+        again = sum(max(0, before - at) for before, at in steps.values())
+        click.echo(
+            f"{again} would come again, {sum(max(0, at - before) for before, at in steps.values())} be passed over"
+        )
 
 
 def _goal(text: str) -> tuple[Start, int | None]:

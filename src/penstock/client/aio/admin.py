@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from penstock.client.aio.admingroups import GroupAdmin, pairs
 from penstock.client.aio.admingroups import GroupStats as GroupStats
-from penstock.client.conversation import OK
+from penstock.client.conversation import OK, number
 from penstock.client.routes import Json, MessageQueue, Route, split_address
 from penstock.client.subscriptions import start_ms
 from penstock.errors import BrokerRefused, NotFound, WireError
@@ -163,6 +163,26 @@ class Admin(GroupAdmin):
             )
             async for queue, item in self._tables(topic, request)
         }
+
+    async def oldest_ms(self, topic: str) -> int | None:
+        """When the oldest message of a log topic was stored; None when it holds none."""
+        found = []
+        for queue, stats in (await self.topic_stats(topic)).items():
+            if stats.max_offset > stats.min_offset:
+                ext = {"topic": topic, "queueId": str(queue.queue_id)}
+                request = RemotingCommand(RequestCode.GET_EARLIEST_MSG_STORETIME, ext)
+                found.append(number(await self._cluster.ask_queue(queue, request), "timestamp"))
+        return min((ms for ms in found if ms >= 0), default=None)
+
+    async def groups_of(self, topic: str) -> list[str]:
+        """The groups that read a log topic or committed an offset in it; sorted."""
+        found: set[str] = set()
+        route = await self._cluster.route(topic, fresh=True)
+        for address in filter(None, map(route.address, route.brokers)):
+            request = RemotingCommand(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
+            answer = loads((await self._cluster.ask(address, request)).body)
+            found.update(map(str, answer.get("groupList") or ()) if isinstance(answer, dict) else ())
+        return sorted(found)
 
     # -- messages
 
