@@ -22,6 +22,7 @@ from penstock.wire import names, record
 from penstock.wire.names import dead_letter_name as dead_letter_name
 
 DETAIL_BYTES_MAX = 1_000
+BY_ATTEMPTS, BY_REJECTION = "attempts", "rejected"  # as channels say it
 FIRST_LEVEL = 3  # of the first retry; each one more is a level more
 _NOT_IN_GROUPS = re.compile(rb"[^%|a-zA-Z0-9_-]")
 _NOT_IN_VALUES = re.compile(r"[\x00-\x1f\x7f]")
@@ -108,7 +109,7 @@ class Retry:
         if level < 0 or is_dead(group, message.reconsume_times, retry_max):
             topic = self.dead_letters_of(group_name.encode())
             queue_id = 0
-            reason = names.DEAD_BY_REJECTION if level < 0 else names.DEAD_BY_ATTEMPTS
+            reason = BY_REJECTION if level < 0 else BY_ATTEMPTS
             death = Death(reason, group_name, message.reconsume_times + 1, client, detail)
             properties = death.mark(properties, now_ms)
         else:

@@ -67,15 +67,13 @@ CONSUME_START_TIME: Final = "CONSUME_START_TIME"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 SEQUENCE: Final = "PSEQ"
 ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
-DEAD_REASON: Final = "DLQ_REASON"  # of a dead letter: why it is one, DEAD_BY_ATTEMPTS or DEAD_BY_REJECTION
+DEAD_REASON: Final = "DLQ_REASON"  # of a dead letter: why it is one
 DEAD_TIME: Final = "DLQ_TIME"  # when it became one, ms since the epoch
 DEAD_GROUP: Final = "DLQ_GROUP"  # the group, or channel, that gave it up
 DEAD_ATTEMPTS: Final = "DLQ_ATTEMPTS"  # how often that was given it
 DEAD_CLIENT: Final = "DLQ_CLIENT"  # who had it last
 DEAD_DETAIL: Final = "DLQ_DETAIL"  # what that one said
 DEAD_PROPERTIES: Final = frozenset((DEAD_REASON, DEAD_TIME, DEAD_GROUP, DEAD_ATTEMPTS, DEAD_CLIENT, DEAD_DETAIL))
-DEAD_BY_ATTEMPTS: Final = "attempts"
-DEAD_BY_REJECTION: Final = "rejected"
 RESERVED_PREFIX: Final = "PENSTOCK_"  # what only the broker sets
 
 # What a send is searched for, as `wire.fields` places it.
