@@ -8,9 +8,10 @@ import pytest
 
 from broker.queueside import Side
 from penstock.broker.groups import Group
-from penstock.broker.retry import dead_letter_name, is_dead, without_delay
+from penstock.broker.retry import Death, dead_letter_name, is_dead, without_delay
 from penstock.message import ReceivedMessage
-from penstock.wire.record import decode_record
+from penstock.wire.names import DEAD_PROPERTIES
+from penstock.wire.record import PROPERTIES_BYTES_MAX, decode_record, format_properties
 
 
 @pytest.mark.parametrize(
@@ -63,7 +64,45 @@ def test_a_group_gives_back_until_the_message_is_dead(tmp_path: Path) -> None:
 
 def test_a_channels_dead_letters_are_its_groups(tmp_path: Path) -> None:
     side = Side(tmp_path)
-    side.broker.retry.bury(b"a.b", b"t", None, b"body", 3)
+    side.broker.retry.bury(b"a.b", b"t", None, b"body", Death("attempts", "a.b", 3, "me"))
     dead = last(side, b"%DLQ%a%2Eb")
-    assert (dead.body, dead.properties["RETRY_TOPIC"]) == (b"body", "t")
+    assert (dead.body, dead.properties["RETRY_TOPIC"], dead.reconsume_times) == (b"body", "t", 3)
+    assert (dead.properties["DLQ_GROUP"], dead.properties["DLQ_CLIENT"]) == ("a.b", "me")
+    side.close()
+
+
+def test_a_dead_letter_says_why_and_when(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    broker = side.broker
+    placed = broker.put(
+        broker.topic_to_write(b"t"), 0, b"b", {"KEYS": "k", "DLQ_DETAIL": "of an earlier death"},
+        born_host=broker.store_host, born_ms=1,
+    )  # fmt: skip
+    for level, limit, said, reason, detail in (
+        (-1, 16, "no such\x01customer\ud800\n", "rejected", "no such customer? "),
+        (0, 0, "", "attempts", None),
+    ):
+        assert broker.send_back(placed.physical, "g", level, limit, "origin", None, "client-1", said) is not None
+        dead = last(side, b"%DLQ%g")
+        assert {name: dead.properties.get(name) for name in DEAD_PROPERTIES} == {
+            "DLQ_REASON": reason, "DLQ_TIME": str(broker.now_ms), "DLQ_GROUP": "g", "DLQ_ATTEMPTS": "1",
+            "DLQ_CLIENT": "client-1", "DLQ_DETAIL": detail,
+        }  # fmt: skip
+        assert (dead.properties["KEYS"], dead.properties["ORIGIN_MESSAGE_ID"]) == ("k", "origin")
+    side.close()
+
+
+@pytest.mark.parametrize("left", [0, 5, 30, 200])
+def test_properties_that_are_nearly_too_long_lose_no_dead_letter(tmp_path: Path, left: int) -> None:
+    side = Side(tmp_path)
+    broker = side.broker
+    own = {"WAIT": "false", "RETRY_TOPIC": "t", "ORIGIN_MESSAGE_ID": "origin", "fill": ""}
+    own["fill"] = "ü" * ((PROPERTIES_BYTES_MAX - left - len(format_properties(own))) // 2)
+    placed = broker.put(broker.topic_to_write(b"t"), 0, b"b", own, born_host=broker.store_host, born_ms=1)
+    assert broker.send_back(placed.physical, "g", -1, 16, "origin", None, "client-1", "ö" * 1_000) is not None
+    dead = last(side, b"%DLQ%g")
+    assert own.items() <= dead.properties.items()
+    assert ("DLQ_REASON" in dead.properties) == (left >= 30)
+    assert ("DLQ_CLIENT" in dead.properties) == (left >= 200)
+    assert "DLQ_DETAIL" not in dead.properties
     side.close()

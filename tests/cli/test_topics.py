@@ -15,8 +15,9 @@ import pytest
 from click.testing import CliRunner
 
 from penstock import Admin, Message, Producer, PullConsumer
+from penstock.cli.groups import group
 from penstock.cli.main import main
-from penstock.cli.topics import group, topic
+from penstock.cli.topics import topic
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, NotFound
 from penstock.testing import Broker

@@ -12,8 +12,11 @@ from penstock.broker import shapes
 from penstock.broker.topics import check_group_name
 from penstock.errors import Refused
 from penstock.limits import Limits
+from penstock.log.consumequeue import ConsumeQueue
+from penstock.log.store import LogStore
 from penstock.wire.codes import PERM_READ, ResponseCode
 
+DAMAGED_MAX = 100  # so many messages that cannot be read are passed over
 SYSTEM_GROUPS = (
     "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
     "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
@@ -169,6 +172,16 @@ class GroupTable:
                 if name in self.by_name and isinstance(bits, int) and bits & PERM_READ:
                     self.by_name[name].forbid(topic, True)
         self.version = shapes.version_of(table)
+
+
+def lag_ms(store: LogStore, queue: ConsumeQueue, offset: int, now_ms: int) -> int:
+    """How long the oldest message from an offset on has been stored; 0 when there is none."""
+    first, end = max(offset, queue.min_offset), queue.visible_end()
+    for at in range(first, min(end, first + DAMAGED_MAX)):
+        stored_ms = store.store_time(queue, at)
+        if stored_ms >= 0:
+            return max(0, now_ms - stored_ms)
+    return 0
 
 
 class OffsetTable:

@@ -10,26 +10,54 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from penstock.broker.groups import Group, GroupTable
-from penstock.broker.sending import Placed, Sending
+from penstock.broker.sending import Marks, Placed, Sending
 from penstock.broker.topics import DEAD_PREFIX, RETRY_PREFIX, LogTopic
 from penstock.errors import Refused
 from penstock.message import ReceivedMessage
 from penstock.schedule.delays import LEVEL, TIMER_PROPERTIES
 from penstock.wire import names, record
+from penstock.wire.names import dead_letter_name as dead_letter_name
 
-DEAD_SUFFIX = b".dead"
-DEAD_NAME_BYTES = 64
+DETAIL_BYTES_MAX = 1_000
+BY_ATTEMPTS, BY_REJECTION = "attempts", "rejected"  # as channels say it
 FIRST_LEVEL = 3  # of the first retry; each one more is a level more
 _NOT_IN_GROUPS = re.compile(rb"[^%|a-zA-Z0-9_-]")
+_NOT_IN_VALUES = re.compile(r"[\x00-\x1f\x7f]")
 
 
-def dead_letter_name(topic: bytes, channel: bytes) -> bytes:
-    """The dead-letter topic of a channel, at most 64 characters."""
-    topic, channel = topic.partition(b"#")[0], channel.partition(b"#")[0]
-    name = topic + b"." + channel
-    return name[: DEAD_NAME_BYTES - len(DEAD_SUFFIX)] + DEAD_SUFFIX
+class Death(NamedTuple):
+    """What is known of a message that becomes a dead letter: `client` had it last and said `detail`."""
+
+    reason: str
+    group: str
+    attempts: int
+    client: str = ""
+    detail: str = ""
+
+    def mark(self, properties: Mapping[str, str], now_ms: int) -> dict[str, str]:
+        """The properties of the dead letter: those of the message, and of these as many as there is room for."""
+        found = {name: value for name, value in properties.items() if name not in names.DEAD_PROPERTIES}
+        room = record.PROPERTIES_BYTES_MAX - len(record.format_properties(found).encode())
+        told = (
+            (names.DEAD_REASON, self.reason),
+            (names.DEAD_TIME, str(now_ms)),
+            (names.DEAD_GROUP, self.group),
+            (names.DEAD_ATTEMPTS, str(self.attempts)),
+            (names.DEAD_CLIENT, self.client),
+            (names.DEAD_DETAIL, self.detail),
+        )
+        for name, text in told:
+            value = (
+                _NOT_IN_VALUES.sub(" ", text).encode("utf-8", "replace")[:DETAIL_BYTES_MAX].decode("utf-8", "ignore")
+            )
+            size = len(name) + len(value.encode()) + 2  # and the two that separate them
+            if value and size <= room:
+                found[name] = value
+                room -= size
+        return found
 
 
 def is_dead(group: Group, times: int, retry_max: int | None) -> bool:
@@ -56,10 +84,12 @@ class Retry:
         retry_max: int | None,
         origin_id: str,
         delay_ms: int | None = None,
+        client: str = "",
+        detail: str = "",
     ) -> Placed | None:
         """A consumer gives a message back (rocketmq.md §13): to the retry topic with a delay, or to the dead letters.
 
-        `delay_ms`, which only our client sends, is more exact than the level.
+        `delay_ms`, which only our client sends, is more exact than the level. `client` is who gives it back, `detail` why.
 
         None when the group keeps no retry queue. Refused when the message is gone or cannot be stored.
         """
@@ -75,9 +105,13 @@ class Retry:
         properties = without_delay(message.properties)
         properties.setdefault(names.RETRY_TOPIC, message.topic)
         properties[names.WAIT] = "false"
+        properties.setdefault(names.ORIGIN_ID, origin_id or message.offset_msg_id)
         if level < 0 or is_dead(group, message.reconsume_times, retry_max):
             topic = self.dead_letters_of(group_name.encode())
             queue_id = 0
+            reason = BY_REJECTION if level < 0 else BY_ATTEMPTS
+            death = Death(reason, group_name, message.reconsume_times + 1, client, detail)
+            properties = death.mark(properties, now_ms)
         else:
             topic = self._retry_topic(group_name, group.retry_queues)
             queue_id = random.randrange(topic.queue_count)
@@ -85,7 +119,6 @@ class Retry:
                 properties[names.TIMER_DELAY_MS] = str(delay_ms)
             else:
                 properties[LEVEL] = str(level or FIRST_LEVEL + message.reconsume_times)
-        properties.setdefault("ORIGIN_MESSAGE_ID", origin_id or message.offset_msg_id)
         group.was_sent_back()
         return sending.put_again(topic, queue_id, message, properties, given_back=1)
 
@@ -98,20 +131,21 @@ class Retry:
         topics, name = self._sending.topics, RETRY_PREFIX + group_name.encode()
         return topics.get(name) or topics.create(name, queues, queues, now_ms=self._sending.time.now_ms)
 
-    def bury(self, channel: bytes, origin: bytes, message: ReceivedMessage | None, body: bytes, attempts: int) -> None:
+    def bury(self, channel: bytes, origin: bytes, message: ReceivedMessage | None, body: bytes, death: Death) -> None:
         """Store a message of a log topic's channel with the dead letters of the group of that name: in a log topic, so
         that RocketMQ's clients, the tools and Spark read it. `message`: as the log has it, if it does. Refused.
         """
-        sending = self._sending
+        sending, now_ms = self._sending, self._sending.time.now_ms
         dead = self.dead_letters_of(_NOT_IN_GROUPS.sub(lambda found: b"%%%02X" % found[0][0], channel))
         if message is None:  # a copy that was deferred: the original may be gone
-            properties = {names.RETRY_TOPIC: origin.decode()}
-            sending.put(dead, 0, body, properties, born_host=sending.store_host, born_ms=sending.time.now_ms)
+            properties = death.mark({names.RETRY_TOPIC: origin.decode()}, now_ms)
+            marks = Marks(reconsume_times=death.attempts)
+            sending.put(dead, 0, body, properties, born_host=sending.store_host, born_ms=now_ms, marks=marks)
             return
         properties = without_delay(message.properties)
         properties.setdefault(names.RETRY_TOPIC, origin.decode())
-        properties.setdefault("ORIGIN_MESSAGE_ID", message.offset_msg_id)
-        sending.put_again(dead, 0, message, properties, given_back=attempts)
+        properties.setdefault(names.ORIGIN_ID, message.offset_msg_id)
+        sending.put_again(dead, 0, message, death.mark(properties, now_ms), given_back=death.attempts)
 
 
 def without_delay(properties: Mapping[str, str]) -> dict[str, str]:

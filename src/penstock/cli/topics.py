@@ -1,4 +1,4 @@
-"""`penstock topic | group | send`: the everyday tools, on top of the client."""
+"""`penstock topic | send`: the everyday tools, on top of the client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 import penstock
-from penstock.cli.tools import confirm, position, print_rows, with_json, with_registry
+from penstock.cli.tools import confirm, print_rows, with_json, with_registry
 
 
 @click.group()
@@ -99,53 +99,6 @@ def topic_rm(registry: str, as_json: bool, name: str, force: bool) -> None:
         admin.delete_topic(name)
     if as_json:
         print_rows([{"topic": name, "done": "rm"}], as_json)
-
-
-@click.group()
-def group() -> None:
-    """Look at consumer groups and move them."""
-
-
-@group.command("lag")
-@with_registry
-@with_json
-@click.argument("name")
-@click.option("-t", "--topic", "only", help="Of one topic.")
-def group_lag(registry: str, as_json: bool, name: str, only: str | None) -> None:
-    """How far a group is in every message queue."""
-    with penstock.Admin(registry) as admin:
-        admin.check_group(name)
-        stats = sorted(admin.group_stats(name, only).items())
-    print_rows(
-        (
-            {
-                "topic": q.topic,
-                "broker": q.broker,
-                "queue": q.queue_id,
-                "committed": s.committed,
-                "end": s.max_offset,
-                "lag": s.lag,
-            }
-            for q, s in stats
-        ),
-        as_json,
-    )
-
-
-@group.command("reset")
-@with_registry
-@click.argument("name")
-@click.argument("topic")
-@click.option(
-    "--to", "start", default="first", show_default=True, help="first, last, or a moment: 2026-11-20T10:00:00+00:00."
-)
-@click.option("--new", is_flag=True, help="The group has not read anything yet: set where it begins.")
-def group_reset(registry: str, name: str, topic: str, start: str, new: bool) -> None:
-    """Move a group within a topic."""
-    goal = position(start, "--to")
-    with penstock.Admin(registry) as admin:
-        for queue, offset in sorted(admin.reset_offset(name, topic, goal, new=new).items()):
-            click.echo(f"{queue.broker} {queue.queue_id}: {offset}")
 
 
 @click.command()

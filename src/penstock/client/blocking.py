@@ -20,8 +20,9 @@ from types import TracebackType
 from typing import Literal, TypeVar
 
 from penstock.client import aio
-from penstock.client.aio.admin import GroupStats, QueueStats
+from penstock.client.aio.admin import QueueStats
 from penstock.client.aio.admincluster import ClusterInfo
+from penstock.client.aio.admingroups import GroupMember, GroupStats, OffsetMove
 from penstock.client.aio.listening import Listener
 from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, report
 from penstock.client.direct import DirectSends
@@ -403,7 +404,73 @@ class PullConsumer(_Client):
         return portal().run(self._inner.getmany(timeout_s, max_count))
 
 
-class Admin(_Client):
+class _GroupAdmin(_Client):
+    """The part of `Admin` that is about consumer groups."""
+
+    _inner: aio.Admin
+
+    def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
+        """How far a group is in every queue, its retry topic included."""
+        return portal().run(self._inner.group_stats(group, topic))
+
+    def groups(self) -> list[str]:
+        """The consumer groups that the brokers know: those with settings, and those with committed offsets; sorted."""
+        return portal().run(self._inner.groups())
+
+    def check_group(self, group: str) -> None:
+        """NotFound when no broker knows the group."""
+        portal().run(self._inner.check_group(group))
+
+    def reset_offset(
+        self, group: str, topic: str, start: Start = "first", *, new: bool = False
+    ) -> dict[MessageQueue, int]:
+        """Move a group to a time, "first" or "last" in a topic; the new offsets."""
+        return portal().run(self._inner.reset_offset(group, topic, start, new=new))
+
+    def plan_reset(
+        self, group: str, topic: str, start: Start = "first", *, offset: int | None = None
+    ) -> dict[MessageQueue, OffsetMove]:
+        """What `reset_offset`, or with `offset` `set_offset`, would do now, by queue; nothing is changed."""
+        return portal().run(self._inner.plan_reset(group, topic, start, offset=offset))
+
+    def set_offset(self, group: str, topic: str, offset: int, *, new: bool = False) -> dict[MessageQueue, int]:
+        """Commit an offset in every queue of a topic, or what is nearest to it there, of a group that is offline."""
+        return portal().run(self._inner.set_offset(group, topic, offset, new=new))
+
+    def all_group_stats(self) -> dict[str, dict[MessageQueue, GroupStats]]:
+        """How far every group is that has committed anything."""
+        return portal().run(self._inner.all_group_stats())
+
+    def group_members(self, group: str, *, queues: bool = True) -> list[GroupMember]:
+        """Who of a group is connected; with `queues` each is asked what it reads."""
+        return portal().run(self._inner.group_members(group, queues=queues))
+
+    def group_subscriptions(self, group: str) -> dict[str, str]:
+        """What those that are connected read: topic to expression."""
+        return portal().run(self._inner.group_subscriptions(group))
+
+    def member_counts(self, groups: list[str]) -> dict[str, int]:
+        """How many consumers of each group are connected."""
+        return portal().run(self._inner.member_counts(groups))
+
+    def check_offline(self, group: str) -> None:
+        """BrokerRefused when a consumer of the group is connected."""
+        portal().run(self._inner.check_offline(group))
+
+    def oldest_ms(self, topic: str) -> int | None:
+        """When the oldest message of a log topic was stored; None when it holds none."""
+        return portal().run(self._inner.oldest_ms(topic))
+
+    def groups_of(self, topic: str) -> list[str]:
+        """The groups that read a log topic or committed an offset in it; sorted."""
+        return portal().run(self._inner.groups_of(topic))
+
+    def delete_group(self, group: str) -> None:
+        """Forget a group's settings and its committed offsets; its retry topic and dead letters stay."""
+        portal().run(self._inner.delete_group(group))
+
+
+class Admin(_GroupAdmin):
     """Looking at a cluster and changing it. See `penstock.aio.Admin`."""
 
     def __init__(
@@ -516,24 +583,6 @@ class Admin(_Client):
     def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """How much every queue of a topic holds."""
         return portal().run(self._inner.topic_stats(topic))
-
-    def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
-        """How far a group is in every queue, its retry topic included."""
-        return portal().run(self._inner.group_stats(group, topic))
-
-    def groups(self) -> list[str]:
-        """The consumer groups that the brokers know: those with settings, and those with committed offsets; sorted."""
-        return portal().run(self._inner.groups())
-
-    def check_group(self, group: str) -> None:
-        """NotFound when no broker knows the group."""
-        portal().run(self._inner.check_group(group))
-
-    def reset_offset(
-        self, group: str, topic: str, start: Start = "first", *, new: bool = False
-    ) -> dict[MessageQueue, int]:
-        """Move a group to a time, "first" or "last" in a topic; the new offsets."""
-        return portal().run(self._inner.reset_offset(group, topic, start, new=new))
 
     def query_by_key(
         self,

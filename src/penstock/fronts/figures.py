@@ -15,6 +15,8 @@ from typing import Protocol
 
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
+from penstock.broker.groups import lag_ms as group_lag_ms
+from penstock.broker.nsq.sources import lag_ms
 from penstock.broker.nsq.topics import Topic
 from penstock.config import parts
 from penstock.delivery.channel import Channel
@@ -101,8 +103,8 @@ def latency(of: Iterable[Channel], quantiles: list[float]) -> JsonObject:
     }
 
 
-def channel_stats(channel: Channel, quantiles: list[float], clients: bool, now_s: int) -> JsonObject:
-    """One channel."""
+def channel_stats(channel: Channel, quantiles: list[float], clients: bool, now_ms: int) -> JsonObject:
+    """One channel; its lag in time where `now_ms` is not 0."""
     return {
         "channel_name": channel.name.decode(),
         "depth": channel.depth(),
@@ -114,14 +116,14 @@ def channel_stats(channel: Channel, quantiles: list[float], clients: bool, now_s
         "timeout_count": channel.timeout_count,
         "dropped_count": getattr(channel.source, "dropped", 0),  # ours: what an ephemeral channel had no room for
         "client_count": len(channel.consumers),
-        "clients": [consumer.describe(now_s) for consumer in channel.consumers] if clients else None,
+        "clients": [consumer.describe(now_ms // 1000) for consumer in channel.consumers] if clients else None,
         "paused": bool(channel.paused),
         "e2e_processing_latency": latency([channel], quantiles),
-    }
+    } | ({"lag_ms": lag_ms(channel, now_ms)} if now_ms else {})  # ours
 
 
 def topic_stats(
-    topics: Iterable[Topic], channel: bytes, quantiles: list[float], clients: bool, now_s: int
+    topics: Iterable[Topic], channel: bytes, quantiles: list[float], clients: bool, now_ms: int
 ) -> Iterator[JsonObject]:
     """Topics with their channels, or with one of them; topics that do not have that one are left out."""
     for topic in topics:
@@ -132,7 +134,7 @@ def topic_stats(
                 continue
         yield {
             "topic_name": topic.name.decode(),
-            "channels": [channel_stats(one, quantiles, clients, now_s) for one in channels],
+            "channels": [channel_stats(one, quantiles, clients, now_ms) for one in channels],
             "depth": topic.depth(),
             "backend_depth": topic.backend_depth(),
             "message_count": topic.message_count,
@@ -294,6 +296,10 @@ FAMILIES = {
     "topic_messages": ("gauge", "messages of a topic that no channel has taken over"),
     "channel_messages_total": ("counter", "messages a channel has been given"),
     "consumer_lag_messages": ("gauge", "messages not finished: ready, in flight and deferred"),
+    "consumer_lag_seconds": (
+        "gauge",
+        "how long the oldest message that is not finished has been stored; deferred ones aside",
+    ),
     "consumer_ready_messages": ("gauge", "messages that wait for a consumer"),
     "consumer_inflight_messages": ("gauge", "messages delivered and not finished"),
     "consumer_deferred_messages": ("gauge", "messages that wait for their time"),
@@ -347,6 +353,8 @@ def topic_samples(topics: Iterable[JsonObject]) -> Iterator[tuple[str, str]]:
             ready, flying, deferred = one["depth"], one["in_flight_count"], one["deferred_count"]
             yield sample("channel_messages_total", one["message_count"], **labels)
             yield sample("consumer_lag_messages", ready + flying + deferred, **labels)
+            if one.get("lag_ms") is not None:
+                yield sample("consumer_lag_seconds", one["lag_ms"] / 1000, **labels)
             yield sample("consumer_ready_messages", ready, **labels)
             yield sample("consumer_inflight_messages", flying, **labels)
             yield sample("consumer_deferred_messages", deferred, **labels)
@@ -430,6 +438,10 @@ def group_samples(broker: Broker) -> Iterator[tuple[str, str]]:
             queues = topic.queues
             lag = sum(max(0, queues[q].max_offset - offset) for q, offset in offsets.items() if q < len(queues))
             yield sample("consumer_lag_messages", lag, topic=name, group=group)
+            found = [
+                group_lag_ms(broker.store, queues[q], at, broker.now_ms) for q, at in offsets.items() if q < len(queues)
+            ]
+            yield sample("consumer_lag_seconds", max(found, default=0) / 1000, topic=name, group=group)
 
 
 def metrics_pieces(families: Mapping[str, list[str]]) -> Iterator[bytes]:

@@ -284,7 +284,8 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.HEART_BEAT: "",
     RequestCode.UNREGISTER_CLIENT: "clientID:s! producerGroup:s consumerGroup:s",
     RequestCode.CONSUMER_SEND_MSG_BACK: (
-        "offset:l! group:s! delayLevel:i! originMsgId:s originTopic:s unitMode:b maxReconsumeTimes:i delayMillis:l"
+        "offset:l! group:s! delayLevel:i! originMsgId:s originTopic:s unitMode:b maxReconsumeTimes:i delayMillis:l "
+        "reason:s"
     ),
     RequestCode.END_TRANSACTION: (
         "producerGroup:s! tranStateTableOffset:l! commitLogOffset:l! commitOrRollback:i! fromTransactionCheck:b "

@@ -33,6 +33,8 @@ SYSTEM_TOPICS: Final = frozenset(  # that have not the prefix
 )
 RETRY_PREFIX: Final = b"%RETRY%"
 DEAD_PREFIX: Final = b"%DLQ%"
+DEAD_SUFFIX: Final = b".dead"  # of the dead letters of a queue topic's channel
+DEAD_NAME_BYTES: Final = 64
 
 # Topics and channels of NSQ that go with their last consumer; the second is LMQ's.
 EPHEMERAL: Final = (b"#ephemeral", b"#tmp")
@@ -64,7 +66,22 @@ MAX_OFFSET: Final = "MAX_OFFSET"
 CONSUME_START_TIME: Final = "CONSUME_START_TIME"
 CHECK_TIMES: Final = "TRANSACTION_CHECK_TIMES"
 SEQUENCE: Final = "PSEQ"
+ORIGIN_ID: Final = "ORIGIN_MESSAGE_ID"
+DEAD_REASON: Final = "DLQ_REASON"  # of a dead letter: why it is one
+DEAD_TIME: Final = "DLQ_TIME"  # when it became one, ms since the epoch
+DEAD_GROUP: Final = "DLQ_GROUP"  # the group, or channel, that gave it up
+DEAD_ATTEMPTS: Final = "DLQ_ATTEMPTS"  # how often that was given it
+DEAD_CLIENT: Final = "DLQ_CLIENT"  # who had it last
+DEAD_DETAIL: Final = "DLQ_DETAIL"  # what that one said
+DEAD_PROPERTIES: Final = frozenset((DEAD_REASON, DEAD_TIME, DEAD_GROUP, DEAD_ATTEMPTS, DEAD_CLIENT, DEAD_DETAIL))
 RESERVED_PREFIX: Final = "PENSTOCK_"  # what only the broker sets
 
 # What a send is searched for, as `wire.fields` places it.
 SEARCHED: Final = "".join((WAIT, TAGS, KEYS, UNIQUE_KEY, DELAY, HALF, TIMER_PREFIX, SEQUENCE, RESERVED_PREFIX)).encode()
+
+
+def dead_letter_name(topic: bytes, channel: bytes) -> bytes:
+    """The dead-letter topic of a queue topic's channel, at most 64 characters."""
+    topic, channel = topic.partition(b"#")[0], channel.partition(b"#")[0]
+    name = topic + b"." + channel
+    return name[: DEAD_NAME_BYTES - len(DEAD_SUFFIX)] + DEAD_SUFFIX

@@ -10,6 +10,7 @@ from broker.queueside import Quick, Reader, Side
 from penstock.broker.nsq.deadletters import DeadLetters
 from penstock.broker.retry import dead_letter_name
 from penstock.errors import DiskFull
+from penstock.wire.record import decode_record
 from penstock.words import DONE, NOT_IN_FLIGHT
 
 RULES = ({"name": "log*", "kind": "log", "queues": 1},)
@@ -47,6 +48,13 @@ def test_of_a_log_topic_they_are_its_groups(tmp_path: Path) -> None:
     dead = side.broker.topics.get(b"%DLQ%c")
     assert dead is not None
     assert sum(queue.max_offset for queue in dead.queues) == 1
+    data = side.broker.store.record_at(dead.queues[0].entry(0)[0])
+    assert data is not None
+    message = decode_record(data, 0)
+    assert message is not None
+    told = {name: message.properties.get(name) for name in ("DLQ_REASON", "DLQ_GROUP", "DLQ_ATTEMPTS")}
+    assert told == {"DLQ_REASON": "rejected", "DLQ_GROUP": "c", "DLQ_ATTEMPTS": "1"}
+    assert message.properties["DLQ_TIME"] == str(side.broker.now_ms)
     side.close()
 
 

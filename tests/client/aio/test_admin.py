@@ -82,7 +82,8 @@ async def test_statistics(registry: str, fresh: Fresh) -> None:
         async with PullConsumer(registry, group=group) as consumer:
             await consumer.commit({queues[1]: 1})
         group_stats = await admin.group_stats(group, topic)
-        assert group_stats[queues[1]] == (3, 1, 2)
+        assert group_stats[queues[1]][:3] == (3, 1, 2)
+        assert (group_stats[queues[1]].lag_ms or 0) >= 0
 
 
 async def test_messages(registry: str, fresh: Fresh) -> None:

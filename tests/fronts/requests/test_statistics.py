@@ -48,9 +48,17 @@ def test_a_group_and_all_groups(side: RemotingSide) -> None:
     stats = ask(side, RequestCode.GET_CONSUME_STATS, consumerGroup="G")
     ((queue, figures),) = stats["offsetTable"]
     assert (queue["topic"], figures["brokerOffset"], figures["consumerOffset"]) == ("T", 3, 1)
+    assert figures["lagMillis"] == 0
     every = ask(side, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
     assert every["totalDiff"] == 2
     assert [list(entry) for entry in every["consumeStatsList"]] == [["G"]]
+    side.clock.advance(2_500)
+    side.turn()
+    ((_, figures),) = ask(side, RequestCode.GET_CONSUME_STATS, consumerGroup="G")["offsetTable"]
+    assert figures["lagMillis"] == 2_500
+    side.broker.offsets.commit("G", "T", 0, 3)
+    ((_, figures),) = ask(side, RequestCode.GET_CONSUME_STATS, consumerGroup="G")["offsetTable"]
+    assert figures["lagMillis"] == 0
 
 
 def test_who_reads_what(side: RemotingSide) -> None:

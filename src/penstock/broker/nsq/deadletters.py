@@ -11,7 +11,7 @@ from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.names import printable
 from penstock.broker.nsq.publishing import Publishing
 from penstock.broker.nsq.registry import Registry
-from penstock.broker.retry import Retry, dead_letter_name
+from penstock.broker.retry import Death, Retry, dead_letter_name
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 
@@ -30,7 +30,7 @@ class DeadLetters:
         self._moving = moving
         self._retry = retry
 
-    def bury(self, channel: Channel, slot: int) -> bool:
+    def bury(self, channel: Channel, slot: int, why: str) -> bool:
         """Store a message with the dead letters of its channel; False when it cannot be now."""
         slots = channel.slots
         source = channel.source
@@ -41,7 +41,8 @@ class DeadLetters:
         try:
             if isinstance(origin, LogChannels):
                 message = origin.message(lane, place)
-                self._retry.bury(channel.name, origin.name, message, source.body(), slots.attempts[slot])
+                death = Death(why, channel.name.decode(), slots.attempts[slot], _client(channel, slot))
+                self._retry.bury(channel.name, origin.name, message, source.body(), death)
                 self._moving.leave(channel, lane, place, position=self._publishing.log_end())
                 return True
             dead = self._registry.topic(dead_letter_name(channel.topic_name, channel.name))
@@ -57,3 +58,12 @@ class DeadLetters:
             else:
                 self._moving.leave(channel, lane, place, flush=self._flush.want(dead))
         return True
+
+
+def _client(channel: Channel, slot: int) -> str:
+    """Who had the message last, if that one is still there."""
+    consumer = channel.by_number.get(channel.slots.owner[slot])
+    if consumer is None:
+        return ""
+    told = consumer.describe(0)
+    return " ".join(str(told[name]) for name in ("client_id", "remote_address") if told[name])

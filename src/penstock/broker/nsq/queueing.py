@@ -154,7 +154,7 @@ class Queueing:
 
     def bury(self, channel: Channel, slot: int, why: str) -> bool:
         """Store a message with the dead letters of its channel; False when it cannot be now."""
-        return self._dead_letters.bury(channel, slot)
+        return self._dead_letters.bury(channel, slot, why)
 
     def defer(self, channel: Channel, slot: int, delay_ms: int) -> bool:
         """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""

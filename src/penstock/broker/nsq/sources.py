@@ -6,6 +6,10 @@ from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource, Lane
 from penstock.delivery.passing import PassingSource
 from penstock.delivery.source import MemorySource
+from penstock.words import IN_FLIGHT, WAITING
+
+SEARCH_MAX = 4_096
+STAMP_BYTES = 8  # a message's data begins with its timestamp
 
 
 def cursors(channel: Channel) -> CursorSource:
@@ -19,6 +23,35 @@ def lanes(channel: Channel) -> list[Lane]:
     """The places it reads at; none where no cursor file is kept."""
     source = channel.source
     return source.lanes if isinstance(source, CursorSource) else []
+
+
+def lag_ms(channel: Channel, now_ms: int) -> int | None:
+    """How long the oldest message that is not finished has been stored; 0 when there is none. Deferred ones do not
+    count. None: it is not known without a search of more than `SEARCH_MAX` messages, or of the disk.
+    """
+    source, stamps = channel.source, []
+    if isinstance(source, CursorSource):
+        for lane in source.lanes:
+            place = lane.stream.next(max(lane.file.committed, lane.stream.begin()))
+            if place < lane.stream.end() and source.point_at(lane.number, place):
+                stamps.append(source.stamp_ns)
+        return _age_ms(stamps, now_ms)
+    slots = channel.slots
+    if slots.count and slots.capacity > SEARCH_MAX:
+        return None
+    for slot in range(slots.capacity if slots.count else 0):
+        if slots.state[slot] in (IN_FLIGHT, WAITING) and source.point_at(slots.lane[slot], slots.place[slot]):
+            stamps.append(source.stamp_ns)
+    if isinstance(source, MemorySource) and source.depth():
+        if not source.queue and not source.over:
+            return _age_ms(stamps, now_ms) if stamps else None
+        first = source.queue[0] if source.queue else source.over[0]
+        stamps.append(int.from_bytes(first[:STAMP_BYTES]))
+    return _age_ms(stamps, now_ms)
+
+
+def _age_ms(stamps: list[int], now_ms: int) -> int:
+    return max(0, now_ms - min(stamps) // 1_000_000) if stamps else 0
 
 
 def memory(channel: Channel) -> MemorySource:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import difflib
 import socket
 from collections.abc import AsyncIterator, Iterable
 from datetime import datetime
 from typing import NamedTuple
 
-from penstock.client import requests
-from penstock.client.aio.adminqueues import QueueAdmin
+from penstock.client.aio.admingroups import GroupAdmin, pairs
+from penstock.client.aio.admingroups import GroupStats as GroupStats
 from penstock.client.conversation import OK, number
 from penstock.client.routes import Json, MessageQueue, Route, split_address
-from penstock.client.subscriptions import Start, read_offsets, start_ms
+from penstock.client.subscriptions import start_ms
 from penstock.errors import BrokerRefused, NotFound, WireError
 from penstock.message import ReceivedMessage
 from penstock.msgid import parse_offset_msg_id
@@ -47,15 +46,7 @@ class QueueStats(NamedTuple):
     last_ms: int
 
 
-class GroupStats(NamedTuple):
-    """One message queue of a group: end offset, committed offset, their difference."""
-
-    max_offset: int
-    committed: int
-    lag: int
-
-
-class Admin(QueueAdmin):
+class Admin(GroupAdmin):
     """Administration; of one event loop. Every change is asked of all brokers concerned.
 
     Raises NoRoute, BrokerRefused, ConnectionLost, TimedOut.
@@ -173,76 +164,25 @@ class Admin(QueueAdmin):
             async for queue, item in self._tables(topic, request)
         }
 
-    async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
-        """How far a group is in every queue, its retry topic included."""
-        found = {}
-        ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
-        for address in await self._masters():
-            answer = await self._cluster.ask(address, RemotingCommand(RequestCode.GET_CONSUME_STATS, dict(ext)))
-            for queue, item in _pairs(loads(answer.body)):
-                end, at = int(item.get("brokerOffset", 0)), int(item.get("consumerOffset", 0))
-                found[queue] = GroupStats(end, at, end - at)
-        return found
+    async def oldest_ms(self, topic: str) -> int | None:
+        """When the oldest message of a log topic was stored; None when it holds none."""
+        found = []
+        for queue, stats in (await self.topic_stats(topic)).items():
+            if stats.max_offset > stats.min_offset:
+                ext = {"topic": topic, "queueId": str(queue.queue_id)}
+                request = RemotingCommand(RequestCode.GET_EARLIEST_MSG_STORETIME, ext)
+                found.append(number(await self._cluster.ask_queue(queue, request), "timestamp"))
+        return min((ms for ms in found if ms >= 0), default=None)
 
-    # -- offsets
-
-    async def groups(self) -> list[str]:
-        """The consumer groups that the brokers know: those with settings, and those with committed offsets; sorted."""
+    async def groups_of(self, topic: str) -> list[str]:
+        """The groups that read a log topic or committed an offset in it; sorted."""
         found: set[str] = set()
-        for address in await self._masters():
-            table = await self._own(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-            found.update(table.get("subscriptionGroupTable") or ())
-            table = await self._own(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
-            found.update(key.rpartition("@")[2] for key in table.get("offsetTable") or ())
-        return sorted(found)
-
-    async def check_group(self, group: str) -> None:
-        """NotFound when no broker knows the group."""
-        known = await self.groups()
-        if group not in known:
-            near = difflib.get_close_matches(group, known, 1)
-            raise NotFound(f"no broker knows a group {group!r}", f"Did you mean {near[0]}?" if near else "")
-
-    async def reset_offset(
-        self, group: str, topic: str, start: Start = "first", *, new: bool = False
-    ) -> dict[MessageQueue, int]:
-        """Move a group to a time, "first" or "last" in a topic; the new offsets.
-
-        Members that are online are moved at once; for a group that is offline the committed offsets are set. NotFound for
-        a group that no broker knows, unless it is to be a `new` one.
-        """
-        if not new:
-            await self.check_group(group)
-        moment = start_ms(start)
-        when_ms = moment if moment is not None else -1 if start == "last" else 0
-        ext = {"topic": topic, "group": group, "timestamp": str(when_ms), "isForce": "true"}
         route = await self._cluster.route(topic, fresh=True)
-        moved: dict[MessageQueue, int] = {}
-        for broker in route.brokers:
-            address = route.address(broker)
-            if address is None:
-                continue
-            request = RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(ext))
-            answer = await self._cluster.call(address, request)
-            if answer.code == ResponseCode.SUCCESS:
-                moved.update(read_offsets(loads(answer.body)))
-            elif answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
-                moved.update(await self._reset_offline(group, route, broker, start))
-            else:
-                raise BrokerRefused(answer.code, answer.remark or "")
-        return moved
-
-    async def _reset_offline(self, group: str, route: Route, broker: str, start: Start) -> dict[MessageQueue, int]:
-        moved = {}
-        moment = start_ms(start)
-        for queue in (q for q in route.subscribe_queues() if q.broker == broker):
-            if moment is not None:
-                request = requests.offset_at(queue, moment, lower=True)
-            else:
-                request = requests.min_offset(queue) if start == "first" else requests.max_offset(queue)
-            moved[queue] = number(await self._cluster.ask_queue(queue, request), "offset")
-            await self._cluster.ask_queue(queue, requests.commit(group, queue, moved[queue]))
-        return moved
+        for address in filter(None, map(route.address, route.brokers)):
+            request = RemotingCommand(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, {"topic": topic})
+            answer = loads((await self._cluster.ask(address, request)).body)
+            found.update(map(str, answer.get("groupList") or ()) if isinstance(answer, dict) else ())
+        return sorted(found)
 
     # -- messages
 
@@ -348,15 +288,5 @@ class Admin(QueueAdmin):
         route = await self._cluster.route(topic, fresh=True)
         for broker in route.brokers:
             answer = await self._cluster.ask(route.read_address(broker) or "", request)
-            for pair in _pairs(loads(answer.body)):
+            for pair in pairs(loads(answer.body)):
                 yield pair
-
-
-def _pairs(value: object) -> list[tuple[MessageQueue, Json]]:
-    """The entries of an offsetTable with queues as keys. WireError when it is none."""
-    table = value.get("offsetTable") if isinstance(value, dict) else None
-    if not isinstance(table, list):
-        if table in ({}, None):
-            return []
-        raise WireError("not a table by message queue")
-    return [(MessageQueue.from_json(queue), item if isinstance(item, dict) else {}) for queue, item in table]

@@ -18,6 +18,8 @@ from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.client")
 
+REASON_CHARS_MAX = 1_000
+
 # properties of one delivery, which the copy for the retry topic must not have
 _NOT_CARRIED = frozenset(
     (
@@ -54,6 +56,8 @@ class GiveBack:
             "unitMode": "false",
             "maxReconsumeTimes": str(self._attempts_max),
         }
+        if isinstance(outcome, Reject) and outcome.reason:
+            ext["reason"] = outcome.reason[:REASON_CHARS_MAX]  # ours: it is kept with the dead letter
         if delay is not None:
             ext["delayMillis"] = str(round(delay * 1000))  # ours: to the millisecond; others go by the level
         elif isinstance(outcome, Reject):
@@ -78,7 +82,7 @@ class GiveBack:
             raise NoRoute(f"no broker takes messages for topic {topic!r}")
         properties = {name: value for name, value in message.properties.items() if name not in _NOT_CARRIED}
         properties.setdefault(names.RETRY_TOPIC, message.topic)
-        properties.setdefault("ORIGIN_MESSAGE_ID", message.msg_id)
+        properties.setdefault(names.ORIGIN_ID, message.msg_id)
         delay = max(0, level or 3 + message.reconsume_times)
         again = Message(topic, message.body, properties=properties, flag=message.flag, delay_level=delay)
         queue = queues[message.queue_offset % len(queues)]

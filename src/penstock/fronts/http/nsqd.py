@@ -161,7 +161,7 @@ class NsqHttp(Place):
             for topic in topics:
                 topic.refresh()
         stats = await self._collect(
-            figures.topic_stats(topics, query.get("channel", "").encode(), self.quantiles, clients, now_ms // 1000)
+            figures.topic_stats(topics, query.get("channel", "").encode(), self.quantiles, clients, now_ms)
         )
         producers = [one.describe(now_ms // 1000) for one in list(queueing.producers)] if clients else None
         _, health = self._health()
@@ -180,7 +180,7 @@ class NsqHttp(Place):
         return Answer(200, b"".join(await self._collect(_json_pieces(head))), (JSON, V1))
 
     async def _metrics(self, request: Request) -> Answer:
-        topics = figures.topic_stats(self.broker.queueing.all(), b"", self.quantiles, False, 0)
+        topics = figures.topic_stats(self.broker.queueing.all(), b"", self.quantiles, False, self.broker.now_ms)
         of_topics = figures.topic_samples(await self._collect(topics))
         of_broker = chain(figures.broker_samples(self.broker, self.rejections), figures.access_samples(self.rights))
         if self.net is not None:

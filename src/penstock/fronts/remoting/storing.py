@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from penstock import msgid
 from penstock.broker.broker import Broker
-from penstock.broker.retry import is_dead
+from penstock.broker.retry import BY_ATTEMPTS, Death, is_dead
 from penstock.broker.sending import APPEND_REFUSALS, Marks, Placed
 from penstock.broker.topics import LogTopic
 from penstock.errors import Refused
@@ -39,6 +39,8 @@ def put_special(
             topic = broker.retry.dead_letters_of(group_name.encode())
             queue_id = 0
             properties.pop(names.DELAY, None)
+            death = Death(BY_ATTEMPTS, group_name, draft.reconsume_times, msgid.unpack_host(born_host))
+            properties = death.mark(properties, broker.now_ms)
     else:
         broker.sending.demand_delay(properties)
     placed = broker.put(

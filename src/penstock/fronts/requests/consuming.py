@@ -154,6 +154,8 @@ class Consuming(Calls):
             retry_max,
             fields["originMsgId"] or "",
             fields["delayMillis"],
+            _client(self.broker.clients.consumers.get(fields["group"]), session),
+            fields["reason"] or "",
         )
         reply = request.reply()
         if placed is None:
@@ -210,6 +212,12 @@ class Consuming(Calls):
             _, said = _subscription({"topic": "", **about}, self.broker.limits)
             said.compile(self.broker.limits)
         return request.reply()
+
+
+def _client(online: ConsumerGroup | None, session: Peer) -> str:
+    """Which member of a group speaks, and from where."""
+    ids = [] if online is None else [member.client_id for member in online.members.values() if member.peer is session]
+    return " ".join([*ids, session.remote])
 
 
 def _language(code: int) -> str:

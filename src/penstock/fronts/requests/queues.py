@@ -6,6 +6,7 @@ from penstock.broker.browse import Browse, browse_wanted
 from penstock.broker.clients import Peer
 from penstock.broker.delayed import Delayed, Key, Wanted
 from penstock.broker.levels import LEVEL_NAMES, QUEUE_LEVELS
+from penstock.broker.nsq.sources import lag_ms
 from penstock.broker.nsq.topics import Topic
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
@@ -80,7 +81,7 @@ class QueueCalls(Calls):
             if count >= ROWS_MAX:
                 return request.reply(body=fastjson.dumps({"topics": rows, "next": rows[-1]["topic"]}))
             known[name].refresh()
-            rows.append(_topic_row(known[name]))
+            rows.append(_topic_row(known[name], self.broker.now_ms))
             count += 1 + len(known[name].channels)
         return request.reply(body=fastjson.dumps({"topics": rows, "next": None}))
 
@@ -144,7 +145,7 @@ def _change_channel(topic: Topic, name: bytes, action: str) -> None:
         raise Refused(f"action {action} is none of add, rm, pause, unpause and empty")
 
 
-def _topic_row(topic: Topic) -> JsonObject:
+def _topic_row(topic: Topic, now_ms: int) -> JsonObject:
     return {
         "topic": topic.name.decode(),
         "kind": topic.kind,
@@ -154,15 +155,16 @@ def _topic_row(topic: Topic) -> JsonObject:
         "onDisk": topic.backend_depth(),
         "messages": topic.message_count,
         "bytes": topic.message_bytes,
-        "channels": [_channel_row(channel) for _, channel in sorted(topic.channels.items())],
+        "channels": [_channel_row(channel, now_ms) for _, channel in sorted(topic.channels.items())],
     }
 
 
-def _channel_row(channel: Channel) -> JsonObject:
+def _channel_row(channel: Channel, now_ms: int) -> JsonObject:
     return {
         "channel": channel.name.decode(),
         "paused": bool(channel.paused),
         "depth": channel.depth(),
+        "lagMillis": lag_ms(channel, now_ms),
         "onDisk": channel.backend_depth(),
         "inFlight": channel.in_flight_count,
         "deferred": channel.deferred_count,

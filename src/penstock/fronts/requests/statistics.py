@@ -7,6 +7,7 @@ from typing import Final
 
 from penstock import msgid
 from penstock.broker.clients import Peer
+from penstock.broker.groups import lag_ms
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.version import __version__
@@ -62,6 +63,7 @@ class Statistics(Calls):
                     "brokerOffset": queue.visible_end(),
                     "consumerOffset": at,
                     "lastTimestamp": max(0, last),
+                    "lagMillis": lag_ms(broker.store, queue, at, broker.now_ms),  # ours
                     "pullOffset": max(at, pulled.get(queue_id, at)),  # of RocketMQ 5
                 }
                 table.append((self.queue_key(name, queue_id), figures))

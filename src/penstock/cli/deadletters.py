@@ -1,0 +1,154 @@
+"""`penstock dlq`: dead letters, listed, shown, exported, sent again."""
+
+from __future__ import annotations
+
+import base64
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import IO
+
+import click
+
+from penstock.cli.tools import print_rows, with_json, with_registry
+from penstock.client.deadletters import DeadLetters, describe
+from penstock.client.routes import Json
+from penstock.message import ReceivedMessage
+
+_match = click.option("--match", "text", default="", help="Only those with this text in the body, or with this key.")
+
+
+@click.group()
+def dlq() -> None:
+    """Dead letters: what consumers gave up."""
+
+
+@dlq.command("ls")
+@with_registry
+@with_json
+def dlq_ls(registry: str, as_json: bool) -> None:
+    """The topics of dead letters: how many each holds, how many of them were not sent again, the oldest and the newest."""
+    with DeadLetters(registry) as letters:
+        found = letters.topics()
+    rows: list[Json] = [
+        {
+            "group": one.name,
+            "kind": one.kind,
+            "count": one.count,
+            "left": one.left,
+            "oldest": _time_text(one.oldest_ms),
+            "newest": _time_text(one.newest_ms),
+            "topic": one.topic,
+        }
+        for one in found
+    ]
+    if not as_json:
+        rows = [{name: "-" if value is None else value for name, value in row.items()} for row in rows]
+    print_rows(rows, as_json)
+
+
+@dlq.command("show")
+@with_registry
+@with_json
+@_match
+@click.option("-l", "--limit", type=click.IntRange(1), default=50, show_default=True, help="At most so many.")
+@click.argument("group")
+def dlq_read(registry: str, as_json: bool, text: str, limit: int, group: str) -> None:
+    """The dead letters of GROUP, oldest first: why, when, by whom, how often, where from."""
+    with DeadLetters(registry) as letters:
+        for number, (message, redriven) in enumerate(letters.letters(group, text), 1):
+            row = _row(message, redriven)
+            click.echo(json.dumps(row, ensure_ascii=False) if as_json else _lines(row))
+            if number >= limit:
+                return
+
+
+@dlq.command("export")
+@with_registry
+@_match
+@click.argument("group")
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+def dlq_export(registry: str, text: str, group: str, file: str) -> None:
+    """Write the dead letters of GROUP to FILE (-: standard output) as JSON lines, with all properties; none is taken away."""
+    count = 0
+    with DeadLetters(registry) as letters:
+        letters.find(group)  # before a file is made
+        with _opened(file) as out:
+            for message, redriven in letters.letters(group, text):
+                row = _row(message, redriven) | {"properties": dict(message.properties)}
+                out.write(json.dumps(row, ensure_ascii=False) + "\n")
+                count += 1
+    if file != "-":
+        click.echo(f"{count} written to {file}")
+
+
+@dlq.command("redrive")
+@with_registry
+@with_json
+@_match
+@click.option("--to", default="", metavar="TOPIC", help="To this log topic, not to where each came from.")
+@click.option("-l", "--limit", type=click.IntRange(1), help="At most so many, the oldest.")
+@click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many a second.")
+@click.option("--dry-run", is_flag=True, help="Say what would be sent; send nothing.")
+@click.argument("group")
+def dlq_redrive(
+    registry: str, as_json: bool, text: str, to: str, limit: int | None, rate: float | None, dry_run: bool, group: str
+) -> None:
+    """Send the dead letters of GROUP to the topics they came from, each once: a second call sends only what came since."""
+
+    def tell(message: ReceivedMessage, topic: str) -> None:
+        if as_json:
+            told = {"to": topic, "broker": message.broker, "queue": message.queue_id, "offset": message.queue_offset}
+            click.echo(json.dumps(told | {"msgId": message.msg_id, "done": "" if dry_run else "sent"}))
+        elif dry_run:
+            click.echo(f"  {topic}  queue {message.queue_id} offset {message.queue_offset}  {' '.join(message.keys)}")
+
+    with DeadLetters(registry) as letters:
+        done = letters.redrive(group, to=to, text=text, limit=limit, rate=rate, dry_run=dry_run, each=tell)
+    if done.unreadable:
+        click.echo(f"penstock: {done.unreadable} passed over, whose bodies cannot be decompressed", err=True)
+    if not as_json:
+        to_each = ", ".join(f"{count:,} to {topic}" for topic, count in sorted(done.topics.items())) or "nothing"
+        click.echo(f"{'would send' if dry_run else 'sent'} {to_each}")
+
+
+def _time_text(ms: int | None) -> str | None:
+    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def _row(message: ReceivedMessage, redriven: bool) -> Json:
+    row = describe(message, redriven=redriven)
+    try:
+        body = {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        body = {"bodyBase64": base64.b64encode(message.body).decode()}
+    return row | {"died": _time_text(row.pop("died_ms")), "born": _time_text(row.pop("born_ms"))} | body
+
+
+def _lines(row: Json) -> str:
+    """A dead letter for a terminal; what a message says is shown without control characters."""
+    about = {
+        "why": " ".join(filter(None, (row["reason"], row["detail"]))) or "not noted",
+        "by": " ".join(filter(None, (row["group"], row["client"]))) or "not noted",
+        "from": " ".join(filter(None, (row["origin"], row["originId"]))) or "not noted",
+        "keys": " ".join(filter(None, (row["tags"], *row["keys"]))),
+        "body": row.get("body", row.get("bodyBase64", "")),
+    }
+    head = f"{row['died']}  queue {row['queue']} offset {row['offset']}  after {row['attempts']} deliveries"
+    tail = [f"  {name:<5} {_plain(text)}" for name, text in about.items() if text]
+    return "\n".join([head + ("  (sent again)" if row["redriven"] else ""), *tail])
+
+
+def _plain(text: str) -> str:
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[IO[str]]:
+    if file == "-":
+        yield sys.stdout
+    else:
+        with open(file, "w", encoding="utf-8") as out:
+            yield out

@@ -1,0 +1,269 @@
+"""Looking at consumer groups, and moving and deleting them."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from penstock.client import requests
+from penstock.client.aio.adminqueues import AT_ONCE, QueueAdmin
+from penstock.client.conversation import OK, number
+from penstock.client.routes import Json, MessageQueue, Route
+from penstock.client.subscriptions import Start, read_offsets, start_ms
+from penstock.errors import BrokerRefused, NoRoute, NotFound, WireError
+from penstock.wire.codes import RequestCode, ResponseCode
+from penstock.wire.fastjson import loads
+from penstock.wire.remoting import RemotingCommand
+
+
+class GroupStats(NamedTuple):
+    """One message queue of a group: end offset, committed offset, their difference, and how many ms the oldest message
+    behind has been stored (None: the broker does not say).
+    """
+
+    max_offset: int
+    committed: int
+    lag: int
+    lag_ms: int | None = None
+
+
+class OffsetMove(NamedTuple):
+    """One message queue of a group that is to be moved: where it is, and where it goes."""
+
+    committed: int
+    target: int
+
+
+@dataclass(frozen=True)
+class GroupMember:
+    """A consumer that is connected. `queues` None: it did not say which it reads."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    queues: tuple[MessageQueue, ...] | None
+
+
+class GroupAdmin(QueueAdmin):
+    """The administration of consumer groups."""
+
+    async def groups(self) -> list[str]:
+        """The consumer groups that the brokers know: those with settings, and those with committed offsets; sorted."""
+        found: set[str] = set()
+        for address in await self._masters():
+            table = await self._own(address, RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
+            found.update(table.get("subscriptionGroupTable") or ())
+            table = await self._own(address, RequestCode.GET_ALL_CONSUMER_OFFSET)
+            found.update(key.rpartition("@")[2] for key in table.get("offsetTable") or ())
+        return sorted(found)
+
+    async def check_group(self, group: str) -> None:
+        """NotFound when no broker knows the group."""
+        known = await self.groups()
+        if group not in known:
+            near = difflib.get_close_matches(group, known, 1)
+            raise NotFound(f"no broker knows a group {group!r}", f"Did you mean {near[0]}?" if near else "")
+
+    async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
+        """How far a group is in every queue, its retry topic included."""
+        found = {}
+        ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
+        for address in await self._masters():
+            answer = await self._cluster.ask(address, RemotingCommand(RequestCode.GET_CONSUME_STATS, dict(ext)))
+            found.update({queue: _row(item) for queue, item in pairs(loads(answer.body))})
+        return found
+
+    async def all_group_stats(self) -> dict[str, dict[MessageQueue, GroupStats]]:
+        """The same of every group that has committed anything; one request for each broker."""
+        found: dict[str, dict[MessageQueue, GroupStats]] = {}
+        for address in await self._masters():
+            value = await self._own(address, RequestCode.GET_BROKER_CONSUME_STATS, isOrder="false")
+            for group, stats in _entries(value):
+                found.setdefault(group, {}).update({queue: _row(item) for queue, item in pairs(stats)})
+        return found
+
+    async def group_members(self, group: str, *, queues: bool = True) -> list[GroupMember]:
+        """Who of a group is connected; with `queues` each is asked what it reads. Empty when nobody is."""
+        told: dict[str, Json] = {}
+        for address, answer in await self._connections(group):
+            for one in answer.get("connectionSet") or ():
+                told.setdefault(str(one.get("clientId")), {**one, "at": address})
+        found = []
+        for client_id, one in sorted(told.items()):
+            reads = await self._reads(one["at"], group, client_id) if queues else None
+            found.append(
+                GroupMember(
+                    client_id,
+                    str(one.get("clientAddr", "")),
+                    str(one.get("language", "")),
+                    int(one.get("version", 0)),
+                    reads,
+                )
+            )
+        return found
+
+    async def group_subscriptions(self, group: str) -> dict[str, str]:
+        """What those that are connected read: topic to expression."""
+        found: dict[str, str] = {}
+        for _, answer in await self._connections(group):
+            for topic, said in (answer.get("subscriptionTable") or {}).items():
+                found[str(topic)] = str(said.get("subString", "*"))
+        return dict(sorted(found.items()))
+
+    async def member_counts(self, groups: list[str]) -> dict[str, int]:
+        """How many consumers of each group are connected."""
+        found: dict[str, int] = {}
+        for at in range(0, len(groups), AT_ONCE):
+            some = groups[at : at + AT_ONCE]
+            members = await asyncio.gather(*[self.group_members(group, queues=False) for group in some])
+            found.update({group: len(of) for group, of in zip(some, members, strict=True)})
+        return found
+
+    async def _connections(self, group: str) -> list[tuple[str, Json]]:
+        found = []
+        for address in await self._masters():
+            request = RemotingCommand(RequestCode.GET_CONSUMER_CONNECTION_LIST, {"consumerGroup": group})
+            answer = await self._cluster.call(address, request)
+            if answer.code == ResponseCode.SUCCESS:
+                value = loads(answer.body)
+                if not isinstance(value, dict):
+                    raise WireError("not a list of connections")
+                found.append((address, value))
+            elif answer.code != ResponseCode.CONSUMER_NOT_ONLINE:
+                raise BrokerRefused(answer.code, answer.remark or "")
+        return found
+
+    async def _reads(self, address: str, group: str, client_id: str) -> tuple[MessageQueue, ...] | None:
+        ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
+        answer = await self._cluster.call(address, RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext))
+        if answer.code != ResponseCode.SUCCESS:
+            return None
+        value = loads(answer.body)
+        table = value.get("mqTable") if isinstance(value, dict) else None
+        return tuple(sorted(queue for queue, _ in pairs({"offsetTable": table})))
+
+    # -- changes
+
+    async def reset_offset(
+        self, group: str, topic: str, start: Start = "first", *, new: bool = False
+    ) -> dict[MessageQueue, int]:
+        """Move a group to a time, "first" or "last" in a topic; the new offsets.
+
+        Members that are online are moved at once; for a group that is offline the committed offsets are set. NotFound for
+        a group that no broker knows, unless it is to be a `new` one.
+        """
+        if not new:
+            await self.check_group(group)
+        moment = start_ms(start)
+        when_ms = moment if moment is not None else -1 if start == "last" else 0
+        ext = {"topic": topic, "group": group, "timestamp": str(when_ms), "isForce": "true"}
+        route = await self._cluster.route(topic, fresh=True)
+        moved: dict[MessageQueue, int] = {}
+        for broker in route.brokers:
+            address = route.address(broker)
+            if address is None:
+                continue
+            request = RemotingCommand(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, dict(ext))
+            answer = await self._cluster.call(address, request)
+            if answer.code == ResponseCode.SUCCESS:
+                moved.update(read_offsets(loads(answer.body)))
+            elif answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+                targets = await self._targets(route, start, broker)
+                moved.update(targets)
+                for queue, offset in targets.items():
+                    await self._cluster.ask_queue(queue, requests.commit(group, queue, offset))
+            else:
+                raise BrokerRefused(answer.code, answer.remark or "")
+        return moved
+
+    async def plan_reset(
+        self, group: str, topic: str, start: Start = "first", *, offset: int | None = None
+    ) -> dict[MessageQueue, OffsetMove]:
+        """What `reset_offset`, or with `offset` `set_offset`, would do now, by queue; nothing is changed. NoRoute."""
+        route = await self._cluster.route(topic, fresh=True)
+        targets = await self._targets(route, start) if offset is None else await self._nearest(route, offset)
+        return {
+            queue: OffsetMove(await self._committed(group, queue), target) for queue, target in sorted(targets.items())
+        }
+
+    async def set_offset(self, group: str, topic: str, offset: int, *, new: bool = False) -> dict[MessageQueue, int]:
+        """Commit an offset in every queue of a topic, or what is nearest to it there; the new offsets.
+
+        The group must be offline: BrokerRefused when it is not. NotFound as `reset_offset`.
+        """
+        if not new:
+            await self.check_group(group)
+        await self.check_offline(group)
+        moved = await self._nearest(await self._cluster.route(topic, fresh=True), offset)
+        for queue, target in moved.items():
+            await self._cluster.ask_queue(queue, requests.commit(group, queue, target))
+        return moved
+
+    async def check_offline(self, group: str) -> None:
+        """BrokerRefused when a consumer of the group is connected: its next commit, or heartbeat, would undo the change."""
+        if members := await self.group_members(group, queues=False):
+            said = f"group {group} has {len(members)} members connected, {members[0].client_id} one of them: stop them first"
+            raise BrokerRefused(ResponseCode.SYSTEM_ERROR, said)
+
+    async def delete_group(self, group: str) -> None:
+        """Forget a group's settings and its committed offsets at every broker; its retry topic and dead letters stay.
+
+        NotFound for one that no broker knows; BrokerRefused while a consumer of it is connected.
+        """
+        await self.check_group(group)
+        await self.check_offline(group)
+        for address in await self._masters():
+            ext = {"groupName": group, "removeOffset": "true"}
+            await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_SUBSCRIPTIONGROUP, ext))
+
+    async def _targets(self, route: Route, start: Start, broker: str | None = None) -> dict[MessageQueue, int]:
+        found = {}
+        moment = start_ms(start)
+        for queue in (q for q in route.subscribe_queues() if broker in (None, q.broker)):
+            if moment is not None:
+                request = requests.offset_at(queue, moment, lower=True)
+            else:
+                request = requests.min_offset(queue) if start == "first" else requests.max_offset(queue)
+            found[queue] = number(await self._cluster.ask_queue(queue, request), "offset")
+        return found
+
+    async def _nearest(self, route: Route, offset: int) -> dict[MessageQueue, int]:
+        if not route.brokers:
+            raise NoRoute(f"topic {route.topic!r} is no log topic: it has no offsets")
+        low, high = await self._targets(route, "first"), await self._targets(route, "last")
+        return {queue: max(low[queue], min(offset, high[queue])) for queue in low}
+
+    async def _committed(self, group: str, queue: MessageQueue) -> int:
+        request = requests.committed(group, queue)
+        answer = await self._cluster.ask_queue(queue, request, (*OK, ResponseCode.QUERY_NOT_FOUND))
+        return number(answer, "offset") if answer.code == ResponseCode.SUCCESS else 0
+
+
+def _row(item: Json) -> GroupStats:
+    end, at = int(item.get("brokerOffset", 0)), int(item.get("consumerOffset", 0))
+    lag_ms = item.get("lagMillis")
+    return GroupStats(end, at, end - at, None if lag_ms is None else int(lag_ms))
+
+
+def _entries(value: Json) -> Iterator[tuple[str, object]]:
+    """(group, consume stats) of an answer about all groups of a broker."""
+    for entry in value.get("consumeStatsList") or ():
+        if not isinstance(entry, Mapping):
+            raise WireError("not the figures of a group")
+        for group, parts in entry.items():
+            for stats in parts:
+                yield str(group), stats
+
+
+def pairs(value: object) -> list[tuple[MessageQueue, Json]]:
+    """The entries of an offsetTable with queues as keys. WireError when it is none."""
+    table = value.get("offsetTable") if isinstance(value, dict) else None
+    if not isinstance(table, list):
+        if table in ({}, None):
+            return []
+        raise WireError("not a table by message queue")
+    return [(MessageQueue.from_json(queue), item if isinstance(item, dict) else {}) for queue, item in table]

@@ -1,0 +1,392 @@
+"""Dead letters as an operator needs them: listed, looked at, sent again to the topics they came from, each once.
+
+How far a dead-letter topic was sent again is a committed offset of a group of ours: `penstock-redrive`; for those that
+match a text a group whose name holds the text, `penstock-redrive-<text in base64>`. A message was sent again when it lies
+below the offset of a group whose text it matches. The offset is committed when the messages before it are stored: who is
+killed in between sends the last ones a second time.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, Self
+
+from penstock.client.blocking import Admin, Producer, PullConsumer
+from penstock.client.routes import Json, MessageQueue
+from penstock.errors import ConfigError, NoRoute, NotFound
+from penstock.message import Message, ReceivedMessage
+from penstock.security import Security
+from penstock.wire import names
+
+GROUP = "penstock-redrive"
+BATCH = 100  # so many are sent before the offset is committed
+MATCH_BYTES_MAX = 150  # a group's name has 255
+PULL_S = 2.0
+_PREFIX = names.DEAD_PREFIX.decode()
+_SUFFIX = names.DEAD_SUFFIX.decode()
+# What belongs to the delivery that failed, or to the send before it.
+_NOT_SENT_AGAIN = names.DEAD_PROPERTIES | {
+    names.RETRY_TOPIC, names.WAIT, names.DELAY, names.HALF, names.PRODUCER_GROUP, names.REAL_TOPIC, names.REAL_QUEUE,
+    names.MIN_OFFSET, names.MAX_OFFSET, names.CONSUME_START_TIME, names.CHECK_TIMES, names.SEQUENCE, names.UNIQUE_KEY,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DeadTopic:
+    """A topic of dead letters: of a group (kind log), or of a queue topic's channel. `left` were not sent again by a call
+    for all; None, as the times, where the broker does not say.
+    """
+
+    name: str
+    topic: str
+    kind: Literal["log", "queue"]
+    count: int
+    left: int | None = None
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
+
+
+@dataclass
+class Redriven:
+    """What was sent again, or would be: `topics` is how many to each. `unreadable`: their bodies cannot be decompressed."""
+
+    count: int = 0
+    unreadable: int = 0
+    topics: dict[str, int] = field(default_factory=dict)
+
+    def add(self, topic: str) -> None:
+        """One more."""
+        self.count += 1
+        self.topics[topic] = self.topics.get(topic, 0) + 1
+
+
+def matches(message: ReceivedMessage, text: str) -> bool:
+    """Whether the text is one of the message's keys, or in its body; the empty one is in all."""
+    return not text or text in message.keys or text.encode() in message.body
+
+
+def origin(message: ReceivedMessage) -> str:
+    """The topic a dead letter came from; empty when it does not say."""
+    return message.properties.get(names.RETRY_TOPIC, "")
+
+
+def describe(message: ReceivedMessage, *, redriven: bool) -> Json:
+    """A dead letter as a row; what its broker did not note is None, or for the time when it was stored."""
+    told = message.properties
+    died_ms, attempts = told.get(names.DEAD_TIME, ""), told.get(names.DEAD_ATTEMPTS, "")
+    return {
+        "queue": message.queue_id,
+        "offset": message.queue_offset,
+        "broker": message.broker,
+        "died_ms": int(died_ms) if died_ms.isdecimal() else message.store_ms,
+        "reason": told.get(names.DEAD_REASON),
+        "detail": told.get(names.DEAD_DETAIL),
+        "group": told.get(names.DEAD_GROUP),
+        "client": told.get(names.DEAD_CLIENT),
+        "attempts": int(attempts) if attempts.isdecimal() else message.reconsume_times,
+        "origin": origin(message) or None,
+        "originId": told.get(names.ORIGIN_ID),
+        "msgId": message.msg_id,
+        "born_ms": message.born_ms,
+        "tags": message.tags,
+        "keys": list(message.keys),
+        "redriven": redriven,
+    }
+
+
+class DeadLetters:
+    """See the module. As a context manager."""
+
+    def __init__(
+        self,
+        registry: str = "127.0.0.1:9876",
+        *,
+        timeout_s: float = 10.0,
+        security: Security | str | Path | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        self._registry = registry
+        self._timeout_s = timeout_s
+        self._security = security
+        self._clock = clock
+        self._sleep = sleep
+        self._admin = Admin(registry, timeout_s=timeout_s, security=security)
+
+    def __enter__(self) -> Self:
+        self._admin.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._admin.close()
+
+    # -- which there are
+
+    def topics(self) -> list[DeadTopic]:
+        """All topics of dead letters, by name."""
+        logs = [topic for topic in self._admin.topics(system=True) if topic.startswith(_PREFIX)]
+        return sorted([*map(self._log, logs), *self._queues()], key=lambda one: (one.name, one.topic))
+
+    def _log(self, topic: str) -> DeadTopic:
+        stats = self._admin.topic_stats(topic)
+        done = self._admin.group_stats(GROUP, topic)
+        count = left = 0
+        for queue, s in stats.items():
+            count += s.max_offset - s.min_offset
+            at = done[queue].committed if queue in done else 0
+            left += s.max_offset - min(s.max_offset, max(at, s.min_offset))
+        newest = max((s.last_ms for s in stats.values()), default=0) or None
+        oldest = self._admin.oldest_ms(topic) if count else None
+        return DeadTopic(topic.removeprefix(_PREFIX), topic, "log", count, left, oldest, newest if count else None)
+
+    def _queues(self) -> Iterator[DeadTopic]:
+        rows = self._admin.queue_topics()
+        origins = {
+            names.dead_letter_name(row["topic"].encode(), one["channel"].encode()).decode(): (
+                row["topic"],
+                one["channel"],
+            )
+            for row in rows
+            for one in row["channels"]
+        }
+        counts: dict[str, int] = {}
+        for row in rows:
+            if row["kind"] == "queue" and row["topic"].endswith(_SUFFIX):
+                waiting = [one["depth"] + one["inFlight"] + one["deferred"] for one in row["channels"]]
+                counts[row["topic"]] = counts.get(row["topic"], 0) + row["depth"] + max(waiting, default=0)
+        for topic, count in counts.items():
+            name = ".".join(origins[topic]) if topic in origins else topic.removesuffix(_SUFFIX)
+            yield DeadTopic(name, topic, "queue", count)
+
+    def find(self, name: str) -> str:
+        """The dead-letter topic of a group, named with `%DLQ%` or without. NotFound; ConfigError for a queue topic's."""
+        logs = [topic for topic in self._admin.topics(system=True) if topic.startswith(_PREFIX)]
+        topic = _PREFIX + name.removeprefix(_PREFIX)
+        if topic in logs:
+            return topic
+        queues = list(self._queues())
+        if any(name in (one.name, one.topic) for one in queues):
+            raise ConfigError(
+                f"the dead letters of {name} are a queue topic, and those are not read without being taken",
+                "An NSQ consumer of that topic takes them, nsq_to_nsq sends them on.",
+            )
+        known = [one.removeprefix(_PREFIX) for one in logs]
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"Did you mean {near[0]}?" if near else "`penstock dlq ls` lists those that have some."
+        raise NotFound(f"group {name!r} has no dead letters", hint)
+
+    # -- what they are
+
+    def letters(self, name: str, text: str = "") -> Iterator[tuple[ReceivedMessage, bool]]:
+        """The dead letters of a group that match a text, oldest first in each queue, and whether each was sent again."""
+        topic = self.find(name)
+        sent = _Sent(self._offsets(topic))
+        with self._reader(GROUP) as reader:
+            for queue in reader.queues(topic):
+                low, high = reader.offsets(queue)
+                for message in _read(reader, queue, low, high):
+                    if matches(message, text):
+                        yield message, sent.has(queue, message)
+
+    # -- sent again
+
+    def redrive(
+        self,
+        name: str,
+        *,
+        to: str = "",
+        text: str = "",
+        limit: int | None = None,
+        rate: float | None = None,
+        dry_run: bool = False,
+        each: Callable[[ReceivedMessage, str], object] | None = None,
+    ) -> Redriven:
+        """Send the dead letters of a group again that match a text and were not sent before: `limit` of them at most,
+        `rate` a second; to the topics they came from, or all to one. `each` is told of every one and its topic.
+
+        NotFound when a topic is not there (any more): nothing behind that message is sent.
+        """
+        topic, group = self.find(name), group_of(text)
+        if to:
+            self._check_topic(to)
+        sent = _Sent(self._offsets(topic))
+        done = Redriven()
+        pace = _Pace(rate, self._clock, self._sleep)
+        with self._reader(group) as reader, self._producer() as producer:
+            for queue in reader.queues(topic):
+                if limit is None or done.count < limit:
+                    job = _Job(self, reader, producer, queue, done, pace, to, dry_run, each)
+                    job.run(sent, text, limit)
+        return done
+
+    def check_origin(self, topic: str, known: set[str]) -> None:
+        """NotFound when a message cannot be sent to the topic it came from."""
+        if topic not in known:
+            if not topic:
+                raise NotFound("a dead letter does not say which topic it came from", "Say where to with --to.")
+            self._check_topic(topic)
+            known.add(topic)
+
+    def _check_topic(self, topic: str) -> None:
+        try:
+            kind = self._admin.route(topic).kind
+        except NoRoute:
+            raise NotFound(f"no broker has the topic {topic!r}", "Make it, or say another one with --to.") from None
+        if kind != "log":
+            raise NotFound(
+                f"{topic} is a queue topic, which keeps no keys and properties", "Say a log topic with --to."
+            )
+
+    def _offsets(self, topic: str) -> list[tuple[str, dict[MessageQueue, int]]]:
+        """(text, how far) of each call that sent some again."""
+        found = []
+        for group in self._admin.groups_of(topic):
+            text = text_of(group)
+            if text is not None:
+                stats = self._admin.group_stats(group, topic)
+                found.append((text, {queue: one.committed for queue, one in stats.items()}))
+        return found
+
+    def _reader(self, group: str) -> PullConsumer:
+        return PullConsumer(self._registry, group=group, timeout_s=self._timeout_s, security=self._security)
+
+    def _producer(self) -> Producer:
+        return Producer(self._registry, send_timeout_s=self._timeout_s, security=self._security)
+
+
+class _Sent:
+    """Which messages were sent again."""
+
+    def __init__(self, offsets: list[tuple[str, dict[MessageQueue, int]]]) -> None:
+        self._offsets = offsets
+
+    def has(self, queue: MessageQueue, message: ReceivedMessage) -> bool:
+        """Whether this one was."""
+        return any(message.queue_offset < at.get(queue, 0) and matches(message, text) for text, at in self._offsets)
+
+
+class _Pace:
+    """So many a second."""
+
+    def __init__(self, rate: float | None, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
+        self.step = 0.0 if rate is None else 1 / rate
+        self._clock = clock
+        self._sleep = sleep
+        self._next = clock()
+
+    def wait(self) -> None:
+        """Until the next one's time."""
+        if self.step:
+            early = self._next - self._clock()
+            if early > 0:
+                self._sleep(early)
+            self._next = max(self._next, self._clock() - self.step) + self.step
+
+
+@dataclass
+class _Job:
+    """One queue of dead letters sent again."""
+
+    owner: DeadLetters
+    reader: PullConsumer
+    producer: Producer
+    queue: MessageQueue
+    done: Redriven
+    pace: _Pace
+    to: str
+    dry_run: bool
+    each: Callable[[ReceivedMessage, str], object] | None
+    known: set[str] = field(default_factory=set)
+
+    def run(self, sent: _Sent, text: str, limit: int | None) -> None:
+        """Send what is not sent; the offset is committed after each batch, and when something fails."""
+        low, high = self.reader.offsets(self.queue)
+        low = committed = max(low, self.reader.committed(self.queue) or 0)
+        unsaved = 0
+        try:
+            for message in _read(self.reader, self.queue, low, high):
+                if matches(message, text) and not sent.has(self.queue, message):
+                    if limit is not None and self.done.count >= limit:
+                        break
+                    if message.undecodable is None:
+                        self._send(message)
+                        unsaved += 1
+                    else:
+                        self.done.unreadable += 1
+                low = message.queue_offset + 1
+                if unsaved >= BATCH:
+                    committed, unsaved = self._commit(committed, low), 0
+            else:
+                low = high
+        finally:
+            self._commit(committed, low)
+
+    def _send(self, message: ReceivedMessage) -> None:
+        topic = self.to or origin(message)
+        self.owner.check_origin(topic, self.known)
+        if not self.dry_run:
+            self.pace.wait()
+            self.producer.send(again(message, topic))
+        self.done.add(topic)
+        if self.each is not None:
+            self.each(message, topic)
+
+    def _commit(self, before: int, at: int) -> int:
+        if at > before and not self.dry_run:
+            self.reader.commit({self.queue: at})
+        return at
+
+
+def again(message: ReceivedMessage, topic: str) -> Message:
+    """A dead letter as it is sent again: without what its delivery, its death and its first send added."""
+    kept = {
+        name: value
+        for name, value in message.properties.items()
+        if name not in _NOT_SENT_AGAIN and not name.startswith((names.RESERVED_PREFIX, names.TIMER_PREFIX))
+    }
+    return Message(topic, message.body, properties=kept, flag=message.flag, sharding_key=message.sharding_key)
+
+
+def group_of(text: str) -> str:
+    """The group that notes how far those that match a text were sent again. ValueError when the text is too long."""
+    data = text.encode()
+    if len(data) > MATCH_BYTES_MAX:
+        raise ValueError(f"the text to match has {len(data)} bytes, at most {MATCH_BYTES_MAX}")
+    return f"{GROUP}-{base64.urlsafe_b64encode(data).decode().rstrip('=')}" if text else GROUP
+
+
+def text_of(group: str) -> str | None:
+    """The text of such a group; None for any other."""
+    if group == GROUP:
+        return ""
+    if not group.startswith(f"{GROUP}-"):
+        return None
+    word = group.removeprefix(f"{GROUP}-")
+    try:
+        text = base64.urlsafe_b64decode(word + "=" * (-len(word) % 4)).decode()
+    except (binascii.Error, UnicodeDecodeError):
+        return None
+    return text if text and group_of(text) == group else None
+
+
+def _read(reader: PullConsumer, queue: MessageQueue, low: int, high: int) -> Iterator[ReceivedMessage]:
+    """The messages of a queue between two offsets."""
+    if low >= high:
+        return
+    reader.assign(queue.topic, [queue], start="first")
+    reader.seek(queue, low)
+    try:
+        while reader.position(queue) < high:
+            for message in reader.getmany(PULL_S).get(queue, ()):
+                if message.queue_offset >= high:
+                    return
+                yield message
+    finally:
+        reader.unassign(queue)

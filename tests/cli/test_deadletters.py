@@ -1,0 +1,155 @@
+"""`penstock dlq` as it is typed, against a real broker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from penstock import Admin, Message, Producer, PullConsumer, PushConsumer
+from penstock.cli.deadletters import dlq
+from penstock.cli.main import main
+from penstock.client.results import Reject
+from penstock.errors import NoRoute
+from penstock.testing import Broker
+from polling import eventually
+
+Run = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    with Broker(tmp_path_factory.mktemp("data")) as broker:
+        yield broker
+
+
+@pytest.fixture
+def run(broker: Broker) -> Run:
+    def call(*words: str, status: int = 0) -> str:
+        result = CliRunner().invoke(main, [*words, "-n", broker.registry])
+        assert result.exit_code == status, result.output
+        assert "Traceback" not in result.output
+        return result.output
+
+    return call
+
+
+def rows(text: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def dead(broker: Broker, topic: str, group: str, bodies: list[bytes], expected: int | None = None) -> None:
+    """A group that rejects these messages of a topic."""
+
+    def refuse(message: object) -> None:
+        raise Reject("no such\x1b[31m customer")
+
+    with Producer(broker.registry) as producer, Admin(broker.registry) as admin:
+        for body in bodies:
+            producer.send(Message(topic, body, keys=("k" + body.decode(),), tags="paid"))
+        with PushConsumer(group, broker.registry, listener=refuse, start="first") as consumer:
+            consumer.subscribe(topic)
+            eventually(lambda: _count(admin, f"%DLQ%{group}") >= (expected or len(bodies)))
+
+
+def _count(admin: Admin, topic: str) -> int:
+    try:
+        return sum(stats.max_offset for stats in admin.topic_stats(topic).values())
+    except NoRoute:
+        return 0
+
+
+def stored(broker: Broker, topic: str) -> list[bytes]:
+    found: list[bytes] = []
+    with PullConsumer(broker.registry) as consumer:
+        queues = consumer.assign(topic, start="first")
+        ends = sum(consumer.offsets(queue)[1] for queue in queues)
+        while len(found) < ends:
+            found += [message.body for messages in consumer.getmany(1.0).values() for message in messages]
+    return sorted(found)
+
+
+def test_what_died_is_listed_and_shown(broker: Broker, run: Run, tmp_path: Path) -> None:
+    dead(broker, "show-t", "show-g", [b"1", b"2", b"3"])
+    (row,) = [row for row in rows(run("dlq", "ls", "--json")) if row["group"] == "show-g"]
+    assert (row["kind"], row["count"], row["left"], row["topic"]) == ("log", 3, 3, "%DLQ%show-g")
+    assert row["oldest"] <= row["newest"]
+    assert "%DLQ%show-g" in run("dlq", "ls")
+    found = rows(run("dlq", "show", "show-g", "--json"))
+    assert sorted(one["body"] for one in found) == ["1", "2", "3"]
+    first = found[0]
+    assert (first["reason"], first["group"], first["origin"]) == ("rejected", "show-g", "show-t")
+    assert (first["detail"], first["attempts"], first["redriven"]) == ("no such [31m customer", 1, False)
+    assert "127.0.0.1:" in first["client"]
+    assert (first["keys"], first["tags"]) == (["k" + first["body"]], "paid")
+    said = run("dlq", "show", "%DLQ%show-g", "-l", "1")
+    assert said.count("queue ") == 1
+    assert "why   rejected no such [31m customer" in said
+    assert [one["body"] for one in rows(run("dlq", "show", "show-g", "--match", "k2", "--json"))] == ["2"]
+    file = tmp_path / "letters.jsonl"
+    assert "3 written" in run("dlq", "export", "show-g", str(file))
+    exported = rows(file.read_text())
+    assert exported == rows(run("dlq", "export", "show-g", "-"))
+    assert exported[0]["properties"]["DLQ_REASON"] == "rejected"
+
+
+def test_each_is_sent_again_once(broker: Broker, run: Run) -> None:
+    dead(broker, "again-t", "again-g", [b"1", b"2", b"3", b"4"])
+    assert "would send 4 to again-t" in run("dlq", "redrive", "again-g", "--dry-run")
+    assert len(stored(broker, "again-t")) == 4
+    assert rows(run("dlq", "redrive", "again-g", "--match", "k3", "--json"))[0]["to"] == "again-t"
+    assert "sent nothing" in run("dlq", "redrive", "again-g", "--match", "k3")
+    assert "sent 2 to again-t" in run("dlq", "redrive", "again-g", "-l", "2", "--rate", "1000")
+    assert sum(one["redriven"] for one in rows(run("dlq", "show", "again-g", "--json"))) == 3
+    assert "sent 1 to again-t" in run("dlq", "redrive", "again-g")
+    assert "sent nothing" in run("dlq", "redrive", "again-g")
+    assert "sent nothing" in run("dlq", "redrive", "again-g", "--match", "4")
+    assert stored(broker, "again-t") == sorted([b"1", b"2", b"3", b"4"] * 2)
+    (row,) = [row for row in rows(run("dlq", "ls", "--json")) if row["group"] == "again-g"]
+    assert (row["count"], row["left"]) == (4, 0)
+    dead(broker, "again-t", "again-g", [b"5"], expected=9)  # and those sent again died again
+    run("topic", "add", "other-t")
+    assert "sent 5 to other-t" in run("dlq", "redrive", "again-g", "--to", "other-t")
+    assert stored(broker, "other-t") == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_the_dead_letters_of_a_queue_topic_are_listed(broker: Broker, run: Run) -> None:
+    with Admin(broker.registry) as admin:
+        admin.change_queue("jobs.x", "add")
+        admin.change_queue("jobs.x", "add", channel="work")
+        admin.change_queue("jobs.x.work.dead", "add")
+    (row,) = [row for row in rows(run("dlq", "ls", "--json")) if row["kind"] == "queue"]
+    assert (row["group"], row["topic"], row["count"]) == ("jobs.x.work", "jobs.x.work.dead", 0)
+    assert "jobs.x.work.dead" in run("dlq", "ls")
+    assert "are a queue topic" in run("dlq", "show", "jobs.x.work", status=2)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        (("show", "nosuch"), 3, "has no dead letters"),
+        (("show", "typo-h"), 3, "Did you mean typo-g?"),
+        (("redrive", "nosuch"), 3, "has no dead letters"),
+        (("redrive", "typo-g", "--to", "nosuch"), 3, "no broker has the topic 'nosuch'"),
+        (("redrive", "typo-g", "--rate", "0"), 2, "--rate"),
+        (("redrive", "typo-g", "--match", "x" * 200), 2, "at most 150"),
+        (("export", "nosuch", "-"), 3, "has no dead letters"),
+        (("export", "typo-g", "/nosuch/file"), 1, "No such file"),
+    ],
+)
+def test_a_typing_mistake_makes_nothing(
+    broker: Broker, run: Run, words: tuple[str, ...], status: int, said: str
+) -> None:
+    with Admin(broker.registry) as admin:
+        if "%DLQ%typo-g" not in admin.topics(system=True):
+            dead(broker, "typo-t", "typo-g", [b"1"])
+        assert said in run("dlq", *words, status=status)
+        assert not [topic for topic in admin.topics(system=True) if "nosuch" in topic]
+
+
+def test_every_command_explains_itself() -> None:
+    assert set(dlq.commands) == {"ls", "show", "export", "redrive"}

@@ -1,0 +1,137 @@
+"""`client.deadletters`: what is sent again, what of it, and that an interrupted call is gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from penstock import Admin, Message, Producer
+from penstock.client.deadletters import (
+    GROUP,
+    MATCH_BYTES_MAX,
+    DeadLetters,
+    again,
+    describe,
+    group_of,
+    matches,
+    text_of,
+)
+from penstock.errors import NotFound
+from penstock.message import ReceivedMessage
+from penstock.wire.names import DEAD_PROPERTIES
+from polling import eventually
+
+Fresh = Callable[[str], str]
+
+
+def letter(**properties: str) -> ReceivedMessage:
+    return ReceivedMessage(
+        "%DLQ%g", b"body of k", 0, 7, 100, properties=properties, flag=3, store_ms=5, store_host="127.0.0.1:1"
+    )
+
+
+def filled(registry: str, group: str, origin: str, bodies: list[bytes]) -> None:
+    """Dead letters as a broker of RocketMQ leaves them: with their topic, and without the reason."""
+    topic = f"%DLQ%{group}"
+    with Admin(registry) as admin, Producer(registry) as producer:
+        admin.create_topic(topic, 1)
+        admin.create_topic(origin, 1)
+        eventually(lambda: {topic, origin} <= set(admin.topics(system=True)))
+        for body in bodies:
+            producer.send(Message(topic, body, keys=("k",), properties={"RETRY_TOPIC": origin}))
+
+
+def count(registry: str, topic: str) -> int:
+    with Admin(registry) as admin:
+        return sum(stats.max_offset for stats in admin.topic_stats(topic).values())
+
+
+@pytest.mark.parametrize("text", ["", "k", "ü/?", "x" * MATCH_BYTES_MAX, " "])
+def test_a_groups_name_holds_the_text(text: str) -> None:
+    assert text_of(group_of(text)) == text
+    assert len(group_of(text)) <= 255
+
+
+def test_other_groups_hold_none() -> None:
+    assert [text_of(name) for name in ("g", f"{GROUP}-", f"{GROUP}-!", f"{GROUP}-_w", f"{GROUP}er")] == [None] * 5
+    with pytest.raises(ValueError, match="at most"):
+        group_of("ü" * MATCH_BYTES_MAX)
+
+
+def test_what_matches() -> None:
+    message = letter(KEYS="a b")
+    assert [matches(message, text) for text in ("", "a", "body", "ab", "KEYS")] == [True, True, True, False, False]
+
+
+def test_what_the_delivery_and_the_death_added_is_not_sent_again() -> None:
+    added = dict.fromkeys(DEAD_PROPERTIES, "1") | {
+        "RETRY_TOPIC": "t", "WAIT": "false", "DELAY": "3", "PSEQ": "p.1.1", "UNIQ_KEY": "u", "TIMER_DELAY_MS": "5",
+        "PENSTOCK_ID": "9", "TRAN_MSG": "true", "PGROUP": "p", "REAL_TOPIC": "t", "REAL_QID": "0",
+    }  # fmt: skip
+    own = {"KEYS": "a b", "TAGS": "x", "price": "9", "ORIGIN_MESSAGE_ID": "o", "__SHARDINGKEY": "s"}
+    sent = again(letter(**added, **own), "t")
+    assert (sent.topic, sent.body, sent.flag, sent.sharding_key) == ("t", b"body of k", 3, "s")
+    assert sent.properties == own
+
+
+def test_what_is_not_noted_is_not_made_up() -> None:
+    row = describe(letter(DLQ_TIME="soon", DLQ_ATTEMPTS="²"), redriven=False)
+    assert (row["died_ms"], row["attempts"], row["reason"], row["origin"]) == (5, 0, None, None)
+
+
+def test_an_interrupted_call_is_gone_on_with(registry: str, fresh: Fresh) -> None:
+    group, origin = fresh("g"), fresh("origin")
+    filled(registry, group, origin, [b"%d" % n for n in range(5)])
+    told: list[bytes] = []
+
+    def interrupt(message: ReceivedMessage, topic: str) -> None:
+        told.append(message.body)
+        if len(told) == 3:
+            raise KeyboardInterrupt
+
+    with DeadLetters(registry) as letters:
+        with pytest.raises(KeyboardInterrupt):
+            letters.redrive(group, each=interrupt)
+        assert count(registry, origin) == 3
+        done = letters.redrive(group, each=lambda message, topic: told.append(message.body))
+        assert told == [b"0", b"1", b"2", b"2", b"3", b"4"]  # at least once: the one under way comes twice
+        assert (done.count, done.topics) == (3, {origin: 3})
+        assert letters.redrive(group).count == 0
+
+
+def test_a_dry_run_sends_and_notes_nothing(registry: str, fresh: Fresh) -> None:
+    group, origin = fresh("g"), fresh("origin")
+    filled(registry, group, origin, [b"1", b"2"])
+    with DeadLetters(registry) as letters:
+        assert letters.redrive(group, dry_run=True).topics == {origin: 2}
+        assert count(registry, origin) == 0
+        assert letters.redrive(group).count == 2
+        (row,) = [one for one in letters.topics() if one.name == group]
+        assert (row.count, row.left) == (2, 0)
+
+
+def test_nothing_goes_to_a_topic_that_is_gone(registry: str, fresh: Fresh) -> None:
+    group, origin = fresh("g"), fresh("origin")
+    filled(registry, group, origin, [b"1"])
+    with Admin(registry) as admin, DeadLetters(registry) as letters:
+        admin.delete_topic(origin)
+        with pytest.raises(NotFound, match="no broker has the topic"):
+            letters.redrive(group)
+        assert origin not in admin.topics()
+        admin.create_topic(fresh("x"))
+        (row,) = [one for one in letters.topics() if one.name == group]
+        assert row.left == 1
+
+
+def test_so_many_a_second(registry: str, fresh: Fresh) -> None:
+    group, origin, now, slept = fresh("g"), fresh("origin"), [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    filled(registry, group, origin, [b"1", b"2", b"3"])
+    with DeadLetters(registry, clock=lambda: now[0], sleep=sleep) as letters:
+        letters.redrive(group, rate=2)
+    assert slept == [0.5, 0.5]
