@@ -517,6 +517,10 @@ class Admin(_Client):
         """How much every queue of a topic holds."""
         return portal().run(self._inner.topic_stats(topic))
 
+    def describe_topic(self, topic: str) -> list[Json]:
+        """A row for each broker that has a topic of either kind, with its channels and groups. NotFound."""
+        return portal().run(self._inner.describe_topic(topic))
+
     def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
         """How far a group is in every queue, its retry topic included."""
         return portal().run(self._inner.group_stats(group, topic))
