@@ -120,3 +120,32 @@ def test_what_a_consumer_has(run: Run, broker: Broker) -> None:
         delivery.ack()
     [info] = run("channel", "info", "jobs", "c", rows=True)
     assert (info["inFlight"], info["requeued"], info["timedOut"], info["deferred"]) == (0, 0, 0, 1)
+
+
+def test_a_topic_of_either_kind_is_described(run: Run, broker: Broker) -> None:
+    with Producer(broker.registry) as producer:
+        for n in range(5):
+            producer.send(Message("described", b"%d" % n))
+    with PushConsumer("readers", broker.registry, start="first") as consumer:
+        consumer.subscribe("described")
+        for _, delivery in zip(range(5), consumer, strict=False):
+            delivery.ack()
+    [row] = run("topic", "describe", "described", rows=True)
+    assert (row["kind"], row["level"], row["perm"], row["stored"]) == ("log", "os", 6, 5)
+    assert row["oldest"] <= time.time_ns() // 1_000_000
+    assert [group["group"] for group in row["groups"]] == ["readers"]
+    assert "readers" in run("topic", "describe", "described")
+    run("topic", "add", "tasks", "--kind", "queue", "--level", "disk")
+    [row] = run("topic", "describe", "tasks", rows=True)
+    assert (row["kind"], row["level"], row["depth"], row["oldest"], row["channels"]) == ("queue", "disk", 0, None, [])
+    run("channel", "add", "tasks", "c")
+    with Producer(broker.registry) as producer:
+        producer.send(Message("tasks", b"x"))
+    [row] = run("topic", "describe", "tasks", rows=True)
+    assert [(one["channel"], one["depth"]) for one in row["channels"]] == [("c", 1)]
+    text = run("topic", "describe", "tasks")
+    assert "RW" in text
+    assert "inFlight" in text
+    assert "no broker has topic" in run("topic", "describe", "nonesuch", status=3)
+    run("topic", "describe", "", status=3)
+    assert "nonesuch" not in run("topic", "ls")

@@ -8,7 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.tools import confirm, print_rows, with_json, with_registry
+from penstock.cli.tools import confirm, permission, print_rows, time_text, with_json, with_registry
 
 ROWS = [{"name": "a", "count": 5}, {"name": "longer", "count": 12345}]
 
@@ -48,3 +48,9 @@ def test_without_a_terminal_nothing_is_deleted_unless_it_is_said() -> None:
     told = CliRunner().invoke(command)
     assert told.exit_code == 2
     assert "--force" in told.output
+
+
+def test_times_and_permissions() -> None:
+    assert time_text(1_700_000_000_123) == "2023-11-14T22:13:20.123+00:00"
+    assert time_text(1 << 62).startswith("9999-")
+    assert [permission(perm) for perm in (6, 4, 2, 0)] == ["RW", "R", "W", "none"]

@@ -10,8 +10,8 @@ from typing import Literal
 import click
 
 import penstock
-from penstock.cli.queues import channel, time_text
-from penstock.cli.tools import Command, print_rows, with_json, with_registry
+from penstock.cli.queues import channel
+from penstock.cli.tools import Command, print_rows, time_text, with_json, with_registry
 from penstock.client.routes import Json
 from penstock.client.subscriptions import Start
 from penstock.errors import NotFound

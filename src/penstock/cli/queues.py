@@ -7,13 +7,12 @@ import shutil
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Literal
 
 import click
 
 import penstock
-from penstock.cli.tools import Command, confirm, print_rows, with_json, with_registry
+from penstock.cli.tools import Command, confirm, print_rows, time_text, with_json, with_registry
 from penstock.client.routes import Json
 from penstock.errors import NotFound
 
@@ -112,11 +111,6 @@ def _print(found: list[Json], as_json: bool) -> None:
             for row in found
         ]
     print_rows(found, as_json)
-
-
-def time_text(ms: int) -> str:
-    """A time in ms as ISO 8601 has it."""
-    return datetime.fromtimestamp(min(ms, 253_402_300_799_000) / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 @delayed.command("ls")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Literal, TypeVar
 
 import click
@@ -42,6 +42,16 @@ def print_rows(rows: Iterable[Mapping[str, object]], as_json: bool) -> None:
     click.echo("  ".join(name.ljust(width) for name, width in widths.items()))
     for row in rows:
         click.echo("  ".join(str(row[name]).ljust(width) for name, width in widths.items()))
+
+
+def time_text(ms: int) -> str:
+    """A time in ms as ISO 8601 has it."""
+    return datetime.fromtimestamp(min(ms, 253_402_300_799_000) / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def permission(perm: int) -> str:
+    """What may be done with a topic: R, W, or both."""
+    return "".join(letter for letter, bit in (("R", 4), ("W", 2)) if perm & bit) or "none"
 
 
 def position(text: str, option: str) -> Literal["first", "last"] | datetime:

@@ -8,7 +8,7 @@ from typing import Literal
 import click
 
 import penstock
-from penstock.cli.tools import confirm, print_rows, with_json, with_registry
+from penstock.cli.tools import confirm, permission, print_rows, time_text, with_json, with_registry
 
 
 @click.group()
@@ -57,6 +57,28 @@ def topic_info(registry: str, as_json: bool, name: str) -> None:
         ),
         as_json,
     )
+
+
+@topic.command("describe")
+@with_registry
+@with_json
+@click.argument("name")
+def topic_describe(registry: str, as_json: bool, name: str) -> None:
+    """What a topic of either kind is and holds at each broker, with its channels and groups."""
+    with penstock.Admin(registry) as admin:
+        found = admin.describe_topic(name)
+    if as_json:
+        print_rows(found, as_json)
+        return
+    for row in found:
+        oldest = "-" if row["oldest"] is None else time_text(row["oldest"])
+        figures = {title: value for title, value in row.items() if title not in ("channels", "groups")}
+        for title, value in (figures | {"perm": permission(row["perm"]), "oldest": oldest}).items():
+            click.echo(f"{title:<11}  {'-' if value is None else value}")
+        for title in ("channels", "groups"):
+            if row[title]:
+                click.echo()
+                print_rows(row[title], False)
 
 
 @topic.command("add")

@@ -584,6 +584,10 @@ class Admin(_GroupAdmin):
         """How much every queue of a topic holds."""
         return portal().run(self._inner.topic_stats(topic))
 
+    def describe_topic(self, topic: str) -> list[Json]:
+        """A row for each broker that has a topic of either kind, with its channels and groups. NotFound."""
+        return portal().run(self._inner.describe_topic(topic))
+
     def query_by_key(
         self,
         topic: str,

@@ -99,8 +99,8 @@ def deferred_in_memory(channel: Channel, begin: Place, time: BrokerClock) -> Ste
 
 def _held(channel: Channel, state: int, begin: Place) -> list[tuple[int, int]]:
     """(id, slot) of what is in this state, by id."""
-    ids, after = channel.slots.id, begin.numbers[0] if begin.numbers else -1
-    states = memoryview(channel.slots.state).tolist()
+    after = begin.numbers[0] if begin.numbers else -1
+    states, ids = memoryview(channel.slots.state).tolist(), memoryview(channel.slots.id).tolist()
     return sorted((ids[slot], slot) for slot, found in enumerate(states) if found == state and ids[slot] > after)
 
 

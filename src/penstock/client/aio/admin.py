@@ -174,6 +174,48 @@ class Admin(GroupAdmin):
                 found.append(number(await self._cluster.ask_queue(queue, request), "timestamp"))
         return min((ms for ms in found if ms >= 0), default=None)
 
+    async def describe_topic(self, topic: str) -> list[Json]:
+        """A row for each broker that has a topic of either kind: kind, level, permission, when the `oldest` message that it
+        holds was stored (ms; None: there is none), its channels with their figures; of a queue topic its `depth`, what no
+        channel has; of a log topic its queues, how many messages are `stored`, and its groups with their lag. NotFound.
+        """
+        of_nsq = {row["broker"]: row for row in (await self.queue_topics(topic) if topic else ())}
+        found = []
+        for broker, address in (await self._by_name()).items():
+            config, seen = await self._config(address, topic), of_nsq.get(broker)
+            if not config and seen is None:
+                continue
+            page = await self._own(address, RequestCode.BROWSE, topic=topic, limit="1", bodyBytes="0")
+            channels = [] if seen is None else seen["channels"]
+            row: Json = {"topic": topic, "broker": broker}
+            if config:
+                row |= {"kind": "log", "level": config.get("level", "os"), "paused": False}
+                row |= {"readQueues": config.get("readQueueNums"), "writeQueues": config.get("writeQueueNums")}
+                stats = await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
+                ends = [(int(item.get("minOffset", 0)), int(item.get("maxOffset", 0))) for _, item in pairs(stats)]
+                row |= {"perm": config.get("perm"), "depth": None, "stored": sum(end - begin for begin, end in ends)}
+            elif seen is not None:
+                row |= {name: seen[name] for name in ("kind", "level", "paused")}
+                row |= {"readQueues": None, "writeQueues": None, "perm": PERM_READ | PERM_WRITE}
+                row |= {"depth": seen["depth"], "stored": None}
+            row["oldest"] = page["rows"][0]["stored"] if page["rows"] else None
+            row["channels"], row["groups"] = channels, await self._groups_of(address, topic) if config else []
+            found.append(row)
+        if not found:
+            raise NotFound(f"no broker has topic {topic!r}", "`penstock topic ls` lists the topics.")
+        return found
+
+    async def _groups_of(self, address: str, topic: str) -> list[Json]:
+        """The groups that read a topic at one broker, with their lag."""
+        told = await self._own(address, RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, topic=topic)
+        found = []
+        for group in told.get("groupList") or ():
+            ext = {"consumerGroup": str(group), "topic": topic}
+            table = pairs(await self._own(address, RequestCode.GET_CONSUME_STATS, **ext))
+            lag = sum(int(item.get("brokerOffset", 0)) - int(item.get("consumerOffset", 0)) for _, item in table)
+            found.append({"group": str(group), "lag": lag})
+        return found
+
     async def groups_of(self, topic: str) -> list[str]:
         """The groups that read a log topic or committed an offset in it; sorted."""
         found: set[str] = set()
