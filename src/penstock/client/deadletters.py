@@ -26,7 +26,7 @@ from penstock.security import Security
 from penstock.wire import names
 
 GROUP = "penstock-redrive"
-BATCH = 100  # so many are sent before the offset is committed
+BATCH = 100  # at most so many are sent before the offset is committed
 MATCH_BYTES_MAX = 150  # a group's name has 255
 PULL_S = 2.0
 _PREFIX = names.DEAD_PREFIX.decode()
@@ -277,6 +277,7 @@ class _Pace:
 
     def __init__(self, rate: float | None, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
         self.step = 0.0 if rate is None else 1 / rate
+        self.batch = BATCH if rate is None else max(1, min(BATCH, int(rate)))  # a second's
         self._clock = clock
         self._sleep = sleep
         self._next = clock()
@@ -321,7 +322,7 @@ class _Job:
                     else:
                         self.done.unreadable += 1
                 low = message.queue_offset + 1
-                if unsaved >= BATCH:
+                if unsaved >= self.pace.batch:
                     committed, unsaved = self._commit(committed, low), 0
             else:
                 low = high
