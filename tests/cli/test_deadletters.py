@@ -52,7 +52,7 @@ def dead(broker: Broker, topic: str, group: str, bodies: list[bytes], expected: 
 
     with Producer(broker.registry) as producer, Admin(broker.registry) as admin:
         for body in bodies:
-            producer.send(Message(topic, body, keys=("k" + body.decode(),), tags="paid"))
+            producer.send(Message(topic, body, keys=("k" + body.decode("latin-1")[:4].strip("\x00\x1b"),), tags="paid"))
         with PushConsumer(group, broker.registry, listener=refuse, start="first") as consumer:
             consumer.subscribe(topic)
             eventually(lambda: _count(admin, f"%DLQ%{group}") >= (expected or len(bodies)))
@@ -97,6 +97,17 @@ def test_what_died_is_listed_and_shown(broker: Broker, run: Run, tmp_path: Path)
     exported = rows(file.read_text())
     assert exported == rows(run("dlq", "export", "show-g", "-"))
     assert exported[0]["properties"]["DLQ_REASON"] == "rejected"
+
+
+def test_a_body_does_nothing_to_the_terminal(broker: Broker, run: Run) -> None:
+    dead(broker, "odd-t", "odd-g", [b"\x1b[2J<b>{{7*7}}" + b"x" * 1_000])
+    said = run("dlq", "show", "odd-g")
+    assert r"\x1b[2J<b>{{7*7}}xxx" in said
+    assert "\x1b" not in said
+    assert "(1,014 characters)" in said
+    dead(broker, "raw-t", "raw-g", [b"\xff\x00"])
+    (row,) = rows(run("dlq", "show", "raw-g", "--json"))
+    assert (row["bodyBase64"], row.get("body")) == ("/wA=", None)
 
 
 def test_each_is_sent_again_once(broker: Broker, run: Run) -> None:
