@@ -20,7 +20,7 @@ from typing import Literal, Self
 
 from penstock.client.blocking import Admin, Producer, PullConsumer
 from penstock.client.routes import Json, MessageQueue
-from penstock.errors import ConfigError, NoRoute, NotFound
+from penstock.errors import BrokerRefused, ConfigError, NoRoute, NotFound, PenstockError
 from penstock.message import Message, ReceivedMessage
 from penstock.security import Security
 from penstock.wire import names
@@ -167,20 +167,29 @@ class DeadLetters:
 
     def find(self, name: str) -> str:
         """The dead-letter topic of a group, named with `%DLQ%` or without. NotFound; ConfigError for a queue topic's."""
-        logs = [topic for topic in self._admin.topics(system=True) if topic.startswith(_PREFIX)]
         topic = _PREFIX + name.removeprefix(_PREFIX)
-        if topic in logs:
+        try:
+            self._admin.route(topic)
             return topic
-        queues = list(self._queues())
+        except NoRoute:
+            raise self._unknown(name) from None
+
+    def _unknown(self, name: str) -> PenstockError:
+        """What to say of a name, as far as this user may know which there are."""
+        try:
+            logs = [topic for topic in self._admin.topics(system=True) if topic.startswith(_PREFIX)]
+            queues = list(self._queues())
+        except BrokerRefused:
+            return NotFound(f"group {name!r} has no dead letters")
         if any(name in (one.name, one.topic) for one in queues):
-            raise ConfigError(
+            return ConfigError(
                 f"the dead letters of {name} are a queue topic, and those are not read without being taken",
                 "An NSQ consumer of that topic takes them, nsq_to_nsq sends them on.",
             )
         known = [one.removeprefix(_PREFIX) for one in logs]
         near = difflib.get_close_matches(name, known, 1)
         hint = f"Did you mean {near[0]}?" if near else "`penstock dlq ls` lists those that have some."
-        raise NotFound(f"group {name!r} has no dead letters", hint)
+        return NotFound(f"group {name!r} has no dead letters", hint)
 
     # -- what they are
 
