@@ -79,6 +79,8 @@ def test_the_lag_is_in_messages_and_in_seconds(broker: Broker, run: Run) -> None
     assert (row["members"], row["topics"], row["lag"]) == (0, 1, 3)
     assert row["lag_s"] > first["lag_s"]
     assert "lag_s" in run("group", "ls")
+    assert "TOOLS_CONSUMER" not in run("group", "ls")
+    assert "TOOLS_CONSUMER" in run("group", "ls", "--system")
     assert "no member of lag-g is connected" in run("group", "info", "lag-g")
 
 

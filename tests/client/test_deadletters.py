@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from access.people import SECRET, user, write
 from penstock import Admin, Message, Producer
 from penstock.client.deadletters import (
     GROUP,
@@ -17,8 +19,10 @@ from penstock.client.deadletters import (
     matches,
     text_of,
 )
-from penstock.errors import NotFound
+from penstock.errors import BrokerRefused, NotFound
 from penstock.message import ReceivedMessage
+from penstock.security import Security
+from penstock.testing import Broker
 from penstock.wire.names import DEAD_PROPERTIES
 from polling import eventually
 
@@ -31,10 +35,10 @@ def letter(**properties: str) -> ReceivedMessage:
     )
 
 
-def filled(registry: str, group: str, origin: str, bodies: list[bytes]) -> None:
+def filled(registry: str, group: str, origin: str, bodies: list[bytes], security: Security | None = None) -> None:
     """Dead letters as a broker of RocketMQ leaves them: with their topic, and without the reason."""
     topic = f"%DLQ%{group}"
-    with Admin(registry) as admin, Producer(registry) as producer:
+    with Admin(registry, security=security) as admin, Producer(registry, security=security) as producer:
         admin.create_topic(topic, 1)
         admin.create_topic(origin, 1)
         eventually(lambda: {topic, origin} <= set(admin.topics(system=True)))
@@ -135,3 +139,24 @@ def test_so_many_a_second(registry: str, fresh: Fresh) -> None:
     with DeadLetters(registry, clock=lambda: now[0], sleep=sleep) as letters:
         letters.redrive(group, rate=2)
     assert slept == [0.5, 0.5]
+
+
+def test_who_may_look_and_send_again(tmp_path: Path) -> None:
+    users = write(
+        tmp_path / "users.toml", user("root", "admin"),
+        user("ops", "group:bil*", "group:penstock-redrive*", "publish:orders"), user("other", "publish:orders"),
+    )  # fmt: skip
+    with Broker(users=str(users)) as broker:
+        everything, ops, other = (Security(user=name, secret=SECRET + name) for name in ("root", "ops", "other"))
+        filled(broker.registry, "billing", "orders", [b"1", b"2"], security=everything)
+        with DeadLetters(broker.registry, security=other) as letters, pytest.raises(BrokerRefused) as refused:
+            letters.redrive("billing")
+        assert refused.value.denied
+        with DeadLetters(broker.registry, security=ops) as letters:
+            assert len(list(letters.letters("billing"))) == 2
+            assert letters.redrive("billing").topics == {"orders": 2}
+            assert letters.redrive("billing").count == 0
+            with pytest.raises(NotFound, match="has no dead letters"):
+                letters.redrive("biling")
+            with pytest.raises(BrokerRefused):
+                letters.topics()

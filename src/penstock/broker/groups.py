@@ -15,12 +15,9 @@ from penstock.limits import Limits
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.store import LogStore
 from penstock.wire.codes import PERM_READ, ResponseCode
+from penstock.wire.names import SYSTEM_GROUPS
 
 DAMAGED_MAX = 100  # so many messages that cannot be read are passed over
-SYSTEM_GROUPS = (
-    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
-    "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
-)  # fmt: skip
 
 
 @dataclass

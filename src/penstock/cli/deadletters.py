@@ -17,6 +17,7 @@ from penstock.client.deadletters import DeadLetters, describe
 from penstock.client.routes import Json
 from penstock.message import ReceivedMessage
 
+TEXT_CHARS_MAX = 500  # of a body on a terminal; --json and export have all of it
 _match = click.option("--match", "text", default="", help="Only those with this text in the body, or with this key.")
 
 
@@ -142,7 +143,9 @@ def _lines(row: Json) -> str:
 
 
 def _plain(text: str) -> str:
-    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in text)
+    end = "" if len(text) <= TEXT_CHARS_MAX else f"… ({len(text):,} characters)"
+    signs = text[:TEXT_CHARS_MAX]
+    return "".join(sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in signs) + end
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from penstock.client.aio.admingroups import GroupStats
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Start
 from penstock.errors import NoRoute, NotFound
+from penstock.wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
 _UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _AGO = re.compile(r"-(\d{1,9})(s|min|m|h|d)")
@@ -29,10 +30,11 @@ def group() -> None:
 @group.command("ls")
 @with_registry
 @with_json
-def group_ls(registry: str, as_json: bool) -> None:
+@click.option("--system", is_flag=True, help="The brokers' own groups as well.")
+def group_ls(registry: str, as_json: bool, system: bool) -> None:
     """The groups that committed anything or are known: members, topics, lag in messages and seconds."""
     with penstock.Admin(registry) as admin:
-        known = admin.groups()
+        known = [name for name in admin.groups() if system or not _is_own(name)]
         stats = admin.all_group_stats()
         members = admin.member_counts(known)
     rows = []
@@ -202,6 +204,10 @@ def group_rm(registry: str, as_json: bool, name: str, yes: bool, dry_run: bool) 
         print_rows([{"group": name, "topics": topics, "lag": lag, "done": "" if dry_run else "rm"}], True)
     elif dry_run:
         click.echo(f"would forget {told}")
+
+
+def _is_own(name: str) -> bool:
+    return name in SYSTEM_GROUPS or name.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def _check_topic(admin: penstock.Admin, topic: str) -> None:

@@ -20,13 +20,13 @@ from typing import Literal, Self
 
 from penstock.client.blocking import Admin, Producer, PullConsumer
 from penstock.client.routes import Json, MessageQueue
-from penstock.errors import ConfigError, NoRoute, NotFound
+from penstock.errors import BrokerRefused, ConfigError, NoRoute, NotFound, PenstockError
 from penstock.message import Message, ReceivedMessage
 from penstock.security import Security
 from penstock.wire import names
 
 GROUP = "penstock-redrive"
-BATCH = 100  # so many are sent before the offset is committed
+BATCH = 100  # at most so many are sent before the offset is committed
 MATCH_BYTES_MAX = 150  # a group's name has 255
 PULL_S = 2.0
 _PREFIX = names.DEAD_PREFIX.decode()
@@ -167,20 +167,29 @@ class DeadLetters:
 
     def find(self, name: str) -> str:
         """The dead-letter topic of a group, named with `%DLQ%` or without. NotFound; ConfigError for a queue topic's."""
-        logs = [topic for topic in self._admin.topics(system=True) if topic.startswith(_PREFIX)]
         topic = _PREFIX + name.removeprefix(_PREFIX)
-        if topic in logs:
+        try:
+            self._admin.route(topic)
             return topic
-        queues = list(self._queues())
+        except NoRoute:
+            raise self._unknown(name) from None
+
+    def _unknown(self, name: str) -> PenstockError:
+        """What to say of a name, as far as this user may know which there are."""
+        try:
+            logs = [topic for topic in self._admin.topics(system=True) if topic.startswith(_PREFIX)]
+            queues = list(self._queues())
+        except BrokerRefused:
+            return NotFound(f"group {name!r} has no dead letters")
         if any(name in (one.name, one.topic) for one in queues):
-            raise ConfigError(
+            return ConfigError(
                 f"the dead letters of {name} are a queue topic, and those are not read without being taken",
                 "An NSQ consumer of that topic takes them, nsq_to_nsq sends them on.",
             )
         known = [one.removeprefix(_PREFIX) for one in logs]
         near = difflib.get_close_matches(name, known, 1)
         hint = f"Did you mean {near[0]}?" if near else "`penstock dlq ls` lists those that have some."
-        raise NotFound(f"group {name!r} has no dead letters", hint)
+        return NotFound(f"group {name!r} has no dead letters", hint)
 
     # -- what they are
 
@@ -277,6 +286,7 @@ class _Pace:
 
     def __init__(self, rate: float | None, clock: Callable[[], float], sleep: Callable[[float], object]) -> None:
         self.step = 0.0 if rate is None else 1 / rate
+        self.batch = BATCH if rate is None else max(1, min(BATCH, int(rate)))  # a second's
         self._clock = clock
         self._sleep = sleep
         self._next = clock()
@@ -321,7 +331,7 @@ class _Job:
                     else:
                         self.done.unreadable += 1
                 low = message.queue_offset + 1
-                if unsaved >= BATCH:
+                if unsaved >= self.pace.batch:
                     committed, unsaved = self._commit(committed, low), 0
             else:
                 low = high

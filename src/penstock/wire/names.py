@@ -36,6 +36,12 @@ DEAD_PREFIX: Final = b"%DLQ%"
 DEAD_SUFFIX: Final = b".dead"  # of the dead letters of a queue topic's channel
 DEAD_NAME_BYTES: Final = 64
 
+SYSTEM_GROUPS: Final = (
+    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY",
+    "CID_ONSAPI_PULL", "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+)  # fmt: skip
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+
 # Topics and channels of NSQ that go with their last consumer; the second is LMQ's.
 EPHEMERAL: Final = (b"#ephemeral", b"#tmp")
 EPHEMERAL_TEXTS: Final = tuple(suffix.decode() for suffix in EPHEMERAL)

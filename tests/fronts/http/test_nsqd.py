@@ -16,6 +16,7 @@ from http_rows import ROWS, Row, ask, packed
 import penstock
 from penstock.fronts.http.nsqd import NsqHttp
 from penstock.testing import Broker
+from polling import eventually
 
 LIMITS = {"max_msg_size": 1000, "max_body_size": 2000}
 
@@ -168,6 +169,8 @@ def test_metrics(broker: Broker) -> None:
     assert 'penstock_messages_in_total{topic="measured"} 1' in lines
     assert 'penstock_throughput_in_bytes_total{topic="measured"} 5' in lines
     assert 'penstock_consumer_lag_messages{topic="measured",channel="c"} 1' in lines
+    (lag,) = [line for line in lines if line.startswith('penstock_consumer_lag_seconds{topic="measured",channel="c"} ')]
+    assert float(lag.split()[-1]) >= 0
     assert 'penstock_processing_latency_seconds{topic="measured",channel="c",quantile="0.99"} 0.0' in lines
     assert "penstock_healthy 1" in lines
     assert any(
@@ -216,6 +219,14 @@ def test_metrics_of_log_topics_and_of_other_protocols() -> None:
         with socket.create_connection((host, int(port)), 10) as peer:
             peer.sendall(b"  V2FOO\n")
             assert b"E_INVALID" in peer.recv(100)
+        told = r'penstock_consumer_lag_seconds\{topic="events",group="readers"\} (\S+)\n'
+        lags: list[float] = []
+
+        def is_behind() -> bool:
+            lags[:] = [float(lag) for lag in re.findall(told, ask(broker.http, "GET", "/metrics").body.decode())]
+            return len(lags) == 1 and lags[0] > 0
+
+        eventually(is_behind)
         text = ask(broker.http, "GET", "/metrics").body.decode()
         assert 'penstock_consumer_lag_messages{topic="events",group="readers"} 5\n' in text
         assert 'penstock_rejected_total{protocol="nsq",reason="E_INVALID"} 1\n' in text

@@ -69,3 +69,20 @@ def test_a_repeated_sequence_gets_the_first_answer(tmp_path: Path) -> None:
     assert topic is not None
     assert topic.queues[0].max_offset == 1
     side.close()
+
+
+def test_a_message_sent_to_its_retry_topic_too_often_is_a_dead_letter_that_says_so(tmp_path: Path) -> None:
+    side = RemotingSide(tmp_path)
+    session = side.session()
+    side.broker.retry_topic_of("g")
+    assert side.send(session, "%RETRY%g", b"x", "RETRY_TOPIC\x01T", j=16, l=16).code == 0
+    dead = side.broker.topics.get(b"%DLQ%g")
+    assert dead is not None
+    entry = dead.queues[0].entry(0)
+    assert entry is not None
+    data = side.broker.store.record_at(entry[0])
+    assert data is not None
+    told = record.parse_properties(record.properties_text(data, 0, len(data)))
+    assert (told["DLQ_REASON"], told["DLQ_GROUP"], told["DLQ_ATTEMPTS"]) == ("attempts", "g", "16")
+    assert (told["DLQ_TIME"], told["RETRY_TOPIC"]) == (str(side.broker.now_ms), "T")
+    side.close()
