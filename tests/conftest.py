@@ -9,6 +9,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,8 @@ class Skips:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Skips(), "penstock-skips")
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a script, and so of all it starts
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_itemcollected(item: Any) -> None:

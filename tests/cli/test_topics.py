@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -86,6 +87,17 @@ def test_a_change_changes_what_is_named_and_nothing_else(broker: Broker, run: Ru
     assert len(read_all(broker, "wide", 16)) == 16  # whoever asks for the others by number gets them
     run("topic", "add", "wide", "--queues", "16")  # and now everybody does
     assert len(read_all(broker, "wide", 16)) == 16
+
+
+def test_levels_of_either_kind(broker: Broker, run: Run) -> None:
+    for kind, levels in (("log", ("os", "disk", "pair", "pair-disk")), ("queue", ("memory", "os", "disk"))):
+        for level in levels:
+            name = f"{kind}-{level}"
+            run("topic", "add", name, "--kind", kind, "--level", level)
+            row = json.loads(run("topic", "describe", name, "--json"))
+            assert (row["kind"], row["level"]) == (kind, level)
+    run("topic", "add", "x", "--level", "memory", status=2)
+    run("topic", "add", "x", "--kind", "queue", "--level", "pair", status=2)
 
 
 def test_queues_taken_away_by_force_are_readable_after_a_restart(tmp_path: Path) -> None:

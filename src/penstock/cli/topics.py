@@ -8,6 +8,7 @@ from typing import Literal
 import click
 
 import penstock
+from penstock.broker.levels import LEVEL_NAMES, LOG_LEVELS, QUEUE_LEVELS
 from penstock.cli.tools import confirm, permission, print_rows, time_text, with_json, with_registry
 
 
@@ -87,9 +88,7 @@ def topic_describe(registry: str, as_json: bool, name: str) -> None:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
 @click.option("--kind", type=click.Choice(["log", "queue"]), default="log", show_default=True, help="Fixed for good.")
 @click.option("--queues", type=click.IntRange(1, 1024), help="Message queues on each broker (log); 8 of a new topic.")
-@click.option(
-    "--level", type=click.Choice(["memory", "os", "disk"]), help="Durability; the broker's default without it."
-)
+@click.option("--level", type=click.Choice(LEVEL_NAMES), help="Durability; the broker's default without it.")
 @click.option("--force", is_flag=True, help="Fewer queues even where the others hold messages.")
 def topic_add(
     registry: str, as_json: bool, names: tuple[str, ...], kind: str, queues: int | None, level: str | None, force: bool
@@ -97,8 +96,9 @@ def topic_add(
     """Create topics on every broker, or change of the log topics of these names what is given."""
     if kind == "queue" and queues is not None:
         raise click.UsageError("a queue topic has no message queues")
-    if kind == "log" and level == "memory":
-        raise click.UsageError("a log topic's level is os or disk")
+    allowed = LOG_LEVELS if kind == "log" else QUEUE_LEVELS
+    if level is not None and level not in allowed:
+        raise click.UsageError(f"a {kind} topic's level is one of {', '.join(allowed)}")
     with penstock.Admin(registry) as admin:
         if kind == "queue":
             for name in names:
