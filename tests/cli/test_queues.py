@@ -47,7 +47,7 @@ def test_topics_of_both_kinds(run: Run) -> None:
     assert {"jobs", "events"}.isdisjoint(row["topic"] for row in run("topic", "ls", rows=True))
     run("topic", "add", "one", "two", "three", "--queues", "1")
     assert {"one", "two", "three"} <= {row["topic"] for row in run("topic", "ls", rows=True)}
-    assert "os or disk" in run("topic", "add", "log", "--level", "memory", status=2)
+    assert "os, disk, pair, pair-disk" in run("topic", "add", "log", "--level", "memory", status=2)
     assert "penstock: no broker" in run("topic", "rm", "jobs", "-f", status=1)
 
 
