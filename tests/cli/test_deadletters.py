@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
+from cli.conftest import Run, rows_of
 from penstock import Admin, Message, Producer, PullConsumer, PushConsumer
 from penstock.cli.deadletters import dlq
-from penstock.cli.main import main
 from penstock.client.results import Reject
 from penstock.errors import NoRoute
 from penstock.testing import Broker
 from polling import eventually
-
-Run = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("data")) as broker:
-        yield broker
-
-
-@pytest.fixture
-def run(broker: Broker) -> Run:
-    def call(*words: str, status: int = 0) -> str:
-        result = CliRunner().invoke(main, [*words, "-n", broker.registry])
-        assert result.exit_code == status, result.output
-        assert "Traceback" not in result.output
-        return result.output
-
-    return call
-
-
-def rows(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def dead(broker: Broker, topic: str, group: str, bodies: list[bytes], expected: int | None = None) -> None:
@@ -77,11 +50,11 @@ def stored(broker: Broker, topic: str) -> list[bytes]:
 
 def test_what_died_is_listed_and_shown(broker: Broker, run: Run, tmp_path: Path) -> None:
     dead(broker, "show-t", "show-g", [b"1", b"2", b"3"])
-    (row,) = [row for row in rows(run("dlq", "ls", "--json")) if row["group"] == "show-g"]
+    (row,) = [row for row in rows_of(run("dlq", "ls", "--json")) if row["group"] == "show-g"]
     assert (row["kind"], row["count"], row["left"], row["topic"]) == ("log", 3, 3, "%DLQ%show-g")
     assert row["oldest"] <= row["newest"]
     assert "%DLQ%show-g" in run("dlq", "ls")
-    found = rows(run("dlq", "show", "show-g", "--json"))
+    found = rows_of(run("dlq", "show", "show-g", "--json"))
     assert sorted(one["body"] for one in found) == ["1", "2", "3"]
     first = found[0]
     assert (first["reason"], first["group"], first["origin"]) == ("rejected", "show-g", "show-t")
@@ -91,11 +64,11 @@ def test_what_died_is_listed_and_shown(broker: Broker, run: Run, tmp_path: Path)
     said = run("dlq", "show", "%DLQ%show-g", "-l", "1")
     assert said.count("queue ") == 1
     assert "why   rejected no such [31m customer" in said
-    assert [one["body"] for one in rows(run("dlq", "show", "show-g", "--match", "k2", "--json"))] == ["2"]
+    assert [one["body"] for one in rows_of(run("dlq", "show", "show-g", "--match", "k2", "--json"))] == ["2"]
     file = tmp_path / "letters.jsonl"
     assert "3 written" in run("dlq", "export", "show-g", str(file))
-    exported = rows(file.read_text())
-    assert exported == rows(run("dlq", "export", "show-g", "-"))
+    exported = rows_of(file.read_text())
+    assert exported == rows_of(run("dlq", "export", "show-g", "-"))
     assert exported[0]["properties"]["DLQ_REASON"] == "rejected"
 
 
@@ -106,7 +79,7 @@ def test_a_body_does_nothing_to_the_terminal(broker: Broker, run: Run) -> None:
     assert "\x1b" not in said
     assert "(1,014 characters)" in said
     dead(broker, "raw-t", "raw-g", [b"\xff\x00"])
-    (row,) = rows(run("dlq", "show", "raw-g", "--json"))
+    (row,) = rows_of(run("dlq", "show", "raw-g", "--json"))
     assert (row["bodyBase64"], row.get("body")) == ("/wA=", None)
 
 
@@ -114,15 +87,15 @@ def test_each_is_sent_again_once(broker: Broker, run: Run) -> None:
     dead(broker, "again-t", "again-g", [b"1", b"2", b"3", b"4"])
     assert "would send 4 to again-t" in run("dlq", "redrive", "again-g", "--dry-run")
     assert len(stored(broker, "again-t")) == 4
-    assert rows(run("dlq", "redrive", "again-g", "--match", "k3", "--json"))[0]["to"] == "again-t"
+    assert rows_of(run("dlq", "redrive", "again-g", "--match", "k3", "--json"))[0]["to"] == "again-t"
     assert "sent nothing" in run("dlq", "redrive", "again-g", "--match", "k3")
     assert "sent 2 to again-t" in run("dlq", "redrive", "again-g", "-l", "2", "--rate", "1000")
-    assert sum(one["redriven"] for one in rows(run("dlq", "show", "again-g", "--json"))) == 3
+    assert sum(one["redriven"] for one in rows_of(run("dlq", "show", "again-g", "--json"))) == 3
     assert "sent 1 to again-t" in run("dlq", "redrive", "again-g")
     assert "sent nothing" in run("dlq", "redrive", "again-g")
     assert "sent nothing" in run("dlq", "redrive", "again-g", "--match", "4")
     assert stored(broker, "again-t") == sorted([b"1", b"2", b"3", b"4"] * 2)
-    (row,) = [row for row in rows(run("dlq", "ls", "--json")) if row["group"] == "again-g"]
+    (row,) = [row for row in rows_of(run("dlq", "ls", "--json")) if row["group"] == "again-g"]
     assert (row["count"], row["left"]) == (4, 0)
     dead(broker, "again-t", "again-g", [b"5"], expected=9)  # and those sent again died again
     run("topic", "add", "other-t")
@@ -153,7 +126,7 @@ def test_the_dead_letters_of_a_queue_topic_are_listed(broker: Broker, run: Run) 
         admin.change_queue("jobs.x", "add")
         admin.change_queue("jobs.x", "add", channel="work")
         admin.change_queue("jobs.x.work.dead", "add")
-    (row,) = [row for row in rows(run("dlq", "ls", "--json")) if row["kind"] == "queue"]
+    (row,) = [row for row in rows_of(run("dlq", "ls", "--json")) if row["kind"] == "queue"]
     assert (row["group"], row["topic"], row["count"]) == ("jobs.x.work", "jobs.x.work.dead", 0)
     assert "jobs.x.work.dead" in run("dlq", "ls")
     assert "are a queue topic" in run("dlq", "show", "jobs.x.work", status=2)

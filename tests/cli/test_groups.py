@@ -3,43 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import json
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
+from cli.conftest import Run, rows_of
 from penstock import Admin, Message, Producer, PullConsumer, PushConsumer
 from penstock.cli.groups import group
-from penstock.cli.main import main
 from penstock.client.routes import MessageQueue
 from penstock.errors import NoRoute, NotFound
 from penstock.testing import Broker
 from polling import eventually
-
-Run = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("data")) as broker:
-        yield broker
-
-
-@pytest.fixture
-def run(broker: Broker) -> Run:
-    def call(*words: str, status: int = 0) -> str:
-        result = CliRunner().invoke(main, [*words, "-n", broker.registry])
-        assert result.exit_code == status, result.output
-        assert "Traceback" not in result.output
-        return result.output
-
-    return call
-
-
-def rows(text: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in text.splitlines()]
 
 
 def filled(broker: Broker, topic: str, group: str, *, committed: int = 1) -> list[MessageQueue]:
@@ -68,14 +42,14 @@ def known(admin: Admin, topic: str) -> list[MessageQueue]:
 
 def test_the_lag_is_in_messages_and_in_seconds(broker: Broker, run: Run) -> None:
     filled(broker, "lag-t", "lag-g")
-    first, second = rows(run("group", "lag", "lag-g", "--json"))
+    first, second = rows_of(run("group", "lag", "lag-g", "--json"))
     assert (first["committed"], first["end"], first["lag"]) == (1, 4, 3)
     assert first["lag_s"] > 0
     assert (second["lag"], second["lag_s"]) == (0, 0.0)
-    later = rows(run("group", "lag", "lag-g", "--watch", "--count", "2", "--json"))
+    later = rows_of(run("group", "lag", "lag-g", "--watch", "--count", "2", "--json"))
     assert len(later) == 4
     assert later[0]["lag_s"] < later[2]["lag_s"]
-    (row,) = [row for row in rows(run("group", "ls", "--json")) if row["group"] == "lag-g"]
+    (row,) = [row for row in rows_of(run("group", "ls", "--json")) if row["group"] == "lag-g"]
     assert (row["members"], row["topics"], row["lag"]) == (0, 1, 3)
     assert row["lag_s"] > first["lag_s"]
     assert "lag_s" in run("group", "ls")
@@ -91,7 +65,7 @@ def test_members_say_what_they_read(broker: Broker, run: Run) -> None:
         said: list[dict[str, Any]] = []
 
         def reads() -> bool:
-            said[:] = rows(run("group", "info", "info-g", "--json"))
+            said[:] = rows_of(run("group", "info", "info-g", "--json"))
             return bool(said) and len([q for q in said[0].get("queues") or () if q.startswith("info-t/")]) == 2
 
         eventually(reads)
@@ -115,7 +89,7 @@ def test_a_dry_run_says_what_a_reset_does_and_does_nothing(broker: Broker, run: 
             ("-1h", 0),
             ("2036-01-01T00:00:00+00:00", 4),
         ):
-            plan = rows(run("group", "reset", "reset-g", "reset-t", "--to", to, "--dry-run", "--json"))
+            plan = rows_of(run("group", "reset", "reset-g", "reset-t", "--to", to, "--dry-run", "--json"))
             assert plan[0] == {
                 "broker": "broker-a", "queue": 0, "from": 1, "to": target, "messages": 1 - target,
             }  # fmt: skip
@@ -136,7 +110,7 @@ def test_a_group_is_forgotten(broker: Broker, run: Run) -> None:
     assert "not asked on a terminal" in run("group", "rm", "rm-g", status=2)
     with Admin(broker.registry) as admin:
         assert "rm-g" in admin.groups()
-        assert rows(run("group", "rm", "rm-g", "--yes", "--json")) == [
+        assert rows_of(run("group", "rm", "rm-g", "--yes", "--json")) == [
             {"group": "rm-g", "topics": ["rm-t"], "lag": 3, "done": "rm"}
         ]
         assert "rm-g" not in admin.groups()

@@ -8,36 +8,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from cli.conftest import Run
 from penstock import Admin, Message, Producer
 from penstock.cli.main import main
 from penstock.cli.messages import message
 from penstock.testing import Broker
-
-Run = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("data")) as broker:
-        yield broker
-
-
-@pytest.fixture
-def run(broker: Broker) -> Run:
-    def call(*words: str, status: int = 0) -> str:
-        result = CliRunner().invoke(main, [*words, "-n", broker.registry])
-        assert result.exit_code == status, result.output
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        assert "Traceback" not in result.output
-        return result.output
-
-    return call
 
 
 @pytest.fixture(scope="module")

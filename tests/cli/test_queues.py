@@ -1,36 +1,12 @@
 """The tools for queue topics, channels and delayed messages, as they are typed."""
 
-import json
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
+from cli.conftest import Run
 from penstock import Message, Producer
-from penstock.cli.main import main
 from penstock.testing import Broker
-
-Run = Callable[..., Any]
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    with Broker() as broker:
-        yield broker
-
-
-@pytest.fixture
-def run(broker: Broker) -> Run:
-    """Runs `penstock …` and gives its output; with `rows=True` the JSON objects it prints."""
-
-    def call(*words: str, rows: bool = False, status: int = 0) -> Any:
-        result = CliRunner().invoke(main, [*words, "-n", broker.registry, *(["--json"] if rows else [])])
-        assert result.exit_code == status, result.output
-        return [json.loads(line) for line in result.output.splitlines()] if rows else result.output
-
-    return call
 
 
 def test_topics_of_both_kinds(run: Run) -> None:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from cli.conftest import Run
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.cli.groups import group
 from penstock.cli.main import main
@@ -22,26 +22,6 @@ from penstock.cli.topics import topic
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, NotFound
 from penstock.testing import Broker
-
-Run = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    with Broker(tmp_path_factory.mktemp("data")) as broker:
-        yield broker
-
-
-@pytest.fixture
-def run(broker: Broker) -> Run:
-    def call(*words: str, status: int = 0) -> str:
-        result = CliRunner().invoke(main, [*words, "-n", broker.registry])
-        assert result.exit_code == status, result.output
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        assert "Traceback" not in result.output
-        return result.output
-
-    return call
 
 
 def known(admin: Admin, topic: str) -> list[MessageQueue]:

@@ -83,8 +83,8 @@ class Admin(GroupAdmin):
         """Create a topic, or change it, on every broker or on one.
 
         What is not named stays as it is: of a new topic, 8 queues on each broker, to be read and written, and the broker's
-        `level` of durability (os, disk, pair or pair-disk). Fewer queues than hold messages are BrokerRefused, unless `force`: what
-        lies in the others can then only be read by asking for them by number.
+        `level` of durability (os, disk, pair or pair-disk). Fewer queues than hold messages are BrokerRefused, unless
+        `force`: what lies in the others can then only be read by asking for them by number.
         """
         for address in await self._masters(broker):
             known = await self._config(address, topic)
