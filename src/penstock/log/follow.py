@@ -97,7 +97,8 @@ class Feeder:
                 size = 0
                 if known:
                     size = self._torn(segment, sidecar, n, at, stop)
-                if size == 0:
+                if size == 0 or self.count > 0:
+                    self.damaged = False  # of the next block
                     if self.count > 0:
                         break
                     raise StoreError(f"no record can be told at {segment.first + at} of the log")
@@ -106,6 +107,8 @@ class Feeder:
             if segment.first + at < self.checked_to or not known:
                 crc = crc32(b, at, size, 0)
                 if known and sidecar.sum(n) != crc:  # type: ignore[union-attr]
+                    if self.count > 0:
+                        break
                     self.damaged = True
             if known:
                 crc = sidecar.sum(n)  # type: ignore[union-attr]
@@ -114,6 +117,8 @@ class Feeder:
             put32(self._sums, self.count * layout.SUM_BYTES + layout.LENGTH_BYTES, crc)
             self.count += 1
             at += size
+            if self.damaged:  # alone: nothing that is checked on arrival goes unchecked with it
+                break
         self.size = at - begin
 
     def _torn(self, segment: Segment, sidecar: Sidecar | None, n: int, at: int, stop: int) -> int:
@@ -177,6 +182,9 @@ class Follower:
         """Whether the block is made of `count` records, each where its sum says, each with its sum."""
         first = self.store.log.end
         following = pos
+        self.bad = first
+        if damaged and count != 1:
+            return False
         for n in range(count):
             at = pos + ube32(b, sums + n * layout.SUM_BYTES)
             self.bad = first + following - pos

@@ -32,6 +32,9 @@ def make_front(broker: Broker, address: str, *, lossy: bool) -> HaFront:
     if config.role == "slave":
         broker.copies.follow(replica.confirmed())
     else:
+        if lossy and replica.followed:
+            log.warning("a loss is accepted: what slaves have beyond %d is refused; unset ha_accept_loss",
+                        broker.store.end_position)  # fmt: skip
         replica.lead(broker.store.min_position, broker.store.end_position, lossy=lossy)
     return HaFront(broker, replica, address)
 
