@@ -9,7 +9,6 @@ import struct
 import urllib.error
 import urllib.request
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +18,7 @@ import pytest
 from fronts.nsq_peer import NsqPeer, mpub, sized
 from fronts.raw_peer import RawPeer, heartbeat, json_frame, raw_frame
 from penstock.access.rights import Rights
-from penstock.config import BrokerConfig, RegistryConfig
+from penstock.config import BrokerConfig, RegistryConfig, defaults
 from penstock.limits import NAMES, CreationRate, Limits, is_loopback, limits_of
 from penstock.testing import Broker
 from penstock.wire import remoting
@@ -336,13 +335,13 @@ def test_a_limit_that_is_reached_is_answered_and_counted(name: str, number: int)
 
 def test_every_limit_has_a_setting_a_row_and_a_place_in_the_docs() -> None:
     assert set(ROWS) == set(NAMES)
-    settings = {f.name for f in fields(BrokerConfig)}
+    settings = defaults(BrokerConfig)
     page = (Path(__file__).parents[1] / "docs" / "operate.md").read_text()
     section = page.partition("\n## Limits\n")[2].partition("\n## ")[0]
     for name, setting in NAMES.items():
         assert setting in settings, setting
         assert f"| `{name}` | `{setting}` |" in section, name
-    assert {f.name for f in fields(Limits)} - {"reached"} <= set(NAMES.values())
+    assert Limits.__annotations__.keys() <= set(NAMES.values())
 
 
 def test_what_is_there_already_stays_when_a_limit_is_lowered(tmp_path: Path) -> None:
@@ -356,7 +355,14 @@ def test_what_is_there_already_stays_when_a_limit_is_lowered(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", [BrokerConfig, RegistryConfig])
 def test_the_settings_have_the_defaults_of_the_limits(kind: type[BrokerConfig | RegistryConfig]) -> None:
-    assert limits_of(kind()) == Limits()
+    limits = limits_of(kind())
+    for name in Limits.__annotations__:
+        assert getattr(limits, name) == getattr(Limits, name), name
+
+
+def test_there_are_no_other_limits() -> None:
+    with pytest.raises(TypeError, match="no limit max_nothing"):
+        Limits(max_nothing=1)
 
 
 @pytest.mark.parametrize("door", ["http", "lookup_http"])

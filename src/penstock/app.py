@@ -10,9 +10,10 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from penstock.access.rights import Rights, users_file
 from penstock.broker.broker import Broker

@@ -1,4 +1,5 @@
-"""Settings: one frozen dataclass per role. Flags, environment, TOML and the reference page come from it.
+"""Settings: one frozen struct per role, each setting with its meaning. Flags, environment, TOML and the reference page
+come from it.
 
 Order of strength: file, then environment (`PENSTOCK_BROKER__LEVEL`), then flags and `--set KEY=VALUE`.
 Names are the peers' own in Python spelling. An unknown name is an error that names the nearest known one.
@@ -9,9 +10,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_type_hints
+
+import msgspec
 
 from penstock.errors import ConfigError
 from penstock.limits import Limits
@@ -30,239 +32,246 @@ _TLS_OLDEST = "oldest TLS: tls1.2 or tls1.3; older words mean tls1.2"
 _TLS_HANDSHAKE = "time for a TLS handshake"
 
 
-def _about(text: str, default: Any) -> Any:
-    return field(default=default, metadata={"about": text})
-
-
-@dataclass(frozen=True)
-class ConnectionSettings:
+class ConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What any listener takes of its peers."""
 
-    max_connections: int = _about("connections taken at once, HTTP's too; one more is refused", Limits.max_connections)
-    max_connections_per_address: int = _about(
-        "the same for one address of another machine; loopback is free", Limits.max_connections_per_address
+    max_connections: Annotated[int, "connections taken at once, HTTP's too; one more is refused"] = (
+        Limits.max_connections
     )
-    connection_memory_bytes: int = _about(
-        "memory for unfinished requests and unread answers of all connections; 0: a quarter of the machine's", 0
+    max_connections_per_address: Annotated[int, "the same for one address of another machine; loopback is free"] = (
+        Limits.max_connections_per_address
     )
-    max_unread_bytes: int = _about(
-        "bytes a connection may leave unread before nothing more is read from it", Limits.max_unread_bytes
+    connection_memory_bytes: Annotated[
+        int, "memory for unfinished requests and unread answers of all connections; 0: a quarter of the machine's"
+    ] = 0
+    max_unread_bytes: Annotated[int, "bytes a connection may leave unread before nothing more is read from it"] = (
+        Limits.max_unread_bytes
     )
-    slow_reader_timeout_ms: int = _about(
-        "time it may leave that much unread before it is closed", Limits.slow_reader_timeout_ms
+    slow_reader_timeout_ms: Annotated[int, "time it may leave that much unread before it is closed"] = (
+        Limits.slow_reader_timeout_ms
     )
-    request_timeout_ms: int = _about("time a request may take to arrive", Limits.request_timeout_ms)
-    greeting_timeout_ms: int = _about(
-        "time for NSQ's first bytes, and for the head of an HTTP request", Limits.greeting_timeout_ms
+    request_timeout_ms: Annotated[int, "time a request may take to arrive"] = Limits.request_timeout_ms
+    greeting_timeout_ms: Annotated[int, "time for NSQ's first bytes, and for the head of an HTTP request"] = (
+        Limits.greeting_timeout_ms
     )
-    idle_timeout_ms: int = _about("silence after which a RocketMQ connection is closed", Limits.idle_timeout_ms)
-    max_frame_size: int = _about("largest RocketMQ request in bytes", Limits.max_frame_size)
-    max_header_size: int = _about(
-        "largest header of one; one of up to four times that is told so", Limits.max_header_size
+    idle_timeout_ms: Annotated[int, "silence after which a RocketMQ connection is closed"] = Limits.idle_timeout_ms
+    max_frame_size: Annotated[int, "largest RocketMQ request in bytes"] = Limits.max_frame_size
+    max_header_size: Annotated[int, "largest header of one; one of up to four times that is told so"] = (
+        Limits.max_header_size
     )
-    max_header_fields: int = _about("fields of such a header", Limits.max_header_fields)
-    max_json_depth: int = _about("nested objects and arrays of a JSON header", Limits.max_json_depth)
-    max_waiting_answer_bytes: int = _about(
-        "answers to one RocketMQ connection that wait to be written, or for a flush, before its requests wait, too",
-        Limits.max_waiting_answer_bytes,
-    )
-    max_command_line: int = _about("longest command line of NSQ or nsqlookupd in bytes", Limits.max_command_line)
-    max_http_header_size: int = _about("headers of an HTTP request in bytes", Limits.max_http_header_size)
-    max_http_url_size: int = _about("longest URL in bytes", Limits.max_http_url_size)
+    max_header_fields: Annotated[int, "fields of such a header"] = Limits.max_header_fields
+    max_json_depth: Annotated[int, "nested objects and arrays of a JSON header"] = Limits.max_json_depth
+    max_waiting_answer_bytes: Annotated[
+        int, "answers to one RocketMQ connection that wait to be written, or for a flush, before its requests wait, too"
+    ] = Limits.max_waiting_answer_bytes
+    max_command_line: Annotated[int, "longest command line of NSQ or nsqlookupd in bytes"] = Limits.max_command_line
+    max_http_header_size: Annotated[int, "headers of an HTTP request in bytes"] = Limits.max_http_header_size
+    max_http_url_size: Annotated[int, "longest URL in bytes"] = Limits.max_http_url_size
 
 
-@dataclass(frozen=True)
-class BrokerConfig(ConnectionSettings):
+class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
     """A broker."""
 
-    data: str = _about("folder that holds everything the broker keeps", "penstock-data")
-    host: str = _about("address the listeners bind to", "127.0.0.1")
-    insecure: bool = _about("allow a bind address that other machines reach, without users", False)
-    users: str = _about(
-        "file of users and their rights; .yml: RocketMQ's plain_acl.yml; empty: users.toml in the data folder", ""
+    data: Annotated[str, "folder that holds everything the broker keeps"] = "penstock-data"
+    host: Annotated[str, "address the listeners bind to"] = "127.0.0.1"
+    insecure: Annotated[bool, "allow a bind address that other machines reach, without users"] = False
+    users: Annotated[
+        str, "file of users and their rights; .yml: RocketMQ's plain_acl.yml; empty: users.toml in the data folder"
+    ] = ""
+    failed_logins_per_minute: Annotated[
+        int, "failed logins of an address, or of a name, before more are refused; 0: any"
+    ] = 5
+    advertise: Annotated[str, "address told to clients; empty: the bind address"] = ""
+    remoting_port: Annotated[int, "port of the RocketMQ protocol; 0: any free one, -1: none"] = 10911
+    vip_port: Annotated[bool, "open the port two below it, too, where it is free: old RocketMQ clients send there"] = (
+        True
     )
-    failed_logins_per_minute: int = _about(
-        "failed logins of an address, or of a name, before more are refused; 0: any", 5
+    nsq_port: Annotated[int, "port of the NSQ protocol; 0: any free one, -1: none"] = 4150
+    http_port: Annotated[int, "port of HTTP; 0: any free one, -1: none"] = 4151
+    https_port: Annotated[int, "port of HTTPS, open when there is a certificate; 0: any free one, -1: none"] = 4152
+    nsq_host: Annotated[str, "address of the NSQ listener, or the path of a Unix socket; empty: host"] = ""
+    http_host: Annotated[str, "address of the HTTP listener, or the path of a Unix socket; empty: host"] = ""
+    https_host: Annotated[str, "address of the HTTPS listener; empty: host"] = ""
+    allowed_hosts: Annotated[
+        str, "names besides this machine's own that HTTP is asked under; separated by ;, * for any"
+    ] = ""
+    admin_token: Annotated[str, "bearer token for PUT /config and /debug; empty: these are refused"] = ""
+    open_config: Annotated[bool, "let anybody use PUT /config and /debug, as nsqd does"] = False
+    broadcast_address: Annotated[str, "address told to nsqlookupd; empty: that of the listener, else the host name"] = (
+        ""
     )
-    advertise: str = _about("address told to clients; empty: the bind address", "")
-    remoting_port: int = _about("port of the RocketMQ protocol; 0: any free one, -1: none", 10911)
-    vip_port: bool = _about("open the port two below it, too, where it is free: old RocketMQ clients send there", True)
-    nsq_port: int = _about("port of the NSQ protocol; 0: any free one, -1: none", 4150)
-    http_port: int = _about("port of HTTP; 0: any free one, -1: none", 4151)
-    https_port: int = _about("port of HTTPS, open when there is a certificate; 0: any free one, -1: none", 4152)
-    nsq_host: str = _about("address of the NSQ listener, or the path of a Unix socket; empty: host", "")
-    http_host: str = _about("address of the HTTP listener, or the path of a Unix socket; empty: host", "")
-    https_host: str = _about("address of the HTTPS listener; empty: host", "")
-    allowed_hosts: str = _about(
-        "names besides this machine's own that HTTP is asked under; separated by ;, * for any", ""
+    broadcast_tcp_port: Annotated[int, "NSQ port told to nsqlookupd; 0: the real one"] = 0
+    broadcast_http_port: Annotated[int, "HTTP port told to nsqlookupd; 0: the real one"] = 0
+    lookupd_tcp_address: Annotated[str, "nsqlookupd to register with, host:port separated by ; or ,"] = ""
+    topology_region: Annotated[str, "region told to nsqlookupd"] = ""
+    topology_zone: Annotated[str, "zone told to nsqlookupd"] = ""
+    registry: Annotated[str, "registries to register with, host:port separated by ; or ,"] = ""
+    cluster_name: Annotated[str, "cluster this broker belongs to"] = "DefaultCluster"
+    broker_name: Annotated[str, "name of this broker within its cluster"] = "broker-a"
+    broker_id: Annotated[int, "0: master; a slave has a number of its own, and 1 where none is given"] = 0
+    role: Annotated[str, "master, or slave: a copy of the master of the same broker_name"] = "master"
+    node: Annotated[str, "name of this broker within its replica set; empty: host name and RocketMQ port"] = ""
+    ha_host: Annotated[str, "address of the replication listener; empty: host"] = ""
+    ha_port: Annotated[int, "port where slaves connect (RocketMQ's is 10912); 0: any free one, -1: none"] = -1
+    ha_master: Annotated[str, "host:port of the master's ha_port; empty: as the registry says"] = ""
+    ha_secret_file: Annotated[str, "file with the secret of a replica set, 16 bytes or more; empty: none"] = ""
+    ha_answer_ms: Annotated[int, "longest wait of a send of level pair for slaves; then code 12"] = 3_000
+    ha_in_sync_ms: Annotated[int, "time after which a slave that does not reach the end is out of sync"] = 3_000
+    ha_slave_lag_bytes_max: Annotated[int, "bytes a slave may be behind and be in sync"] = 256 << 20
+    ha_accept_loss: Annotated[
+        bool, "a master that slaves have followed starts after a power cut, too, though they may have more of its log"
+    ] = False
+    min_in_sync: Annotated[
+        int, "brokers in sync below which sends of level pair are refused; 2: never without a slave"
+    ] = 1
+    level: Annotated[
+        str, "durability of new topics: memory (queue topics only), os, disk, pair or pair-disk (log topics only)"
+    ] = "os"
+    auto_create_topic_enable: Annotated[bool, "make an unknown topic when a producer first names it"] = True
+    default_topic_queue_nums: Annotated[int, "queues of the template for new topics"] = 8
+    auto_create_subscription_group: Annotated[bool, "make an unknown consumer group on first use"] = True
+    max_message_size: Annotated[int, "largest body in bytes"] = 4_194_304
+    long_polling_enable: Annotated[bool, "hold a pull that finds nothing"] = True
+    message_delay_level: Annotated[str, "the delays of levels 1, 2, …"] = (
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
     )
-    admin_token: str = _about("bearer token for PUT /config and /debug; empty: these are refused", "")
-    open_config: bool = _about("let anybody use PUT /config and /debug, as nsqd does", False)
-    broadcast_address: str = _about("address told to nsqlookupd; empty: that of the listener, else the host name", "")
-    broadcast_tcp_port: int = _about("NSQ port told to nsqlookupd; 0: the real one", 0)
-    broadcast_http_port: int = _about("HTTP port told to nsqlookupd; 0: the real one", 0)
-    lookupd_tcp_address: str = _about("nsqlookupd to register with, host:port separated by ; or ,", "")
-    topology_region: str = _about("region told to nsqlookupd", "")
-    topology_zone: str = _about("zone told to nsqlookupd", "")
-    registry: str = _about("registries to register with, host:port separated by ; or ,", "")
-    cluster_name: str = _about("cluster this broker belongs to", "DefaultCluster")
-    broker_name: str = _about("name of this broker within its cluster", "broker-a")
-    broker_id: int = _about("0: master; a slave has a number of its own, and 1 where none is given", 0)
-    role: str = _about("master, or slave: a copy of the master of the same broker_name", "master")
-    node: str = _about("name of this broker within its replica set; empty: host name and RocketMQ port", "")
-    ha_host: str = _about("address of the replication listener; empty: host", "")
-    ha_port: int = _about("port where slaves connect (RocketMQ's is 10912); 0: any free one, -1: none", -1)
-    ha_master: str = _about("host:port of the master's ha_port; empty: as the registry says", "")
-    ha_secret_file: str = _about("file with the secret of a replica set, 16 bytes or more; empty: none", "")
-    ha_answer_ms: int = _about("longest wait of a send of level pair for slaves; then code 12", 3_000)
-    ha_in_sync_ms: int = _about("time after which a slave that does not reach the end is out of sync", 3_000)
-    ha_slave_lag_bytes_max: int = _about("bytes a slave may be behind and be in sync", 256 << 20)
-    ha_accept_loss: bool = _about(
-        "a master that slaves have followed starts after a power cut, too, though they may have more of its log", False
-    )
-    min_in_sync: int = _about(
-        "brokers in sync below which sends of level pair are refused; 2: never without a slave", 1
-    )
-    level: str = _about(
-        "durability of new topics: memory (queue topics only), os, disk, pair or pair-disk (log topics only)", "os"
-    )
-    auto_create_topic_enable: bool = _about("make an unknown topic when a producer first names it", True)
-    default_topic_queue_nums: int = _about("queues of the template for new topics", 8)
-    auto_create_subscription_group: bool = _about("make an unknown consumer group on first use", True)
-    max_message_size: int = _about("largest body in bytes", 4_194_304)
-    long_polling_enable: bool = _about("hold a pull that finds nothing", True)
-    message_delay_level: str = _about(
-        "the delays of levels 1, 2, …", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
-    )
-    mapped_file_size_commit_log: int = _about("size of a commit-log segment in bytes", 1 << 30)
-    mapped_file_size_consume_queue: int = _about("size of a consume-queue file in bytes", 6_000_000)
-    max_hash_slot_num: int = _about("slots of a key-index file", 5_000_000)
-    max_index_num: int = _about("entries of a key-index file", 20_000_000)
-    file_reserved_time_hours: int = _about("age at which a segment may be deleted", 72)
-    delete_when: int = _about("hour of the day at which old segments are deleted", 4)
-    disk_used_clean_percent: int = _about("disk use at which old segments are deleted at any hour", 75)
-    disk_used_force_percent: int = _about("disk use at which segments are deleted whatever their age", 85)
-    disk_used_refuse_percent: int = _about("disk use at which writes are refused", 90)
-    register_broker_period_ms: int = _about("how often the broker registers", 30_000)
-    transaction_timeout_ms: int = _about("age at which a half message is checked", 6_000)
-    transaction_check_interval_ms: int = _about("how often half messages are looked at", 60_000)
-    transaction_check_max: int = _about("checks before a half message is given up", 15)
-    queue_segment_bytes: int = _about("size of a queue topic's segment in bytes", 16 << 20)
-    channel_window: int = _about("messages a channel may run past the first unfinished one", 10_000)
-    max_attempts: int = _about("deliveries after which a channel gives a message up; 0: never", 0)
-    mem_queue_size: int = _about("messages kept in memory by a topic or channel of level memory", 10_000)
-    max_bytes_per_file: int = _about("size of a diskqueue file in bytes", 104_857_600)
-    sync_every: int = _about("messages after which a diskqueue is flushed", 2_500)
-    sync_timeout_ms: int = _about("time after which a diskqueue is flushed", 2_000)
-    msg_timeout_ms: int = _about("time a consumer has for a message", 60_000)
-    max_msg_timeout_ms: int = _about("longest time a consumer may ask for, or touch a message to", 900_000)
-    max_msg_size: int = _about("largest message an NSQ client may publish in bytes", 1_048_576)
-    max_body_size: int = _about("largest body of an NSQ command or HTTP request in bytes", 5_242_880)
-    max_req_timeout_ms: int = _about("longest delay of a requeue or deferred publish", 3_600_000)
-    max_heartbeat_interval_ms: int = _about("longest time between heartbeats a client may ask for", 60_000)
-    max_rdy_count: int = _about("largest ready count", 2_500)
-    output_buffer_timeout_ms: int = _about("longest wait of a message in an output buffer", 250)
-    min_output_buffer_timeout_ms: int = _about("shortest such wait a client may ask for", 25)
-    max_output_buffer_timeout_ms: int = _about("longest such wait a client may ask for", 30_000)
-    max_output_buffer_size: int = _about("largest output buffer a client may ask for in bytes", 65_536)
-    max_channel_consumers: int = _about("consumers a channel may have; 0: any number", 0)
-    deflate: bool = _about("let NSQ clients ask for deflate", True)
-    max_deflate_level: int = _about("highest deflate level, 1 to 9", 6)
-    snappy: bool = _about("let NSQ clients ask for snappy", True)
-    tls_cert: str = _about(_TLS_CERT, "")
-    tls_key: str = _about(_TLS_KEY, "")
-    tls_root_ca_file: str = _about(_TLS_ROOTS, "")
-    tls_client_auth_policy: str = _about(_TLS_CLIENTS, "")
-    tls_required: str = _about("true: NSQ and HTTP only over TLS; tcp-https: NSQ only; false", "false")
-    tls_min_version: str = _about(_TLS_OLDEST, "tls1.2")
-    tls_handshake_timeout_ms: int = _about(_TLS_HANDSHAKE, 10_000)
-    remoting_tls: str = _about(
-        "the RocketMQ port with a certificate: optional (TLS and plain on one port), required or off", "optional"
-    )
-    security: str = _about(
+    mapped_file_size_commit_log: Annotated[int, "size of a commit-log segment in bytes"] = 1 << 30
+    mapped_file_size_consume_queue: Annotated[int, "size of a consume-queue file in bytes"] = 6_000_000
+    max_hash_slot_num: Annotated[int, "slots of a key-index file"] = 5_000_000
+    max_index_num: Annotated[int, "entries of a key-index file"] = 20_000_000
+    file_reserved_time_hours: Annotated[int, "age at which a segment may be deleted"] = 72
+    delete_when: Annotated[int, "hour of the day at which old segments are deleted"] = 4
+    disk_used_clean_percent: Annotated[int, "disk use at which old segments are deleted at any hour"] = 75
+    disk_used_force_percent: Annotated[int, "disk use at which segments are deleted whatever their age"] = 85
+    disk_used_refuse_percent: Annotated[int, "disk use at which writes are refused"] = 90
+    register_broker_period_ms: Annotated[int, "how often the broker registers"] = 30_000
+    transaction_timeout_ms: Annotated[int, "age at which a half message is checked"] = 6_000
+    transaction_check_interval_ms: Annotated[int, "how often half messages are looked at"] = 60_000
+    transaction_check_max: Annotated[int, "checks before a half message is given up"] = 15
+    queue_segment_bytes: Annotated[int, "size of a queue topic's segment in bytes"] = 16 << 20
+    channel_window: Annotated[int, "messages a channel may run past the first unfinished one"] = 10_000
+    max_attempts: Annotated[int, "deliveries after which a channel gives a message up; 0: never"] = 0
+    mem_queue_size: Annotated[int, "messages kept in memory by a topic or channel of level memory"] = 10_000
+    max_bytes_per_file: Annotated[int, "size of a diskqueue file in bytes"] = 104_857_600
+    sync_every: Annotated[int, "messages after which a diskqueue is flushed"] = 2_500
+    sync_timeout_ms: Annotated[int, "time after which a diskqueue is flushed"] = 2_000
+    msg_timeout_ms: Annotated[int, "time a consumer has for a message"] = 60_000
+    max_msg_timeout_ms: Annotated[int, "longest time a consumer may ask for, or touch a message to"] = 900_000
+    max_msg_size: Annotated[int, "largest message an NSQ client may publish in bytes"] = 1_048_576
+    max_body_size: Annotated[int, "largest body of an NSQ command or HTTP request in bytes"] = 5_242_880
+    max_req_timeout_ms: Annotated[int, "longest delay of a requeue or deferred publish"] = 3_600_000
+    max_heartbeat_interval_ms: Annotated[int, "longest time between heartbeats a client may ask for"] = 60_000
+    max_rdy_count: Annotated[int, "largest ready count"] = 2_500
+    output_buffer_timeout_ms: Annotated[int, "longest wait of a message in an output buffer"] = 250
+    min_output_buffer_timeout_ms: Annotated[int, "shortest such wait a client may ask for"] = 25
+    max_output_buffer_timeout_ms: Annotated[int, "longest such wait a client may ask for"] = 30_000
+    max_output_buffer_size: Annotated[int, "largest output buffer a client may ask for in bytes"] = 65_536
+    max_channel_consumers: Annotated[int, "consumers a channel may have; 0: any number"] = 0
+    deflate: Annotated[bool, "let NSQ clients ask for deflate"] = True
+    max_deflate_level: Annotated[int, "highest deflate level, 1 to 9"] = 6
+    snappy: Annotated[bool, "let NSQ clients ask for snappy"] = True
+    tls_cert: Annotated[str, _TLS_CERT] = ""
+    tls_key: Annotated[str, _TLS_KEY] = ""
+    tls_root_ca_file: Annotated[str, _TLS_ROOTS] = ""
+    tls_client_auth_policy: Annotated[str, _TLS_CLIENTS] = ""
+    tls_required: Annotated[str, "true: NSQ and HTTP only over TLS; tcp-https: NSQ only; false"] = "false"
+    tls_min_version: Annotated[str, _TLS_OLDEST] = "tls1.2"
+    tls_handshake_timeout_ms: Annotated[int, _TLS_HANDSHAKE] = 10_000
+    remoting_tls: Annotated[
+        str, "the RocketMQ port with a certificate: optional (TLS and plain on one port), required or off"
+    ] = "optional"
+    security: Annotated[
+        str,
         "file with user, secret and TLS for connections to registries; empty: the environment's PENSTOCK_TLS and so on",
-        "",
+    ] = ""
+    auth_http_address: Annotated[str, "auth servers, host:port or URL separated by ; or ,"] = ""
+    auth_http_request_method: Annotated[str, "how auth servers are asked: get or post"] = "post"
+    http_client_connect_timeout_ms: Annotated[int, "time to connect to an auth server or nsqlookupd"] = 2_000
+    http_client_request_timeout_ms: Annotated[int, "time for its answer"] = 5_000
+    e2e_processing_latency_percentile: Annotated[str, "quantiles of publish-to-finish times to keep, as 0.99;0.5"] = ""
+    e2e_processing_latency_window_time_ms: Annotated[int, "time these quantiles look back"] = 600_000
+    statsd_address: Annotated[str, "host:port (UDP) that statistics are pushed to; empty: nowhere"] = ""
+    statsd_prefix: Annotated[str, "first part of statsd names; %s is the broadcast address and HTTP port"] = "nsq.%s"
+    statsd_interval_ms: Annotated[int, "time between pushes"] = 60_000
+    statsd_mem_stats: Annotated[bool, "push memory figures too"] = True
+    statsd_udp_packet_size: Annotated[int, "largest statsd packet in bytes"] = 508
+    statsd_exclude_ephemeral: Annotated[bool, "leave ephemeral topics and channels out of statsd"] = False
+    node_id: Annotated[int, "part of message ids, 0 to 1023; -1: from the host name"] = -1
+    max_properties_size: Annotated[int, "properties of a RocketMQ message in bytes, at most 32,767"] = (
+        Limits.max_properties_size
     )
-    auth_http_address: str = _about("auth servers, host:port or URL separated by ; or ,", "")
-    auth_http_request_method: str = _about("how auth servers are asked: get or post", "post")
-    http_client_connect_timeout_ms: int = _about("time to connect to an auth server or nsqlookupd", 2_000)
-    http_client_request_timeout_ms: int = _about("time for its answer", 5_000)
-    e2e_processing_latency_percentile: str = _about("quantiles of publish-to-finish times to keep, as 0.99;0.5", "")
-    e2e_processing_latency_window_time_ms: int = _about("time these quantiles look back", 600_000)
-    statsd_address: str = _about("host:port (UDP) that statistics are pushed to; empty: nowhere", "")
-    statsd_prefix: str = _about("first part of statsd names; %s is the broadcast address and HTTP port", "nsq.%s")
-    statsd_interval_ms: int = _about("time between pushes", 60_000)
-    statsd_mem_stats: bool = _about("push memory figures too", True)
-    statsd_udp_packet_size: int = _about("largest statsd packet in bytes", 508)
-    statsd_exclude_ephemeral: bool = _about("leave ephemeral topics and channels out of statsd", False)
-    node_id: int = _about("part of message ids, 0 to 1023; -1: from the host name", -1)
-    max_properties_size: int = _about(
-        "properties of a RocketMQ message in bytes, at most 32,767", Limits.max_properties_size
+    max_topics: Annotated[int, "log topics there may be, and queue topics"] = Limits.max_topics
+    max_topic_creations_per_second: Annotated[
+        int, "topics made by their first use in a second, ten times that at once; 0: any number"
+    ] = Limits.max_topic_creations_per_second
+    max_channels_per_topic: Annotated[int, "channels of a topic"] = Limits.max_channels_per_topic
+    max_queues_per_topic: Annotated[int, "message queues of a log topic"] = Limits.max_queues_per_topic
+    max_groups: Annotated[int, "consumer groups there may be"] = Limits.max_groups
+    max_in_flight_per_channel: Annotated[int, "messages a channel has in flight or given back before it takes more"] = (
+        Limits.max_in_flight_per_channel
     )
-    max_topics: int = _about("log topics there may be, and queue topics", Limits.max_topics)
-    max_topic_creations_per_second: int = _about(
-        "topics made by their first use in a second, ten times that at once; 0: any number",
-        Limits.max_topic_creations_per_second,
+    max_waiting_pulls: Annotated[int, "pulls held until there is news; one more is answered at once"] = (
+        Limits.max_waiting_pulls
     )
-    max_channels_per_topic: int = _about("channels of a topic", Limits.max_channels_per_topic)
-    max_queues_per_topic: int = _about("message queues of a log topic", Limits.max_queues_per_topic)
-    max_groups: int = _about("consumer groups there may be", Limits.max_groups)
-    max_in_flight_per_channel: int = _about(
-        "messages a channel has in flight or given back before it takes more", Limits.max_in_flight_per_channel
+    max_delayed_messages: Annotated[int, "messages that may wait for their time; 0: any number"] = (
+        Limits.max_delayed_messages
     )
-    max_waiting_pulls: int = _about(
-        "pulls held until there is news; one more is answered at once", Limits.max_waiting_pulls
-    )
-    max_delayed_messages: int = _about(
-        "messages that may wait for their time; 0: any number", Limits.max_delayed_messages
-    )
-    max_filter_size: int = _about("longest SQL92 expression in bytes", Limits.max_filter_size)
-    max_filter_depth: int = _about("how deep one may be nested", Limits.max_filter_depth)
-    log_level: str = _about("debug, info, warn, error or fatal", "info")
-    stage_max_bytes: int = _about("bytes of staged rows at which no more are taken", 64 << 30)
-    stage_ttl_ms: int = _about("age at which staged rows that nobody published are dropped", 86_400_000)
-    topic: tuple[Mapping[str, object], ...] = _about("rules for new topics: name pattern, level, queues", ())
+    max_filter_size: Annotated[int, "longest SQL92 expression in bytes"] = Limits.max_filter_size
+    max_filter_depth: Annotated[int, "how deep one may be nested"] = Limits.max_filter_depth
+    log_level: Annotated[str, "debug, info, warn, error or fatal"] = "info"
+    stage_max_bytes: Annotated[int, "bytes of staged rows at which no more are taken"] = 64 << 30
+    stage_ttl_ms: Annotated[int, "age at which staged rows that nobody published are dropped"] = 86_400_000
+    topic: Annotated[tuple[Mapping[str, object], ...], "rules for new topics: name pattern, level, queues"] = ()
 
 
-@dataclass(frozen=True)
-class RegistryConfig(ConnectionSettings):
+class RegistryConfig(ConnectionSettings, frozen=True, kw_only=True):
     """A registry."""
 
-    data: str = _about("folder of kvConfig.json", "penstock-data")
-    host: str = _about("address the listeners bind to", "127.0.0.1")
-    insecure: bool = _about("allow a bind address that other machines reach, without users", False)
-    users: str = _about(
-        "file of users and their rights; .yml: RocketMQ's plain_acl.yml; empty: users.toml in the data folder", ""
-    )
-    failed_logins_per_minute: int = _about(
-        "failed logins of an address, or of a name, before more are refused; 0: any", 5
-    )
-    foreign_addresses: bool = _about("let brokers register addresses they do not connect from (behind NAT)", False)
-    registry_port: int = _about("port of the name server; 0: any free one, -1: none", 9876)
-    lookup_port: int = _about("port of nsqlookupd's TCP protocol; 0: any free one, -1: none", 4160)
-    lookup_http_port: int = _about("port of nsqlookupd's HTTP; 0: any free one, -1: none", 4161)
-    lookup_host: str = _about("address of the first; empty: host", "")
-    lookup_http_host: str = _about("address of the second; empty: host", "")
-    tls_cert: str = _about(_TLS_CERT + ", or that of the broker in this process", "")
-    tls_key: str = _about(_TLS_KEY, "")
-    tls_root_ca_file: str = _about(_TLS_ROOTS, "")
-    tls_client_auth_policy: str = _about(_TLS_CLIENTS, "")
-    tls_min_version: str = _about(_TLS_OLDEST, "tls1.2")
-    tls_handshake_timeout_ms: int = _about(_TLS_HANDSHAKE, 10_000)
-    registry_tls: str = _about(
-        "the name server with a certificate: optional (TLS and plain on one port), required or off", "optional"
-    )
-    lookup_tls: str = _about("the same for both ports of nsqlookupd", "optional")
-    allowed_hosts: str = _about(
-        "names besides this machine's own that HTTP is asked under; separated by ;, * for any", ""
-    )
-    broadcast_address: str = _about("address this registry calls itself; empty: the host name", "")
-    inactive_producer_timeout_ms: int = _about("time after which a silent nsqd is left out", 300_000)
-    tombstone_lifetime_ms: int = _about("time a tombstoned producer is left out", 45_000)
-    log_level: str = _about("debug, info, warn, error or fatal", "info")
+    data: Annotated[str, "folder of kvConfig.json"] = "penstock-data"
+    host: Annotated[str, "address the listeners bind to"] = "127.0.0.1"
+    insecure: Annotated[bool, "allow a bind address that other machines reach, without users"] = False
+    users: Annotated[
+        str, "file of users and their rights; .yml: RocketMQ's plain_acl.yml; empty: users.toml in the data folder"
+    ] = ""
+    failed_logins_per_minute: Annotated[
+        int, "failed logins of an address, or of a name, before more are refused; 0: any"
+    ] = 5
+    foreign_addresses: Annotated[bool, "let brokers register addresses they do not connect from (behind NAT)"] = False
+    registry_port: Annotated[int, "port of the name server; 0: any free one, -1: none"] = 9876
+    lookup_port: Annotated[int, "port of nsqlookupd's TCP protocol; 0: any free one, -1: none"] = 4160
+    lookup_http_port: Annotated[int, "port of nsqlookupd's HTTP; 0: any free one, -1: none"] = 4161
+    lookup_host: Annotated[str, "address of the first; empty: host"] = ""
+    lookup_http_host: Annotated[str, "address of the second; empty: host"] = ""
+    tls_cert: Annotated[str, _TLS_CERT + ", or that of the broker in this process"] = ""
+    tls_key: Annotated[str, _TLS_KEY] = ""
+    tls_root_ca_file: Annotated[str, _TLS_ROOTS] = ""
+    tls_client_auth_policy: Annotated[str, _TLS_CLIENTS] = ""
+    tls_min_version: Annotated[str, _TLS_OLDEST] = "tls1.2"
+    tls_handshake_timeout_ms: Annotated[int, _TLS_HANDSHAKE] = 10_000
+    registry_tls: Annotated[
+        str, "the name server with a certificate: optional (TLS and plain on one port), required or off"
+    ] = "optional"
+    lookup_tls: Annotated[str, "the same for both ports of nsqlookupd"] = "optional"
+    allowed_hosts: Annotated[
+        str, "names besides this machine's own that HTTP is asked under; separated by ;, * for any"
+    ] = ""
+    broadcast_address: Annotated[str, "address this registry calls itself; empty: the host name"] = ""
+    inactive_producer_timeout_ms: Annotated[int, "time after which a silent nsqd is left out"] = 300_000
+    tombstone_lifetime_ms: Annotated[int, "time a tombstoned producer is left out"] = 45_000
+    log_level: Annotated[str, "debug, info, warn, error or fatal"] = "info"
 
 
 C = TypeVar("C", BrokerConfig, RegistryConfig)
+
+
+def defaults(kind: type[ConnectionSettings]) -> dict[str, Any]:
+    """The settings of a role in their order, each with its default."""
+    return dict(zip(kind.__struct_fields__, kind.__struct_defaults__, strict=True))
+
+
+def meanings(kind: type[ConnectionSettings]) -> dict[str, str]:
+    """What each setting of a role means, in words."""
+    return {name: hint.__metadata__[0] for name, hint in get_type_hints(kind, include_extras=True).items()}
 
 
 def parts(text: str) -> list[str]:
@@ -302,12 +311,12 @@ def load(
     for name, value in flags.items():
         if value is not None:
             values[_known(kind, name, "--set")] = value
-    types = {f.name: type(f.default) for f in fields(kind) if f.default is not MISSING}
-    return kind(**{name: _fit(name, types[name], value) for name, value in values.items()})
+    types = defaults(kind)
+    return kind(**{name: _fit(name, type(types[name]), value) for name, value in values.items()})
 
 
 def _known(kind: type[BrokerConfig] | type[RegistryConfig], name: str, source: str) -> str:
-    known = [f.name for f in fields(kind)]
+    known = kind.__struct_fields__
     name = name.replace("-", "_")
     if name in known:
         return name

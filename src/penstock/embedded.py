@@ -6,13 +6,12 @@ import asyncio
 import tempfile
 import threading
 from collections.abc import Callable
-from dataclasses import fields
 from pathlib import Path
 from typing import Self, TypeVar
 
 from penstock.app import Server, runner
 from penstock.clock import Clock
-from penstock.config import BrokerConfig, RegistryConfig, load
+from penstock.config import BrokerConfig, RegistryConfig, defaults, load
 from penstock.disk.files import Files
 
 T = TypeVar("T")
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 def _configs(folder: Path, settings: dict[str, object]) -> tuple[BrokerConfig, RegistryConfig]:
     ports = dict.fromkeys(("remoting_port", "nsq_port", "http_port", "https_port"), 0)
-    own = {field.name for field in fields(RegistryConfig)} - {field.name for field in fields(BrokerConfig)}
+    own = defaults(RegistryConfig).keys() - defaults(BrokerConfig).keys()
     told = {name: settings.pop(name) for name in own & set(settings)}
     broker = load(BrokerConfig, "broker", None, {"data": str(folder), **ports} | settings, {})
     shared = {

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ipaddress
 import os
-from dataclasses import dataclass, field, fields
 
 _MEMORY_PARTS = 4  # of the machine's memory connections get one
 
@@ -50,9 +49,8 @@ NAMES = {
 }
 
 
-@dataclass
 class Limits:
-    """See the module. `reached` is name → how often."""
+    """See the module: each number is the default. `reached` is name → how often. TypeError for a name that is no limit."""
 
     max_connections: int = 12_000
     max_connections_per_address: int = 1_000  # of another machine: loopback is free
@@ -81,7 +79,13 @@ class Limits:
     max_delayed_messages: int = 10_000_000
     max_filter_size: int = 2 << 10
     max_filter_depth: int = 64
-    reached: dict[str, int] = field(default_factory=lambda: dict.fromkeys(NAMES, 0))
+
+    def __init__(self, **limits: int) -> None:
+        for name, value in limits.items():
+            if name not in Limits.__annotations__:
+                raise TypeError(f"there is no limit {name}")
+            setattr(self, name, value)
+        self.reached = dict.fromkeys(NAMES, 0)
 
     @property
     def memory_bytes(self) -> int:
@@ -95,7 +99,7 @@ class Limits:
 
 def limits_of(settings: object) -> Limits:
     """The limits among the settings of a role."""
-    names = [f.name for f in fields(Limits) if hasattr(settings, f.name)]
+    names = [name for name in Limits.__annotations__ if hasattr(settings, name)]
     return Limits(**{name: getattr(settings, name) for name in names})
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import ssl
 import sys
-from dataclasses import replace
 from typing import TypedDict, cast
+
+from msgspec.structs import replace
 
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "log"))
 
 import pytest
 from lying_disk import LyingFiles
+from msgspec.structs import replace
 
 from broker.queueside import Reader, Side
 from penstock.disk.job import run_now
@@ -66,7 +66,7 @@ class CutSide(Side):
         self.waiting.clear()
         self.broker.close(clean=False)
         self.patch.setattr("penstock.log.checkpoint.boot_id", lambda: f"boot {self.cuts}")
-        self.config = dataclasses.replace(self.config, data=str(to))
+        self.config = replace(self.config, data=str(to))
         self.files = LyingFiles(to, self.seed)
         self.files.adopt()
         self.clock.advance(10)

@@ -7,8 +7,9 @@ default that permits it has no right that says so, and is refused there.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from penstock.access import usersfile
 from penstock.access.plainacl import dump, parse, permission, read_acl

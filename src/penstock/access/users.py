@@ -17,10 +17,11 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import NamedTuple
+
+import msgspec
 
 from penstock.errors import ConfigError
 
@@ -74,18 +75,21 @@ def _expression(pattern: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(msgspec.Struct, frozen=True):
     """One user. `topics` and `groups` say of single names what may be done with them, whatever `rights` say."""
 
     name: str
-    secret: str = field(default="", repr=False)
+    secret: str = ""
     rights: tuple[Right, ...] = ()
     addresses: tuple[str, ...] = ()
-    tokens: tuple[str, ...] = field(default=(), repr=False)
-    topics: Mapping[str, frozenset[Verb]] = field(default_factory=dict)
-    groups: Mapping[str, bool] = field(default_factory=dict)
+    tokens: tuple[str, ...] = ()
+    topics: Mapping[str, frozenset[Verb]] = msgspec.field(default_factory=dict)
+    groups: Mapping[str, bool] = msgspec.field(default_factory=dict)
     trusted_from: str = ""  # requests in its name from these addresses need no signature and no right (plain_acl.yml)
+
+    def __repr__(self) -> str:
+        """Without its secret and its tokens."""
+        return f"User(name={self.name!r}, rights={self.rights!r})"
 
     @property
     def is_admin(self) -> bool:

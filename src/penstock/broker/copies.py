@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from penstock.broker.levels import LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
 from penstock.broker.replica import Replica
@@ -22,8 +23,7 @@ from penstock.log.store import LogStore
 log = logging.getLogger("penstock.broker")
 
 
-@dataclass
-class Member:
+class Member(msgspec.Struct, eq=False):
     """A slave as its master sees it, for the length of a connection."""
 
     node: str

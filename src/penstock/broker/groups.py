@@ -6,7 +6,8 @@ Both files are RocketMQ's (rocketmq.md §6, §9.2, §9.6); SmartGo's spelling of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from penstock.broker import shapes
 from penstock.broker.topics import check_group_name
@@ -20,8 +21,7 @@ from penstock.wire.names import SYSTEM_GROUPS
 DAMAGED_MAX = 100  # so many messages that cannot be read are passed over
 
 
-@dataclass
-class Group:
+class Group(msgspec.Struct, eq=False):
     """RocketMQ's SubscriptionGroupConfig, and what this group was given since the start."""
 
     name: str
@@ -34,10 +34,10 @@ class Group:
     which_broker_when_slow: int = 1
     notify_changes: bool = True
     sent_back: int = 0
-    get_counts: dict[bytes, list[int]] = field(
-        default_factory=dict
-    )  # topic: [messages, bytes, pulls with, without any]
-    pulled: dict[bytes, dict[int, int]] = field(default_factory=dict)  # topic: queue id: where its last pull began
+    # topic: [messages, bytes, pulls with, without any]
+    get_counts: dict[bytes, list[int]] = msgspec.field(default_factory=dict)
+    # topic: queue id: where its last pull began
+    pulled: dict[bytes, dict[int, int]] = msgspec.field(default_factory=dict)
     forbidden: frozenset[str] = frozenset()  # topics that it may not read
 
     def was_sent_back(self) -> None:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import replace
 from pathlib import Path
 
 from isal import isal_zlib
+from msgspec.structs import replace
 
 from penstock.broker.levels import LEVELS
 from penstock.config import BrokerConfig

@@ -14,9 +14,10 @@ kept until `done` is on the disk.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
+
+import msgspec
 
 from penstock.disk.files import Files
 from penstock.disk.job import Job
@@ -49,19 +50,20 @@ class Note(TypedDict, total=False):
     begin: int
 
 
-@dataclass
-class Sink:
+class Sink(msgspec.Struct):
     """One sink at this broker. `last` is the batch published last, -1 for none; `answer` is what its publisher was told."""
 
     query: str
     run: str
     coordinator: str
     last: int = -1
-    answer: dict[str, object] = field(default_factory=dict)
+    answer: dict[str, object] = msgspec.field(default_factory=dict)
     once: bool = False  # a job that nobody can name again: the first to be forgotten
-    stale: list[str] = field(default_factory=list)
+    stale: list[str] = msgspec.field(default_factory=list)
     at_ms: int = 0
-    layout: dict[str, list[str]] = field(default_factory=dict)  # topic: the brokers its rows were dealt out over
+    layout: dict[str, list[str]] = msgspec.field(
+        default_factory=dict
+    )  # topic: the brokers its rows were dealt out over
 
     def go_on(self, run: str) -> None:
         """A run writes; the one before it is over."""
@@ -85,8 +87,7 @@ class Sink:
         self.layout = dict(list(layout.items())[-LAYOUT_TOPICS_MAX:])
 
 
-@dataclass(frozen=True)
-class Begun:
+class Begun(msgspec.Struct, frozen=True):
     """A publish whose rows are being appended: where its `begin` record stands, and how large that is."""
 
     physical: int
@@ -178,7 +179,7 @@ class Sinks:
         if not due and flushed - self.position < SNAPSHOT_BYTES and mono_ms < 1 << 62:
             return None
         self._running = True
-        sinks = {name: dict(vars(sink)) for name, sink in self.by_name.items()}  # their values are never changed
+        sinks = {name: msgspec.structs.asdict(sink) for name, sink in self.by_name.items()}  # their values are never changed
 
         def finish(error: BaseException | None, now_ms: int) -> None:
             self._running = False

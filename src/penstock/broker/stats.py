@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+import msgspec
 
 SAMPLE_MS = 10_000
 _MINUTE, _HOUR, _DAY = 7, 7, 25  # samples kept: 10 s, 10 min and 1 h apart
 
 
-@dataclass(frozen=True)
-class Rate:
+class Rate(msgspec.Struct, frozen=True):
     """What was added within a span, and how many a second."""
 
     sum: int

@@ -6,12 +6,12 @@ import gc
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import fields, replace
 from typing import TypeVar
 
 import click
+from msgspec.structs import replace
 
-from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig, load
+from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig, defaults, load, meanings
 from penstock.errors import ConfigError, PenstockError
 from penstock.version import __version__
 
@@ -143,11 +143,11 @@ def _set(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
     return said
 
 
-_ROLES = {"broker": BrokerConfig, "registry": RegistryConfig}
+_ROLES: dict[str, type[ConnectionSettings]] = {"broker": BrokerConfig, "registry": RegistryConfig}
 
 
 def _names(role: str) -> set[str]:
-    return {field.name for field in fields(_ROLES[role])}
+    return set(defaults(_ROLES[role]))
 
 
 def _rules(text: str) -> tuple[object, ...]:
@@ -276,11 +276,12 @@ def registry(
 @click.option("--markdown", is_flag=True, help="As docs/settings.md has it.")
 def settings_command(as_json: bool, markdown: bool) -> None:
     """Print every setting with its default and meaning."""
-    common = {f.name for f in fields(ConnectionSettings)}  # last
+    common = defaults(ConnectionSettings)  # last
     table = [
-        {"role": role, "name": f.name, "default": f.default, "about": f.metadata["about"]}
-        for role, kind in (("broker", BrokerConfig), ("registry", RegistryConfig))
-        for f in sorted(fields(kind), key=lambda f: f.name in common)
+        {"role": role, "name": name, "default": default, "about": about[name]}
+        for role, kind in _ROLES.items()
+        for about in (meanings(kind),)
+        for name, default in sorted(defaults(kind).items(), key=lambda setting: setting[0] in common)
     ]
     if as_json:
         json.dump(table, sys.stdout, default=str)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TypeVar
 
 import click
+from msgspec.structs import replace
 
 from penstock.access import usersfile
 from penstock.access.rights import users_file

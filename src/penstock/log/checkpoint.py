@@ -18,7 +18,6 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
 
@@ -173,8 +172,7 @@ class FolderLock:
             self._fd = -1
 
 
-@dataclass
-class StoreFile:
+class StoreFile(msgspec.Struct):
     """`store.json`: who this store is."""
 
     store_id: str

@@ -6,9 +6,10 @@ Nothing that may hold a record is deleted: it moves to ``lost+found/``.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TypedDict
+
+import msgspec
 
 from penstock.disk import tables
 from penstock.disk.files import number_names
@@ -31,8 +32,7 @@ class Damage(TypedDict, total=False):
     queueOffsets: list[list[str | int]]
 
 
-@dataclass
-class Recovery:
+class Recovery(msgspec.Struct):
     """What opening found and did. Positions are physical offsets."""
 
     clean: bool = False
@@ -42,15 +42,16 @@ class Recovery:
     end: int = 0
     records: int = 0
     cut_bytes: int = 0
-    damage: list[Damage] = field(default_factory=list)
-    rebuilt: list[str] = field(default_factory=list)
-    moved: list[str] = field(default_factory=list)
+    damage: list[Damage] = msgspec.field(default_factory=list)
+    rebuilt: list[str] = msgspec.field(default_factory=list)
+    moved: list[str] = msgspec.field(default_factory=list)
     gap_queues: int = 0
     skipped: int = 0
     took_ms: int = 0
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        values: dict[str, object] = msgspec.to_builtins(self)
+        return values
 
 
 class Contents:

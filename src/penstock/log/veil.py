@@ -7,7 +7,8 @@ its offsets are reserved durably: a reader sees a batch whole or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+
+import msgspec
 
 from penstock.delivery.waiters import Positions
 from penstock.log.consumequeue import ConsumeQueue
@@ -18,8 +19,7 @@ from penstock.wire.record import decode_record
 NEVER = 1 << 62
 
 
-@dataclass
-class Veil:
+class Veil(msgspec.Struct, eq=False):
     """One batch: from which offset on in which queues; `whole`: all of it is in the log."""
 
     queues: list[tuple[ConsumeQueue, int]]
