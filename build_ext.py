@@ -2,7 +2,10 @@
 
 COMPILED = [
     "penstock.broker.clock",
+    "penstock.broker.nsq.flush",
+    "penstock.broker.nsq.queueing",
     "penstock.broker.nsq.topics",
+    "penstock.broker.nsq.turns",
     "penstock.broker.topics",
     "penstock.client.aio.delivery",
     "penstock.client.aio.dispatch",
@@ -41,6 +44,7 @@ COMPILED = [
     "penstock.log.commitlog",
     "penstock.log.consumequeue",
     "penstock.log.draft",
+    "penstock.log.durability",
     "penstock.log.follow",
     "penstock.log.keyindex",
     "penstock.log.lookup",
@@ -48,6 +52,7 @@ COMPILED = [
     "penstock.log.state",
     "penstock.log.store",
     "penstock.log.stream",
+    "penstock.log.veil",
     "penstock.net",
     "penstock.process",
     "penstock.spark.kernel.columns",

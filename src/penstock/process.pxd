@@ -1,4 +1,7 @@
+cimport cython
+
 from penstock.broker.clock cimport BrokerClock
+from penstock.broker.nsq.queueing cimport Queueing
 from penstock.log.store cimport LogStore
 
 
@@ -8,5 +11,11 @@ cdef class Process:
     cdef public long long mono_ms
     cdef LogStore _store
     cdef BrokerClock _time
+    cdef Queueing _queueing
+    cdef object _tables, _lift
     cdef list _begins, _enders
     cdef long long _jobs_due_ms
+
+    cpdef update_time(self)
+    @cython.locals(store=LogStore, queueing=Queueing)
+    cdef _end_channels(self, list news)

@@ -14,6 +14,7 @@ from penstock.broker.broker import Broker
 from penstock.clock import Clock
 from penstock.disk.job import Job
 from penstock.faults import Faults
+from penstock.fronts.front import no_beginning
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
     from penstock.fronts.front import Front
@@ -73,11 +74,13 @@ class Process:
         self.name_server = name_server or self.name_server
         if broker is not None:
             self.broker, self._store, self._time = broker, broker.store, broker.time
+            self._queueing, self._tables, self._lift = broker.queueing, broker.tables, broker.staging.lift
 
     def add_front(self, front: Front) -> None:
         """A protocol has its part of each turn."""
         self.fronts.append(front)
-        self._begins.append(front.begin_turn)
+        if front.begin_turn is not no_beginning:
+            self._begins.append(front.begin_turn)
         if front.ends_turns:
             self._enders.append(front)
 
@@ -104,14 +107,14 @@ class Process:
             return
         report = self.faults.report
         self._store.settle()  # these two have no error of their own
-        broker.queueing.settle()
+        self._queueing.settle()
         try:
-            broker.staging.lift()
+            self._lift()
         except Exception as error:
             report("staging", error, mono_ms)
         news: list[ConsumeQueue] = []
         try:
-            self._end_channels(broker, news)
+            self._end_channels(news)
         except Exception as error:
             report("channels", error, mono_ms)
         for front in self._enders:
@@ -128,7 +131,8 @@ class Process:
         except Exception as error:
             report("flushes", error, mono_ms)
         try:
-            broker.save_tables()
+            if self._tables.restless or broker.groups.dirty:
+                broker.save_tables()
         except Exception as error:
             report("tables", error, mono_ms)
         try:
@@ -142,9 +146,9 @@ class Process:
         if self.faults.failing:
             self.faults.settle((*TURN_STEPS, *(front.name for front in self.fronts)))
 
-    def _end_channels(self, broker: Broker, news: list[ConsumeQueue]) -> None:
+    def _end_channels(self, news: list[ConsumeQueue]) -> None:
         """Give the channels what came; `news` gets every message queue with something new, dead letters' too."""
-        store, queueing = self._store, broker.queueing
+        store, queueing = self._store, self._queueing
         while True:
             if store.arrived:
                 arrived = store.take_arrived()
@@ -158,14 +162,14 @@ class Process:
     def flush_wanted(self) -> bool:
         """Whether answers wait for a flush that has not begun."""
         broker = self.broker
-        return broker is not None and (self._store.durability.wanted or broker.queueing.flush.wanted)
+        return broker is not None and (self._store.durability.wanted or self._queueing.flush.wanted)
 
     def take_jobs(self) -> Sequence[Job]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
         broker = self.broker
         if broker is None:
             return []
-        if self.mono_ms < self._jobs_due_ms and not broker.queueing.flush.wanted and not broker.staging.wants_job:
+        if self.mono_ms < self._jobs_due_ms and not self._queueing.flush.wanted and not broker.staging.wants_job:
             return self._store.take_flush(self.mono_ms) if self._store.durability.wanted else []
         self._jobs_due_ms = self.mono_ms + JOBS_EVERY_MS
         return broker.take_jobs()

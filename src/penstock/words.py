@@ -196,7 +196,12 @@ DATA_ID_END_AT = 18  # the last eight bytes of the id
 DATA_BODY_AT = 26
 HEX = 16
 INT63_MAX = 0x7FFF_FFFF_FFFF_FFFF
+FAR_MS = 1 << 62  # a moment that does not come
 UINT16_MAX = 0xFFFF
+
+# Queue topics of level os
+FLUSH_INTERVAL_MS = 500
+FLUSH_WINDOW_MS = 1_000  # what is acknowledged is on the disk after that
 
 # Replication
 BLOCK_RECORDS_MAX = 8_192  # in one block of a log that is copied

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from store_parts import make, put
 
+from penstock import words
 from penstock.disk.files import Files
 from penstock.disk.job import Job, run_now
 from penstock.errors import StoreError
@@ -33,7 +34,7 @@ def test_a_flush_starts_so_long_after_the_oldest_byte(store: LogStore) -> None:
     assert job is not None
     assert durability.take(10_000) is None  # one at a time
     run_now([job], 520)
-    assert (durability.flushed, durability.blocked(99_999), durability.due_ms()) == (store.log.end, False, None)
+    assert (durability.flushed, durability.blocked(99_999), durability.due_ms()) == (store.log.end, False, words.FAR_MS)
 
 
 def test_at_once_when_somebody_waits(store: LogStore) -> None:
@@ -93,7 +94,7 @@ def test_who_waits_waits_for_the_log_and_the_sums_follow(tmp_path: Path) -> None
     assert flush(1_400, wanted=True) == ["commitlog"]
     assert flush(1_499, wanted=False) == []
     assert flush(1_500, wanted=False) == ["commitlog", "checksums"]
-    assert (durability.summed, durability.due_ms()) == (store.end_position, None)
+    assert (durability.summed, durability.due_ms()) == (store.end_position, words.FAR_MS)
     put(store, b"z")
     assert flush(1_600, wanted=True) == ["commitlog"]
     put(store, b"a steady stream")

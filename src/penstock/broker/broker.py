@@ -175,17 +175,18 @@ class Broker:
         alarm_ms, stored_ms = self.core.alarm.due_ms, self.store.durability.due_ms()
         if alarm_ms < due_ms:
             due_ms = alarm_ms
-        if stored_ms is not None and stored_ms < due_ms:
+        if stored_ms < due_ms:
             due_ms = stored_ms
         held_ms = self.held_pulls.next_ms() if self.held_pulls.count else None
         return due_ms if held_ms is None or held_ms > due_ms else held_ms
 
     def take_jobs(self) -> list[Job]:
         """Blocking work for the worker threads: the store's, and offsets every 5 s."""
-        jobs: list[Job] = [*self.store.take_jobs(self.mono_ms), *self.queueing.take_jobs()]
-        jobs += self.staging.take_jobs(self.mono_ms)
+        mono_ms = self.time.mono_ms
+        jobs: list[Job] = [*self.store.take_jobs(mono_ms), *self.queueing.take_jobs()]
+        jobs += self.staging.take_jobs(mono_ms)
         jobs += self.take_offset_jobs()
-        if kept := self.reserve.take_job(self.mono_ms):
+        if kept := self.reserve.take_job(mono_ms):
             jobs.append(kept)
         return jobs
 

@@ -179,7 +179,9 @@ class Sinks:
         if not due and flushed - self.position < SNAPSHOT_BYTES and mono_ms < 1 << 62:
             return None
         self._running = True
-        sinks = {name: msgspec.structs.asdict(sink) for name, sink in self.by_name.items()}  # their values are never changed
+        sinks = {
+            name: msgspec.structs.asdict(sink) for name, sink in self.by_name.items()
+        }  # their values are never changed
 
         def finish(error: BaseException | None, now_ms: int) -> None:
             self._running = False

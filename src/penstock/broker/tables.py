@@ -45,6 +45,7 @@ class Tables:
         self._offsets_due_ms = 0
         self._offsets_waiting: list[Callable[[], None]] = []
         self._offsets_end = 0
+        self.restless = True  # `save_changed` has something to do for topics, now or in ten seconds
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -66,7 +67,7 @@ class Tables:
         core = self._core
         self._clamp_offsets()
         core.topics.changed.append(self._topic_changed)
-        self._whole = True
+        self._whole = self.restless = True
         try:
             self.save_changed()
         except DiskFull as error:
@@ -85,14 +86,13 @@ class Tables:
     def _topic_changed(self, name: bytes) -> None:
         self._changed[name] = None
         self._changed_ms = self._core.time.mono_ms
+        self.restless = True
 
     # -- topics and groups ---------------------------------------------------------------------------------------
 
     def save_changed(self) -> None:
         """`write` for what nobody asked for by name, at the end of each turn; after a failure once a second."""
         core = self._core
-        if not (self._when_saved or self._changed or self._whole or core.groups.dirty or self._file.lines):
-            return
         waiting, self._when_saved = self._when_saved, []
         if self._file.lines and core.time.mono_ms >= self._changed_ms + QUIET_MS:
             self._whole = True
@@ -106,12 +106,14 @@ class Tables:
                 raise
         for call in waiting:
             call(None)
+        self.restless = bool(self._whole or self._changed or self._when_saved or self._file.lines)
 
     def when_saved(self, call: Callable[[StoreError | None], None]) -> None:
         """At the end of this turn, when the tables are on disk: `call(None)`; or `call(error)`, and what was changed is to
         be taken back.
         """
         self._when_saved.append(call)
+        self.restless = True
 
     def write(self) -> None:
         """Topics and groups that changed go to disk, before anybody is told that they did. StoreError."""

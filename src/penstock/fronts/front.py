@@ -11,6 +11,10 @@ from typing import Protocol
 from penstock.log.consumequeue import ConsumeQueue
 
 
+def no_beginning() -> None:
+    """Nothing is to be done when a turn begins."""
+
+
 class Session(Protocol):
     """One connection, as `net` sees it."""
 
@@ -40,8 +44,10 @@ class Front(Protocol):
         """The session of a new connection; `wake()` says that it has something to write though nothing was read."""
         raise NotImplementedError
 
-    def begin_turn(self) -> None:
-        """The first thing in each turn: the broker's time is that of the turn."""
+    @property
+    def begin_turn(self) -> Callable[[], None]:
+        """Called first in each turn: the broker's time is that of the turn."""
+        return no_beginning
 
     @property
     def ends_turns(self) -> bool:

@@ -436,9 +436,6 @@ class HaFront(Front):
         """Its connection is."""
         self.sessions.discard(session)
 
-    def begin_turn(self) -> None:
-        """Nothing is due before there is news."""
-
     def end_turn(self, news: list[ConsumeQueue]) -> None:
         """Say what is new, and let the answers go that waited for it."""
         copies = self.broker.copies

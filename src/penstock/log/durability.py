@@ -12,11 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import cython
+
 from penstock.disk.job import Job
 from penstock.disk.segments import Segment
 from penstock.log.commitlog import CommitLog
 
+if cython.compiled:
+    from cython.cimports.penstock import words
+else:
+    from penstock import words
+
 AHEAD_MIN = 1 << 20
+_IN_HAND_SEGMENTS = 8  # the newest, which jobs may have in hand
+_OPEN_SEGMENTS = 24  # the newest, which may still be open
 
 
 class Durability:
@@ -53,10 +62,10 @@ class Durability:
         """Whether a byte has been unflushed for longer than the window of level `os`, or flushing is over."""
         return self.error is not None or (0 <= self._dirty_since < mono_ms - self.window_ms)
 
-    def due_ms(self) -> int | None:
-        """When the next flush must start, in monotonic time; None when nothing is to be flushed."""
+    def due_ms(self) -> int:
+        """When the next flush must start, in monotonic time; far away when nothing is to be flushed."""
         if self._sums_since < 0 or self._running or self.error is not None:
-            return None
+            return words.FAR_MS
         if self._dirty_since < 0:
             return self._sums_since + self.interval_ms
         return 0 if self.wanted else self._dirty_since + self.interval_ms
@@ -64,8 +73,7 @@ class Durability:
     def take(self, mono_ms: int) -> Job | None:
         """The flush that is due now."""
         self.look(mono_ms)
-        due_ms = self.due_ms()
-        if due_ms is None or due_ms > mono_ms:
+        if self.due_ms() > mono_ms:
             return None
         late = mono_ms >= self._sums_since + self.interval_ms
         return self.start(mono_ms, sums=late or not self.wanted or self.log.unproven > self.summed)
@@ -99,7 +107,7 @@ class Durability:
             if sums:
                 self.summed = target
                 self._sums_since = self._dirty_since
-            for segment in self.log.file.segments[-24:-8]:  # far enough behind that no job has them in hand
+            for segment in self.log.file.segments[-_OPEN_SEGMENTS:-_IN_HAND_SEGMENTS]:
                 segment.close()
                 sidecar = self.log.sums.get(segment.first)
                 if sidecar is not None:
@@ -173,6 +181,6 @@ class Preparer:
         def finish(error: BaseException | None, now_ms: int) -> None:
             self._running = False
             if error is not None:
-                self._retry_ms = now_ms + 1000  # appending tries by itself when it comes to it
+                self._retry_ms = now_ms + words.MS_A_SECOND  # appending tries by itself when it comes to it
 
         return Job("prepare", run, finish)

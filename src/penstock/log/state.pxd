@@ -4,6 +4,7 @@ from penstock.disk.segments cimport Segment
 from penstock.log.commitlog cimport CommitLog
 from penstock.log.consumequeue cimport ConsumeQueue
 from penstock.log.draft cimport Draft
+from penstock.log.durability cimport Durability
 from penstock.log.keyindex cimport KeyIndex
 
 
@@ -14,7 +15,7 @@ cdef class LogState:
     cdef public object clock
     cdef public CommitLog log
     cdef public KeyIndex index
-    cdef public object durability
+    cdef public Durability durability
     cdef public dict queues
     cdef public list arrived
     cdef public list dirty_queues
@@ -63,4 +64,5 @@ cdef class LogState:
     @cython.locals(d=Draft, segment=Segment, size=cython.longlong)
     cpdef long long next_indexed(self, long long position, long long end, long long most)
     cpdef void want_flush(self)
+    cpdef bint blocked(self, long long mono_ms)
     cpdef void set_live(self, object page)

@@ -150,9 +150,7 @@ class Upkeep:
         self.retention.tick(now_ms, mono_ms)
         self.note_damage()
         store.durability.look(mono_ms)
-        due_ms = store.durability.due_ms()
-        next_ms = mono_ms + 1000
-        return next_ms if due_ms is None else max(mono_ms, min(next_ms, due_ms))
+        return max(mono_ms, min(mono_ms + 1000, store.durability.due_ms()))
 
     def _guarded(self, flush: Job) -> Job:
         state = self.state() if self.store.durability.with_sums else None  # of the position being flushed

@@ -30,7 +30,7 @@ def delivered(side: Side, name: bytes) -> tuple[object, Reader, int]:
 @pytest.mark.parametrize("level", ["memory", "os", "disk"])
 def test_a_rejected_message_lies_in_the_dead_letter_topic(tmp_path: Path, level: str) -> None:
     side = Side(tmp_path, level=level)
-    assert isinstance(side.queueing._dead_letters, DeadLetters)
+    assert isinstance(side.queueing.dead_letters, DeadLetters)
     channel, reader, id_ = delivered(side, b"t")
     assert channel.reject(reader, id_) == DONE  # type: ignore[attr-defined]
     side.turn(1_000)

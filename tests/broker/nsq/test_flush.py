@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from broker.queueside import Quick, Side
-from penstock.broker.nsq.flush import FLUSH_WINDOW_MS, GroupFlush
+from penstock import words
+from penstock.broker.nsq.flush import GroupFlush
 from penstock.disk.job import run_now
 from penstock.errors import StoreError
 
@@ -86,7 +87,7 @@ def test_a_failure_answers_everybody_and_ends_flushing(tmp_path: Path) -> None:
     ticket.then(answered.append)
     assert answered == [False, False]
     assert (side.queueing.healthy, side.queueing.error) == (False, "a flush failed")
-    assert side.queueing.flush.due_ms() is None
+    assert side.queueing.flush.due_ms() == words.FAR_MS
     files.broken = False
     side.broker.close(clean=False)
 
@@ -109,7 +110,7 @@ def test_level_os_acknowledges_no_more_when_a_byte_is_unflushed_too_long(tmp_pat
     side = Side(tmp_path, level="os")
     flush: GroupFlush = side.queueing.flush
     side.queueing.publish(side.queueing.topic(b"t"), [b"x"])
-    for ms, blocked in ((0, False), (FLUSH_WINDOW_MS + 1, True)):
+    for ms, blocked in ((0, False), (words.FLUSH_WINDOW_MS + 1, True)):
         side.clock.advance(ms)
         side.broker.time.update()
         side.queueing.end_turn()

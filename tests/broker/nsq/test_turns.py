@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from broker.queueside import Reader
-from penstock.broker.nsq.turns import FAR_MS, Turns
+from penstock import words
+from penstock.broker.nsq.turns import Turns
 from penstock.delivery.channel import Channel
 from penstock.delivery.source import MemorySource
 from penstock.wire.nsq import message_data
@@ -32,12 +33,12 @@ def channel_of(turns: Turns, name: bytes, timeout_ms: int) -> tuple[Channel, Rea
 def test_a_channel_is_marked_once_a_turn() -> None:
     turns = Turns()
     channel, _ = channel_of(turns, b"c", 100)
-    assert not turns.marked
+    assert not turns.marked()
     turns.mark_channel(channel)
     turns.mark_channel(channel)
-    assert turns.marked
+    assert turns.marked()
     assert turns.take_channels() == [channel]
-    assert not turns.marked
+    assert not turns.marked()
     channel.pump(0)
     turns.mark_channel(channel)
     assert turns.take_channels() == [channel]
@@ -47,7 +48,7 @@ def test_a_timer_wakes_its_channel_and_goes_on() -> None:
     turns = Turns()
     early, _ = channel_of(turns, b"early", 100)
     late, _ = channel_of(turns, b"late", 900)
-    assert turns.next_ms() == FAR_MS
+    assert turns.next_ms() == words.FAR_MS
     for channel in (late, early):
         channel.pump(1_000)
     assert turns.next_ms() == 1_100

@@ -11,22 +11,27 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import cython
+
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.sources import lanes
-from penstock.broker.nsq.topics import Topic
 from penstock.delivery.waiters import Outcome, Positions
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.job import Job, run_now
 from penstock.disk.readysegment import ReadySegment
 from penstock.errors import StoreError
 
-log = logging.getLogger("penstock.queueing")
+if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.broker.nsq.topics import Topic
+else:
+    from penstock import words
+    from penstock.broker.nsq.topics import Topic
 
-FLUSH_INTERVAL_MS = 500
-FLUSH_WINDOW_MS = 1_000
+log = logging.getLogger("penstock.queueing")
 
 
 def _unless_gone(path: Path, flush: Callable[[], None]) -> None:
@@ -147,7 +152,7 @@ class GroupFlush:
 
     def blocked(self) -> bool:
         """Whether something acknowledged has been unflushed for longer than level `os` allows."""
-        if 0 <= self.dirty_since < self._time.mono_ms - FLUSH_WINDOW_MS:
+        if 0 <= self.dirty_since < self._time.mono_ms - words.FLUSH_WINDOW_MS:
             return True
         return self._store.blocked(self._time.mono_ms)  # deferred messages are the log's
 
@@ -162,13 +167,13 @@ class GroupFlush:
 
     # -- flushing ------------------------------------------------------------------------------------------------
 
-    def due_ms(self) -> int | None:
-        """When the next flush must begin, or None."""
+    def due_ms(self) -> int:
+        """When the next flush must begin; far away when nothing is to be flushed."""
         if self._running or not self.healthy or self._log is not None:
-            return None
+            return words.FAR_MS
         if self.wanted:
             return 0
-        return None if self.dirty_since < 0 else self.dirty_since + FLUSH_INTERVAL_MS
+        return words.FAR_MS if self.dirty_since < 0 else self.dirty_since + words.FLUSH_INTERVAL_MS
 
     def take_jobs(self) -> list[Job]:
         """The flush that is due, and files to be removed."""
@@ -176,8 +181,7 @@ class GroupFlush:
         pool = self._folder.pool
         # A flush may still be at work on what was let go of since it began: its files stay open until it is done.
         gone = [] if self._running else pool.take_gone()
-        due_ms = self.due_ms()
-        if due_ms is not None and due_ms <= self._time.mono_ms:
+        if self.due_ms() <= self._time.mono_ms:
             jobs.append(self._job())
         if gone:
             jobs.append(Job("clean", lambda: pool.remove(gone)))

@@ -13,12 +13,13 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
+import cython
+
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.deadletters import DeadLetters
 from penstock.broker.nsq.deferral import Deferral
-from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
@@ -26,13 +27,22 @@ from penstock.broker.nsq.names import refusal
 from penstock.broker.nsq.opening import Opening
 from penstock.broker.nsq.publishing import Publishing
 from penstock.broker.nsq.registry import Registry
-from penstock.broker.nsq.topics import MemoryTopic, Topic
-from penstock.broker.nsq.turns import Turns
 from penstock.broker.retry import Retry
-from penstock.delivery.channel import Channel
-from penstock.delivery.source import MemorySource
 from penstock.errors import DiskFull, StoreError
 from penstock.log.consumequeue import ConsumeQueue
+
+if cython.compiled:
+    from cython.cimports.penstock.broker.nsq.flush import GroupFlush
+    from cython.cimports.penstock.broker.nsq.topics import MemoryTopic, Topic
+    from cython.cimports.penstock.broker.nsq.turns import Turns
+    from cython.cimports.penstock.delivery.channel import Channel
+    from cython.cimports.penstock.delivery.source import MemorySource
+else:
+    from penstock.broker.nsq.flush import GroupFlush
+    from penstock.broker.nsq.topics import MemoryTopic, Topic
+    from penstock.broker.nsq.turns import Turns
+    from penstock.delivery.channel import Channel
+    from penstock.delivery.source import MemorySource
 
 log = logging.getLogger("penstock.queueing")
 
@@ -51,6 +61,7 @@ class Queueing:
 
     def __init__(self, core: Core, retry: Retry) -> None:
         self._core = core
+        self._time = core.time
         self.folder = QueueFolder(core.config, core.files)
         self.turns = Turns()
         self.claims = Claims()
@@ -59,11 +70,12 @@ class Queueing:
         self.registry = Registry(core, self.folder, self.claims, self.turns, self.flush, self.moving, self)
         self.deferral = Deferral(core, self.registry.topics, self.claims, self.moving)
         self.publishing = Publishing(core, self.flush, self.deferral)
-        self._dead_letters = DeadLetters(self.registry, self.publishing, self.flush, self.moving, retry)
+        self.dead_letters = DeadLetters(self.registry, self.publishing, self.flush, self.moving, retry)
         self.producers: set[Producer] = set()
         self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
         self._seen_of_log = (0, 0, 0, 0)
         # What fronts ask for, by the room that does it.
+        self.table = self.registry.table
         self.topics = self.registry.topics
         self.topic = self.registry.topic
         self.find = self.registry.find
@@ -119,14 +131,14 @@ class Queueing:
         clean = clean and self.healthy
         if clean:
             if self.topics:
-                self.registry.table.all_changed(closing=True)
+                self.table.all_changed(closing=True)
             self._core.flush_log()
             self.moving.settle(self.flush)  # what went into the log is over here, then the other way round
             self.registry.write_table()
             self._write_memory()
             self.flush.flush_last(list(self.topics.values()))
             clean = self.healthy and not len(self.moving)
-            self.registry.table.stopped()
+            self.table.stopped()
         for topic in self.topics.values():
             for stream in topic.streams():
                 stream.close(clean)
@@ -154,7 +166,7 @@ class Queueing:
 
     def bury(self, channel: Channel, slot: int, why: str) -> bool:
         """Store a message with the dead letters of its channel; False when it cannot be now."""
-        return self._dead_letters.bury(channel, slot, why)
+        return self.dead_letters.bury(channel, slot, why)
 
     def defer(self, channel: Channel, slot: int, delay_ms: int) -> bool:
         """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""
@@ -171,14 +183,14 @@ class Queueing:
 
     def end_turn(self) -> None:
         """Hand out messages, note what must be flushed."""
-        moving, turns, mono_ms = self.moving, self.turns, self._core.time.mono_ms
+        moving, turns, mono_ms = self.moving, self.turns, self._time.mono_ms
         if moving.leaving or moving.arrived:
             moving.settle(self.flush)
         if self.deferral.early:
             self.deferral.deliver_early()
         if self._lagging:
             self._look_at_lagging()
-        while turns.marked:
+        while turns.marked():
             for topic in turns.take_topics():
                 self._pump(topic, mono_ms)
             for channel in turns.take_channels():
@@ -188,7 +200,8 @@ class Queueing:
         self.flush.finish()
         if moving.leaving or moving.arrived:
             moving.settle(self.flush)
-        self.registry.table.save_changed(self.topics)
+        if self.table.restless:
+            self.table.save_changed(self.topics)
 
     def _pump(self, topic: Topic, mono_ms: int) -> None:
         topic.pump(mono_ms)
@@ -215,7 +228,7 @@ class Queueing:
 
     def tick(self) -> int:
         """What is due now; when something will be again."""
-        mono_ms = self._core.time.mono_ms
+        mono_ms = self._time.mono_ms
         self.turns.tick(mono_ms)
         next_ms = min(self.turns.next_ms(), mono_ms + TICK_AT_LEAST_MS)
         try:
@@ -224,11 +237,8 @@ class Queueing:
                 next_ms = min(next_ms, disk_ms)
         except StoreError as error:
             self.flush.fail(error)
-        flush_ms = self.flush.due_ms()
-        return next_ms if flush_ms is None else min(next_ms, max(mono_ms, flush_ms))
+        return min(next_ms, max(mono_ms, self.flush.due_ms()))
 
     def next_due_ms(self) -> int:
         """The earliest moment this turn may have added; far away when there is none."""
-        due_ms = self.turns.next_ms()
-        flush_ms = self.flush.due_ms()
-        return due_ms if flush_ms is None or due_ms < flush_ms else flush_ms
+        return min(self.turns.next_ms(), self.flush.due_ms())

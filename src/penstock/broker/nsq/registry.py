@@ -72,6 +72,7 @@ class Registry:
         ]
         self._claims = claims
         self._turns = turns
+        self.mark_topic = turns.mark_topic
         self._flush = flush
         self._moving = moving
         self._owner = owner
@@ -239,10 +240,6 @@ class Registry:
     def mono_ms(self) -> int:
         """The time of this turn."""
         return self._core.time.mono_ms
-
-    def mark_topic(self, topic: Topic) -> None:
-        """Look at its channels when the turn ends."""
-        self._turns.mark_topic(topic)
 
     def want_flush(self, topic: Topic) -> int:
         """Flush it as soon as can be; the number of that flush."""

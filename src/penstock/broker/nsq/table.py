@@ -38,18 +38,20 @@ class Table:
         self._changed_ms = 0
         self._retry_ms = 0
         self._closing = False
+        self.restless = True  # `save_changed` has something to do, now or in ten seconds
 
     def changed(self, name: bytes, stored: bool) -> None:
         """A topic, or a channel of it, came, went or was changed; `stored`: the table must say so."""
         self._rows.pop(name, None)
         if stored:
+            self.restless = True
             self._names[name] = None
             self._changed_ms = self._time.mono_ms
 
     def all_changed(self, closing: bool = False) -> None:
         """Every row is made anew; `closing`: they say now how often each message was tried."""
         self._rows.clear()
-        self._whole = True
+        self._whole = self.restless = True
         self._closing = closing
 
     def save_changed(self, topics: Mapping[bytes, Topic]) -> None:
@@ -62,6 +64,7 @@ class Table:
             except StoreError as error:
                 self._retry_ms = self._time.mono_ms + RETRY_MS
                 log.error("nsqd.dat not written, tried again every second error=%s", error)
+        self.restless = bool(self._whole or self._names or self._file.lines)
 
     def write(self, topics: Mapping[bytes, Topic]) -> None:
         """What changed goes to disk, before anybody is told of it. StoreError; the next call tries again."""

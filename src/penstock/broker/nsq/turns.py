@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import heapq
 
-from penstock.broker.nsq.topics import Topic
-from penstock.delivery.channel import Channel
+import cython
 
-FAR_MS = 1 << 62
+if cython.compiled:
+    from cython.cimports.penstock import words
+    from cython.cimports.penstock.broker.nsq.topics import Topic
+    from cython.cimports.penstock.delivery.channel import Channel
+else:
+    from penstock import words
+    from penstock.broker.nsq.topics import Topic
+    from penstock.delivery.channel import Channel
 
 
 class Turns:
@@ -40,7 +46,6 @@ class Turns:
         channels, self._channels = self._channels, []
         return channels
 
-    @property
     def marked(self) -> bool:
         """Whether something is."""
         return bool(self._topics or self._channels)
@@ -78,4 +83,4 @@ class Turns:
 
     def next_ms(self) -> int:
         """When the next channel is due; far away when there is none."""
-        return self._timers[0][0] if self._timers else FAR_MS
+        return self._timers[0][0] if self._timers else words.FAR_MS

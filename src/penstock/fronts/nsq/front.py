@@ -57,9 +57,11 @@ class NsqFront(Front):
         self.sessions.discard(session)
         self.shared.forget(session)
 
-    def begin_turn(self) -> None:
-        """The first thing in each turn."""
-        self.shared.update()
+    @property
+    def begin_turn(self) -> Callable[[], None]:
+        """Called first in each turn."""
+        begin: Callable[[], None] = self.shared.update
+        return begin
 
     def tick(self) -> int | None:
         """Heartbeats that are due; when the next one is."""

@@ -345,9 +345,11 @@ class BrokerFront(Front):
 
     # -- turns ---------------------------------------------------------------------------------------------------
 
-    def begin_turn(self) -> None:
-        """The first thing in each turn."""
-        self.shared.update()
+    @property
+    def begin_turn(self) -> Callable[[], None]:
+        """Called first in each turn."""
+        begin: Callable[[], None] = self.shared.update
+        return begin
 
     def end_turn(self, news: list[ConsumeQueue]) -> None:
         """Let this turn's answers wait where they must; resume the pulls whose queue has news, and those that are due."""

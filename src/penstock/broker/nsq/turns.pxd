@@ -1,0 +1,21 @@
+cimport cython
+
+from penstock.broker.nsq.topics cimport Topic
+from penstock.delivery.channel cimport Channel
+
+
+@cython.final
+cdef class Turns:
+    cdef list _topics, _channels, _timers
+    cdef dict _timed, _timer_of
+    cdef long long _number
+
+    cpdef mark_topic(self, Topic topic)
+    cpdef list take_topics(self)
+    cpdef list take_channels(self)
+    cpdef bint marked(self)
+    cpdef time(self, Channel channel)
+    cpdef forget(self, Channel channel)
+    @cython.locals(channel=Channel, number=cython.longlong)
+    cpdef tick(self, long long mono_ms)
+    cpdef long long next_ms(self)
