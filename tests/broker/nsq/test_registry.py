@@ -32,6 +32,16 @@ def test_a_topic_is_made_at_the_level_that_is_asked_for_or_ruled(tmp_path: Path)
     side.close()
 
 
+def test_a_log_topic_that_may_not_be_made_does_not_become_a_queue_topic(tmp_path: Path) -> None:
+    side = Side(tmp_path, topic=RULES, auto_create_topic_enable=False)
+    with pytest.raises(Refused, match="not exist") as refused:
+        side.queueing.topic(b"log-1")
+    assert refused.value.nsq == "E_BAD_TOPIC"
+    assert side.queueing.find(b"log-1") is None
+    assert side.queueing.topic(b"log.with.dots").kind == "queue"  # no log topic can have this name
+    side.close()
+
+
 def test_names_that_are_refused(tmp_path: Path) -> None:
     side = Side(tmp_path)
     side.broker.limits.max_topics = 1

@@ -12,6 +12,7 @@ from penstock.broker.nsq.registry import Registry
 from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.delivery.cursor import CursorSource
 from penstock.disk.nsqdata import TopicEntry, read_nsqd_dat
+from penstock.errors import Refused
 from penstock.words import DATA_ATTEMPTS_AT, DATA_BODY_AT, DATA_ID_AT
 
 log = logging.getLogger("penstock.queueing")
@@ -37,7 +38,11 @@ class Opening:
     def _topic(self, entry: TopicEntry) -> Topic | None:
         registry, name, more = self._registry, entry.name.encode(), entry.more
         if more.get("kind") == "log":
-            return registry.log_face(name)
+            try:
+                return registry.log_face(name)
+            except Refused as refused:  # its log topic is gone, and nobody makes it anew
+                log.warning("channels left out topic=%s reason=%s", printable(name), refused)
+                return None
         return registry.make(name, LEVELS.get(more.get("level", ""), registry.level_of(name)), more.get("floor", 0))
 
     def _load(self, topic: Topic, entry: TopicEntry) -> None:

@@ -18,6 +18,7 @@ from penstock.broker.nsq.names import EPHEMERAL, printable, valid_nsq_name
 from penstock.broker.nsq.table import Table
 from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
 from penstock.broker.nsq.turns import Turns
+from penstock.broker.topics import check_topic_name
 from penstock.delivery.channel import Channel
 from penstock.delivery.latency import Latency
 from penstock.delivery.source import MemorySource, Source
@@ -163,17 +164,18 @@ class Registry:
         return topic
 
     def log_face(self, name: bytes) -> Topic | None:
-        """A log topic as NSQ sees it, made if need be; None when there can be none of this name."""
+        """A log topic as NSQ sees it, made if need be; None where no log topic can have this name. Refused when it is new
+        and may not be made.
+        """
         topic = self.topics.get(name)
         if topic is not None:
             return topic
-        try:
-            stored = self._core.sending.topic_to_write(name)
-        except LimitReached:
-            raise
-        except Refused:
-            return None
-        topic = LogChannels(stored, self, self._core)
+        if name not in self._core.topics.by_name:
+            try:
+                check_topic_name(name)
+            except Refused:
+                return None
+        topic = LogChannels(self._core.sending.topic_to_write(name), self, self._core)
         self.topics[name] = topic
         self.changed(topic, True)
         return topic
