@@ -273,7 +273,7 @@ ROWS: dict[str, list[Row]] = {
         Row({"greeting_timeout_ms": 50}, _web(b"GET / HT"), b"408 Request Timeout"),
     ],
     "idle": [Row({"idle_timeout_ms": 1}, _silent(lambda broker: broker.remoting), b"closed")],
-    "tls_handshake": [],  # tests/test_tlsconnection.py
+    "tls_handshake": [],  # tests/test_tlsconnection.py, at both doors
     "frame": [Row({"max_frame_size": 1000}, _bytes(struct.pack(">II", 1001, 20)), b"closed")],
     "header": [
         Row(

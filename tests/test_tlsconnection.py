@@ -325,6 +325,7 @@ def test_a_thousand_slow_handshakes_hold_nobody_up_and_leave_nothing(
         with TlsPeer(broker.remoting, authority.client()) as peer:
             assert peer.send("logs", b"x").code == 0
         eventually(lambda: metric(broker, 'penstock_tls_handshakes_total{result="slow"}') == 1_000)
+        assert metric(broker, 'penstock_limit_reached_total{limit="tls_handshake"}') == 1_000
         eventually(lambda: metric(broker, "penstock_connections") <= before)
         for peer in slow:
             peer.close()
@@ -340,6 +341,7 @@ def test_a_slow_handshake_within_nsq_ends_too(server_certificate: Certificate) -
         assert peer.socket.recv(100) == b""
         peer.close()
         assert metric(broker, 'penstock_rejected_total{protocol="nsq",reason="TLS_HANDSHAKE_TOO_SLOW"}') == 1
+        assert metric(broker, 'penstock_limit_reached_total{limit="tls_handshake"}') == 1
 
 
 def test_connections_that_shake_hands_count_among_the_others(

@@ -370,6 +370,7 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
             if any(layer.shaking for layer in self.layers):
                 if mono_ms < self.shake_until_ms:
                     return self.shake_until_ms
+                self.shared.limits.count("tls_handshake")
                 rejected = self.shared.rejected
                 rejected[SLOW_HANDSHAKE] = rejected.get(SLOW_HANDSHAKE, 0) + 1
                 self.closing = True
