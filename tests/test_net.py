@@ -17,6 +17,7 @@ import pytest
 
 from fronts.nsq_peer import NsqPeer, sized
 from fronts.raw_peer import RawPeer
+from penstock.broker.nsq.moving import Moving
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, StoreError
 from penstock.faults import FAULTS_IN_A_ROW_MAX, Faults
@@ -234,15 +235,18 @@ def test_a_role_that_raises_ends_neither_turn_nor_timer(caplog: pytest.LogCaptur
 
         def spoil(server: Any) -> None:
             queueing, schedule = server.broker.queueing, server.broker.schedule
-            end_turn, pop_due = queueing.end_turn, schedule.pop_due
+            moving, pop_due = queueing.moving, schedule.pop_due
 
-            def raising() -> None:
-                if state["left"]:
+            class Raising:
+                """What the end of a turn looks at first."""
+
+                def __getattr__(self, name: str) -> object:
                     state["left"] -= 1
+                    if not state["left"]:
+                        queueing.moving = moving
                     raise RuntimeError("by order of the test")
-                end_turn()
 
-            queueing.end_turn = raising
+            queueing.moving = Raising()
             schedule.pop_due = lambda now_ms, limit: 1 // 0 if state["left"] else pop_due(now_ms, limit)
 
         broker.call(spoil)
@@ -512,10 +516,22 @@ def test_a_broker_that_cannot_go_on_stops_and_says_why() -> None:
     broker = Broker().start()
 
     def spoil(server: Any) -> None:
-        def raising() -> None:
-            raise RuntimeError("by order of the test")
+        class Raising(Moving):
+            """What the end of a turn looks at first."""
 
-        server.broker.queueing.end_turn = raising
+            @property
+            def leaving(self) -> list[Any]:  # type: ignore[override]
+                raise RuntimeError("by order of the test")
+
+            @leaving.setter
+            def leaving(self, value: list[Any]) -> None: ...
+
+            def __len__(self) -> int:
+                return 0
+
+            def settle(self, flushes: object) -> None: ...
+
+        server.broker.queueing.moving = Raising(server.broker.core.sending, lambda channel: None)
 
     with pytest.raises(StoreError, match="channels failed 20 times in a row"):
         with RawPeer(broker.remoting) as peer:

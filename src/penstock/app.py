@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
     from penstock.fronts.site import Answer, Site
     from penstock.httpd import Httpd
     from penstock.log.contents import Recovery
+    from penstock.registration.announce import Announcer
     from penstock.registration.registrar import Registrar, Registration
 
 log = logging.getLogger("penstock.app")
@@ -74,6 +75,7 @@ class Server:
         self.addresses: dict[str, str] = {}
         self.broker: Broker | None = None
         self.recovery: Recovery | None = None
+        self.announcer: Announcer | None = None  # nsqlookupds are told
 
     async def __aenter__(self) -> Server:
         async with AsyncExitStack() as stack:
@@ -284,7 +286,7 @@ class Server:
         await self._start_ha(net, stack, broker, registration)
         if process.name_server is not None:
             neighbour = RouteNeighbour(registration, process.name_server)
-            process.tell_news(neighbour=neighbour)
+            process.tell_news(neighbour)
             neighbour.tick(process.mono_ms)
         for name in parts(config.registry):
             registrar = Registrar(net, registration, name, security_of(config.security or None))
@@ -397,8 +399,9 @@ class Server:
             remote=self.addresses["nsq"],
             security=security_of(config.security or None),
         )
-        self._process.tell_news(announcer=announcer)
+        self.announcer = announcer
         if announcer.neighbour is not None:
+            self._process.tell_news(announcer.neighbour)
             announcer.neighbour.tick(self._process.mono_ms)
         announcer.set_peers(parts(config.lookupd_tcp_address))
         if http is not None:

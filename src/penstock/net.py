@@ -114,7 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         address = f"[{peer[0]}]" if ":" in peer[0] else peer[0]
         self.remote = f"{address}:{peer[1]}"
         transport.set_write_buffer_limits(high=self._net.limits.max_unread_bytes)
-        net = self._net
+        net: Net = self._net
         net.role.update_time()
         self.heard_ms = net.role.mono_ms
         self.session: Session | None = None
@@ -138,7 +138,7 @@ class Connection(asyncio.BufferedProtocol):
             certify(name)
 
     def connection_lost(self, error: Exception | None) -> None:
-        net = self._net
+        net: Net = self._net
         net.connections.discard(self)
         net.count_waiting(-self._memory - self._unsent)
         self._memory = self._unsent = 0
@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
         self._memory = size
 
     def buffer_updated(self, size: int) -> None:
-        net = self._net
+        net: Net = self._net
         if not net.in_turn:
             net.begin_turn()
         self.heard_ms = net.role.mono_ms
@@ -204,7 +204,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _feed(self, owner: bytearray, total: int) -> None:
         """Give the session what there is; keep what it has no use for yet."""
-        net, session = self._net, self.session
+        net: Net = self._net
+        session = self.session
         if session is None or self._ending:  # refused at the door, or its last word is said: it is only heard out
             return
         try:
@@ -320,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _count_unsent(self, transport: asyncio.Transport) -> None:
         """Count what the peer has not taken yet; close it when there is no memory for so slow a reader."""
-        net = self._net
+        net: Net = self._net
         unsent: int = transport.get_write_buffer_size()
         net.count_waiting(unsent - self._unsent)
         self._unsent = unsent

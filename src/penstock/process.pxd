@@ -6,14 +6,14 @@ from penstock.log.store cimport LogStore
 
 
 cdef class Process:
-    cdef public object rights, faults, clock, broker, name_server, neighbour, announcer
+    cdef public object rights, faults, clock, broker, name_server
     cdef public list fronts
     cdef public long long mono_ms
     cdef LogStore _store
     cdef BrokerClock _time
     cdef Queueing _queueing
-    cdef object _tables, _lift
-    cdef list _begins, _enders
+    cdef object _tables, _lift, _stored, _groups
+    cdef list _begins, _enders, _neighbours
     cdef long long _jobs_due_ms
 
     cpdef update_time(self)

@@ -40,14 +40,6 @@ class Neighbour(Protocol):
         raise NotImplementedError
 
 
-class Announcing(Protocol):
-    """Who tells nsqlookupds: one of them may be in this process."""
-
-    @property
-    def neighbour(self) -> Neighbour | None:
-        """That one."""
-
-
 class Process:
     """The roles of one process, as its `Net` sees them.
 
@@ -65,8 +57,7 @@ class Process:
         self._begins: list[Callable[[], None]] = []  # of the fronts
         self._enders: list[Front] = []  # those with something to do at the end of a turn
         self.name_server: NameServer | None = None
-        self.neighbour: Neighbour | None = None
-        self.announcer: Announcing | None = None
+        self._neighbours: list[Neighbour] = []
         self._jobs_due_ms = 0
 
     def take(self, broker: Broker | None = None, name_server: NameServer | None = None) -> None:
@@ -75,6 +66,7 @@ class Process:
         if broker is not None:
             self.broker, self._store, self._time = broker, broker.store, broker.time
             self._queueing, self._tables, self._lift = broker.queueing, broker.tables, broker.staging.lift
+            self._stored, self._groups = broker.stored, broker.groups
 
     def add_front(self, front: Front) -> None:
         """A protocol has its part of each turn."""
@@ -84,9 +76,9 @@ class Process:
         if front.ends_turns:
             self._enders.append(front)
 
-    def tell_news(self, neighbour: Neighbour | None = None, announcer: Announcing | None = None) -> None:
-        """Who tells registries of topics, at the end of each turn."""
-        self.neighbour, self.announcer = neighbour or self.neighbour, announcer or self.announcer
+    def tell_news(self, neighbour: Neighbour) -> None:
+        """A registry is told of topics at the end of each turn, and when it asks for it."""
+        self._neighbours.append(neighbour)
 
     def update_time(self) -> None:
         """The first thing in each turn."""
@@ -105,44 +97,41 @@ class Process:
         broker, mono_ms = self.broker, self.mono_ms
         if broker is None:
             return
-        report = self.faults.report
         self._store.settle()  # these two have no error of their own
         self._queueing.settle()
         try:
             self._lift()
         except Exception as error:
-            report("staging", error, mono_ms)
+            self.faults.report("staging", error, mono_ms)
         news: list[ConsumeQueue] = []
         try:
             self._end_channels(news)
         except Exception as error:
-            report("channels", error, mono_ms)
+            self.faults.report("channels", error, mono_ms)
         for front in self._enders:
             try:
                 front.end_turn(news)
             except Exception as error:
-                report(front.name, error, mono_ms)
+                self.faults.report(front.name, error, mono_ms)
         try:
-            if broker.stored.line:
+            if self._stored.line:
                 if self._store.healthy:
-                    broker.stored.settle(broker.store.flushed_position)
+                    self._stored.settle(self._store.flushed_position)
                 else:
-                    broker.stored.fail()
+                    self._stored.fail()
         except Exception as error:
-            report("flushes", error, mono_ms)
+            self.faults.report("flushes", error, mono_ms)
         try:
-            if self._tables.restless or broker.groups.dirty:
+            if self._tables.restless or self._groups.dirty:
                 broker.save_tables()
         except Exception as error:
-            report("tables", error, mono_ms)
+            self.faults.report("tables", error, mono_ms)
         try:
-            neighbour, announcer = self.neighbour, self.announcer
-            if neighbour is not None and neighbour.changed:
-                neighbour.tick(mono_ms)
-            if announcer is not None and announcer.neighbour is not None and announcer.neighbour.changed:
-                announcer.neighbour.tick(mono_ms)
+            for neighbour in self._neighbours:
+                if neighbour.changed:
+                    neighbour.tick(mono_ms)
         except Exception as error:
-            report("registration", error, mono_ms)
+            self.faults.report("registration", error, mono_ms)
         if self.faults.failing:
             self.faults.settle((*TURN_STEPS, *(front.name for front in self.fronts)))
 
@@ -177,14 +166,13 @@ class Process:
     def tick(self) -> int:
         """Everything that is due; when something will be again."""
         mono_ms = self.mono_ms
-        announcer = self.announcer
         timers: list[tuple[str, Callable[[], int | None]]] = []
         if self.broker is not None:
             timers.append(("broker timer", self.broker.tick))
         timers += [(f"{front.name} timer", front.tick) for front in self.fronts]
         if self.name_server is not None:
             timers.append(("name server timer", partial(self.name_server.tick, mono_ms)))
-        timers.append(("registration timer", partial(self._tick_registration, announcer)))
+        timers.append(("registration timer", self._tick_registration))
         timers.append(("users timer", partial(self.rights.tick, mono_ms)))
         due_ms = mono_ms + TICK_MS_MAX
         for step, timer in timers:
@@ -199,13 +187,8 @@ class Process:
             self.faults.settle((*TICK_STEPS, *(f"{front.name} timer" for front in self.fronts)))
         return due_ms
 
-    def _tick_registration(self, announcer: Announcing | None) -> int | None:
-        due = []
-        if self.neighbour is not None:
-            due.append(self.neighbour.tick(self.mono_ms))
-        if announcer is not None and announcer.neighbour is not None:
-            due.append(announcer.neighbour.tick(self.mono_ms))
-        return min(due, default=None)
+    def _tick_registration(self) -> int | None:
+        return min((neighbour.tick(self.mono_ms) for neighbour in self._neighbours), default=None)
 
     def next_due_ms(self) -> int | None:
         """The earliest moment this turn may have added: a held pull's, or a flush's."""

@@ -129,7 +129,7 @@ def test_a_new_topic_gets_the_channels_that_are_known(registries: tuple[Registry
         with Broker(lookupd_tcp_address=f"{silent};{one.lookup}", lookup_port=-1, lookup_http_port=-1) as broker:
             until(lambda: json.loads(ask(one.lookup_http, "GET", "/nodes").body)["producers"])
             # Known to the registry is not yet known to the broker: it says so in its own time.
-            until(lambda: broker.call(lambda server: server._process.announcer.peers[one.lookup].http))
+            until(lambda: broker.call(lambda server: server.announcer.peers[one.lookup].http))
             assert ask(broker.http, "POST", "/pub?topic=t", b"first").answer == "OK"
 
             def channels() -> Any:
@@ -165,9 +165,7 @@ def test_the_registry_of_the_same_process_forgets_what_is_deleted() -> None:
         ask(broker.http, "POST", "/topic/delete?topic=e%23ephemeral")
         assert topics(broker) == {"kept": ["c"]}
         assert json.loads(ask(broker.lookup_http, "GET", "/topics").body)["topics"] == ["kept"]
-        assert broker.call(lambda server: dict(server._process.announcer.neighbour.lookupd.tables.channels)).keys() == {
-            "kept"
-        }
+        assert broker.call(lambda server: dict(server.announcer.neighbour.lookupd.tables.channels)).keys() == {"kept"}
         make(broker, "t", "new")  # made again, it does not get the channels of before
         assert topics(broker)["t"] == ["new"]
 
