@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
@@ -18,9 +19,8 @@ class Clock:
         """For timeouts and delays: it never jumps, and it goes on while the machine sleeps."""
         return self.monotonic_ns() // 1_000_000
 
-    def monotonic_ns(self) -> int:
-        """The same, finer."""
-        return time.clock_gettime_ns(_STEADY)
+    monotonic_ns = staticmethod(partial(time.clock_gettime_ns, _STEADY))
+    """The same, finer. Asked in every turn, so no function of ours stands between."""
 
 
 class FakeClock(Clock):

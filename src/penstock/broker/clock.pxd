@@ -3,7 +3,8 @@ cimport cython
 
 @cython.final
 cdef class BrokerClock:
-    cdef public object clock
+    cdef readonly object clock
+    cdef object _steady_ns
     cdef long long _anchor_ms, _slewed_ms
     cdef readonly long long mono_ms, now_ms, now_ns
 

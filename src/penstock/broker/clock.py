@@ -23,6 +23,7 @@ class BrokerClock:
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
+        self._steady_ns = clock.monotonic_ns
         self._anchor_ms = clock.now_ms() - clock.monotonic_ms()
         self._slewed_ms = clock.monotonic_ms()
         self.mono_ms = 0
@@ -32,7 +33,7 @@ class BrokerClock:
 
     def update(self) -> None:
         """Read the clock."""
-        mono_ns = self.clock.monotonic_ns()
+        mono_ns = self._steady_ns()
         self.mono_ms = mono_ms = mono_ns // words.NS_A_MS
         if mono_ms - self._slewed_ms >= SLEW_EVERY_MS:
             wrong = self.clock.now_ms() - mono_ms - self._anchor_ms
