@@ -52,7 +52,6 @@ COMPILED = [
     "penstock.log.state",
     "penstock.log.store",
     "penstock.log.stream",
-    "penstock.log.veil",
     "penstock.net",
     "penstock.process",
     "penstock.spark.kernel.columns",

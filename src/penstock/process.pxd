@@ -12,7 +12,8 @@ cdef class Process:
     cdef LogStore _store
     cdef BrokerClock _time
     cdef Queueing _queueing
-    cdef object _tables, _lift, _stored, _groups
+    cdef list _veiled
+    cdef object _tables, _stored, _groups
     cdef list _begins, _enders, _neighbours
     cdef long long _jobs_due_ms
 

@@ -65,7 +65,7 @@ class Process:
         self.name_server = name_server or self.name_server
         if broker is not None:
             self.broker, self._store, self._time = broker, broker.store, broker.time
-            self._queueing, self._tables, self._lift = broker.queueing, broker.tables, broker.staging.lift
+            self._queueing, self._tables, self._veiled = broker.queueing, broker.tables, broker.staging.veiled
             self._stored, self._groups = broker.stored, broker.groups
 
     def add_front(self, front: Front) -> None:
@@ -100,7 +100,8 @@ class Process:
         self._store.settle()  # these two have no error of their own
         self._queueing.settle()
         try:
-            self._lift()
+            if self._veiled:
+                broker.staging.lift()
         except Exception as error:
             self.faults.report("staging", error, mono_ms)
         news: list[ConsumeQueue] = []

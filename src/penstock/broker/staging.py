@@ -83,7 +83,9 @@ class Staging:
         self._sweep_ms = 0
         # What fronts ask for, by the part that does it.
         self.ask = self._runs.ask
-        self.lift = self._veils.lift  # at the end of every turn
+        self.veiled = (
+            self._veils.lowered
+        )  # batches that readers do not see; while there is any, `lift` at the end of a turn
         self.veils = self._veils.hides
         self.when_visible = self._veils.when_visible
 
@@ -276,6 +278,10 @@ class Staging:
         for spool in [s for s in self.spools.values() if s.sink == wanted.sink and s.batch <= wanted.batch]:
             self._drop(spool)
         return True, self.sinks.by_name[wanted.sink]
+
+    def lift(self) -> None:
+        """Let readers see what is whole now."""
+        self._veils.lift()
 
     # -- removing ------------------------------------------------------------------------------------------------
 

@@ -36,15 +36,15 @@ class Veils:
 
     def __init__(self, store: LogStore) -> None:
         self._store = store
-        self._veils: list[Veil] = []
-        self._lowered = 0  # how many there were
+        self.lowered: list[Veil] = []  # one list for good: the end of a turn looks whether there is any
+        self._count = 0  # how many there were
         self._waiting = Positions()  # answers, by the number of the last veil that must be lifted
 
     def lower(self, queues: Iterable[ConsumeQueue], physical: int) -> Veil:
         """Hide what comes into these queues behind this position."""
-        self._lowered += 1
-        veil = Veil([(queue, queue.first_at_or_after(physical)) for queue in queues], number=self._lowered)
-        self._veils.append(veil)
+        self._count += 1
+        veil = Veil([(queue, queue.first_at_or_after(physical)) for queue in queues], number=self._count)
+        self.lowered.append(veil)
         for queue, start in veil.queues:
             queue.hide_from(min(queue.hidden_from, start))
         return veil
@@ -53,20 +53,20 @@ class Veils:
         """Let readers see what is whole now: offsets are shown when they are reserved durably, and a batch not before
         all of its own are. At the end of every turn."""
         store = self._store
-        while self._veils and self._veils[0].whole:
-            veil = self._veils[0]
+        while self.lowered and self.lowered[0].whole:
+            veil = self.lowered[0]
             if any(queue.reserved < queue.max_offset for queue, _ in veil.queues):
                 return
-            del self._veils[0]
+            del self.lowered[0]
             for queue, _ in veil.queues:
-                starts = [start for later in self._veils for other, start in later.queues if other is queue]
+                starts = [start for later in self.lowered for other, start in later.queues if other is queue]
                 queue.hide_from(min(starts, default=NEVER))
                 store.notice(queue)
             self._waiting.settle(veil.number)
 
     def hides(self, data: bytes) -> bool:
         """Whether a record that was found by its place is one that readers of its queue do not see yet."""
-        if not self._veils:
+        if not self.lowered:
             return False
         message = decode_record(data, decompress=False)
         if message is None or message.sys_flag & layout.SYS_HALF:
@@ -76,7 +76,7 @@ class Veils:
 
     def when_visible(self, answer: Callable[[], None]) -> None:
         """Call `answer` when readers see all that is published; at once when they do."""
-        if self._veils and self._store.healthy:
-            self._waiting.wait(self._lowered, self, lambda outcome: answer())
+        if self.lowered and self._store.healthy:
+            self._waiting.wait(self._count, self, lambda outcome: answer())
         else:
             answer()
