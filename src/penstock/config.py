@@ -218,6 +218,9 @@ class BrokerConfig(ConnectionSettings):
     )
     max_filter_size: int = _about("longest SQL92 expression in bytes", Limits.max_filter_size)
     max_filter_depth: int = _about("how deep one may be nested", Limits.max_filter_depth)
+    history_bytes: int = _about(
+        "memory for the rates and lag of the last hour and week; the quietest give way; 0: none", 64 << 20
+    )
     log_level: str = _about("debug, info, warn, error or fatal", "info")
     stage_max_bytes: int = _about("bytes of staged rows at which no more are taken", 64 << 30)
     stage_ttl_ms: int = _about("age at which staged rows that nobody published are dropped", 86_400_000)
