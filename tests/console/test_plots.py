@@ -42,3 +42,10 @@ def test_names_are_escaped() -> None:
         assert "<script>" not in drawn
         assert "<img>" not in drawn
         assert "<b>" not in drawn
+
+
+def test_axes_end_at_round_figures() -> None:
+    drawn = str(plot("Bytes", [Line("bytes", [14_000])], 0, 1, words.size))
+    assert ">20 KiB<" in drawn
+    assert ">10 KiB<" in drawn
+    assert ">100<" in str(plot("In", [Line("in", [66])], 0, 1))

@@ -43,3 +43,8 @@ async def test_refusals(broker: Broker) -> None:
 def test_what_is_no_address(url: str) -> None:
     with pytest.raises((ConfigError, ValueError)):
         Upstream(url, PLAIN)
+
+
+async def test_what_answers_is_no_broker(broker: Broker) -> None:
+    with pytest.raises(Unreachable, match="no broker"):
+        await Upstream(broker.http, PLAIN).get("/ping")

@@ -48,6 +48,7 @@ _WIDTH = len(FIELDS)
 _CHUNK_BYTES = 4 * _POINTS * _WIDTH + 200  # with what Python adds
 _TRACK_BYTES = 1_000
 _ZEROS = array("f", bytes(4 * _POINTS * _WIDTH))
+_NOTHING = (0.0,) * _WIDTH
 _MAGIC = b"penstock history 1\n"
 
 Counts = tuple[float, float, float, float]  # in, out, bytes since the start; lag in messages
@@ -253,6 +254,10 @@ class History:
         elif not 0 <= now_s - track.lag_at_s < LAG_EVERY_S or not track.lag_s:
             track.lag_s = _seconds(track.probe.lag_ms())
             track.lag_at_s = now_s
+        elif (
+            track.last is not None and counts[1] == track.last[1]
+        ):  # nothing was finished: the oldest is still that one
+            track.lag_s += now_s - track.at_s
         self._note_lag(key, track, counts[3])
         values += counts[3], track.lag_s
         for point in range(max(track.at_s + 1, now_s - _POINTS), now_s + 1):
@@ -432,6 +437,8 @@ class History:
             series, end, back = track.minutes, minute + track.minutes.has(minute), 1
         else:
             end, back = self._now_s + 1, LATEST_S
+        if not series.chunks and end - back >= series.since:  # who is quiet is told at once: they are many
+            return _NOTHING
         found: list[float | None] = []
         for field in range(_WIDTH):
             values = [v for v in series.points(field, end - (back if field < RATES else 1), end) if v is not None]

@@ -36,7 +36,7 @@ def plot(
     drawn = [line._replace(values=thin(line.values)) for line in lines]
     count = max((len(line.values) for line in drawn), default=0)
     known = [value for line in drawn for value in line.values if value is not None]
-    high = top or _round_up(max([*known, *marks], default=0))
+    high = top or _round_up(max([*known, *marks], default=0), 1024 if unit is words.size else 1000)
     parts = [
         f'<svg class="plot" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(_said(title, drawn, unit))}">'
     ]
@@ -114,14 +114,17 @@ def _path(values: Sequence[Value], count: int, high: float, box: _Box) -> str:
     return "".join(parts)
 
 
-def _round_up(value: float) -> float:
-    """The end of an axis: 1, 2 or 5 times a power of ten."""
+def _round_up(value: float, thousand: int) -> float:
+    """The end of an axis: 1, 2 or 5 times a power of ten, of a unit that people have for it."""
     if value <= 0:
         return 1.0
-    power = 10.0 ** len(str(int(value))) / 10 if value >= 1 else 0.1
-    for times in (1, 2, 5, 10):
-        if value <= times * power:
-            return times * power
+    unit = 1.0
+    while value > unit * 500:
+        unit *= thousand
+    for power in (0.01, 0.1, 1, 10, 100):
+        for times in (1, 2, 5):
+            if value <= times * power * unit:
+                return times * power * unit
     return value
 
 

@@ -10,13 +10,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+import msgspec
+
 from penstock.errors import ConfigError, PenstockError
 from penstock.security import Security
 
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 256 << 20
 FRESH_S = 1.0  # an answer is as good as new for so long …
-SHARE = 20  # … or for so many times what it took: the broker is not kept busy by those who look
+SHARE = 50  # … or for so many times what it took: the broker is not kept busy by those who look
 
 Json = Any  # what a broker told
 
@@ -70,7 +72,11 @@ class Upstream:
     async def _ask(self, target: str) -> Json:
         begun = self._clock()
         self.asked += 1
-        answer = json.loads(await asyncio.to_thread(self._exchange, "GET", target, b""))
+        data = await asyncio.to_thread(self._exchange, "GET", target, b"")
+        try:
+            answer = msgspec.json.decode(data)
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"what answers at {self.url} is no broker: {error}") from None
         now = self._clock()
         self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now}
         self._kept[target] = now + max(FRESH_S, SHARE * (now - begun)), answer
