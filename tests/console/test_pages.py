@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import socket
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock
+from access.people import SECRET, user, write
 from console.browser import Browser
 from console.conftest import console_of
-from penstock.console.pages import PAGES, find, sentences, start_of
+from penstock.console.app import Console
+from penstock.console.guard import Guard
+from penstock.console.pages import PAGES, Site, find, sentences, start_of
+from penstock.console.upstream import Upstream
+from penstock.security import PLAIN, Security
 from penstock.testing import Broker
+from polling import eventually
 
 
 def test_every_page_is_found_by_its_path() -> None:
@@ -89,9 +98,38 @@ async def test_filters(reading: Browser) -> None:
     assert [row["name"] for row in await _rows(reading, "/settings.json?set=1&q=max_msg_size")] == ["max_msg_size"]
 
 
-async def test_delayed_messages_are_bars_and_rows(broker: Broker) -> None:
-    import asyncio
+async def test_clients_say_of_themselves_what_they_like(reading: Browser, broker: Broker) -> None:
+    about = json.dumps({"client_id": "<script>x</script>", "user_agent": "{{7*7}}", "hostname": "h"}).encode()
+    with socket.create_connection(("127.0.0.1", int(broker.nsq.rpartition(":")[2]))) as peer:
+        peer.sendall(b"  V2IDENTIFY\n" + len(about).to_bytes(4) + about + b"SUB audit archive\n")
+        assert peer.recv(10).endswith(b"OK")
+        await asyncio.to_thread(eventually, lambda: _subscribed(broker))
+        page = (await reading.get("/clients")).text
+        assert "&lt;script&gt;x" in page
+        assert "<script>x" not in page
+        assert "{{7*7}}" in page
+        rows = await _rows(reading, "/clients.json?role=consumer&q=archive")
+        assert [row["topic"] for row in rows] == ["audit"]
+        assert "&lt;script&gt;x" in (await reading.get("/topics/audit/channel/archive/about")).text
 
+
+def _subscribed(broker: Broker) -> bool:
+    return broker.call(lambda server: bool(server.broker.queueing.topics[b"audit"].channels[b"archive"].consumers))  # type: ignore[union-attr]
+
+
+async def test_the_console_is_a_user_where_there_are_some(tmp_path: Path) -> None:
+    people = user("admin", "admin"), user("console", "monitor"), user("nobody", "publish:x")
+    with Broker(users=str(write(tmp_path / "users.toml", *people))) as broker:
+        for name, status in (("console", 200), ("nobody", 403), ("", 401)):
+            security = Security(user=name, secret=SECRET + name) if name else PLAIN
+            site = Site(Upstream(f"http://{broker.http}", security), broker.registry, security)
+            told = await Browser(Console(site, Guard()).app()).get("/")
+            assert told.status == status, told.text
+            assert SECRET not in told.text
+            assert ("lacks a right" in told.text) == (status != 200)
+
+
+async def test_delayed_messages_are_bars_and_rows(broker: Broker) -> None:
     def send() -> None:
         with penstock.Producer(broker.registry) as producer:
             for number in range(4):

@@ -34,6 +34,7 @@ log = logging.getLogger("penstock.console")
 
 FORM_BYTES_MAX = 5 << 20
 LIVE_EVERY_S = 1.0
+STREAMS_MAX = 100
 LIVE_SHARE = 20  # a page is drawn anew after so many times what drawing took, at the soonest
 HERE = Path(__file__).parent
 FILES = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"}
@@ -53,6 +54,8 @@ class Console:
         self._templates.filters.update(words.FILTERS)
         self._templates.filters["part"] = _part
         self._templates.globals["version"] = __version__
+        for name in self._templates.list_templates():  # the first page is as quick as the others
+            self._templates.get_template(name)
         self._files = {name: (HERE / "static" / name).read_bytes() for name in FILES}
 
     def app(self) -> Starlette:
@@ -158,6 +161,8 @@ class Console:
 
     async def live(self, request: Request) -> Response:
         """The changing part of a page, whenever it has changed."""
+        if self.streams >= STREAMS_MAX:
+            return Response("too many pages are open\n", 503, media_type="text/plain")
         return StreamingResponse(self._events(request), media_type="text/event-stream")
 
     async def _events(self, request: Request) -> AsyncIterator[str]:
