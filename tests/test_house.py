@@ -33,7 +33,7 @@ FLOORS = {
     "listeners": 5, "httpd": 6, "registration": 6, "statsd": 6, "authority": 6,
     "process": 6, "app": 7, "serve": 8, "embedded": 8, "supervisor": 9, "testing": 9,
     # wings
-    "client": 10, "aio": 11, "spark": 11, "cli": 12, "demo": 12,
+    "client": 10, "aio": 11, "spark": 11, "console": 12, "cli": 13, "demo": 13,
 }  # fmt: skip
 WING = 10
 MAY_MEET = {("log", "delivery")}

@@ -218,6 +218,9 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
     )
     max_filter_size: Annotated[int, "longest SQL92 expression in bytes"] = Limits.max_filter_size
     max_filter_depth: Annotated[int, "how deep one may be nested"] = Limits.max_filter_depth
+    history_bytes: Annotated[
+        int, "memory for the rates and lag of the last hour and week; the quietest give way; 0: none"
+    ] = 64 << 20
     log_level: Annotated[str, "debug, info, warn, error or fatal"] = "info"
     stage_max_bytes: Annotated[int, "bytes of staged rows at which no more are taken"] = 64 << 30
     stage_ttl_ms: Annotated[int, "age at which staged rows that nobody published are dropped"] = 86_400_000

@@ -17,9 +17,18 @@ from penstock.fronts.flags import LEVELS, set_log_level
 
 log = logging.getLogger("penstock.serve")
 
+Beside = Callable[[Mapping[str, object]], None]  # starts what runs beside a server, by the server's addresses
 
-def run(broker: BrokerConfig | None, registry: RegistryConfig | None, *, ends_with: int = -1, log_as: str = "") -> None:
-    """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers.
+
+def run(
+    broker: BrokerConfig | None,
+    registry: RegistryConfig | None,
+    *,
+    ends_with: int = -1,
+    log_as: str = "",
+    beside: Beside | None = None,
+) -> None:
+    """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers, and then calls `beside`.
 
     `ends_with`: a descriptor; the server stops as well when that has come to its end. `log_as`: a name for each line of
     the log. StoreError when something failed that cannot be mended while running.
@@ -31,6 +40,8 @@ def run(broker: BrokerConfig | None, registry: RegistryConfig | None, *, ends_wi
         if server.recovery is not None:
             log.info("store open %s", server.recovery)
         announce(server.addresses)
+        if beside is not None:
+            beside(server.addresses)
 
     serve(broker, registry, ready, ends_with=ends_with)
 

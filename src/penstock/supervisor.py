@@ -25,7 +25,7 @@ from penstock.app import Server, runner
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError, PenstockError
 from penstock.limits import Limits
-from penstock.serve import announce, log_to_stderr, prepare, run, stop_event
+from penstock.serve import Beside, announce, log_to_stderr, prepare, run, stop_event
 from penstock.tls import share_certificate
 
 log = logging.getLogger("penstock.supervisor")
@@ -152,8 +152,9 @@ class Member:
 class Supervisor:
     """The registry, and the brokers that register with it."""
 
-    def __init__(self, brokers: Sequence[BrokerConfig], registry: RegistryConfig) -> None:
+    def __init__(self, brokers: Sequence[BrokerConfig], registry: RegistryConfig, beside: Beside | None = None) -> None:
         self._configs = brokers
+        self._beside = beside
         with_tls = next((config for config in brokers if config.tls_cert or config.tls_key), None)
         self._registry = registry if with_tls is None else share_certificate(with_tls, registry)
         self._members: list[Member] = []
@@ -168,7 +169,10 @@ class Supervisor:
                 await self._start(server)
                 if server.renewable:
                     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._renew, server)
-                announce(self._ready(server.addresses))
+                addresses = self._ready(server.addresses)
+                announce(addresses)
+                if self._beside is not None:
+                    self._beside(addresses)
                 watches = [asyncio.create_task(self._watch(member)) for member in self._members]
                 try:
                     await server.run_until(stop)
@@ -227,13 +231,13 @@ class Supervisor:
                 log.warning("broker started again name=%s restarts=%d", name, member.restarts)
 
 
-def supervise(brokers: Sequence[BrokerConfig], registry: RegistryConfig) -> None:
+def supervise(brokers: Sequence[BrokerConfig], registry: RegistryConfig, *, beside: Beside | None = None) -> None:
     """Run until SIGTERM or SIGINT."""
     prepare()
     log_to_stderr(registry.log_level)
 
     async def main() -> None:
-        await Supervisor(brokers, registry).run(stop_event())
+        await Supervisor(brokers, registry, beside).run(stop_event())
 
     runner()(main())
 

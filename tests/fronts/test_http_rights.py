@@ -40,6 +40,8 @@ BROKER = {
     "POST /channel/pause": "admin",
     "POST /channel/unpause": "admin",
     "GET /api/topics/:name/messages": "subscribe:T",
+    "GET /api/snapshot": "monitor",
+    "GET /api/history": "monitor",
     "GET /config/:name": "monitor",
     "PUT /config/:name": "admin",
     "POST /debug/freememory": "admin",

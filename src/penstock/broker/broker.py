@@ -16,7 +16,9 @@ from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
 from penstock.broker.core import Core
 from penstock.broker.counters import counters
 from penstock.broker.due import DueMessages
+from penstock.broker.history import History
 from penstock.broker.nsq.queueing import Queueing
+from penstock.broker.probes import Probes
 from penstock.broker.reserve import Reserve
 from penstock.broker.retry import Retry
 from penstock.broker.staging import Staging
@@ -74,6 +76,9 @@ class Broker:
         self.stored = Positions()  # answers, by position of the log
         self.copies = core.copies
         self.stats = Stats(lambda: counters(core))
+        probes = Probes(core, self.queueing)
+        self.history = History(core.files, core.folder, config.history_bytes, probes.every, probes.disk, probes.shape)
+        self.recovered: Recovery | None = None  # what the last start found
         self._tell: Callable[[ConsumerGroup], None] = lambda group: None
         self._clients_due_ms = 0
         # What fronts ask for, by the part that does it.
@@ -126,7 +131,7 @@ class Broker:
             ) from error
 
     def _open(self) -> Recovery:
-        recovery = self.store.open()
+        recovery = self.recovered = self.store.open()
         self.tables.load()
         make_system_topics(self.config, self.topics, len(self.core.delays.levels_ms))
         self.topics.take_up(self.store.queues)
@@ -134,6 +139,7 @@ class Broker:
         self.transactions.load()
         self.staging.open()  # nothing may come to stand between a publish that was cut short and its missing rows
         self.queueing.open(recovery.clean, recovery.power_cut)
+        self.history.open()
         return recovery
 
     def close(self, clean: bool = True) -> None:
@@ -143,6 +149,7 @@ class Broker:
         if clean:
             self.flush_log()
             self.tables.close()
+            self.history.close()
         self.store.close(clean)
 
     @property
@@ -158,6 +165,7 @@ class Broker:
         due = [
             self.store.tick(self.now_ms, mono_ms),
             self.stats.tick(mono_ms, self.now_ms),
+            self.history.tick(mono_ms, self.now_ms),
             self.transactions.tick(mono_ms),
             self.queueing.tick(),
             self.staging.tick(mono_ms),
@@ -186,6 +194,8 @@ class Broker:
         jobs: list[Job] = [*self.store.take_jobs(mono_ms), *self.queueing.take_jobs()]
         jobs += self.staging.take_jobs(mono_ms)
         jobs += self.take_offset_jobs()
+        if written := self.history.take_job(mono_ms):
+            jobs.append(written)
         if kept := self.reserve.take_job(mono_ms):
             jobs.append(kept)
         return jobs

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TypeVar
 
 import click
@@ -19,6 +20,7 @@ EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3}
 EXTRAS = {
     "pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "deltalake": "delta", "pyiceberg": "iceberg",
     "matplotlib": "charts", "plotext": "charts", "rich": "cli",
+    "starlette": "console", "jinja2": "console", "markupsafe": "console",
 }  # fmt: skip
 
 
@@ -44,6 +46,7 @@ class Lazy(click.Group):
         "send": "penstock.cli.topics:send",
         "user": "penstock.cli.users:user",
         "ha": "penstock.cli.ha:ha",
+        "console": "penstock.cli.console:console",
     }
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -180,9 +183,14 @@ def _rules(text: str) -> tuple[object, ...]:
     help="How many copies of each broker's log: a master and slaves, each in a process of its own.",
 )
 @click.option("--level", help="Level of new topics: os, disk, memory, pair or pair-disk.")
+@click.option(
+    "--console-port",
+    type=click.IntRange(-1, 65535),
+    help="The web console (4171, read-only); 0: any, -1: none. None without it where --http-port is not the usual one.",
+)
 def up(
     data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], brokers: int, replicas: int,
-    level: str | None, **ports: int | None,
+    level: str | None, console_port: int | None, **ports: int | None,
 ) -> None:  # fmt: skip
     """Run a registry and a broker in one process: all that is needed on one machine. Several brokers use several cores."""
     gc.disable()  # nothing of what a start makes is garbage; `serve` goes on collecting
@@ -193,12 +201,21 @@ def up(
     if level is not None:
         settings = (*settings, f"broker.level={level}")
     broker, registry = _both(data, host, config, settings, ports)
+    if console_port is None:  # a broker on ports of its own is somebody's experiment
+        console_port = 4171 if broker.http_port == BrokerConfig.http_port else -1
+    beside = None if console_port < 0 else partial(_console_beside, console_port)
     configs = with_slaves(members(broker, brokers), replicas)
     if len(configs) == 1:
-        run(broker, registry)
+        run(broker, registry, beside=beside)
     else:
         gc.enable()
-        supervise(configs, registry)
+        supervise(configs, registry, beside=beside)
+
+
+def _console_beside(port: int, addresses: Mapping[str, object]) -> None:
+    from penstock.cli.console import start_beside
+
+    start_beside(addresses, port)
 
 
 @main.command()

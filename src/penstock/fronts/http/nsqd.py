@@ -15,6 +15,7 @@ from penstock.config import parts
 from penstock.fronts import figures
 from penstock.fronts.flags import broadcast_address
 from penstock.fronts.http.browsing import Browsing
+from penstock.fronts.http.overview import Overview
 from penstock.fronts.http.publishing import TRUTHS, Publishing
 from penstock.fronts.http.settings import Place, Settings
 from penstock.fronts.http.topics import Topics
@@ -54,6 +55,8 @@ NEEDS: Mapping[str, Needs] = {
     "GET /stats": lambda query: (know(query["topic"]) if query.get("topic") else MONITOR,),
     "GET /metrics": lambda query: (MONITOR,),
     "GET /api/topics/:name/messages": lambda query: (subscribe(query[NAME]),),
+    "GET /api/snapshot": lambda query: (MONITOR,),
+    "GET /api/history": lambda query: (MONITOR,),
     "GET /config/:name": lambda query: (MONITOR,),
     **{route: lambda query: (ADMIN,) for route in _ADMIN_ROUTES},
 }
@@ -94,6 +97,7 @@ class NsqHttp(Place):
             "/metrics": {"GET": self._metrics},
             **Topics(broker, self.publishing).routes,
             **Browsing(broker, self).routes,
+            **Overview(broker, self._collect).routes,
             **self.settings.routes,
         }
         self.needs = NEEDS

@@ -1,0 +1,597 @@
+"""What the last hour (by second) and the last week (by minute) were like: rates and lag of topics, groups and channels.
+
+    every second     the `SECONDS_TRACKS_MAX` busiest are read, and some of the others: each of those once a minute
+    every minute     who is busiest is looked at anew
+    every 10 min     one file, `config/history.bin`, is written by a worker; and at a clean stop
+
+Nothing is on a message's path: counters are read that are there anyway. Memory is bounded in bytes. Values are kept in
+chunks of 60; one that is all zeros takes none, so whoever is quiet costs next to nothing. Where there is no room the
+quietest give up their oldest chunks. What was not measured, because the broker was down or the chunk was given up, is
+None and not 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import sys
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+from zlib import crc32
+
+import msgspec
+
+from penstock.disk.files import Files
+from penstock.disk.job import Job
+from penstock.disk.quarantine import try_quarantine
+from penstock.errors import StoreError
+
+log = logging.getLogger("penstock.broker")
+
+FIELDS = ("in", "out", "bytes", "lag", "lag_s")  # three rates a second, messages, seconds
+DISK_FIELDS = ("used", "log", "behind", "delayed")  # share of the disk, bytes, bytes not flushed, messages
+RATES = 3  # of FIELDS, the first ones: counters are read, rates are kept
+SPANS = {"hour": (1, 3_600), "week": (60, 10_080)}  # name: step in seconds, points
+SECONDS_TRACKS_MAX = 200
+LAG_EVERY_S = 5  # the age of the oldest message costs a read of the log for each queue
+SWEPT_AT_LEAST = 100  # a second
+SWEPT_AFTER_S = 10
+SAVED_EVERY_MS = 600_000
+KEYS_MAX = 100  # of one question
+LATEST_S = 5  # a rate for people is the mean over so long
+RUNS_MAX = 1_000
+
+_POINTS = 60  # of a chunk
+_WIDTH = len(FIELDS)
+_CHUNK_BYTES = 4 * _POINTS * _WIDTH + 200  # with what Python adds
+_TRACK_BYTES = 1_000
+_ZEROS = array("f", bytes(4 * _POINTS * _WIDTH))
+_NOTHING = (0.0,) * _WIDTH
+_MAGIC = b"penstock history 1\n"
+
+Counts = tuple[float, float, float, float]  # in, out, bytes since the start; lag in messages
+
+
+class Key(NamedTuple):
+    """What is tracked: a topic, or a group or channel of one; `broker` and `disk` have no names."""
+
+    kind: str
+    topic: str = ""
+    name: str = ""
+
+
+BROKER, DISK = Key("broker"), Key("disk")
+
+
+class Probe(NamedTuple):
+    """How something is measured."""
+
+    counts: Callable[[], Counts]
+    lag_ms: Callable[[], float | None]
+
+
+class Series:
+    """One track at one step."""
+
+    __slots__ = ("chunks", "since", "span", "step")
+
+    def __init__(self, step: int, span: int) -> None:
+        self.step = step
+        self.span = span // _POINTS  # chunks
+        self.since = 0  # number of the first point that is known
+        self.chunks: dict[int, array[float]] = {}
+
+    def put(self, point: int, values: list[float]) -> int:
+        """Set one point; how many chunks more (or fewer) there are."""
+        number, at = divmod(point, _POINTS)
+        chunk = self.chunks.get(number)
+        before = len(self.chunks)
+        if chunk is None:
+            if not any(values):
+                return 0
+            for old in [n for n in self.chunks if not number - self.span < n <= number]:
+                del self.chunks[old]
+            chunk = self.chunks[number] = array("f", _ZEROS)
+        for place, value in enumerate(values, at * _WIDTH):
+            chunk[place] = value
+        return len(self.chunks) - before
+
+    def has(self, point: int) -> bool:
+        """Whether something was put there, zeros aside."""
+        chunk = self.chunks.get(point // _POINTS)
+        return chunk is not None and any(chunk[point % _POINTS * _WIDTH :][:_WIDTH])
+
+    def drop_oldest(self) -> bool:
+        """Give up a chunk; False when there is none."""
+        if not self.chunks:
+            return False
+        number = min(self.chunks)
+        del self.chunks[number]
+        self.since = max(self.since, (number + 1) * _POINTS)
+        return True
+
+    def points(self, field: int, first: int, end: int) -> Iterator[float | None]:
+        """The values of one field; what is not known is None."""
+        for point in range(first, end):
+            if point < self.since:
+                yield None
+                continue
+            chunk = self.chunks.get(point // _POINTS)
+            value = 0.0 if chunk is None else chunk[point % _POINTS * _WIDTH + field]
+            yield None if math.isnan(value) else value
+
+
+class Track:
+    """The history of one thing."""
+
+    __slots__ = ("at_s", "base", "base_s", "busy", "lag", "lag_at_s", "lag_s", "last", "minutes", "probe", "seconds")
+
+    def __init__(self) -> None:
+        self.probe: Probe | None = None
+        self.last: Counts | None = None  # what was read for the seconds
+        self.at_s = 0
+        self.base: Counts | None = None  # … and for the minutes
+        self.base_s = 0
+        self.busy = 0.0  # messages a second in the last minute
+        self.lag = 0.0
+        self.lag_s = 0.0
+        self.lag_at_s = 0
+        self.seconds: Series | None = None
+        self.minutes = Series(*SPANS["week"])
+
+    def no_later_than(self, now_s: int) -> None:
+        """The clock was set back: nothing is known before it is measured again, and nothing comes from the future."""
+        self.at_s, self.base_s = min(self.at_s, now_s - 1), min(self.base_s, now_s - 1)
+        for series in (self.minutes, self.seconds):
+            if series is not None:
+                series.since = min(series.since, now_s // series.step)
+
+
+class SavedTrack(msgspec.Struct, array_like=True):
+    """A track in the file."""
+
+    key: tuple[str, str, str]
+    minutes_since: int
+    minutes: dict[int, bytes]
+    seconds_since: int
+    seconds: dict[int, bytes]
+
+
+class Saved(msgspec.Struct):
+    """The file behind its head."""
+
+    runs: list[tuple[int, int]]
+    tracks: list[SavedTrack]
+
+
+class History:
+    """See the module. `probes()` lists what there is now, and is asked when `shape()` is another one, or a minute ends;
+    `disk()` gives the values of `DISK_FIELDS`.
+    """
+
+    def __init__(
+        self, files: Files, folder: Path, bytes_max: int, probes: Callable[[], Mapping[Key, Probe]],
+        disk: Callable[[], list[float]], shape: Callable[[], object],
+    ) -> None:  # fmt: skip
+        self._shape = shape
+        self._files = files
+        self._folder = folder
+        self._path = folder / "config" / "history.bin"
+        self.bytes_max = bytes_max
+        self.seconds_max = min(SECONDS_TRACKS_MAX, bytes_max // 4 // (SPANS["hour"][1] // _POINTS * _CHUNK_BYTES))
+        self._probes = probes
+        self._disk = disk
+        self.tracks: dict[Key, Track] = {}
+        self.runs: list[list[int]] = []  # [first second, last second] in which this was kept
+        self.used_bytes = 0
+        self._quietest: list[Track] = []  # who gives up chunks; the quietest last
+        self._to_sweep: list[tuple[Key, Track]] = []
+        self._a_second = SWEPT_AT_LEAST
+        self._minute = 0
+        self._listed: object = None
+        self._lag = 0.0  # messages that are not finished, of all groups and channels
+        self._oldest = [0.0, 0.0, 0.0]  # seconds, of the busiest; of others in this minute; in the one before
+        self._begun = False
+        self._next_ms = 0
+        self._saved_ms = 0
+        self._mono_ms = self._now_s = 0
+        self._saving = False
+
+    # -- time ----------------------------------------------------------------------------------------------------
+
+    def tick(self, mono_ms: int, now_ms: int) -> int:
+        """Measure if it is time; when it will be again."""
+        if not self.bytes_max:
+            return mono_ms + 3_600_000
+        if mono_ms >= self._next_ms:
+            self._next_ms = mono_ms + 1_000 - now_ms % 1_000
+            self._second(now_ms // 1_000, mono_ms)
+        return self._next_ms
+
+    def _second(self, now_s: int, mono_ms: int) -> None:
+        passed = (mono_ms - self._mono_ms) // 1_000
+        if not self.runs or not self._begun or abs(now_s - self._now_s - passed) > 2 or passed > _POINTS:
+            for run in self.runs:  # the clock was set back
+                run[:] = min(run[0], now_s), min(run[1], now_s)
+            self.runs = [*[run for run in self.runs if run[1] > run[0]][-RUNS_MAX:], [now_s, now_s]]
+            for track in self.tracks.values():
+                track.no_later_than(now_s)
+            if not self._begun:
+                self._saved_ms = mono_ms
+        if now_s == self._now_s and self._begun:
+            return
+        self._now_s, self._mono_ms = now_s, mono_ms
+        self.runs[-1][1] = now_s
+        shape = self._shape()
+        if now_s // 60 != self._minute or shape != self._listed:
+            self._listed = shape
+            self._list(now_s)
+        if now_s // 60 != self._minute:
+            self._rank()
+            self._minute = now_s // 60
+        self._begun = True
+        totals = [0.0] * _WIDTH
+        self._oldest[0] = 0.0
+        for key, track in self.tracks.items():
+            if track.seconds is not None and track.probe is not None:
+                self._measure(key, track, now_s, totals)
+        sweep, self._to_sweep = self._to_sweep[: self._a_second], self._to_sweep[self._a_second :]
+        for key, track in sweep:
+            if track.probe is not None:
+                self._sweep(key, track, now_s, totals)
+        self._put_own(now_s, totals)
+
+    def _measure(self, key: Key, track: Track, now_s: int, totals: list[float]) -> None:
+        """A second of one of the busiest."""
+        assert track.probe is not None
+        assert track.seconds is not None
+        counts = track.probe.counts()
+        values = _rates(counts, track.last, max(1, now_s - track.at_s))
+        if not counts[3]:
+            track.lag_s = 0.0
+        elif not 0 <= now_s - track.lag_at_s < LAG_EVERY_S or not track.lag_s:
+            track.lag_s = _seconds(track.probe.lag_ms())
+            track.lag_at_s = now_s
+        elif (
+            track.last is not None and counts[1] == track.last[1]
+        ):  # nothing was finished: the oldest is still that one
+            track.lag_s += now_s - track.at_s
+        self._note_lag(key, track, counts[3])
+        values += counts[3], track.lag_s
+        for point in range(max(track.at_s + 1, now_s - _POINTS), now_s + 1):
+            self._take(track.seconds.put(point, values))
+        track.last, track.at_s = counts, now_s
+        _add(totals, key, values)
+
+    def _sweep(self, key: Key, track: Track, now_s: int, totals: list[float]) -> None:
+        """A minute of anybody."""
+        assert track.probe is not None
+        counts = track.probe.counts()
+        values = _rates(counts, track.base, max(1, now_s - track.base_s))
+        if track.seconds is None:
+            track.lag_s = _seconds(track.probe.lag_ms()) if counts[3] else 0.0
+            # What came within the minute is told in this second, so that the sum over time is right.
+            if now_s - track.base_s >= SWEPT_AFTER_S:
+                _add(totals, key, [value * min(60, now_s - track.base_s) for value in values])
+        self._note_lag(key, track, counts[3])
+        track.busy = values[0] + values[1]
+        values += counts[3], track.lag_s
+        self._take(track.minutes.put(now_s // 60, values))
+        if now_s - track.base_s >= SWEPT_AFTER_S:  # else it is new: its first minute goes on
+            track.base, track.base_s = counts, now_s
+
+    def _put_own(self, now_s: int, totals: list[float]) -> None:
+        """The broker as a whole, and its disk: both by second and, as the mean and the last, by minute."""
+        disk = self._disk()
+        totals[3], totals[4] = self._lag, max(self._oldest)
+        for key, values in ((BROKER, totals), (DISK, disk)):
+            track = self.tracks.get(key)
+            if track is None:
+                track = self.tracks[key] = self._new_track(now_s)
+                track.busy = math.inf
+            if track.seconds is None:
+                track.seconds = self._new_seconds(now_s)
+            self._take(track.seconds.put(now_s, values))
+            minute = now_s // 60
+            number, at = divmod(minute, _POINTS)
+            chunk, done = track.minutes.chunks.get(number), now_s % 60
+            if key is BROKER:
+                before = [0.0] * RATES if chunk is None else list(chunk[at * _WIDTH : at * _WIDTH + RATES])
+                mean = [(b * done + v) / (done + 1) for b, v in zip(before, values[:RATES], strict=True)]
+                values = mean + values[RATES:]
+            self._take(track.minutes.put(minute, values))
+
+    def _note_lag(self, key: Key, track: Track, lag: float) -> None:
+        """Sums over all groups and channels are kept as they change."""
+        if key.kind != "topic":
+            self._lag += lag - track.lag
+        track.lag = lag
+        if not math.isnan(track.lag_s):
+            place = 0 if track.seconds is not None else 1
+            self._oldest[place] = max(self._oldest[place], track.lag_s)
+
+    # -- who there is --------------------------------------------------------------------------------------------
+
+    def _list(self, now_s: int) -> None:
+        """Take in what is new, and forget what is gone."""
+        probes = self._probes()
+        for key in [key for key in self.tracks if key not in probes and key not in (BROKER, DISK)]:
+            gone = self.tracks.pop(key)
+            self._note_lag(key, gone, 0.0)
+            self._take(-len(gone.minutes.chunks) - len(gone.seconds.chunks if gone.seconds else ()))
+            self.used_bytes -= _TRACK_BYTES
+        room = self.seconds_max + 2 - sum(track.seconds is not None for track in self.tracks.values())
+        for key, probe in probes.items():
+            track = self.tracks.get(key)
+            if track is None:
+                if self.used_bytes + _TRACK_BYTES > self.bytes_max and not self._make_room(_TRACK_BYTES):
+                    continue
+                track = self.tracks[key] = self._new_track(now_s)
+                track.last = track.base = (0.0, 0.0, 0.0, 0.0) if self._begun else probe.counts()
+                self._to_sweep.append((key, track))
+            elif track.probe is None:  # of the file
+                track.last = track.base = probe.counts()
+                track.at_s = track.base_s = now_s
+                self._to_sweep.append((key, track))
+            track.probe = probe
+            if track.seconds is None and room > 0:
+                track.seconds = self._new_seconds(now_s)
+                room -= 1
+
+    def _new_track(self, now_s: int) -> Track:
+        track = Track()
+        track.at_s = track.base_s = max(0, now_s - 1)
+        track.minutes.since = now_s // 60
+        self.used_bytes += _TRACK_BYTES
+        return track
+
+    @staticmethod
+    def _new_seconds(now_s: int) -> Series:
+        series = Series(*SPANS["hour"])
+        series.since = now_s
+        return series
+
+    def _rank(self) -> None:
+        """A minute ends: the busiest are those with seconds; all are to be swept."""
+        self._oldest[1:] = 0.0, self._oldest[1]
+        ranked = sorted(self.tracks.items(), key=lambda item: -item[1].busy)
+        for place, (key, track) in enumerate(ranked):
+            if key in (BROKER, DISK):
+                continue
+            if place < self.seconds_max + 2:
+                if track.seconds is None:
+                    track.seconds = self._new_seconds(self._now_s + 1)
+                    track.last, track.at_s = track.base, track.base_s
+            elif track.seconds is not None:
+                self._take(-len(track.seconds.chunks))
+                track.seconds = None
+        self._quietest = [track for _, track in ranked]
+        self._to_sweep = [item for item in ranked if item[0] not in (BROKER, DISK)]
+        self._a_second = max(SWEPT_AT_LEAST, -(-len(ranked) // 50))
+
+    # -- bytes ---------------------------------------------------------------------------------------------------
+
+    def _take(self, chunks: int) -> None:
+        """So many chunks more are there, or fewer; where there is no room the quietest lose their oldest."""
+        self.used_bytes += chunks * _CHUNK_BYTES
+        if chunks > 0 and self.used_bytes > self.bytes_max:
+            self._make_room(0)
+
+    def _make_room(self, need: int) -> bool:
+        """Give up chunks until `need` bytes are free; False when there are none to give up."""
+        quietest = self._quietest or sorted(self.tracks.values(), key=lambda track: -track.busy)
+        while self.used_bytes + need > self.bytes_max:
+            while quietest and not quietest[-1].minutes.chunks:
+                loser = quietest.pop()
+                if loser.seconds is not None and loser.seconds.chunks:
+                    self.used_bytes -= len(loser.seconds.chunks) * _CHUNK_BYTES
+                    loser.seconds = None
+            if not quietest:
+                break
+            quietest[-1].minutes.drop_oldest()
+            self.used_bytes -= _CHUNK_BYTES
+        self._quietest = quietest
+        return self.used_bytes + need <= self.bytes_max
+
+    # -- questions -----------------------------------------------------------------------------------------------
+
+    def read(self, key: Key, span: str, points: int) -> dict[str, object] | None:
+        """The last points of one thing, None where nothing is known; None when it is not tracked."""
+        track = self.tracks.get(key)
+        if track is None:
+            return None
+        step, count = SPANS[span]
+        series = track.seconds if step == 1 else track.minutes
+        end = self._now_s // step + 1
+        if series is None:  # by minute there is something
+            return {"since": (end - min(points, count)) * step, "step": step} | {name: [] for name in FIELDS}
+        first = end - min(points, count)
+        known = self._known(first, end, step)
+        names = DISK_FIELDS if key == DISK else FIELDS
+        told: dict[str, object] = {"since": first * step, "step": step}
+        for field, name in enumerate(names):
+            values = series.points(field, first, end)
+            told[name] = [_rounded(value) if up else None for value, up in zip(values, known, strict=True)]
+        return told
+
+    def _known(self, first: int, end: int, step: int) -> bytearray:
+        """For each point whether the broker was there."""
+        known = bytearray(end - first)
+        for begin_s, end_s in self.runs:
+            low, high = max(first, begin_s // step), min(end, end_s // step + 1)
+            if low < high:
+                known[low - first : high - first] = b"\x01" * (high - low)
+        return known
+
+    def latest(self, key: Key) -> tuple[float | None, ...]:
+        """The newest values of `FIELDS`, rates over `LATEST_S`; of one that is not among the busiest those of the last
+        minute. None where nothing is known.
+        """
+        track = self.tracks.get(key)
+        if track is None:
+            return (None,) * _WIDTH
+        if (series := track.seconds) is None:
+            minute = self._now_s // 60
+            series, end, back = track.minutes, minute + track.minutes.has(minute), 1
+        else:
+            end, back = self._now_s + 1, LATEST_S
+        if not series.chunks and end - back >= series.since:  # who is quiet is told at once: they are many
+            return _NOTHING
+        found: list[float | None] = []
+        for field in range(_WIDTH):
+            values = [v for v in series.points(field, end - (back if field < RATES else 1), end) if v is not None]
+            found.append(_rounded(sum(values) / len(values)) if values else None)
+        return tuple(found)
+
+    # -- the file ------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Read the file. One that is torn or foreign goes to lost+found: it is never an error."""
+        if not self.bytes_max or not self._path.exists():
+            return
+        try:
+            saved = self._read()
+        except (ValueError, StoreError, OSError) as error:
+            log.error("%s cannot be used, history begins anew error=%s", self._path.name, error)
+            try_quarantine(self._files, self._folder, self._path, "not the history it should be")
+            return
+        self.runs = [list(run) for run in saved.runs][-RUNS_MAX:]
+        for one in saved.tracks:
+            if self.used_bytes + _TRACK_BYTES > self.bytes_max:
+                break
+            track = self._new_track(0)
+            track.minutes.since = one.minutes_since
+            track.minutes.chunks = self._chunks(one.minutes)
+            if one.seconds:
+                track.seconds = self._new_seconds(one.seconds_since)
+                track.seconds.chunks = self._chunks(one.seconds)
+            self.tracks[Key(*one.key)] = track
+
+    def _read(self) -> Saved:
+        fd = self._files.open(self._path, writable=False)
+        try:
+            size = self._files.size(fd)
+            if size > 2 * self.bytes_max + (1 << 20):
+                raise ValueError("it is too large")
+            data = self._files.read(fd, 0, size)
+        finally:
+            self._files.close(fd)
+        head, body = data[: len(_MAGIC)], data[len(_MAGIC) + 4 :]
+        if head != _MAGIC or data[len(_MAGIC) : len(_MAGIC) + 4] != crc32(body).to_bytes(4):
+            raise ValueError("its sum is another one")
+        saved = msgspec.msgpack.decode(body, type=Saved)
+        if any(
+            len(raw) != 4 * _POINTS * _WIDTH for t in saved.tracks for c in (t.minutes, t.seconds) for raw in c.values()
+        ):
+            raise ValueError("a chunk has another length")
+        return saved
+
+    def _chunks(self, raw: dict[int, bytes]) -> dict[int, array[float]]:
+        found = {}
+        for number, data in sorted(raw.items()):
+            if self.used_bytes + _CHUNK_BYTES > self.bytes_max:
+                break
+            chunk = found[number] = array("f", data)
+            if sys.byteorder == "big":
+                chunk.byteswap()
+            self.used_bytes += _CHUNK_BYTES
+        return found
+
+    def take_job(self, mono_ms: int) -> Job | None:
+        """Writing the file, when it is time."""
+        if not self._begun or self._saving or mono_ms < self._saved_ms + SAVED_EVERY_MS:
+            return None
+        self._saving = True
+        parts = self._parts()
+
+        def finish(error: BaseException | None, mono_ms: int) -> None:
+            self._saving = False
+            self._saved_ms = mono_ms
+            if error is not None:
+                log.error("history not written error=%s", error)
+
+        return Job("history", lambda: self._write(parts), finish)
+
+    def close(self) -> None:
+        """A clean stop: write the file."""
+        if self._begun:
+            try:
+                self._write(self._parts())
+            except StoreError as error:
+                log.error("history not written error=%s", error)
+
+    def _parts(
+        self,
+    ) -> tuple[list[tuple[int, int]], list[tuple[Key, Track, dict[int, array[float]], dict[int, array[float]]]]]:
+        """What a worker may read while this goes on: only the newest chunks still change, one number at a time."""
+        runs = [(run[0], run[1]) for run in self.runs]
+        return runs, [
+            (key, track, dict(track.minutes.chunks), dict(track.seconds.chunks) if track.seconds else {})
+            for key, track in self.tracks.items()
+        ]
+
+    def _write(
+        self,
+        parts: tuple[list[tuple[int, int]], list[tuple[Key, Track, dict[int, array[float]], dict[int, array[float]]]]],
+    ) -> None:
+        runs, tracks = parts
+        saved = Saved(
+            runs,
+            [
+                SavedTrack(
+                    (key.kind, key.topic, key.name), track.minutes.since, _raw(minutes),
+                    track.seconds.since if track.seconds else 0, _raw(seconds),
+                )
+                for key, track, minutes, seconds in tracks
+            ],
+        )  # fmt: skip
+        body = msgspec.msgpack.encode(saved)
+        fresh = self._path.with_name(self._path.name + ".tmp")
+        self._files.make_folder(self._path.parent)
+        self._files.unlink(fresh)
+        fd = self._files.open(fresh, create=True)
+        try:
+            self._files.write(fd, 0, _MAGIC + crc32(body).to_bytes(4) + body)
+            self._files.datasync(fd)
+        finally:
+            self._files.close(fd)
+        self._files.rename(fresh, self._path)
+
+
+def _raw(chunks: Mapping[int, array[float]]) -> dict[int, bytes]:
+    found = {}
+    for number, chunk in chunks.items():
+        if sys.byteorder == "big":
+            chunk = array("f", chunk)
+            chunk.byteswap()
+        found[number] = chunk.tobytes()
+    return found
+
+
+def _rates(counts: Counts, before: Counts | None, seconds: int) -> list[float]:
+    """How many a second were added; a counter that began anew has added nothing."""
+    if before is None:
+        return [0.0] * RATES
+    return [
+        max(0.0, counts[0] - before[0]) / seconds,
+        max(0.0, counts[1] - before[1]) / seconds,
+        max(0.0, counts[2] - before[2]) / seconds,
+    ]
+
+
+def _add(totals: list[float], key: Key, values: list[float]) -> None:
+    """What a topic took and gave is the broker's, too."""
+    if key.kind == "topic":
+        for field in range(RATES):
+            totals[field] += values[field]
+
+
+def _seconds(ms: float | None) -> float:
+    return math.nan if ms is None else ms / 1_000
+
+
+def _rounded(value: float | None) -> float | None:
+    """As people read it: five digits."""
+    return value if value is None or value == int(value) else float(f"{value:.5g}")

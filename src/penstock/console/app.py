@@ -1,0 +1,237 @@
+"""The console as an ASGI application: pages and their JSON, the live stream, files, changes.
+
+GET /topics?sort=in      a page; /topics.json?sort=in is what it shows, as JSON
+GET /live?of=/topics     server-sent events: the part of that page that changes, drawn anew
+POST /do/topic-add       a change: a form with the token of the session
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from penstock.access.audit import audit
+from penstock.console import pages, words
+from penstock.console.changes import ACTS, Act
+from penstock.console.guard import HEADERS, SESSION, Guard
+from penstock.console.pages import Data, Site, View
+from penstock.console.upstream import Refusal, Unreachable
+from penstock.errors import NotFound, PenstockError
+from penstock.version import __version__
+
+log = logging.getLogger("penstock.console")
+
+FORM_BYTES_MAX = 5 << 20
+LIVE_EVERY_S = 1.0
+STREAMS_MAX = 100
+LIVE_SHARE = 20  # a page is drawn anew after so many times what drawing took, at the soonest
+HERE = Path(__file__).parent
+FILES = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascript; charset=utf-8"}
+
+
+class Console:
+    """The console of one broker."""
+
+    def __init__(self, site: Site, guard: Guard) -> None:
+        self.site = site
+        self.guard = guard
+        self.streams = 0
+        self._templates = Environment(
+            loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+            lstrip_blocks=True,
+        )  # fmt: skip
+        self._templates.filters.update(words.FILTERS)
+        self._templates.filters["part"] = _part
+        self._templates.globals["version"] = __version__
+        for name in self._templates.list_templates():  # the first page is as quick as the others
+            self._templates.get_template(name)
+        self._files = {name: (HERE / "static" / name).read_bytes() for name in FILES}
+
+    def app(self) -> Starlette:
+        """The application."""
+        return Starlette(
+            routes=[
+                Route("/live", self._guarded(self.live)),
+                Route("/static/{name}", self._guarded(self.file)),
+                Route("/do/{act}", self._guarded(self.do), methods=["POST"]),
+                Route("/{path:path}", self._guarded(self.page)),
+            ]
+        )
+
+    def _guarded(self, handler: Callable[[Request], object]) -> Callable[[Request], object]:
+        async def answer(request: Request) -> Response:
+            if not self.guard.host_is_ours(request.headers.get("host", "")):
+                response = Response("this console has another name\n", 403, media_type="text/plain")
+            else:
+                response = await handler(request)  # type: ignore[misc]
+            response.headers.update(HEADERS)
+            return response
+
+        return answer
+
+    # -- looking -------------------------------------------------------------------------------------------------
+
+    async def page(self, request: Request) -> Response:
+        """A page, or its JSON."""
+        path, as_json = request.url.path, False
+        raw = request.scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1") or path
+        if raw.endswith(".json") and raw != "/.json":
+            raw, as_json = raw.removesuffix(".json"), True
+        if raw == "/now":
+            raw = "/"
+        template, data, status = await self._data(raw, dict(request.query_params))
+        if as_json:
+            plain = {name: value for name, value in data.items() if not name.startswith("_")}
+            return Response(json.dumps(plain, ensure_ascii=False, default=str), status, media_type="application/json")
+        session = request.cookies.get(SESSION, "")
+        fresh = not session
+        session = session or self.guard.new_session()
+        html = self._templates.get_template(f"{template}.html").render(
+            self._context(data, raw, request.url.query, session)
+        )
+        response = Response(html, status, media_type="text/html")
+        if fresh:
+            response.set_cookie(SESSION, session, httponly=True, samesite="strict")
+        return response
+
+    async def _data(self, raw: str, query: dict[str, str]) -> tuple[str, Data, int]:
+        """Template, data and status of a page; what goes wrong is a page, too."""
+        from urllib.parse import unquote
+
+        found = pages.find(raw)
+        try:
+            if found is None:
+                raise NotFound("there is no such page", "The list above names them all.")
+            template, page, names = found
+            view = View(self.site, {name: unquote(value) for name, value in names.items()}, query)
+            return template, await page(view), 200
+        except Unreachable as error:
+            return "error", {"error": str(error), "hint": "Is it running? The address is said with --broker."}, 502
+        except Refusal as error:
+            hint = (
+                "The console's user lacks a right: monitor, and subscribe for messages."
+                if error.status in (401, 403)
+                else ""
+            )
+            return "error", {"error": str(error), "hint": hint}, error.status
+        except NotFound as error:
+            return "error", {"error": str(error), "hint": error.hint or ""}, 404
+        except PenstockError as error:
+            return "error", {"error": str(error), "hint": error.hint or ""}, 502
+        except ValueError as error:
+            return "error", {"error": f"the filter makes no sense: {error}", "hint": "Change it, or go back."}, 400
+
+    def _context(self, data: Data, path: str, query: str, session: str) -> Data:
+        said = dict(parse_qsl(query, keep_blank_values=True))
+
+        def filtered(**changed: object) -> str:
+            """The query of this page with something else in it; None takes a part away."""
+            parts = {**said, **dict(changed.items())}
+            kept = {name: str(value) for name, value in parts.items() if value not in (None, "")}
+            kept.pop("did", None)
+            return "?" + urlencode(kept)
+
+        json_path = ("/now" if path == "/" else path) + ".json" + (f"?{query}" if query else "")
+        return {
+            **data, "path": path, "query": query, "filtered": filtered, "json_path": json_path,
+            "changes": self.site.allow_changes, "token": self.guard.token(session), "did": said.get("did", ""),
+            "failed": said.get("failed", ""), "registry": self.site.registry, "broker": self.site.upstream.url,
+            "live_of": f"{path}?{query}" if query else path,
+        }  # fmt: skip
+
+    async def file(self, request: Request) -> Response:
+        """A file of ours."""
+        name = request.path_params["name"]
+        if name not in FILES:
+            return Response("no such file\n", 404, media_type="text/plain")
+        return Response(self._files[name], headers={"content-type": FILES[name]})
+
+    # -- live ----------------------------------------------------------------------------------------------------
+
+    async def live(self, request: Request) -> Response:
+        """The changing part of a page, whenever it has changed."""
+        if self.streams >= STREAMS_MAX:
+            return Response("too many pages are open\n", 503, media_type="text/plain")
+        return StreamingResponse(self._events(request), media_type="text/event-stream")
+
+    async def _events(self, request: Request) -> AsyncIterator[str]:
+        of = urlsplit(request.query_params.get("of", "/"))
+        session = request.cookies.get(SESSION, "")
+        before = ""
+        self.streams += 1
+        try:
+            while not await request.is_disconnected():
+                begun = time.monotonic()
+                template, data, _ = await self._data(of.path, dict(parse_qsl(of.query)))
+                found = self._templates.get_template(f"{template}.html")
+                context = found.new_context(self._context(data, of.path, of.query, session))
+                html = "".join(found.blocks["live"](context)) if "live" in found.blocks else ""
+                if html != before:
+                    yield f"data: {json.dumps(html)}\n\n"
+                    before = html
+                else:
+                    yield ": nothing new\n\n"
+                await asyncio.sleep(max(LIVE_EVERY_S, LIVE_SHARE * (time.monotonic() - begun)))
+        except ClientDisconnect:
+            pass
+        finally:
+            self.streams -= 1
+
+    # -- changing ------------------------------------------------------------------------------------------------
+
+    async def do(self, request: Request) -> Response:
+        """One change. Whoever is not one of our own pages gets 403."""
+        name, remote = request.path_params["act"], request.client.host if request.client else "local"
+        if not self.site.allow_changes:
+            return Response("this console is read-only: start it with --allow-changes\n", 403, media_type="text/plain")
+        if not self.guard.origin_is_ours(request.headers.get("origin"), request.headers.get("host", "")):
+            audit(None, remote, f"console {name}", "foreign origin")
+            return Response("the request comes from a page of another site\n", 403, media_type="text/plain")
+        body = b""
+        async for piece in request.stream():
+            body += piece
+            if len(body) > FORM_BYTES_MAX:
+                return Response("the form is too large\n", 413, media_type="text/plain")
+        form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        if not self.guard.token_is_right(request.cookies.get(SESSION, ""), form.pop("token", "")):
+            audit(None, remote, f"console {name}", "wrong token")
+            return Response("the form is not of this session: load the page again\n", 403, media_type="text/plain")
+        act = ACTS.get(name)
+        if act is None:
+            return Response("no such change\n", 404, media_type="text/plain")
+        asked = " ".join(f"{key}={value}" for key, value in form.items() if key not in ("body", "typed", "back"))
+        try:
+            said, back = await act(Act(self.site, form))
+        except (PenstockError, ValueError) as error:
+            audit(None, remote, f"console {name} {asked}", str(error))
+            back = form.get("back", "/")
+            return _go(back if back.startswith("/") and not back.startswith(("//", "/\\")) else "/", failed=str(error))
+        finally:
+            self.site.upstream.forget()
+        audit(None, remote, f"console {name} {asked}", "ok")
+        return _go(back, did=said)
+
+
+def _go(back: str, **said: str) -> Response:
+    """Back to a page, which says what was done."""
+    path, _, query = back.partition("?")
+    kept = [(name, value) for name, value in parse_qsl(query) if name not in ("did", "failed")]
+    return RedirectResponse(f"{path}?{urlencode([*kept, *said.items()])}", 303)
+
+
+def _part(name: object) -> str:
+    """A name as a part of a path."""
+    from urllib.parse import quote
+
+    return quote(str(name), safe="")

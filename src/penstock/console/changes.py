@@ -1,0 +1,178 @@
+"""What the console changes, where it is allowed to: each act a POST, each destroying one with the name typed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from penstock.aio import Producer
+from penstock.client.deadletters import DeadLetters
+from penstock.console.pages import Site, start_of
+from penstock.errors import PenstockError
+from penstock.message import Message
+
+
+class Unsure(PenstockError):
+    """The name was not typed, or something is missing in the form."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """What a form asks for."""
+
+    site: Site
+    form: Mapping[str, str]
+
+    def need(self, name: str) -> str:
+        """A field that must be there. Unsure."""
+        value = self.form.get(name, "")
+        if not value:
+            raise Unsure(f"the form says no {name}")
+        return value
+
+    def typed(self, name: str) -> str:
+        """A name that was typed again, because what follows destroys. Unsure."""
+        wanted = self.need(name)
+        if self.form.get("typed", "") != wanted:
+            raise Unsure(f"type {wanted} to go on: this cannot be taken back")
+        return wanted
+
+
+Done = tuple[str, str]  # what was done, as a sentence; where to go on
+
+
+def _topic(name: str) -> str:
+    return f"/topics/{quote(name, safe='')}/about"
+
+
+async def topic_add(act: Act) -> Done:
+    """Make a topic of either kind."""
+    name, queues = act.need("topic"), act.form.get("queues", "")
+    async with act.site.admin() as admin:
+        if act.form.get("kind") == "queue":
+            await admin.change_queue(name, "add")
+        else:
+            await admin.create_topic(name, int(queues) if queues.isdecimal() else None)
+    return f"Topic {name} is there.", _topic(name)
+
+
+async def topic_delete(act: Act) -> Done:
+    """Delete a topic and what it holds."""
+    name = act.typed("topic")
+    async with act.site.admin() as admin:
+        await admin.delete_topic(name)
+    return f"Topic {name} is deleted.", "/topics"
+
+
+async def topic_empty(act: Act) -> Done:
+    """Throw away what a queue topic holds."""
+    name = act.typed("topic")
+    async with act.site.admin() as admin:
+        await admin.change_queue(name, "empty")
+    return f"Topic {name} is empty.", _topic(name)
+
+
+async def topic_pause(act: Act) -> Done:
+    """Pause a topic, or let it go on."""
+    name, pause = act.need("topic"), act.form.get("on") == "1"
+    async with act.site.admin() as admin:
+        await admin.change_queue(name, "pause" if pause else "unpause")
+    return f"Topic {name} {'is paused' if pause else 'goes on'}.", _topic(name)
+
+
+async def topic_send(act: Act) -> Done:
+    """Send one message."""
+    name, body = act.need("topic"), act.form.get("body", "").encode()
+    kind = "queue" if act.form.get("kind") == "queue" else "log"
+    keys = tuple(act.form.get("keys", "").split())
+    async with Producer(act.site.registry, kind=kind, security=act.site.security) as producer:  # type: ignore[arg-type]
+        await producer.send(Message(name, body, keys=keys, tags=act.form.get("tag") or None))
+    return f"One message was sent to {name}.", f"/topics/{quote(name, safe='')}/messages"
+
+
+def _reader(act: Act) -> str:
+    kind = "group" if act.form.get("kind") == "group" else "channel"
+    return f"/topics/{quote(act.need('topic'), safe='')}/{kind}/{quote(act.need('name'), safe='')}/about"
+
+
+async def channel_pause(act: Act) -> Done:
+    """Pause a channel, or let it go on."""
+    topic, name, pause = act.need("topic"), act.need("name"), act.form.get("on") == "1"
+    async with act.site.admin() as admin:
+        await admin.change_queue(topic, "pause" if pause else "unpause", channel=name)
+    return f"Channel {name} {'is paused' if pause else 'goes on'}.", _reader(act)
+
+
+async def channel_empty(act: Act) -> Done:
+    """Throw away what a channel holds."""
+    topic, name = act.need("topic"), act.typed("name")
+    async with act.site.admin() as admin:
+        await admin.change_queue(topic, "empty", channel=name)
+    return f"Channel {name} of {topic} is empty.", _reader(act)
+
+
+async def channel_delete(act: Act) -> Done:
+    """Delete a channel and what it holds."""
+    topic, name = act.need("topic"), act.typed("name")
+    async with act.site.admin() as admin:
+        await admin.change_queue(topic, "rm", channel=name)
+    return f"Channel {name} of {topic} is deleted.", _topic(topic)
+
+
+async def group_reset(act: Act) -> Done:
+    """Move a group to a place in a topic; what this does was shown before."""
+    topic, name, to = act.need("topic"), act.typed("name"), act.need("to")
+    async with act.site.admin() as admin:
+        moved = await admin.reset_offset(name, topic, start_of(to))
+    return f"Group {name} begins at {to} in {len(moved)} queues of {topic}.", _reader(act)
+
+
+async def dead_redrive(act: Act) -> Done:
+    """Send dead letters again, each once; with `dry` say what would be sent."""
+    group, text, dry = act.need("group"), act.form.get("match", ""), act.form.get("dry") == "1"
+    limit, rate = act.form.get("limit", ""), act.form.get("rate", "")
+
+    def redrive() -> tuple[int, dict[str, int]]:
+        with DeadLetters(act.site.registry, security=act.site.security) as letters:
+            done = letters.redrive(
+                group, text=text, limit=int(limit) if limit.isdecimal() and int(limit) else None,
+                rate=float(rate) if rate.isdecimal() and int(rate) else None, dry_run=dry,
+            )  # fmt: skip
+        return done.count, done.topics
+
+    _count, topics = await asyncio.to_thread(redrive)
+    said = ", ".join(f"{n:,} to {topic}" for topic, n in sorted(topics.items())) or "nothing"
+    back = f"/deadletters/{quote(group, safe='')}/about" + (f"?match={quote(text)}" if text else "")
+    return f"{'Would be sent' if dry else 'Sent'}: {said}.", back
+
+
+async def delayed_fire(act: Act) -> Done:
+    """Deliver a delayed message now."""
+    async with act.site.admin() as admin:
+        row = await admin.fire_delayed(act.need("id"))
+    return f"Message {row['msgId']} is delivered.", "/delayed"
+
+
+async def delayed_cancel(act: Act) -> Done:
+    """A delayed message is not to be delivered."""
+    id_ = act.typed("id")
+    async with act.site.admin() as admin:
+        row = await admin.cancel_delayed(id_)
+    return f"Message {row['msgId']} will not be delivered.", "/delayed"
+
+
+async def log_level(act: Act) -> Done:
+    """How much the broker logs, until it stops."""
+    level = act.need("level")
+    await act.site.upstream.change("PUT", "/config/log_level", level.encode())
+    return f"The broker logs from {level} on.", "/settings"
+
+
+ACTS: dict[str, Callable[[Act], Awaitable[Done]]] = {
+    "topic-add": topic_add, "topic-delete": topic_delete, "topic-empty": topic_empty, "topic-pause": topic_pause,
+    "topic-send": topic_send, "channel-pause": channel_pause, "channel-empty": channel_empty,
+    "channel-delete": channel_delete, "group-reset": group_reset, "dead-redrive": dead_redrive,
+    "delayed-fire": delayed_fire, "delayed-cancel": delayed_cancel, "log-level": log_level,
+}  # fmt: skip

@@ -1,0 +1,73 @@
+"""The console's process: a bound socket, uvicorn, and an end when its parent's does."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import uvicorn
+
+from penstock.console.app import Console
+from penstock.console.guard import Guard
+from penstock.console.pages import Site
+from penstock.console.upstream import Upstream
+from penstock.listeners import address_of, bind
+from penstock.security import Security
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a console is started."""
+
+    broker: str = "http://127.0.0.1:4151"
+    registry: str = "127.0.0.1:9876"
+    host: str = "127.0.0.1"
+    port: int = 4171
+    allow_changes: bool = False
+    insecure: bool = False
+    allowed_hosts: Iterable[str] = ()
+    ends_with_input: bool = False
+
+
+def console_of(settings: Settings, security: Security) -> Console:
+    """A console, without a socket."""
+    upstream = Upstream(settings.broker, security)
+    return Console(Site(upstream, settings.registry, security, settings.allow_changes), Guard(settings.allowed_hosts))
+
+
+def run(settings: Settings, security: Security) -> None:
+    """Run until SIGTERM or SIGINT, or the end of standard input where that was asked for. ConfigError for the port."""
+    listener = bind(settings.host, settings.port, settings.insecure, "--console-port")
+    listener.listen()  # whoever reads the line may connect
+    app = console_of(settings, security).app()
+    server = Stoppable(
+        uvicorn.Config(
+            app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", proxy_headers=False,
+            timeout_graceful_shutdown=1,
+        )
+    )  # fmt: skip
+    if settings.ends_with_input:
+        threading.Thread(target=_wait_for_end, args=(server,), daemon=True).start()
+    print("ready", json.dumps({"console": address_of(listener), "pid": os.getpid()}), flush=True)
+    try:
+        server.run(sockets=[listener])
+    except KeyboardInterrupt:  # uvicorn raises the signal again, once all is closed
+        sys.exit(0)
+
+
+class Stoppable(uvicorn.Server):
+    """A server that another thread may end."""
+
+    def stop(self) -> None:
+        """At the next look, which is soon."""
+        self.should_exit = True
+
+
+def _wait_for_end(server: Stoppable) -> None:
+    while os.read(0, 1 << 12):
+        pass
+    server.stop()

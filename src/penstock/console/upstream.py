@@ -1,0 +1,121 @@
+"""The broker as the console sees it: its HTTP API, asked once for however many look at the same."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import msgspec
+
+from penstock.errors import ConfigError, PenstockError
+from penstock.security import Security
+
+TIMEOUT_S = 10.0
+ANSWER_BYTES_MAX = 256 << 20
+FRESH_S = 1.0  # an answer is as good as new for so long …
+SHARE = 50  # … or for so many times what it took: the broker is not kept busy by those who look
+
+Json = Any  # what a broker told
+
+
+class Unreachable(PenstockError):
+    """The broker does not answer."""
+
+
+class Refusal(PenstockError):
+    """The broker says no; `status` is its HTTP status."""
+
+    def __init__(self, status: int, text: str) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class Upstream:
+    """One broker by its HTTP API."""
+
+    def __init__(self, url: str, security: Security, clock: Callable[[], float] = time.monotonic) -> None:
+        parts = urlsplit(url if "//" in url else f"http://{url}")
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.path not in ("", "/"):
+            raise ConfigError(f"{url!r} is no address of a broker's HTTP port", "Such as http://127.0.0.1:4151")
+        self.url = f"{parts.scheme}://{parts.netloc}"
+        self._host, self._port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 4151)
+        self._secure = parts.scheme == "https"
+        self._security = security
+        self._clock = clock
+        self._kept: dict[str, tuple[float, Json]] = {}  # path → (good until, answer)
+        self._asking: dict[str, asyncio.Future[Json]] = {}
+        self.asked = 0
+
+    async def get(self, path: str, query: Mapping[str, object] | None = None) -> Json:
+        """The answer to a GET. Unreachable, Refusal."""
+        given = {name: str(value) for name, value in (query or {}).items() if value not in (None, "")}
+        target = path + (f"?{urlencode(given, quote_via=quote)}" if given else "")
+        until, answer = self._kept.get(target, (0.0, None))
+        if self._clock() < until:
+            return answer
+        asking = self._asking.get(target)
+        if asking is None:
+            asking = self._asking[target] = asyncio.ensure_future(self._ask(target))
+            asking.add_done_callback(lambda done: self._done(target, done))
+        return await asyncio.shield(asking)
+
+    def _done(self, target: str, asked: asyncio.Future[Json]) -> None:
+        self._asking.pop(target, None)
+        if not asked.cancelled():
+            asked.exception()  # was told to those who wait
+
+    async def _ask(self, target: str) -> Json:
+        begun = self._clock()
+        self.asked += 1
+        data = await asyncio.to_thread(self._exchange, "GET", target, b"")
+        try:
+            answer = msgspec.json.decode(data)
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"what answers at {self.url} is no broker: {error}") from None
+        now = self._clock()
+        self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now}
+        self._kept[target] = now + max(FRESH_S, SHARE * (now - begun)), answer
+        return answer
+
+    async def change(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """Ask for a change; what was known is asked anew."""
+        self.forget()
+        try:
+            return await asyncio.to_thread(self._exchange, method, path, body)
+        finally:
+            self.forget()
+
+    def forget(self) -> None:
+        """Something has changed."""
+        self._kept.clear()
+
+    def _exchange(self, method: str, target: str, body: bytes) -> bytes:
+        connection = (
+            http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=self._security.context)
+            if self._secure
+            else http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        )
+        try:
+            connection.request(method, target, body=body or None, headers=self._security.http_headers)
+            answer = connection.getresponse()
+            data = answer.read(ANSWER_BYTES_MAX)
+        except (OSError, http.client.HTTPException) as error:
+            raise Unreachable(f"the broker at {self.url} does not answer: {error or type(error).__name__}") from None
+        finally:
+            connection.close()
+        if answer.status >= 400:
+            raise Refusal(answer.status, _message(data) or f"{answer.status} {answer.reason}")
+        return data
+
+
+def _message(data: bytes) -> str:
+    try:
+        told = json.loads(data)
+    except ValueError:
+        return ""
+    return str(told.get("message", "")) if isinstance(told, dict) else ""

@@ -1,0 +1,129 @@
+"""The console in a real Chromium: a number that changes live, an action seen in the broker, keys, zoom, no other host."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from console.conftest import post
+from penstock.testing import Broker
+from polling import eventually
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+if importlib.util.find_spec("playwright") is None:
+    pytest.skip("playwright is not on this machine", allow_module_level=True)
+if CHROMIUM is None:
+    pytest.skip("chromium is not on this machine", allow_module_level=True)
+
+PAGES = [
+    "/", "/topics", "/topics/orders/about", "/topics/orders/messages?from=first", "/topics/audit/channel/archive/about",
+    "/topics/orders/group/billing/about", "/deadletters", "/delayed", "/clients", "/spark", "/settings", "/replication",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def address(broker: Broker) -> Iterator[str]:
+    command = [
+        sys.executable, "-m", "penstock.cli", "console", "--broker", f"http://{broker.http}", "-n", broker.registry,
+        "--port", "0", "--allow-changes", "--ends-with-input",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        yield "http://" + json.loads(process.stdout.readline().removeprefix(b"ready "))["console"]
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright  # type: ignore[import-not-found, unused-ignore]
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+def test_every_page_without_an_error_and_without_another_host(chromium: Any, address: str) -> None:
+    page = chromium.new_page()
+    page.set_default_timeout(60_000)
+    asked, errors = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("dialog", lambda dialog: errors.append("a dialog") or dialog.dismiss())
+    for path in PAGES:
+        page.goto(address + path)
+        assert page.locator("h1").count() == 1
+        page.locator("#state.on").wait_for()
+    page.close()
+    assert not errors
+    assert all(url.startswith((address, "data:")) for url in asked)
+
+
+def test_a_number_changes_live(chromium: Any, address: str, broker: Broker) -> None:
+    page = chromium.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(f"{address}/topics/audit/channel/archive/about")
+    page.locator("#state.on").wait_for()
+    before = page.locator(".lead b").nth(1).inner_text()
+    post(broker, "/mpub?topic=audit", b"\n".join(b"%d" % n for n in range(1111)))
+    wanted = f"{int(before.replace(',', '')) + 1111:,}"
+    page.locator(".lead b", has_text=wanted).first.wait_for()
+    page.close()
+
+
+def test_an_action_is_seen_in_the_broker(chromium: Any, address: str, broker: Broker) -> None:
+    post(broker, "/topic/create?topic=clicked")
+    post(broker, "/channel/create?topic=clicked&channel=c")
+    page = chromium.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(f"{address}/topics/clicked/channel/c/about")
+    page.get_by_role("button", name="Pause").click()
+    page.get_by_role("status").wait_for()
+
+    def paused() -> bool:
+        with urllib.request.urlopen(f"http://{broker.http}/stats?format=json&topic=clicked") as answer:
+            return bool(json.loads(answer.read())["topics"][0]["channels"][0]["paused"])
+
+    eventually(paused)
+    page.close()
+
+
+def test_without_javascript_everything_is_read(chromium: Any, address: str) -> None:
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    for path in PAGES:
+        page.goto(address + path)
+        assert page.locator("h1").is_visible()
+        assert page.locator("#live").is_visible()
+    page.goto(f"{address}/topics/orders/messages?from=first")
+    assert "<script>alert(1)</script>" in page.locator("pre").first.inner_text()
+    context.close()
+
+
+def test_keys_and_zoom(chromium: Any, address: str) -> None:
+    page = chromium.new_page(viewport={"width": 640, "height": 480})  # 1280 pixels at 200 %
+    page.set_default_timeout(60_000)
+    page.goto(f"{address}/clients")
+    page.keyboard.press("t")
+    page.wait_for_url("**/topics")
+    page.keyboard.press("/")
+    page.keyboard.type("ord")
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/topics?q=ord")
+    page.goto(f"{address}/topics/orders/about")
+    page.keyboard.press("m")
+    page.wait_for_url("**/topics/orders/messages")
+    for path in PAGES:
+        page.goto(address + path)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+    page.close()
