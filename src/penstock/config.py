@@ -219,6 +219,7 @@ class BrokerConfig(ConnectionSettings):
     max_filter_size: int = _about("longest SQL92 expression in bytes", Limits.max_filter_size)
     max_filter_depth: int = _about("how deep one may be nested", Limits.max_filter_depth)
     log_level: str = _about("debug, info, warn, error or fatal", "info")
+    log_format: str = _about("auto (logfmt on a terminal, JSON lines otherwise), logfmt or json", "auto")
     stage_max_bytes: int = _about("bytes of staged rows at which no more are taken", 64 << 30)
     stage_ttl_ms: int = _about("age at which staged rows that nobody published are dropped", 86_400_000)
     topic: tuple[Mapping[str, object], ...] = _about("rules for new topics: name pattern, level, queues", ())
@@ -260,6 +261,7 @@ class RegistryConfig(ConnectionSettings):
     inactive_producer_timeout_ms: int = _about("time after which a silent nsqd is left out", 300_000)
     tombstone_lifetime_ms: int = _about("time a tombstoned producer is left out", 45_000)
     log_level: str = _about("debug, info, warn, error or fatal", "info")
+    log_format: str = _about("auto (logfmt on a terminal, JSON lines otherwise), logfmt or json", "auto")
 
 
 C = TypeVar("C", BrokerConfig, RegistryConfig)

@@ -7,7 +7,7 @@ import pytest
 
 from cli.conftest import Run
 from penstock import Message, Producer, PushConsumer
-from penstock.cli.peek import printable
+from penstock.cli.tools import printable
 from penstock.testing import Broker
 
 

@@ -40,6 +40,7 @@ class Lazy(click.Group):
         "peek": "penstock.cli.peek:peek",
         "delayed": "penstock.cli.queues:delayed",
         "message": "penstock.cli.messages:message",
+        "status": "penstock.cli.status:status",
         "tail": "penstock.cli.messages:tail",
         "send": "penstock.cli.topics:send",
         "user": "penstock.cli.users:user",
@@ -237,6 +238,7 @@ def _both(
     # What the two have in common is set for both.
     shared = (
         "data", "host", "insecure", "users", "failed_logins_per_minute", "allowed_hosts", "broadcast_address", "log_level",
+        "log_format",
     )  # fmt: skip
     return broker, load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
 

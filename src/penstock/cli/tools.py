@@ -70,3 +70,8 @@ def confirm(question: str, force: bool) -> None:
         if not sys.stdin.isatty():
             raise click.UsageError("not asked on a terminal: say --force")
         click.confirm(question, abort=True)
+
+
+def printable(text: str) -> str:
+    """Text that does nothing to a terminal: whatever is no visible character is written as an escape."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
