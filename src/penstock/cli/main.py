@@ -15,7 +15,9 @@ from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig, lo
 from penstock.errors import ConfigError, PenstockError
 from penstock.version import __version__
 
-EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3}
+EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3, "NoRoute": 3, "TimedOut": 124}
+REFUSED = 4  # this user may not
+NOT_THERE = (17, 22, 26)  # what a broker answers of a topic, a message and a group that it has not
 EXTRAS = {
     "pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "deltalake": "delta", "pyiceberg": "iceberg",
     "matplotlib": "charts", "plotext": "charts", "rich": "cli",
@@ -41,8 +43,11 @@ class Lazy(click.Group):
         "delayed": "penstock.cli.queues:delayed",
         "message": "penstock.cli.messages:message",
         "status": "penstock.cli.status:status",
-        "tail": "penstock.cli.messages:tail",
-        "send": "penstock.cli.topics:send",
+        "tail": "penstock.cli.reading:tail",
+        "sub": "penstock.cli.reading:tail",
+        "export": "penstock.cli.reading:export",
+        "import": "penstock.cli.sending:import_command",
+        "send": "penstock.cli.sending:send",
         "user": "penstock.cli.users:user",
         "ha": "penstock.cli.ha:ha",
     }
@@ -67,7 +72,7 @@ class Lazy(click.Group):
             click.echo(f"penstock: {error}", err=True)
             if error.hint:
                 click.echo(f"  {error.hint}", err=True)
-            ctx.exit(EXITS.get(type(error).__name__, 1))
+            ctx.exit(_exit_code(error))
         except ModuleNotFoundError as error:
             extra = EXTRAS.get((error.name or "").partition(".")[0])
             click.echo(f"penstock: {error}", err=True)
@@ -77,6 +82,12 @@ class Lazy(click.Group):
         except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
             click.echo(f"penstock: {error}", err=True)
             ctx.exit(2 if isinstance(error, ValueError) else 1)
+
+
+def _exit_code(error: PenstockError) -> int:
+    if getattr(error, "denied", False):
+        return REFUSED
+    return 3 if getattr(error, "code", 0) in NOT_THERE else EXITS.get(type(error).__name__, 1)
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})

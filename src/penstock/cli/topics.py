@@ -1,9 +1,6 @@
-"""`penstock topic | send`: the everyday tools, on top of the client."""
+"""`penstock topic`: topics of both kinds, listed, made, changed, emptied, deleted."""
 
 from __future__ import annotations
-
-import sys
-from typing import Literal
 
 import click
 
@@ -121,28 +118,3 @@ def topic_rm(registry: str, as_json: bool, name: str, force: bool) -> None:
         admin.delete_topic(name)
     if as_json:
         print_rows([{"topic": name, "done": "rm"}], as_json)
-
-
-@click.command()
-@with_registry
-@click.argument("topic")
-@click.argument("bodies", nargs=-1)
-@click.option("--key", "keys", multiple=True, help="A key to find it by; may be repeated.")
-@click.option("--tag", help="The tag subscriptions filter by.")
-@click.option("--kind", type=click.Choice(["log", "queue"]), default="log", help="What a new topic becomes.")
-def send(
-    registry: str, topic: str, bodies: tuple[str, ...], keys: tuple[str, ...], tag: str | None,
-    kind: Literal["log", "queue"],
-) -> None:  # fmt: skip
-    """Send messages: the bodies given, or each line of standard input."""
-    sent = 0
-    with penstock.Producer(registry, kind=kind) as producer:
-        for body in bodies or (line.rstrip("\n") for line in sys.stdin):
-            receipt = producer.send(penstock.Message(topic, body.encode(), keys=keys, tags=tag))
-            sent += 1
-            if bodies:
-                click.echo(
-                    f"{receipt.status.value} {receipt.queue.broker}/{receipt.queue.queue_id} {receipt.queue_offset}"
-                )
-    if not bodies:
-        click.echo(f"{sent} sent")

@@ -562,6 +562,28 @@ class Admin(_GroupAdmin):
         )
         return portal().run(asked)
 
+    def brokers(self) -> dict[str, str]:
+        """The masters: name to address."""
+        return portal().run(self._inner.brokers())
+
+    def browse_all(
+        self,
+        topic: str,
+        *,
+        channel: str = "",
+        state: Literal["ready", "in-flight", "deferred"] = "ready",
+        body_bytes: int = 64 << 10,
+    ) -> Iterator[Json]:
+        """Every message of a queue topic or channel in this state, page by page, broker by broker."""
+        for broker in self.brokers():
+            after: str | None = ""
+            while after is not None:
+                asked = self._inner.browse_page(
+                    broker, after, topic=topic, channel=channel, state=state, body_bytes=body_bytes
+                )
+                rows, after = portal().run(asked)
+                yield from rows
+
     def delayed(
         self, *, topic: str = "", channel: str = "", text: str = "", key: str = "", limit: int = 100
     ) -> list[Json]:

@@ -115,6 +115,24 @@ class QueueAdmin(ClusterAdmin):
             found.sort(key=lambda row: int(row["stored"]))
         return found[-limit:] if start == "last" else found[:limit]
 
+    async def browse_page(
+        self, broker: str, after: str, *, topic: str, channel: str, state: str, body_bytes: int
+    ) -> tuple[list[Json], str | None]:
+        """Some rows of one broker behind the place `after`, and where to go on; None at the end. NotFound."""
+        address = (await self._by_name(broker))[broker]
+        ext = {"topic": topic, "channel": channel, "state": state, "bodyBytes": str(body_bytes), "limit": "1000"}
+        try:
+            page = await self._own(address, RequestCode.BROWSE, **ext, after=after)
+        except BrokerRefused as refused:
+            if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return [], None
+        return [{"broker": broker, **row} for row in page["rows"]], page["next"]
+
+    async def brokers(self) -> dict[str, str]:
+        """The masters: name to address."""
+        return await self._by_name()
+
     async def _browse(self, address: str, ext: dict[str, str], limit: int) -> list[Json]:
         """Pages of one broker, until there are so many."""
         rows: list[Json] = []
