@@ -100,6 +100,7 @@ ROWS: dict[int, str] = {
     C.DELAYED_FIRE: "publish:T",
     C.QUEUE_TOPICS: "publish:T|subscribe:T|monitor",
     C.QUEUE_CHANGE: "admin",
+    C.TOPIC_PURGE: "admin",
     C.BROWSE: "subscribe:T",
     C.STAGE_OPEN: "group:G",
     C.STAGE_APPEND: "publish:T",

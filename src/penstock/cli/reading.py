@@ -269,7 +269,7 @@ def _piece(get: Callable[[ReceivedMessage], object]) -> Callable[[ReceivedMessag
 @click.command()
 @with_registry
 @with_json
-@click.argument("topic")
+@click.argument("topic", metavar="TOPIC|FOLDER")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @click.option(
     "--from", "start", default="first", show_default=True, help="Of a log topic: first, an offset, -1h, or a moment."
@@ -277,14 +277,28 @@ def _piece(get: Callable[[ReceivedMessage], object]) -> Callable[[ReceivedMessag
 @click.option("-c", "--channel", default="", help="Of a queue topic: what this channel has not finished.")
 @click.option("-l", "--limit", type=click.IntRange(1), help="At most so many.")
 @click.option("-f", "--force", is_flag=True, help="Write over a file that is there.")
+@click.option(
+    "--to", "target", type=click.Choice(["nsqd"]), help="Write a data folder for nsqd, from that of a stopped broker."
+)
+@click.option("--data", default="penstock-data", show_default=True, help="With --to: the broker's data folder.")
+@click.option("--logs", is_flag=True, help="With --to: log topics that have no channel, too.")
 def export(
-    registry: str, as_json: bool, topic: str, file: str, start: str, channel: str, limit: int | None, force: bool
-) -> None:
+    registry: str, as_json: bool, topic: str, file: str, start: str, channel: str, limit: int | None, force: bool,
+    target: str | None, data: str, logs: bool,
+) -> None:  # fmt: skip
     """Write the messages of TOPIC to FILE (-: standard output) as JSON lines; none is taken away.
 
     Of a log topic all that are stored, of a queue topic what some channel, or the one given, has not finished, and what
     is deferred. `penstock import` sends them again.
+
+    With --to nsqd the argument is a folder that is not there yet: nsqd starts on it with every topic, channel, pause and
+    message. The broker must be stopped; its folder stays as it is.
     """
+    if target is not None:
+        from penstock.cli.tonsqd import write
+
+        write(data, topic, logs, as_json)
+        return
     kind = check_topic(registry, topic)
     if kind == "log":
         if channel:

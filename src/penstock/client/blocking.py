@@ -544,6 +544,17 @@ class Admin(_GroupAdmin):
         """Change a queue topic, or a channel of a topic of either kind, on every broker that has it."""
         return portal().run(self._inner.change_queue(topic, action, channel=channel, level=level, broker=broker))
 
+    def purge_topic(
+        self,
+        topic: str,
+        to: Literal["end"] | int | datetime = "end",
+        *,
+        queue: int | None = None,
+        dry_run: bool = False,
+    ) -> list[Json]:
+        """Take the messages of a topic of either kind below a place out of the sight of all groups and channels."""
+        return portal().run(self._inner.purge_topic(topic, to, queue=queue, dry_run=dry_run))
+
     def browse(
         self,
         topic: str,

@@ -436,7 +436,8 @@ def group_samples(broker: Broker) -> Iterator[tuple[str, str]]:
         topic = broker.topics.get(name.encode())
         if topic is not None:
             queues = topic.queues
-            lag = sum(max(0, queues[q].max_offset - offset) for q, offset in offsets.items() if q < len(queues))
+            owed = [(queues[q], max(offset, queues[q].min_offset)) for q, offset in offsets.items() if q < len(queues)]
+            lag = sum(max(0, queue.max_offset - offset) for queue, offset in owed)
             yield sample("consumer_lag_messages", lag, topic=name, group=group)
             found = [
                 group_lag_ms(broker.store, queues[q], at, broker.now_ms) for q, at in offsets.items() if q < len(queues)
