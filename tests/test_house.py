@@ -31,7 +31,7 @@ FLOORS = {
     "fronts": 4,
     "net": 5,
     "listeners": 5, "httpd": 6, "registration": 6, "statsd": 6, "authority": 6,
-    "process": 6, "app": 7, "serve": 8, "embedded": 8, "supervisor": 9, "testing": 9,
+    "process": 6, "app": 7, "reload": 7, "serve": 8, "embedded": 8, "supervisor": 9, "testing": 9,
     # wings
     "client": 10, "aio": 11, "spark": 11, "cli": 12, "demo": 12,
 }  # fmt: skip

@@ -308,6 +308,25 @@ def load(
     return kind(**{name: _fit(name, types[name], value) for name, value in values.items()})
 
 
+def sources(
+    section: str, file: str | None, flags: Mapping[str, object], environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Where `load` would take each setting that is set from: the last of file, environment and flags that has it."""
+    found: dict[str, str] = {}
+    if file:
+        import tomllib
+
+        tables = tomllib.loads(Path(file).read_text())
+        found |= {name.replace("-", "_"): f"file {file}" for name in tables.get(section, {})}
+        if section == "broker" and "topic" in tables:
+            found["topic"] = f"file {file}"
+    prefix = f"PENSTOCK_{section.upper()}__"
+    for name in os.environ if environment is None else environment:
+        if name.startswith(prefix):
+            found[name[len(prefix) :].lower()] = f"environment {name}"
+    return found | {name.replace("-", "_"): "--set" for name, value in flags.items() if value is not None}
+
+
 def _known(kind: type[BrokerConfig] | type[RegistryConfig], name: str, source: str) -> str:
     known = [f.name for f in fields(kind)]
     name = name.replace("-", "_")

@@ -16,16 +16,20 @@ from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
 from penstock.fronts.flags import LEVELS, set_log_level
 from penstock.notify import Notify
+from penstock.reload import Configs, Reloading
 from penstock.version import __version__
 
 log = logging.getLogger("penstock.serve")
 
 
-def run(broker: BrokerConfig | None, registry: RegistryConfig | None, *, ends_with: int = -1, log_as: str = "") -> None:
+def run(
+    broker: BrokerConfig | None, registry: RegistryConfig | None, *, ends_with: int = -1, log_as: str = "",
+    read: Callable[[], Configs] | None = None,
+) -> None:  # fmt: skip
     """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers.
 
     `ends_with`: a descriptor; the server stops as well when that has come to its end. `log_as`: a name for each line of
-    the log. StoreError when something failed that cannot be mended while running.
+    the log. `read`: reads the settings anew, for SIGHUP. StoreError when something failed that cannot be mended while running.
     """
     prepare()
     given = [config for config in (broker, registry) if config is not None]
@@ -33,9 +37,19 @@ def run(broker: BrokerConfig | None, registry: RegistryConfig | None, *, ends_wi
 
     def ready(server: Server) -> None:
         log_start(server, given[0].data)
+        if read is not None:
+            take_settings_at_sighup(server, (broker, registry), read)
         announce(server.addresses)
 
     serve(broker, registry, ready, ends_with=ends_with)
+
+
+def take_settings_at_sighup(server: Server, configs: Configs, read: Callable[[], Configs]) -> None:
+    """From now on SIGHUP, or an administrator, has this process read its settings again."""
+    reloading = Reloading(server, configs, read)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.at_signal)
+    if server.broker is not None:
+        server.broker.core.reload_with(lambda: [change.row() for change in reloading.run()])
 
 
 def log_start(server: Server, data: str) -> None:

@@ -101,6 +101,8 @@ ROWS: dict[int, str] = {
     C.QUEUE_TOPICS: "publish:T|subscribe:T|monitor",
     C.QUEUE_CHANGE: "admin",
     C.TOPIC_PURGE: "admin",
+    C.CLIENTS: "monitor",
+    C.CONFIG_RELOAD: "admin",
     C.BROWSE: "subscribe:T",
     C.STAGE_OPEN: "group:G",
     C.STAGE_APPEND: "publish:T",

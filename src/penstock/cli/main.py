@@ -42,6 +42,8 @@ class Lazy(click.Group):
         "peek": "penstock.cli.peek:peek",
         "delayed": "penstock.cli.queues:delayed",
         "message": "penstock.cli.messages:message",
+        "client": "penstock.cli.clusters:client",
+        "config": "penstock.cli.configs:config",
         "status": "penstock.cli.status:status",
         "tail": "penstock.cli.reading:tail",
         "sub": "penstock.cli.reading:tail",
@@ -134,7 +136,7 @@ def _ports(*wanted: str) -> Callable[[Command], Command]:
     return add
 
 
-def _set(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
+def set_flags(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
     """What --set says for each of these roles. A name is the setting's, or, as `penstock settings` prints it, the role's
     and the setting's; without the role it is that of the first role that knows it.
     """
@@ -204,10 +206,14 @@ def up(
 
     if level is not None:
         settings = (*settings, f"broker.level={level}")
-    broker, registry = _both(data, host, config, settings, ports)
+
+    def read() -> tuple[BrokerConfig, RegistryConfig]:
+        return _both(data, host, config, settings, dict(ports))
+
+    broker, registry = read()
     configs = with_slaves(members(broker, brokers), replicas)
     if len(configs) == 1:
-        run(broker, registry)
+        run(broker, registry, read=read)
     else:
         gc.enable()
         supervise(configs, registry)
@@ -242,7 +248,7 @@ def _both(
     """The settings of a broker and a registry that run together."""
     from penstock.access.rights import users_file
 
-    said = _set(settings, "broker", "registry")
+    said = set_flags(settings, "broker", "registry")
     own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
     broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | ports | said["broker"])
     broker = replace(broker, users=str(users_file(broker.users, broker.data)))  # one file for all of them
@@ -254,7 +260,13 @@ def _both(
     return broker, load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
 
 
-@main.command()
+class Brokers(Lazy):
+    """`penstock broker` runs one; `penstock broker ls` lists them."""
+
+    elsewhere = {"ls": "penstock.cli.clusters:broker_ls"}
+
+
+@main.group(cls=Brokers, invoke_without_command=True)
 @_starts
 @_ports("remoting", "nsq", "http")
 @click.option("--registry", help="Registries to register with: host:port;host:port.")
@@ -263,11 +275,17 @@ def broker(
     registry: str | None, **ports: int | None,
 ) -> None:  # fmt: skip
     """Run a broker."""
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     gc.disable()
     from penstock.serve import run
 
-    flags = {"data": data, "host": host, "registry": registry} | ports | _set(settings, "broker")["broker"]
-    run(load(BrokerConfig, "broker", config, flags), None)
+    flags = {"data": data, "host": host, "registry": registry} | ports | set_flags(settings, "broker")["broker"]
+
+    def read() -> tuple[BrokerConfig, None]:
+        return load(BrokerConfig, "broker", config, flags), None
+
+    run(*read(), read=read)
 
 
 @main.command()
@@ -280,8 +298,12 @@ def registry(
     gc.disable()
     from penstock.serve import run
 
-    flags = {"data": data, "host": host} | ports | _set(settings, "registry")["registry"]
-    run(None, load(RegistryConfig, "registry", config, flags))
+    flags = {"data": data, "host": host} | ports | set_flags(settings, "registry")["registry"]
+
+    def read() -> tuple[None, RegistryConfig]:
+        return None, load(RegistryConfig, "registry", config, flags)
+
+    run(*read(), read=read)
 
 
 @main.command("settings")

@@ -573,6 +573,14 @@ class Admin(_GroupAdmin):
         )
         return portal().run(asked)
 
+    def clients(self) -> list[Json]:
+        """Who is connected to each broker: producers and consumers of both protocols."""
+        return portal().run(self._inner.clients())
+
+    def reload_config(self, broker: str | None = None) -> list[Json]:
+        """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
+        return portal().run(self._inner.reload_config(broker))
+
     def brokers(self) -> dict[str, str]:
         """The masters: name to address."""
         return portal().run(self._inner.brokers())
