@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.main import main, set_flags
+from penstock.cli.main import ABOUTS, Lazy, first_sentence, main, set_flags
 from penstock.config import BrokerConfig, RegistryConfig, load
 from penstock.errors import ConfigError
 
@@ -52,3 +53,11 @@ def test_what_cannot_be_set_is_said_with_what_to_do(given: str, why: str, hint: 
     done = CliRunner().invoke(main, ["broker", "--set", given])
     assert (done.exit_code, done.output.count("Traceback")) == (2, 0)
     assert why in done.output
+
+
+def test_the_table_of_first_sentences_is_true() -> None:
+    context = click.Context(main)
+    assert {name: first_sentence(main.get_command(context, name)) for name in Lazy.elsewhere} == ABOUTS  # type: ignore[arg-type]
+    said = CliRunner().invoke(main, ["--help"]).output
+    for about in ABOUTS.values():
+        assert " ".join(about.split()) in " ".join(said.split())

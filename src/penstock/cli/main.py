@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import re
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -28,6 +30,40 @@ Settings = dict[str, object]
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
+def first_sentence(command: click.Command) -> str:
+    """What a command is for."""
+    about = " ".join((command.help or "").split("\n\n")[0].split())
+    return re.split(r"[.:;] ", about)[0].rstrip(".") + "."
+
+
+# The first sentence of each command that is imported when it is called.
+ABOUTS = {
+    "channel": "Look at channels and change them.",
+    "cheat": "Print what one types most, of one subject or of all.",
+    "client": "Look at who is connected.",
+    "completion": "Print what makes SHELL complete commands, options and the names of topics, groups and channels.",
+    "config": "Look at settings.",
+    "context": "Registries, users and TLS under names.",
+    "delayed": "Look at delayed and deferred messages.",
+    "demo": "Publish real events, consume them with a group, archive and summarise them with Spark, draw a chart.",
+    "dlq": "Dead letters.",
+    "export": "Write the messages of TOPIC to FILE (-.",
+    "group": "Look at consumer groups, move them, delete them.",
+    "ha": "Look at masters and their slaves.",
+    "import": "Send the messages of FILE (-.",
+    "message": "Find messages.",
+    "peek": "Show messages of a topic of either kind, and change nothing.",
+    "send": "Send messages.",
+    "spark": "Jobs over topics with Spark.",
+    "status": "Say whether the brokers or registries at these HTTP addresses serve.",
+    "store": "Look into the files of a broker.",
+    "sub": "The messages of a topic as they come, a line each, until Ctrl-C.",
+    "tail": "The messages of a topic as they come, a line each, until Ctrl-C.",
+    "topic": "List, create, change and delete topics.",
+    "user": "Make users, and say what they may do.",
+}
+
+
 class Lazy(click.Group):
     """A group whose large members are imported when they are called: `penstock --help` stays quick."""
 
@@ -42,6 +78,9 @@ class Lazy(click.Group):
         "peek": "penstock.cli.peek:peek",
         "delayed": "penstock.cli.queues:delayed",
         "message": "penstock.cli.messages:message",
+        "context": "penstock.cli.contexts:context",
+        "completion": "penstock.cli.completions:completion",
+        "cheat": "penstock.cli.cheat:cheat",
         "client": "penstock.cli.clusters:client",
         "config": "penstock.cli.configs:config",
         "status": "penstock.cli.status:status",
@@ -65,7 +104,19 @@ class Lazy(click.Group):
 
         module, _, attribute = target.partition(":")
         command: click.Command = getattr(import_module(module), attribute)
+        if "_PENSTOCK_COMPLETE" in os.environ:
+            _complete_names(command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, but each first sentence whole."""
+        rows = []
+        for name in self.list_commands(ctx):
+            about = ABOUTS.get(name) if type(self) is Lazy else None  # not one of them is imported for that
+            command = None if about is not None else self.get_command(ctx, name)
+            rows.append((name, about or "" if command is None else first_sentence(command)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -84,6 +135,16 @@ class Lazy(click.Group):
         except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
             click.echo(f"penstock: {error}", err=True)
             ctx.exit(2 if isinstance(error, ValueError) else 1)
+
+
+def _complete_names(command: click.Command) -> None:
+    """Its arguments and options that are names of topics, groups and channels offer those there are."""
+    from penstock.cli.completions import names_for
+
+    for one in [command, *(command.commands.values() if isinstance(command, click.Group) else ())]:
+        for param in one.params:
+            if param.name in ("name", "topic", "group", "channel", "channel_name"):
+                param._custom_shell_complete = names_for
 
 
 def _exit_code(error: PenstockError) -> int:

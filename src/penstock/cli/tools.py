@@ -22,11 +22,18 @@ def with_registry(command: Command) -> Command:
     return click.option(
         "-n",
         "--registry",
-        default="127.0.0.1:9876",
+        default=_registry,
         envvar="PENSTOCK_REGISTRY",
-        show_default=True,
+        show_default="that of `penstock context use`, else 127.0.0.1:9876",
         help="host:port;host:port",
     )(command)
+
+
+def _registry() -> str:
+    """Where neither -n nor the environment says it."""
+    from penstock.cli.contexts import registry_in_use
+
+    return registry_in_use() or "127.0.0.1:9876"
 
 
 def with_json(command: Command) -> Command:
