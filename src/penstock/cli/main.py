@@ -38,6 +38,7 @@ def first_sentence(command: click.Command) -> str:
 
 # The first sentence of each command that is imported when it is called.
 ABOUTS = {
+    "bench": "Measure what a broker does from here.",
     "channel": "Look at channels and change them.",
     "cheat": "Print what one types most, of one subject or of all.",
     "client": "Look at who is connected.",
@@ -59,6 +60,7 @@ ABOUTS = {
     "store": "Look into the files of a broker.",
     "sub": "The messages of a topic as they come, a line each, until Ctrl-C.",
     "tail": "The messages of a topic as they come, a line each, until Ctrl-C.",
+    "top": "Show topics with their readers, rates and lag, the busiest first, again and again until Ctrl-C.",
     "topic": "List, create, change and delete topics.",
     "user": "Make users, and say what they may do.",
 }
@@ -78,6 +80,8 @@ class Lazy(click.Group):
         "peek": "penstock.cli.peek:peek",
         "delayed": "penstock.cli.queues:delayed",
         "message": "penstock.cli.messages:message",
+        "bench": "penstock.cli.bench:bench",
+        "top": "penstock.cli.top:top",
         "context": "penstock.cli.contexts:context",
         "completion": "penstock.cli.completions:completion",
         "cheat": "penstock.cli.cheat:cheat",
