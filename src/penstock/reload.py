@@ -6,16 +6,13 @@ What is read each time it is needed can change; what was built into something at
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
 from penstock.fronts.flags import LEVELS, set_log_level
-
-if TYPE_CHECKING:
-    from penstock.app import Server
 
 log = logging.getLogger("penstock.serve")
 
@@ -42,6 +39,13 @@ READ_EACH_TIME = frozenset(
 AT_ONCE = LIMITS | RETENTION | READ_EACH_TIME
 
 
+class Serving(Protocol):
+    """A process's server."""
+
+    def renew(self) -> None: ...
+    def change_settings(self, values: Mapping[str, int], limits: Collection[str]) -> None: ...
+
+
 class Change(NamedTuple):
     """A setting that is not as it was; `effect`: now, or restart."""
 
@@ -58,7 +62,7 @@ class Change(NamedTuple):
 class Reloading:
     """One process's settings: `read` reads them as the start did, and raises ConfigError where they cannot be used."""
 
-    def __init__(self, server: Server, configs: Configs, read: Callable[[], Configs]) -> None:
+    def __init__(self, server: Serving, configs: Configs, read: Callable[[], Configs]) -> None:
         self._server = server
         self._configs = configs
         self._read = read

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.contexts import current, folder, registry_in_use
+from penstock.cli.contexts import context
+from penstock.cli.inuse import current, folder, registry_in_use
 from penstock.cli.main import main
 from penstock.testing import Broker
 
@@ -81,6 +82,7 @@ def test_mistakes(words: tuple[str, ...], status: int) -> None:
 
 
 def test_a_name_is_not_taken_twice() -> None:
+    assert set(context.commands) == {"add", "use", "ls", "rm"}
     typed("context", "add", "x", "-n", "h:1")
     typed("context", "add", "x", "-n", "h:2", status=2)
     typed("context", "add", "x", "-n", "h:2", "--force")

@@ -74,10 +74,10 @@ class Purge:
         assert isinstance(topic, MemoryTopic)
         if self._to != "end":
             raise Refused("a topic of level memory can be purged to its end only", http=_CONFLICT)
-        held = topic.depth() + sum(
+        count = topic.depth() + sum(
             channel.depth() + channel.in_flight_count + channel.deferred_count for channel in topic.channels.values()
         )
-        return [Step(0, 0, held)]
+        return [Step(0, 0, count)]
 
     @staticmethod
     def _step(number: int, begin: int, end: int, place: int) -> Step:

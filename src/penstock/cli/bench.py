@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NotRequired, TypedDict, Unpack
 
 import click
 
@@ -207,33 +207,45 @@ def bench() -> None:
     """Measure what a broker does from here: rates and percentiles."""
 
 
+class Given(TypedDict):
+    """The options of a role."""
+
+    msgs: int
+    size: str
+    clients: int
+    batch: int
+    topic: str
+    kind: Kind
+    timeout_s: float
+    delay: NotRequired[str]
+
+
 def _role(name: str, about: str) -> None:
-    def command(
-        registry: str, as_json: bool, msgs: int, size: str, clients: int, batch: int, topic: str, kind: Kind,
-        timeout_s: float, delay: str = "",
-    ) -> None:  # fmt: skip
+    def command(registry: str, as_json: bool, **given: Unpack[Given]) -> None:
+        delay = given.get("delay", "")
         delay_ms = duration_ms(delay, "--delay") if delay else 0
-        if name == "delayed" and batch > 1:
+        topic, kind, count = given["topic"], given["kind"], given["msgs"]
+        if name == "delayed" and given["batch"] > 1:
             raise click.UsageError("delayed messages go one by one: no --batch")
         if topic:
             from penstock.cli.sending import check_topic
 
             kind = check_topic(registry, topic)
         plan = Plan(
-            registry, topic or f"bench-{secrets.token_hex(4)}", kind, msgs, size_bytes(size), clients, batch, timeout_s
-        )
+            registry, topic or f"bench-{secrets.token_hex(4)}", kind, count, size_bytes(given["size"]), given["clients"],
+            given["batch"], given["timeout_s"],
+        )  # fmt: skip
         try:
             figures = asyncio.run(run(plan, name, delay_ms, own=not topic))
         except TimeoutError:
-            click.echo(f"penstock: not all {msgs} came in {timeout_s:g} s", err=True)
+            click.echo(f"penstock: not all {count} came in {plan.timeout_s:g} s", err=True)
             click.get_current_context().exit(124)
         print_rows([one.row() for one in figures], as_json)
 
-    command.__doc__ = about
     made: Callable[..., None] = command
     if name == "delayed":
         made = click.option("--delay", default="2s", show_default=True, help="How long each waits.")(made)
-    bench.command(name)(_options(made))
+    bench.command(name, help=about)(_options(made))
 
 
 _role("pub", "Send: how many a second, and how long an answer takes.")

@@ -52,7 +52,7 @@ def _rows(file: str | None, settings: tuple[str, ...]) -> list[dict[str, object]
 @with_json
 @_given
 @click.option("--explain", is_flag=True, help="All settings with what they mean, not only those that are set.")
-def config_show(as_json: bool, file: str | None, settings: tuple[str, ...], explain: bool) -> None:
+def config_effective(as_json: bool, file: str | None, settings: tuple[str, ...], explain: bool) -> None:
     """The settings that a broker and a registry would have, started here with these options, and where each comes from."""
     rows = _rows(file, settings)
     if explain:

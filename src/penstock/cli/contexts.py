@@ -7,71 +7,14 @@ security. It is used where neither -n nor PENSTOCK_REGISTRY names a registry: it
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 
 import click
 
+from penstock.cli.inuse import current, folder, path_of, read, word
 from penstock.cli.tools import confirm, print_rows, with_json
-from penstock.errors import ConfigError, NotFound
-
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-
-
-def folder() -> Path:
-    """Where contexts are kept."""
-    base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return Path(base) / "penstock" / "contexts"
-
-
-def current() -> str:
-    """The name of the context in use; empty: none."""
-    if "PENSTOCK_CONTEXT" in os.environ:
-        return os.environ["PENSTOCK_CONTEXT"]
-    return _word("current")
-
-
-def _word(file: str) -> str:
-    try:
-        return (folder() / f".{file}").read_text().strip()
-    except (OSError, ValueError):
-        return ""
-
-
-def _read(name: str) -> dict[str, object]:
-    import tomllib
-
-    path = _path(name)
-    try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise NotFound(f"no context {name!r}", "`penstock context ls` lists them.") from None
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from None
-
-
-def _path(name: str) -> Path:
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"{name!r} is no name of a context", "Letters, digits, dots, _ and -, at most 64.")
-    return folder() / f"{name}.toml"
-
-
-def registry_in_use() -> str:
-    """The registry of the context in use; empty without one. Its security holds from here on for this process."""
-    name = current()
-    if not name:
-        return ""
-    told = _read(name)
-    security = _path(name).with_suffix(".security")
-    if security.is_file() and not any(
-        word in os.environ for word in ("PENSTOCK_SECURITY", "PENSTOCK_USER", "PENSTOCK_TLS")
-    ):
-        os.environ["PENSTOCK_SECURITY"] = str(security)
-        context = click.get_current_context(silent=True)
-        if context is not None:
-            context.find_root().call_on_close(lambda: os.environ.pop("PENSTOCK_SECURITY", None))
-    return str(told.get("registry") or "")
+from penstock.errors import NotFound
 
 
 def _write(path: Path, text: str) -> None:
@@ -110,14 +53,13 @@ def context() -> None:
 @click.option("--tls-key", type=click.Path(exists=True), help="Its key.")
 @click.option("-f", "--force", is_flag=True, help="In place of one of this name.")
 def context_add(
-    as_json: bool, name: str, registry: str, user: str, tls: bool, tls_ca: str | None, tls_cert: str | None,
-    tls_key: str | None, force: bool,
-) -> None:  # fmt: skip
+    as_json: bool, name: str, registry: str, user: str, tls: bool, force: bool, **files: str | None
+) -> None:
     """Keep a context. The first one is in use at once."""
     from penstock.client.routes import split_addresses
     from penstock.security import Security
 
-    path = _path(name)
+    path = path_of(name)
     if path.exists() and not force:
         raise click.UsageError(f"there is a context {name}: --force replaces it")
     split_addresses(registry)
@@ -125,27 +67,26 @@ def context_add(
     if user:
         interactive = sys.stdin.isatty()
         secret = click.prompt("Secret", hide_input=True) if interactive else sys.stdin.readline().rstrip("\r\n")
-    said = {"tls_ca": tls_ca, "tls_cert": tls_cert, "tls_key": tls_key}
-    texts = {name: os.path.abspath(value) for name, value in said.items() if value} | {
+    paths = {name: os.path.abspath(value) if value else "" for name, value in files.items()}
+    texts = {name: value for name, value in paths.items() if value} | {
         name: value for name, value in (("user", user), ("secret", secret)) if value
     }
-    Security(
-        tls, tls_ca or "", tls_cert or "", tls_key or "", False, user, secret
-    )  # ConfigError for what does not go together
+    # ConfigError for what does not go together.
+    Security(tls, paths["tls_ca"], paths["tls_cert"], paths["tls_key"], False, user, secret)
     security = path.with_suffix(".security")
     if tls or texts:
         _write(security, _toml({"tls": tls, **texts}))
     else:
         security.unlink(missing_ok=True)
     _write(path, _toml({"registry": registry}))
-    if not _word("current"):
+    if not word("current"):
         _use(name)
     if as_json:
         print_rows([{"context": name, "done": "add"}], True)
 
 
 def _use(name: str) -> None:
-    _write(folder() / ".previous", _word("current"))
+    _write(folder() / ".previous", word("current"))
     _write(folder() / ".current", name)
 
 
@@ -154,10 +95,10 @@ def _use(name: str) -> None:
 @click.argument("name")
 def context_use(as_json: bool, name: str) -> None:
     """Use a context from now on; -: the one before."""
-    name = _word("previous") if name == "-" else name
+    name = word("previous") if name == "-" else name
     if not name:
         raise NotFound("no context was used before", "`penstock context ls` lists them.")
-    _read(name)
+    read(name)
     _use(name)
     if as_json:
         print_rows([{"context": name, "done": "use"}], True)
@@ -172,7 +113,7 @@ def context_ls(as_json: bool) -> None:
     rows = []
     here = current()
     for path in sorted(folder().glob("*.toml")) if folder().is_dir() else ():
-        told = _read(path.stem)
+        told = read(path.stem)
         about = _security(path.with_suffix(".security"))
         rows.append(
             {
@@ -202,11 +143,11 @@ def _security(path: Path) -> dict[str, object]:
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted.")
 def context_rm(as_json: bool, name: str, force: bool, dry_run: bool) -> None:
     """Delete a context and its secret."""
-    _read(name)
+    read(name)
     if not dry_run:
         confirm(f"Delete context {name}?", force)
-        for path in (_path(name), _path(name).with_suffix(".security")):
+        for path in (path_of(name), path_of(name).with_suffix(".security")):
             path.unlink(missing_ok=True)
-        if _word("current") == name:
+        if word("current") == name:
             (folder() / ".current").unlink(missing_ok=True)
     print_rows([{"context": name, "done": "" if dry_run else "rm"}], as_json)

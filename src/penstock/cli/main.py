@@ -143,12 +143,12 @@ class Lazy(click.Group):
 
 def _complete_names(command: click.Command) -> None:
     """Its arguments and options that are names of topics, groups and channels offer those there are."""
-    from penstock.cli.completions import names_for
+    from penstock.cli.names import names_for
 
     for one in [command, *(command.commands.values() if isinstance(command, click.Group) else ())]:
         for param in one.params:
             if param.name in ("name", "topic", "group", "channel", "channel_name"):
-                param._custom_shell_complete = names_for
+                vars(param)["_custom_shell_complete"] = names_for
 
 
 def _exit_code(error: PenstockError) -> int:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from itertools import islice
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any, Literal, TypedDict, Unpack
 
 import click
 
@@ -38,6 +38,28 @@ Messages = Generator[ReceivedMessage, None, None]
 Print = Callable[[ReceivedMessage], None]
 
 
+class Given(TypedDict):
+    """What is read, how, and how it is shown."""
+
+    where: str | None
+    tags: str
+    start: str
+    group: str | None
+    channel: str | None
+    new: bool
+    form: str | None
+
+
+class Exporting(TypedDict):
+    """What is written, and for whom."""
+
+    start: str
+    channel: str
+    target: str | None
+    data: str
+    logs: bool
+
+
 @click.command()
 @with_registry
 @with_json
@@ -56,16 +78,15 @@ Print = Callable[[ReceivedMessage], None]
 @click.option("-c", "--channel", help="Of a queue topic, through this channel: what is shown counts as finished.")
 @click.option("--new", is_flag=True, help="Make the group or channel where there is none.")
 @click.option("--format", "form", metavar="TEXT", help="As kcat: %t topic, %p queue, %o offset, %k keys, %s body, …")
-def tail(
-    registry: str, as_json: bool, topic: str, where: str | None, tags: str, start: str, limit: int | None, follow: bool,
-    group: str | None, channel: str | None, new: bool, form: str | None,
-) -> None:  # fmt: skip
+def tail(registry: str, as_json: bool, topic: str, limit: int | None, follow: bool, **given: Unpack[Given]) -> None:
     """The messages of a topic as they come, a line each, until Ctrl-C: of a log topic without a group unless one is
     given, of a queue topic through a channel of its own unless one is given.
 
     --format knows %t topic, %p queue, %o offset, %i id, %T store time in ms, %g tag, %k keys, %h properties, %S size of
     the body, %s body, %%, \\n, \\t.
     """
+    where, tags, start, form = given["where"], given["tags"], given["start"], given["form"]
+    group, channel, new = given["group"], given["channel"], given["new"]
     if form is not None and as_json:
         raise click.UsageError("give --format or --json")
     if group and channel:
@@ -283,9 +304,8 @@ def _piece(get: Callable[[ReceivedMessage], object]) -> Callable[[ReceivedMessag
 @click.option("--data", default="penstock-data", show_default=True, help="With --to: the broker's data folder.")
 @click.option("--logs", is_flag=True, help="With --to: log topics that have no channel, too.")
 def export(
-    registry: str, as_json: bool, topic: str, file: str, start: str, channel: str, limit: int | None, force: bool,
-    target: str | None, data: str, logs: bool,
-) -> None:  # fmt: skip
+    registry: str, as_json: bool, topic: str, file: str, limit: int | None, force: bool, **given: Unpack[Exporting]
+) -> None:
     """Write the messages of TOPIC to FILE (-: standard output) as JSON lines; none is taken away.
 
     Of a log topic all that are stored, of a queue topic what some channel, or the one given, has not finished, and what
@@ -294,10 +314,11 @@ def export(
     With --to nsqd the argument is a folder that is not there yet: nsqd starts on it with every topic, channel, pause and
     message. The broker must be stopped; its folder stays as it is.
     """
-    if target is not None:
+    start, channel = given["start"], given["channel"]
+    if given["target"] is not None:
         from penstock.cli.tonsqd import write
 
-        write(data, topic, logs, as_json)
+        write(given["data"], topic, given["logs"], as_json)
         return
     kind = check_topic(registry, topic)
     if kind == "log":

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
-from typing import IO, Literal
+from typing import IO, Literal, TypedDict, Unpack
 
 import click
 
@@ -21,6 +21,22 @@ from penstock.message import Message
 
 BATCH_BYTES_MAX = 256 << 10
 BATCH_MAX = 1_000
+
+
+class Given(TypedDict):
+    """What `send` is told of all its messages."""
+
+    keys: tuple[str, ...]
+    tag: str | None
+    properties: tuple[str, ...]
+    sharding_key: str | None
+    delay: str | None
+    moment: str | None
+    file: IO[bytes] | None
+    jsonl: bool
+    batch: int
+    new: bool
+    kind: Literal["log", "queue"] | None
 
 
 @click.command()
@@ -41,16 +57,16 @@ BATCH_MAX = 1_000
 )
 @click.option("--new", is_flag=True, help="Make the topic where there is none.")
 @click.option("--kind", type=click.Choice(["log", "queue"]), help="The same, and what it becomes.")
-def send(
-    registry: str, as_json: bool, topic: str, bodies: tuple[str, ...], keys: tuple[str, ...], tag: str | None,
-    properties: tuple[str, ...], sharding_key: str | None, delay: str | None, moment: str | None,
-    file: IO[bytes] | None, jsonl: bool, batch: int, new: bool, kind: Literal["log", "queue"] | None,
-) -> None:  # fmt: skip
+def send(registry: str, as_json: bool, topic: str, bodies: tuple[str, ...], **given: Unpack[Given]) -> None:
     """Send messages: the bodies given, or each line of a file or of standard input."""
+    file, jsonl = given["file"], given["jsonl"]
     if bodies and (file is not None or jsonl):
         raise click.UsageError("give bodies, or lines of a file")
-    common: Row = {"keys": list(keys), "tags": tag, "shardingKey": sharding_key, "properties": _pairs(properties)}
-    due_ms = _due_ms(delay, moment)
+    common: Row = {
+        "keys": list(given["keys"]), "tags": given["tag"], "shardingKey": given["sharding_key"],
+        "properties": _pairs(given["properties"]),
+    }  # fmt: skip
+    due_ms = _due_ms(given["delay"], given["moment"])
     if due_ms is not None:
         common["due"] = due_ms
     lines: Iterable[bytes] = file if file is not None else sys.stdin.buffer
@@ -59,8 +75,8 @@ def send(
         texts: Iterator[Message] = iter(messages)
     else:
         texts = _from_lines(lines, topic, common, jsonl)
-    with _producer(registry, topic, new, kind) as producer:
-        sender = Sender(producer, batch, tell=as_json or bool(bodies), as_json=as_json)
+    with _producer(registry, topic, given["new"], given["kind"]) as producer:
+        sender = Sender(producer, given["batch"], tell=as_json or bool(bodies), as_json=as_json)
         sender.send(texts)
     if not bodies and not as_json:
         click.echo(f"{sender.count} sent")

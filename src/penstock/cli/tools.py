@@ -31,7 +31,7 @@ def with_registry(command: Command) -> Command:
 
 def _registry() -> str:
     """Where neither -n nor the environment says it."""
-    from penstock.cli.contexts import registry_in_use
+    from penstock.cli.inuse import registry_in_use
 
     return registry_in_use() or "127.0.0.1:9876"
 

@@ -90,12 +90,12 @@ def _row(
 def lines(rows: Iterable[Row], width: int, height: int) -> Iterator[str]:
     """A screen of them."""
     titles = ("topic", "kind", "reader", "in_s", "out_s", "lag", "lag_s")
-    shown = [[printable("-" if row[title] in (None, "") else str(row[title])) for title in titles] for row in rows]
-    shown = shown[: max(1, height - 2)]
+    cells = [[printable("-" if row[title] in (None, "") else str(row[title])) for title in titles] for row in rows]
+    cells = cells[: max(1, height - 2)]
     widths = [
-        max(len(title), *(len(row[n]) for row in shown)) if shown else len(title) for n, title in enumerate(titles)
+        max(len(title), *(len(row[n]) for row in cells)) if cells else len(title) for n, title in enumerate(titles)
     ]
-    for row in [list(titles), *shown]:
+    for row in [list(titles), *cells]:
         yield "  ".join(word.ljust(size) for word, size in zip(row, widths, strict=True))[:width].rstrip()
 
 

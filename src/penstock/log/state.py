@@ -340,10 +340,6 @@ class LogState:
         if self.is_open:
             self.refuse(status.OK)
 
-    def take_options(self, options: StoreOptions) -> None:
-        """Others from now on; those that files were made by must be the same."""
-        self.options = options
-
     def set_live(self, page: mmap) -> None:
         """The page whose bytes from 16 on say how far the log goes, and how far it is about to."""
         self._live_page = page
