@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-_OURS = {"time", "level", "logger", "event", "node", "left_out"}
+_OURS = {"time", "level", "logger", "event", "broker", "left_out"}
 
 
 def sentences(log: str | Path) -> str:

@@ -52,12 +52,12 @@ def test_a_line_is_one_line(log_format: str) -> None:
     assert "Traceback" in line
     if log_format == "json":
         found = json.loads(line)
-        assert (found["event"], found["peer"], found["node"], found["level"]) == ("lost", BAD, "100%", "info")
+        assert (found["event"], found["peer"], found["broker"], found["level"]) == ("lost", BAD, "100%", "info")
         moment = found["time"]
     else:
         moment, _, rest = line.partition(" ")
         assert rest.startswith(
-            'level=info node=100% logger=penstock.t event=lost peer="a b\\" reason=\\u001b[2J\\nlevel'
+            'level=info broker=100% logger=penstock.t event=lost peer="a b\\" reason=\\u001b[2J\\nlevel'
         )
     assert datetime.fromisoformat(moment).tzinfo is not None
 
@@ -106,4 +106,4 @@ def test_said_twice_it_is_written_once(root: logging.Logger, capsys: pytest.Capt
     logs.to_stderr("json")
     logs.to_stderr("json", "b")
     logging.getLogger("penstock.t").warning("once")
-    assert [json.loads(line)["node"] for line in capsys.readouterr().err.splitlines() if "once" in line] == ["b"]
+    assert [json.loads(line)["broker"] for line in capsys.readouterr().err.splitlines() if "once" in line] == ["b"]

@@ -46,7 +46,7 @@ def test_a_process_stops_cleanly(tmp_path: Path, how: str) -> None:
     assert process.returncode == 0
     lines = [json.loads(line) for line in log.splitlines()]  # not on a terminal: JSON
     started = next(line for line in lines if line["event"] == "started")
-    assert {**started, "node": "100%", "data": str(tmp_path), "recovery": "clean", "records": 0} == started
+    assert {**started, "broker": "100%", "data": str(tmp_path), "recovery": "clean", "records": 0} == started
     assert started["nsq"].startswith("127.0.0.1:")
     assert (lines[-1]["event"], lines[-1]["logger"]) == ("stopping", "penstock.serve")
     assert oct((tmp_path / "store.json").stat().st_mode & 0o777) == "0o600"

@@ -69,7 +69,7 @@ class Lines(logging.Formatter):
         event, own = fields_of(record)
         fields: Fields = {"time": time_text(record), "level": record.levelname.lower()}
         if self._log_as:
-            fields["node"] = self._log_as
+            fields["broker"] = self._log_as
         fields |= {"logger": record.name, "event": event}
         for name, value in own.items():
             fields[f"{name}_" if name in fields else name] = value
