@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from loglines import sentences
 from penstock.wire import ha
 from polling import eventually
 
@@ -56,7 +57,7 @@ class Process:
 
     def says(self, words: str) -> int:
         """How often its log says this."""
-        return self._log.read_text().count(words)
+        return sentences(self._log).count(words)
 
 
 def log_bytes(folder: Path, end: int) -> bytes:

@@ -33,6 +33,10 @@ PAGES = (
 )
 
 
+# Pages whose commands are for a real installation: tests/test_deploy.py reads each by its command's own options.
+OPERATION = ("production", "from-nsqd", "from-rocketmq", "troubleshooting")
+
+
 def blocks(page: str) -> list[tuple[str, str]]:
     return [(kind.strip(), code) for kind, code in BLOCK.findall((ROOT / page).read_text())]
 
@@ -101,7 +105,7 @@ def test_the_how_to_pages_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                         command(line, broker.registry)
     for line in ("penstock spark reindex {} --swap", "penstock spark audit {}"):  # with the broker stopped
         command(line.format(tmp_path / "store"), "")
-    assert {page.stem for page in ROOT.glob("docs/howto/*.md")} == {"README", *PAGES}
+    assert {page.stem for page in ROOT.glob("docs/howto/*.md")} == {"README", *PAGES, *OPERATION}
 
 
 def fill(registry: str) -> None:

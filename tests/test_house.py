@@ -22,7 +22,7 @@ ARROWS = arrows(TREES)
 # A floor imports floors below it, and nothing but wings imports a wing. Read are all imports of every module: those in
 # functions and those for type checkers, too. The root is the public face: it takes names from wherever they are.
 FLOORS = {
-    "errors": -1, "limits": -1, "msgid": -1, "faults": 0,
+    "errors": -1, "limits": -1, "msgid": -1, "faults": 0, "logs": 0, "notify": 0,
     "charts": 0, "version": 0, "words": 0, "lmdbfile": 0, "octets": 0, "message": 0, "clock": 0, "config": 0,
     "security": 2, "tls": 1, "tlsconnection": 2, "wire": 1, "disk": 1,
     "access": 2,
@@ -31,7 +31,7 @@ FLOORS = {
     "fronts": 4,
     "net": 5,
     "listeners": 5, "httpd": 6, "registration": 6, "statsd": 6, "authority": 6,
-    "process": 6, "app": 7, "serve": 8, "embedded": 8, "supervisor": 9, "testing": 9,
+    "process": 6, "app": 7, "reload": 7, "serve": 8, "embedded": 8, "supervisor": 9, "testing": 9,
     # wings
     "client": 10, "aio": 11, "spark": 11, "console": 12, "cli": 13, "demo": 13,
 }  # fmt: skip

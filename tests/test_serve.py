@@ -44,7 +44,11 @@ def test_a_process_stops_cleanly(tmp_path: Path, how: str) -> None:
     if how != "end of input":
         os.close(write)
     assert process.returncode == 0
-    assert " INFO 100% penstock.serve stopping" in log
+    lines = [json.loads(line) for line in log.splitlines()]  # not on a terminal: JSON
+    started = next(line for line in lines if line["event"] == "started")
+    assert {**started, "broker": "100%", "data": str(tmp_path), "recovery": "clean", "records": 0} == started
+    assert started["nsq"].startswith("127.0.0.1:")
+    assert (lines[-1]["event"], lines[-1]["logger"]) == ("stopping", "penstock.serve")
     assert oct((tmp_path / "store.json").stat().st_mode & 0o777) == "0o600"
     assert "Traceback" not in log
 
@@ -74,4 +78,4 @@ def test_sighup_renews_the_certificates_and_ends_nothing(tmp_path: Path, authori
     eventually(lambda: shown() == ssl.PEM_cert_to_DER_cert(second.cert.read_text()))
     _, log = process.communicate(timeout=60)
     assert process.returncode == 0
-    assert "certificate renewed cert=cert.pem" in log
+    assert '"event": "certificate renewed", "cert": "cert.pem"' in log

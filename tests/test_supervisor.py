@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 
 from certificates import Authority, Certificate
+from loglines import sentences
 from penstock import Admin, Message, Producer, PushConsumer
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError
@@ -111,7 +112,7 @@ def test_a_log_topic_is_spread_and_a_killed_broker_comes_back_with_all_of_it(tmp
                 body = b"%d" % n
                 producer.send(Message("Spread", body))
                 stored.add(body)
-            eventually(lambda: "started again name=broker-a-2" in (tmp_path / "up.log").read_text())
+            eventually(lambda: "started again name=broker-a-2" in sentences(tmp_path / "up.log"))
             for n in range(200, 300):
                 body = b"%d" % n
                 producer.send(Message("Spread", body))
@@ -210,10 +211,10 @@ def test_a_broker_that_cannot_start_again_is_tried_again(tmp_path: Path) -> None
             eventually(lambda: locked(lock.fileno()))
             one.process.send_signal(signal.SIGCONT)
             log = tmp_path / "up.log"
-            eventually(lambda: "not started again name=broker-a-2" in log.read_text())
+            eventually(lambda: "not started again name=broker-a-2" in sentences(log))
             with Producer(one.registry) as producer:  # the other one serves
                 assert producer.send(Message("T", b"x")).queue.broker == "broker-a"
-        eventually(lambda: "started again name=broker-a-2 restarts" in log.read_text())
+        eventually(lambda: "started again name=broker-a-2 restarts" in sentences(log))
 
 
 def test_sighup_renews_the_certificates_of_all(tmp_path: Path, authority: Authority) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,6 +116,13 @@ class Server:
         """Take the certificates as they are now, for the connections to come; one that cannot be used changes nothing."""
         for tls in self._tls:
             tls.reload()
+
+    def change_settings(self, values: Mapping[str, int], limits: Collection[str]) -> None:
+        """Settings that hold from now on; those of `limits` are of connections and numbers."""
+        self._limits.change({name: value for name, value in values.items() if name in limits})
+        if self.broker is not None:
+            known = {name: value for name, value in values.items() if hasattr(self.broker.config, name)}
+            self.broker.core.change(known)
 
     def registered(self) -> set[str]:
         """The names of the brokers that the registry knows."""

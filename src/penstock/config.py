@@ -222,6 +222,7 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
         int, "memory for the rates and lag of the last hour and week; the quietest give way; 0: none"
     ] = 64 << 20
     log_level: Annotated[str, "debug, info, warn, error or fatal"] = "info"
+    log_format: Annotated[str, "auto (logfmt on a terminal, JSON lines otherwise), logfmt or json"] = "auto"
     stage_max_bytes: Annotated[int, "bytes of staged rows at which no more are taken"] = 64 << 30
     stage_ttl_ms: Annotated[int, "age at which staged rows that nobody published are dropped"] = 86_400_000
     topic: Annotated[tuple[Mapping[str, object], ...], "rules for new topics: name pattern, level, queues"] = ()
@@ -262,6 +263,16 @@ class RegistryConfig(ConnectionSettings, frozen=True, kw_only=True):
     inactive_producer_timeout_ms: Annotated[int, "time after which a silent nsqd is left out"] = 300_000
     tombstone_lifetime_ms: Annotated[int, "time a tombstoned producer is left out"] = 45_000
     log_level: Annotated[str, "debug, info, warn, error or fatal"] = "info"
+    log_format: Annotated[str, "auto (logfmt on a terminal, JSON lines otherwise), logfmt or json"] = "auto"
+
+
+HIDDEN = "(not shown)"
+_SECRETS = ("token", "secret", "password")
+
+
+def is_secret(name: str) -> bool:
+    """Whether the value of this setting is told to nobody; the name of a file that holds a secret is none."""
+    return any(word in name for word in _SECRETS) and not name.endswith("_file")
 
 
 C = TypeVar("C", BrokerConfig, RegistryConfig)
@@ -316,6 +327,25 @@ def load(
             values[_known(kind, name, "--set")] = value
     types = defaults(kind)
     return kind(**{name: _fit(name, type(types[name]), value) for name, value in values.items()})
+
+
+def sources(
+    section: str, file: str | None, flags: Mapping[str, object], environment: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Where `load` would take each setting that is set from: the last of file, environment and flags that has it."""
+    found: dict[str, str] = {}
+    if file:
+        import tomllib
+
+        tables = tomllib.loads(Path(file).read_text())
+        found |= {name.replace("-", "_"): f"file {file}" for name in tables.get(section, {})}
+        if section == "broker" and "topic" in tables:
+            found["topic"] = f"file {file}"
+    prefix = f"PENSTOCK_{section.upper()}__"
+    for name in os.environ if environment is None else environment:
+        if name.startswith(prefix):
+            found[name[len(prefix) :].lower()] = f"environment {name}"
+    return found | {name.replace("-", "_"): "--set" for name, value in flags.items() if value is not None}
 
 
 def _known(kind: type[BrokerConfig] | type[RegistryConfig], name: str, source: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+from collections.abc import Mapping
 
 _MEMORY_PARTS = 4  # of the machine's memory connections get one
 
@@ -91,6 +92,11 @@ class Limits:
     def memory_bytes(self) -> int:
         """The bound of the memory of all connections, in bytes."""
         return self.connection_memory_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MEMORY_PARTS
+
+    def change(self, values: Mapping[str, int]) -> None:
+        """Other bounds from now on."""
+        for name, value in values.items():
+            setattr(self, name, value)
 
     def count(self, name: str) -> None:
         """This limit was reached once more."""

@@ -8,12 +8,16 @@ import json
 import logging
 import os
 import signal
-import sys
 from collections.abc import Callable, Mapping
 
+from penstock import logs
 from penstock.app import Server, runner
 from penstock.config import BrokerConfig, RegistryConfig
+from penstock.errors import ConfigError
 from penstock.fronts.flags import LEVELS, set_log_level
+from penstock.notify import Notify
+from penstock.reload import Configs, Reloading
+from penstock.version import __version__
 
 log = logging.getLogger("penstock.serve")
 
@@ -26,24 +30,47 @@ def run(
     *,
     ends_with: int = -1,
     log_as: str = "",
+    read: Callable[[], Configs] | None = None,
     beside: Beside | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT; prints the `ready` line once every port answers, and then calls `beside`.
 
     `ends_with`: a descriptor; the server stops as well when that has come to its end. `log_as`: a name for each line of
-    the log. StoreError when something failed that cannot be mended while running.
+    the log. `read`: reads the settings anew, for SIGHUP. StoreError when something failed that cannot be mended while running.
     """
     prepare()
-    log_to_stderr(*(config.log_level for config in (broker, registry) if config is not None), log_as=log_as)
+    given = [config for config in (broker, registry) if config is not None]
+    log_to_stderr(*(config.log_level for config in given), log_format=given[0].log_format, log_as=log_as)
 
     def ready(server: Server) -> None:
-        if server.recovery is not None:
-            log.info("store open %s", server.recovery)
+        log_start(server, given[0].data)
+        if read is not None:
+            take_settings_at_sighup(server, (broker, registry), read)
         announce(server.addresses)
         if beside is not None:
             beside(server.addresses)
 
     serve(broker, registry, ready, ends_with=ends_with)
+
+
+def take_settings_at_sighup(server: Server, configs: Configs, read: Callable[[], Configs]) -> None:
+    """From now on SIGHUP, or an administrator, has this process read its settings again."""
+    reloading = Reloading(server, configs, read)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, reloading.at_signal)
+    if server.broker is not None:
+        server.broker.core.reload_with(lambda: [change.row() for change in reloading.run()])
+
+
+def log_start(server: Server, data: str) -> None:
+    """One line: version, folder, ports, and what recovery found."""
+    about: dict[str, object] = {"version": __version__, "data": os.path.abspath(data), **server.addresses}
+    if (found := server.recovery) is not None:
+        about |= {
+            "recovery": "clean" if found.clean else "power cut" if found.power_cut else "killed",
+            "records": found.records, "cut_bytes": found.cut_bytes, "damaged": len(found.damage),
+            "rebuilt": len(found.rebuilt), "took_ms": found.took_ms,
+        }  # fmt: skip
+    log.info(" ".join(["started", *(f"{name}=%s" for name in about)]), *about.values())
 
 
 def prepare() -> None:
@@ -52,15 +79,14 @@ def prepare() -> None:
     raise_descriptor_limit()
 
 
-def log_to_stderr(*levels: str, log_as: str = "") -> None:
-    """Log lines go to standard error, from the last of these levels on that is one."""
-    words = ("%(asctime)s", "%(levelname)s", log_as.replace("%", "%%"), "%(name)s", "%(message)s")
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format=" ".join(filter(None, words)))
+def log_to_stderr(*levels: str, log_format: str = "auto", log_as: str = "") -> None:
+    """Log lines go to standard error, from the last of these levels on that is one. ConfigError: no such format."""
+    if log_format not in logs.FORMATS:
+        raise ConfigError(f"log_format cannot be {log_format!r}", f"It is one of {', '.join(logs.FORMATS)}.")
     for level in levels:
         if level in LEVELS:
             set_log_level(level)
-    if os.name == "posix" and os.geteuid() == 0:
-        log.warning("running as root; a user of its own is safer")
+    logs.to_stderr(log_format, log_as)
 
 
 def announce(addresses: Mapping[str, object]) -> None:
@@ -79,6 +105,8 @@ def serve(
     its certificates anew, where it has some.
     """
 
+    notify = Notify({}) if ends_with >= 0 else Notify()  # a broker among several is none of systemd's
+
     async def main() -> None:
         stop = stop_event()
         if ends_with >= 0:
@@ -87,10 +115,12 @@ def serve(
             if server.renewable:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.renew)
             ready(server)
+            notify.ready()
             keep_freed_memory()
             gc.freeze()  # what a start makes stays
             gc.enable()
             await server.run_until(stop)
+            notify.stopping()
             log.info("stopping")
 
     runner()(main())

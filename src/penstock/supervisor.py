@@ -25,6 +25,7 @@ from penstock.app import Server, runner
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError, PenstockError
 from penstock.limits import Limits
+from penstock.notify import Notify
 from penstock.serve import Beside, announce, log_to_stderr, prepare, run, stop_event
 from penstock.tls import share_certificate
 
@@ -164,6 +165,7 @@ class Supervisor:
 
         PenstockError when a broker cannot be started at first, StoreError when the registry cannot go on.
         """
+        notify = Notify()
         async with Server(None, self._registry) as server:
             try:
                 await self._start(server)
@@ -173,6 +175,7 @@ class Supervisor:
                 announce(addresses)
                 if self._beside is not None:
                     self._beside(addresses)
+                notify.ready()
                 watches = [asyncio.create_task(self._watch(member)) for member in self._members]
                 try:
                     await server.run_until(stop)
@@ -181,6 +184,7 @@ class Supervisor:
                         watch.cancel()
                     await asyncio.gather(*watches, return_exceptions=True)
             finally:
+                notify.stopping()
                 log.info("stopping")
                 await asyncio.gather(*(member.stop() for member in self._members))
 
@@ -234,7 +238,7 @@ class Supervisor:
 def supervise(brokers: Sequence[BrokerConfig], registry: RegistryConfig, *, beside: Beside | None = None) -> None:
     """Run until SIGTERM or SIGINT."""
     prepare()
-    log_to_stderr(registry.log_level)
+    log_to_stderr(registry.log_level, log_format=registry.log_format)
 
     async def main() -> None:
         await Supervisor(brokers, registry, beside).run(stop_event())

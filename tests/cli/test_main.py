@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.main import _set, main
+from penstock.cli.main import ABOUTS, Lazy, first_sentence, main, set_flags
 from penstock.config import BrokerConfig, RegistryConfig, load
 from penstock.errors import ConfigError
 
@@ -22,19 +23,19 @@ def test_every_name_that_settings_prints_can_be_set() -> None:
         assert name == f"{row['role']}.{row['name']}"
         kind: Any = {"broker": BrokerConfig, "registry": RegistryConfig}[row["role"]]
         for roles in (("broker", "registry"), (row["role"],)):
-            said = _set((f"{name}={text}",), *roles)[row["role"]]
+            said = set_flags((f"{name}={text}",), *roles)[row["role"]]
             assert list(said) == [row["name"]]
             assert load(kind, row["role"], None, said, {}) == kind()
 
 
 def test_a_name_without_its_role_is_that_of_whoever_has_it() -> None:
     given = ("lookup_host=127.0.0.2", "broker_name=b", "log-level=warn", "registry.log_level=error")
-    assert _set(given, "broker", "registry") == {
+    assert set_flags(given, "broker", "registry") == {
         "broker": {"broker_name": "b", "log_level": "warn"},
         "registry": {"lookup_host": "127.0.0.2", "log_level": "error"},
     }
     rules = """topic=[{"name": "bank*", "level": "disk"}]"""
-    assert _set((rules,), "broker") == {"broker": {"topic": ({"name": "bank*", "level": "disk"},)}}
+    assert set_flags((rules,), "broker") == {"broker": {"topic": ({"name": "bank*", "level": "disk"},)}}
 
 
 @pytest.mark.parametrize(
@@ -47,8 +48,16 @@ def test_a_name_without_its_role_is_that_of_whoever_has_it() -> None:
 )
 def test_what_cannot_be_set_is_said_with_what_to_do(given: str, why: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=why) as error:
-        _set((given,), "broker")
+        set_flags((given,), "broker")
     assert hint in error.value.hint
     done = CliRunner().invoke(main, ["broker", "--set", given])
     assert (done.exit_code, done.output.count("Traceback")) == (2, 0)
     assert why in done.output
+
+
+def test_the_table_of_first_sentences_is_true() -> None:
+    context = click.Context(main)
+    assert {name: first_sentence(main.get_command(context, name)) for name in Lazy.elsewhere} == ABOUTS  # type: ignore[arg-type]
+    said = CliRunner().invoke(main, ["--help"]).output
+    for about in ABOUTS.values():
+        assert " ".join(about.split()) in " ".join(said.split())

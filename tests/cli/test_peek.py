@@ -7,7 +7,8 @@ import pytest
 
 from cli.conftest import Run
 from penstock import Message, Producer, PushConsumer
-from penstock.cli.peek import printable
+from penstock.cli.peek import BODY_SHOWN
+from penstock.cli.tools import printable
 from penstock.testing import Broker
 
 
@@ -30,6 +31,8 @@ def test_a_queue_topic(run: Run, broker: Broker) -> None:
     [info] = run("channel", "info", "work", "c", rows=True)
     assert (info["topic"], info["channel"], info["depth"], info["inFlight"]) == ("work", "c", 3, 0)
     assert "depth" in run("channel", "info", "work", "c")
+    run("send", "work", "x" * 200)
+    assert f" {'x' * BODY_SHOWN}…" in run("peek", "work")
 
 
 def test_a_log_topic(run: Run, broker: Broker) -> None:

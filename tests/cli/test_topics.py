@@ -117,10 +117,10 @@ def test_names_that_nobody_knows_are_errors(broker: Broker, run: Run) -> None:
     ("words", "status", "said"),
     [
         (("send", "jobs-q", "x", "--kind", "queue", "--key", "k"), 2, "keys"),
-        (("send", "no good name", "x"), 1, "illegal characters"),
+        (("send", "no good name", "x", "--new"), 1, "illegal characters"),
         (("group", "reset", "g", "t", "--to", "yesterday"), 2, "neither first, last nor a moment"),
         (("delayed", "cancel", "nonsense"), 2, "not the id of a delayed message"),
-        (("topic", "info", "nosuch"), 1, "no broker serves topic"),
+        (("topic", "info", "nosuch"), 3, "no broker serves topic"),
     ],
 )
 def test_no_argument_ends_in_a_traceback(run: Run, words: tuple[str, ...], status: int, said: str) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import msgspec
 from msgspec.structs import replace
 
 from penstock import msgid
@@ -21,6 +22,7 @@ from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
+from penstock.errors import ConfigError
 from penstock.limits import Limits
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.store import LogStore
@@ -36,6 +38,7 @@ class Core:
         self.files = files
         self.limits = limits
         self.folder = Path(config.data)
+        self.reload: Callable[[], list[dict[str, object]]] = _no_reload
         self.time = BrokerClock(clock)
         self.started_ms = clock.now_ms()
         self.store_host = msgid.pack_host(f"{config.advertise or config.host}:{max(0, config.remoting_port)}")
@@ -66,9 +69,14 @@ class Core:
         config = self.config
         return config.role == "master" and not config.ha_accept_loss and followed(self.files, self.folder)
 
+    def reload_with(self, reload: Callable[[], list[dict[str, object]]]) -> None:
+        """How the settings of this process are taken anew."""
+        self.reload = reload
+
     def change(self, values: Mapping[str, int]) -> None:
-        """Settings that are looked at each time: they hold until the broker stops."""
-        self.config = replace(self.config, **values)  # type: ignore[arg-type]
+        """Settings that are looked at each time, and those of retention: they hold until the broker stops."""
+        config = self.config = replace(self.config, **values)  # type: ignore[arg-type]
+        self.store.take_options(_with_retention(self.store.options, config))
 
     def flush_log(self) -> None:
         """Flush the log here and now: the broker stops."""
@@ -79,19 +87,30 @@ class Core:
                 store.fail(store.durability.error)
 
 
-def _store_options(config: BrokerConfig, store_host: bytes, whole: bool) -> StoreOptions:
-    return StoreOptions(
-        mapped_file_size_commit_log=config.mapped_file_size_commit_log,
-        mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
-        max_hash_slot_num=config.max_hash_slot_num,
-        max_index_num=config.max_index_num,
-        max_message_size=config.max_message_size,
+def _with_retention(options: StoreOptions, config: BrokerConfig) -> StoreOptions:
+    return msgspec.structs.replace(
+        options,
         file_reserved_time_ms=config.file_reserved_time_hours * 3_600_000,
         delete_when=config.delete_when,
         disk_max_used_ratio=config.disk_used_clean_percent / 100,
         disk_forced_clean_ratio=config.disk_used_force_percent / 100,
         disk_refuse_ratio=config.disk_used_refuse_percent / 100,
+    )
+
+
+def _no_reload() -> list[dict[str, object]]:
+    raise ConfigError("this broker was not started by a command: it has no settings to read again")
+
+
+def _store_options(config: BrokerConfig, store_host: bytes, whole: bool) -> StoreOptions:
+    options = StoreOptions(
+        mapped_file_size_commit_log=config.mapped_file_size_commit_log,
+        mapped_file_size_consume_queue=config.mapped_file_size_consume_queue,
+        max_hash_slot_num=config.max_hash_slot_num,
+        max_index_num=config.max_index_num,
+        max_message_size=config.max_message_size,
         message_delay_level=config.message_delay_level,
         store_host=store_host,
         whole=whole,
     )
+    return _with_retention(options, config)

@@ -5,6 +5,7 @@ Both files are RocketMQ's (rocketmq.md §6, §9.2, §9.6); SmartGo's spelling of
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 
 import msgspec
@@ -17,6 +18,8 @@ from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.store import LogStore
 from penstock.wire.codes import PERM_READ, ResponseCode
 from penstock.wire.names import SYSTEM_GROUPS
+
+log = logging.getLogger("penstock.broker")
 
 DAMAGED_MAX = 100  # so many messages that cannot be read are passed over
 
@@ -98,6 +101,7 @@ class GroupTable:
                 self.limits.count("groups")
                 raise Refused(f"no more than {self.limits.max_groups} groups")
             group = self.by_name[name] = Group(name)
+            log.info("group made name=%s", name)
             self._changed(now_ms)
         return group
 
@@ -121,6 +125,8 @@ class GroupTable:
             )
         except (TypeError, ValueError):
             raise Refused(f"a number of the settings of group {name} is not a number") from None
+        if name not in self.by_name and now_ms:  # at 0 ms the table is read
+            log.info("group made name=%s", name)
         group = self.by_name.setdefault(name, told)
         group.change(told)
         self._changed(now_ms)
@@ -135,6 +141,7 @@ class GroupTable:
         """Forget a group's settings; False when it was not known."""
         if self.by_name.pop(name, None) is None:
             return False
+        log.info("group deleted name=%s", name)
         self._changed(now_ms)
         return True
 

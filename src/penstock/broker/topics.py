@@ -364,6 +364,25 @@ class TopicTable:
             self._announce(name, now_ms)
         return topic
 
+    def purge(self, topic: LogTopic, places: Mapping[int, int], now_ms: int) -> Callable[[], None]:
+        """What lies below these places (queue id → offset) is gone for readers, and stays gone. What takes it back."""
+        floors = self._floors.setdefault(topic.name, {})
+        before = {queue_id: (floors.get(queue_id), topic.queues[queue_id].min_offset) for queue_id in places}
+        for queue_id, place in places.items():
+            floors[queue_id] = max(floors.get(queue_id, 0), place)
+            queue = topic.queues[queue_id]
+            queue.begin_at(max(queue.min_offset, place))
+        self._announce(topic.name, now_ms)
+
+        def undo() -> None:
+            for queue_id, (floor, begin) in before.items():
+                floors.pop(queue_id, None)
+                if floor is not None:
+                    floors[queue_id] = floor
+                topic.queues[queue_id].begin_at(begin)
+
+        return undo
+
     def undo(self, topic: LogTopic, before: TopicSettings | None) -> None:
         """Take a `create` back that could not be stored: as before, or (None) not there."""
         if before is None:
@@ -442,6 +461,14 @@ class TopicTable:
             topic.close()
         self.version = shapes.version_of(change)
 
+    def _begin_at_floors(self, name: bytes) -> None:
+        """A purge was noted behind the line that made the topic: its queues were there when that was read."""
+        queues = self.by_name[name].queues
+        for queue_id, floor in self._floors.get(name, {}).items():
+            if queue_id < len(queues):
+                queue = queues[queue_id]
+                queue.begin_at(max(queue.min_offset, min(floor, queue.max_offset)))
+
     def load(self, table: Mapping[str, object]) -> None:
         """Take over a topics.json, RocketMQ's or SmartGo's (which nests the table once more)."""
         ends = table.get("deletedTopicEnds")
@@ -465,5 +492,6 @@ class TopicTable:
                 more=_details(config),
                 announce=False,
             )
+            self._begin_at_floors(name.encode())
         except (Refused, TypeError, ValueError, AttributeError):
             return  # a damaged entry costs one topic, and that is made again by its next sender

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime, timedelta
 
 import click
 
@@ -17,8 +15,6 @@ from penstock.client.subscriptions import Start
 from penstock.errors import NoRoute, NotFound
 from penstock.wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 
-_UNITS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
-_AGO = re.compile(r"-(\d{1,9})(s|min|m|h|d)")
 WATCH_S = 2.0
 
 
@@ -174,11 +170,6 @@ def _goal(text: str) -> tuple[Start, int | None]:
     """(a place that the client knows, an offset). BadParameter."""
     if text.isascii() and text.isdigit():
         return "first", int(text)
-    if found := _AGO.fullmatch(text):
-        try:
-            return datetime.now(UTC) - timedelta(seconds=int(found[1]) * _UNITS[found[2]]), None
-        except OverflowError:
-            return "first", None
     return position(text, "--to"), None
 
 

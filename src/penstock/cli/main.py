@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,7 +18,9 @@ from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig, de
 from penstock.errors import ConfigError, PenstockError
 from penstock.version import __version__
 
-EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3}
+EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3, "NoRoute": 3, "TimedOut": 124}
+REFUSED = 4  # this user may not
+NOT_THERE = (17, 22, 26)  # what a broker answers of a topic, a message and a group that it has not
 EXTRAS = {
     "pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "deltalake": "delta", "pyiceberg": "iceberg",
     "matplotlib": "charts", "plotext": "charts", "rich": "cli",
@@ -26,6 +30,42 @@ EXTRAS = {
 
 Settings = dict[str, object]
 Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def first_sentence(command: click.Command) -> str:
+    """What a command is for."""
+    about = " ".join((command.help or "").split("\n\n")[0].split())
+    return re.split(r"[.:;] ", about)[0].rstrip(".") + "."
+
+
+# The first sentence of each command that is imported when it is called.
+ABOUTS = {
+    "bench": "Measure what a broker does from here.",
+    "channel": "Look at channels and change them.",
+    "cheat": "Print what one types most, of one subject or of all.",
+    "client": "Look at who is connected.",
+    "completion": "Print what makes SHELL complete commands, options and the names of topics, groups and channels.",
+    "config": "Look at settings.",
+    "context": "Registries, users and TLS under names.",
+    "delayed": "Look at delayed and deferred messages.",
+    "demo": "Publish real events, consume them with a group, archive and summarise them with Spark, draw a chart.",
+    "dlq": "Dead letters.",
+    "export": "Write the messages of TOPIC to FILE (-.",
+    "group": "Look at consumer groups, move them, delete them.",
+    "ha": "Look at masters and their slaves.",
+    "import": "Send the messages of FILE (-.",
+    "message": "Find messages.",
+    "peek": "Show messages of a topic of either kind, and change nothing.",
+    "send": "Send messages.",
+    "spark": "Jobs over topics with Spark.",
+    "status": "Say whether the brokers or registries at these HTTP addresses serve.",
+    "store": "Look into the files of a broker.",
+    "sub": "The messages of a topic as they come, a line each, until Ctrl-C.",
+    "tail": "The messages of a topic as they come, a line each, until Ctrl-C.",
+    "top": "Show topics with their readers, rates and lag, the busiest first, again and again until Ctrl-C.",
+    "topic": "List, create, change and delete topics.",
+    "user": "Make users, and say what they may do.",
+}
 
 
 class Lazy(click.Group):
@@ -42,8 +82,19 @@ class Lazy(click.Group):
         "peek": "penstock.cli.peek:peek",
         "delayed": "penstock.cli.queues:delayed",
         "message": "penstock.cli.messages:message",
-        "tail": "penstock.cli.messages:tail",
-        "send": "penstock.cli.topics:send",
+        "bench": "penstock.cli.bench:bench",
+        "top": "penstock.cli.top:top",
+        "context": "penstock.cli.contexts:context",
+        "completion": "penstock.cli.completions:completion",
+        "cheat": "penstock.cli.cheat:cheat",
+        "client": "penstock.cli.clusters:client",
+        "config": "penstock.cli.configs:config",
+        "status": "penstock.cli.status:status",
+        "tail": "penstock.cli.reading:tail",
+        "sub": "penstock.cli.reading:tail",
+        "export": "penstock.cli.reading:export",
+        "import": "penstock.cli.sending:import_command",
+        "send": "penstock.cli.sending:send",
         "user": "penstock.cli.users:user",
         "ha": "penstock.cli.ha:ha",
         "console": "penstock.cli.console:console",
@@ -60,7 +111,19 @@ class Lazy(click.Group):
 
         module, _, attribute = target.partition(":")
         command: click.Command = getattr(import_module(module), attribute)
+        if "_PENSTOCK_COMPLETE" in os.environ:
+            _complete_names(command)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, but each first sentence whole."""
+        rows = []
+        for name in self.list_commands(ctx):
+            about = ABOUTS.get(name) if type(self) is Lazy else None  # not one of them is imported for that
+            command = None if about is not None else self.get_command(ctx, name)
+            rows.append((name, about or "" if command is None else first_sentence(command)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -69,7 +132,7 @@ class Lazy(click.Group):
             click.echo(f"penstock: {error}", err=True)
             if error.hint:
                 click.echo(f"  {error.hint}", err=True)
-            ctx.exit(EXITS.get(type(error).__name__, 1))
+            ctx.exit(_exit_code(error))
         except ModuleNotFoundError as error:
             extra = EXTRAS.get((error.name or "").partition(".")[0])
             click.echo(f"penstock: {error}", err=True)
@@ -79,6 +142,22 @@ class Lazy(click.Group):
         except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
             click.echo(f"penstock: {error}", err=True)
             ctx.exit(2 if isinstance(error, ValueError) else 1)
+
+
+def _complete_names(command: click.Command) -> None:
+    """Its arguments and options that are names of topics, groups and channels offer those there are."""
+    from penstock.cli.names import names_for
+
+    for one in [command, *(command.commands.values() if isinstance(command, click.Group) else ())]:
+        for param in one.params:
+            if param.name in ("name", "topic", "group", "channel", "channel_name"):
+                vars(param)["_custom_shell_complete"] = names_for
+
+
+def _exit_code(error: PenstockError) -> int:
+    if getattr(error, "denied", False):
+        return REFUSED
+    return 3 if getattr(error, "code", 0) in NOT_THERE else EXITS.get(type(error).__name__, 1)
 
 
 @click.group(cls=Lazy, context_settings={"help_option_names": ["-h", "--help"]})
@@ -125,7 +204,7 @@ def _ports(*wanted: str) -> Callable[[Command], Command]:
     return add
 
 
-def _set(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
+def set_flags(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
     """What --set says for each of these roles. A name is the setting's, or, as `penstock settings` prints it, the role's
     and the setting's; without the role it is that of the first role that knows it.
     """
@@ -200,13 +279,17 @@ def up(
 
     if level is not None:
         settings = (*settings, f"broker.level={level}")
-    broker, registry = _both(data, host, config, settings, ports)
+
+    def read() -> tuple[BrokerConfig, RegistryConfig]:
+        return _both(data, host, config, settings, dict(ports))
+
+    broker, registry = read()
     if console_port is None:  # a broker on ports of its own is somebody's experiment
-        console_port = 4171 if broker.http_port == BrokerConfig.http_port else -1
+        console_port = 4171 if broker.http_port == defaults(BrokerConfig)["http_port"] else -1
     beside = None if console_port < 0 else partial(_console_beside, console_port)
     configs = with_slaves(members(broker, brokers), replicas)
     if len(configs) == 1:
-        run(broker, registry, beside=beside)
+        run(broker, registry, read=read, beside=beside)
     else:
         gc.enable()
         supervise(configs, registry, beside=beside)
@@ -247,18 +330,25 @@ def _both(
     """The settings of a broker and a registry that run together."""
     from penstock.access.rights import users_file
 
-    said = _set(settings, "broker", "registry")
+    said = set_flags(settings, "broker", "registry")
     own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
     broker = load(BrokerConfig, "broker", config, {"data": data, "host": host} | ports | said["broker"])
     broker = replace(broker, users=str(users_file(broker.users, broker.data)))  # one file for all of them
     # What the two have in common is set for both.
     shared = (
         "data", "host", "insecure", "users", "failed_logins_per_minute", "allowed_hosts", "broadcast_address", "log_level",
+        "log_format",
     )  # fmt: skip
     return broker, load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
 
 
-@main.command()
+class Brokers(Lazy):
+    """`penstock broker` runs one; `penstock broker ls` lists them."""
+
+    elsewhere = {"ls": "penstock.cli.clusters:broker_ls"}
+
+
+@main.group(cls=Brokers, invoke_without_command=True)
 @_starts
 @_ports("remoting", "nsq", "http")
 @click.option("--registry", help="Registries to register with: host:port;host:port.")
@@ -267,11 +357,17 @@ def broker(
     registry: str | None, **ports: int | None,
 ) -> None:  # fmt: skip
     """Run a broker."""
+    if click.get_current_context().invoked_subcommand is not None:
+        return
     gc.disable()
     from penstock.serve import run
 
-    flags = {"data": data, "host": host, "registry": registry} | ports | _set(settings, "broker")["broker"]
-    run(load(BrokerConfig, "broker", config, flags), None)
+    flags = {"data": data, "host": host, "registry": registry} | ports | set_flags(settings, "broker")["broker"]
+
+    def read() -> tuple[BrokerConfig, None]:
+        return load(BrokerConfig, "broker", config, flags), None
+
+    run(*read(), read=read)
 
 
 @main.command()
@@ -284,8 +380,12 @@ def registry(
     gc.disable()
     from penstock.serve import run
 
-    flags = {"data": data, "host": host} | ports | _set(settings, "registry")["registry"]
-    run(None, load(RegistryConfig, "registry", config, flags))
+    flags = {"data": data, "host": host} | ports | set_flags(settings, "registry")["registry"]
+
+    def read() -> tuple[None, RegistryConfig]:
+        return None, load(RegistryConfig, "registry", config, flags)
+
+    run(*read(), read=read)
 
 
 @main.command("settings")

@@ -11,7 +11,7 @@ import click
 
 import penstock
 from penstock.cli.queues import channel
-from penstock.cli.tools import Command, print_rows, time_text, with_json, with_registry
+from penstock.cli.tools import Command, print_rows, printable, time_text, with_json, with_registry
 from penstock.client.routes import Json
 from penstock.client.subscriptions import Start
 from penstock.errors import NotFound
@@ -142,8 +142,3 @@ def _body(row: Json) -> str:
     data = b64decode(row["body"]) if row["encoding"] == "base64" else row["body"].encode()
     text = printable(data[: 4 * BODY_SHOWN].decode("utf-8", "backslashreplace"))
     return text[:BODY_SHOWN] + ("…" if len(text) > BODY_SHOWN or row["cut"] else "")
-
-
-def printable(text: str) -> str:
-    """Text that does nothing to a terminal: whatever is no visible character is written as an escape."""
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -12,7 +12,7 @@ from typing import Literal
 import click
 
 import penstock
-from penstock.cli.tools import Command, confirm, print_rows, time_text, with_json, with_registry
+from penstock.cli.tools import Command, confirm, print_rows, printable, time_text, with_json, with_registry
 from penstock.client.routes import Json
 from penstock.errors import NotFound
 
@@ -106,7 +106,7 @@ def _print(found: list[Json], as_json: bool) -> None:
                 "channel": row["channel"] or "-",
                 "attempts": row["attempts"],
                 "size": row["size"],
-                "body": row["body"][:40].replace("\n", " "),
+                "body": printable(row["body"][:40]),
             }
             for row in found
         ]

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeVar
 
 import click
+
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PIECE = re.compile(r"([0-9]{1,12})(ms|s|min|m|h|d)")
+_DURATION = re.compile(rf"(?:{_PIECE.pattern})+")
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -17,11 +22,18 @@ def with_registry(command: Command) -> Command:
     return click.option(
         "-n",
         "--registry",
-        default="127.0.0.1:9876",
+        default=_registry,
         envvar="PENSTOCK_REGISTRY",
-        show_default=True,
+        show_default="that of `penstock context use`, else 127.0.0.1:9876",
         help="host:port;host:port",
     )(command)
+
+
+def _registry() -> str:
+    """Where neither -n nor the environment says it."""
+    from penstock.cli.inuse import registry_in_use
+
+    return registry_in_use() or "127.0.0.1:9876"
 
 
 def with_json(command: Command) -> Command:
@@ -55,13 +67,26 @@ def permission(perm: int) -> str:
 
 
 def position(text: str, option: str) -> Literal["first", "last"] | datetime:
-    """Where a group or a reader begins. BadParameter when it says no such place."""
+    """Where a group or a reader begins: a word, a moment, or a time ago as -1h. BadParameter when it says no such place."""
     if text in ("first", "last"):
         return "first" if text == "first" else "last"
+    if text.startswith("-") and _DURATION.fullmatch(text[1:]):
+        try:
+            return datetime.now(UTC) - timedelta(milliseconds=duration_ms(text[1:], option))
+        except OverflowError:
+            return "first"
     try:
         return datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(f"{text!r} is neither first, last nor a moment", param_hint=option) from None
+
+
+def duration_ms(text: str, option: str) -> int:
+    """`10s`, `1h30m`, `500ms` in milliseconds. BadParameter."""
+    pieces = _PIECE.findall(text) if _DURATION.fullmatch(text) else []
+    if not pieces:
+        raise click.BadParameter(f"{text!r} is no time: write 10s, 5m, 1h30m, 2d or 500ms", param_hint=option)
+    return sum(int(number) * _UNIT_MS[unit] for number, unit in pieces)
 
 
 def confirm(question: str, force: bool) -> None:
@@ -70,3 +95,8 @@ def confirm(question: str, force: bool) -> None:
         if not sys.stdin.isatty():
             raise click.UsageError("not asked on a terminal: say --force")
         click.confirm(question, abort=True)
+
+
+def printable(text: str) -> str:
+    """Text that does nothing to a terminal: whatever is no visible character is written as an escape."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

@@ -1,15 +1,15 @@
-"""`penstock topic | send`: the everyday tools, on top of the client."""
+"""`penstock topic`: topics of both kinds, listed, made, changed, emptied, deleted."""
 
 from __future__ import annotations
 
-import sys
+from datetime import datetime
 from typing import Literal
 
 import click
 
 import penstock
 from penstock.broker.levels import LEVEL_NAMES, LOG_LEVELS, QUEUE_LEVELS
-from penstock.cli.tools import confirm, permission, print_rows, time_text, with_json, with_registry
+from penstock.cli.tools import confirm, permission, position, print_rows, time_text, with_json, with_registry
 
 
 @click.group()
@@ -109,6 +109,82 @@ def topic_add(
         print_rows([{"topic": name, "kind": kind, "done": "add"} for name in names], as_json)
 
 
+@topic.command("alter")
+@with_registry
+@with_json
+@click.argument("name")
+@click.option("--queues", type=click.IntRange(1, 1024), help="Message queues on each broker.")
+@click.option("--level", type=click.Choice(LOG_LEVELS), help="Durability of what is sent from now on.")
+@click.option("--perm", type=click.Choice(["R", "W", "RW"]), help="Who may: readers, writers, both.")
+@click.option("--force", is_flag=True, help="Fewer queues even where the others hold messages.")
+@click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing.")
+def topic_alter(
+    registry: str, as_json: bool, name: str, queues: int | None, level: str | None, perm: str | None, force: bool,
+    dry_run: bool,
+) -> None:  # fmt: skip
+    """Change what is named of a log topic, on every broker that has it, and nothing else."""
+    if queues is None and level is None and perm is None:
+        raise click.UsageError("say what to change: --queues, --level or --perm")
+    bits = None if perm is None else sum(bit for letter, bit in (("R", 4), ("W", 2)) if letter in perm)
+    with penstock.Admin(registry) as admin:
+        found = admin.describe_topic(name)
+        if any(row["kind"] == "queue" for row in found):
+            raise click.UsageError(f"{name} is a queue topic: its level is fixed, and it has nothing else to change")
+        wanted = {"readQueues": queues, "writeQueues": queues, "level": level, "perm": bits}
+        rows = [
+            {"topic": name, "broker": row["broker"], "what": what, "from": row[what], "to": value}
+            for row in found
+            for what, value in wanted.items()
+            if value is not None and row[what] != value
+        ]
+        if not dry_run:
+            for row in found:
+                admin.create_topic(name, queues, broker=row["broker"], perm=bits, level=level, force=force)
+    for row in rows:
+        if row["what"] == "perm" and not as_json:
+            row |= {"from": permission(row["from"]), "to": permission(row["to"])}
+    print_rows(rows, as_json)
+
+
+@topic.command("purge")
+@with_registry
+@with_json
+@click.argument("name")
+@click.option(
+    "--to", "place", default="end", show_default=True, metavar="PLACE",
+    help="end: all there are now; an offset: what lies below it; -1h, or a moment: what was stored before it.",
+)  # fmt: skip
+@click.option("--queue", type=click.IntRange(0), help="Of one message queue alone.")
+@click.option("-f", "-y", "--force", "--yes", "force", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be gone; change nothing.")
+def topic_purge(
+    registry: str, as_json: bool, name: str, place: str, queue: int | None, force: bool, dry_run: bool
+) -> None:
+    """Take the messages of a topic of either kind below PLACE out of the sight of all its groups and channels, for good.
+
+    Of a log topic the disk is given back by retention, as ever: the log is shared. What is delayed or deferred stays.
+    """
+    to: Literal["end"] | int | datetime
+    if place.isascii() and place.isdigit():
+        to = int(place)
+    elif place == "end":
+        to = "end"
+    else:
+        moment = position(place, "--to")
+        if not isinstance(moment, datetime):
+            raise click.BadParameter(f"{place!r} is neither end, an offset nor a moment", param_hint="--to")
+        if moment.tzinfo is None:
+            raise click.BadParameter(f"{place!r} has no time zone: +00:00 is UTC", param_hint="--to")
+        to = moment
+    with penstock.Admin(registry) as admin:
+        rows = admin.purge_topic(name, to, queue=queue, dry_run=True)
+        count = sum(row["messages"] for row in rows)
+        if not dry_run:
+            confirm(f"Purge {count:,} messages of {name}?", force)
+            rows = admin.purge_topic(name, to, queue=queue)
+    print_rows([{"topic": name, **row, "done": "" if dry_run else "purge"} for row in rows if row["messages"]], as_json)
+
+
 @topic.command("rm")
 @with_registry
 @with_json
@@ -121,28 +197,3 @@ def topic_rm(registry: str, as_json: bool, name: str, force: bool) -> None:
         admin.delete_topic(name)
     if as_json:
         print_rows([{"topic": name, "done": "rm"}], as_json)
-
-
-@click.command()
-@with_registry
-@click.argument("topic")
-@click.argument("bodies", nargs=-1)
-@click.option("--key", "keys", multiple=True, help="A key to find it by; may be repeated.")
-@click.option("--tag", help="The tag subscriptions filter by.")
-@click.option("--kind", type=click.Choice(["log", "queue"]), default="log", help="What a new topic becomes.")
-def send(
-    registry: str, topic: str, bodies: tuple[str, ...], keys: tuple[str, ...], tag: str | None,
-    kind: Literal["log", "queue"],
-) -> None:  # fmt: skip
-    """Send messages: the bodies given, or each line of standard input."""
-    sent = 0
-    with penstock.Producer(registry, kind=kind) as producer:
-        for body in bodies or (line.rstrip("\n") for line in sys.stdin):
-            receipt = producer.send(penstock.Message(topic, body.encode(), keys=keys, tags=tag))
-            sent += 1
-            if bodies:
-                click.echo(
-                    f"{receipt.status.value} {receipt.queue.broker}/{receipt.queue.queue_id} {receipt.queue_offset}"
-                )
-    if not bodies:
-        click.echo(f"{sent} sent")

@@ -544,6 +544,17 @@ class Admin(_GroupAdmin):
         """Change a queue topic, or a channel of a topic of either kind, on every broker that has it."""
         return portal().run(self._inner.change_queue(topic, action, channel=channel, level=level, broker=broker))
 
+    def purge_topic(
+        self,
+        topic: str,
+        to: Literal["end"] | int | datetime = "end",
+        *,
+        queue: int | None = None,
+        dry_run: bool = False,
+    ) -> list[Json]:
+        """Take the messages of a topic of either kind below a place out of the sight of all groups and channels."""
+        return portal().run(self._inner.purge_topic(topic, to, queue=queue, dry_run=dry_run))
+
     def browse(
         self,
         topic: str,
@@ -561,6 +572,36 @@ class Admin(_GroupAdmin):
             topic, channel=channel, state=state, start=start, key=key, queue=queue, limit=limit, body_bytes=body_bytes
         )
         return portal().run(asked)
+
+    def clients(self) -> list[Json]:
+        """Who is connected to each broker: producers and consumers of both protocols."""
+        return portal().run(self._inner.clients())
+
+    def reload_config(self, broker: str | None = None) -> list[Json]:
+        """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
+        return portal().run(self._inner.reload_config(broker))
+
+    def brokers(self) -> dict[str, str]:
+        """The masters: name to address."""
+        return portal().run(self._inner.brokers())
+
+    def browse_all(
+        self,
+        topic: str,
+        *,
+        channel: str = "",
+        state: Literal["ready", "in-flight", "deferred"] = "ready",
+        body_bytes: int = 64 << 10,
+    ) -> Iterator[Json]:
+        """Every message of a queue topic or channel in this state, page by page, broker by broker."""
+        for broker in self.brokers():
+            after: str | None = ""
+            while after is not None:
+                asked = self._inner.browse_page(
+                    broker, after, topic=topic, channel=channel, state=state, body_bytes=body_bytes
+                )
+                rows, after = portal().run(asked)
+                yield from rows
 
     def delayed(
         self, *, topic: str = "", channel: str = "", text: str = "", key: str = "", limit: int = 100

@@ -311,6 +311,8 @@ FAMILIES = {
     "delayed_messages": ("gauge", "messages in the schedule"),
     "storage_size_bytes": ("gauge", "commit log written since its beginning"),
     "storage_flush_behind_bytes": ("gauge", "written and not flushed"),
+    "disk_size_bytes": ("gauge", "size of the file system that the data folder is on"),
+    "disk_free_bytes": ("gauge", "what is free there"),
     "replica_in_sync": ("gauge", "1 for each slave that a send of level pair waits for"),
     "replica_lag_bytes": ("gauge", "what a slave has not written of its master's log"),
     "replica_confirmed_bytes": ("gauge", "up to where all brokers in sync have the log"),
@@ -379,6 +381,9 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
     yield sample("delayed_messages", len(broker.schedule))
     yield sample("storage_size_bytes", store.end_position)
     yield sample("storage_flush_behind_bytes", store.end_position - store.flushed_position)
+    used, total = broker.files.usage(broker.folder)
+    yield sample("disk_size_bytes", total)
+    yield sample("disk_free_bytes", max(0, total - used))
     yield from replica_samples(broker)
     for protocol, reasons in rejected.items():
         for reason, count in sorted(reasons.items()):
@@ -436,7 +441,8 @@ def group_samples(broker: Broker) -> Iterator[tuple[str, str]]:
         topic = broker.topics.get(name.encode())
         if topic is not None:
             queues = topic.queues
-            lag = sum(max(0, queues[q].max_offset - offset) for q, offset in offsets.items() if q < len(queues))
+            owed = [(queues[q], max(offset, queues[q].min_offset)) for q, offset in offsets.items() if q < len(queues)]
+            lag = sum(max(0, queue.max_offset - offset) for queue, offset in owed)
             yield sample("consumer_lag_messages", lag, topic=name, group=group)
             found = [
                 group_lag_ms(broker.store, queues[q], at, broker.now_ms) for q, at in offsets.items() if q < len(queues)

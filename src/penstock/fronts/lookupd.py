@@ -17,6 +17,7 @@ from penstock.access.needs import ADMIN, MONITOR, REGISTER, USER, know
 from penstock.access.rights import Rights
 from penstock.clock import Clock
 from penstock.errors import Refused, WireError
+from penstock.fronts.health import Health
 from penstock.fronts.site import (
     DONE,
     TEXT,
@@ -233,6 +234,8 @@ def _producer(body: bytes, remote: str) -> Producer:
 # What each route needs where there are users (docs/rights.md).
 NEEDS: Mapping[str, Needs] = {
     "GET /ping": lambda query: (),
+    "GET /healthz": lambda query: (),
+    "GET /ready": lambda query: (),
     "GET /info": lambda query: (USER,),
     "GET /lookup": lambda query: (know(query.get("topic", "")),),
     "GET /channels": lambda query: (know(query.get("topic", "")),),
@@ -259,6 +262,7 @@ class LookupHttp(Site):
         self.routes = {
             "/ping": {"GET": lambda request: Answer(200, b"OK", (TEXT,))},
             "/info": {"GET": lambda request: json_answer({"version": NSQD_VERSION})},
+            **Health(None).routes,
             "/debug": {"GET": self._debug},
             "/lookup": {"GET": self._lookup},
             "/topics": {"GET": lambda request: json_answer({"topics": sorted(self.tables.topics)})},

@@ -14,7 +14,7 @@ from penstock.broker.levels import LEVEL_NAMES
 from penstock.broker.nsq.sources import lag_ms
 from penstock.broker.nsq.topics import Topic
 from penstock.broker.topics import LogTopic
-from penstock.config import defaults, meanings
+from penstock.config import HIDDEN, defaults, is_secret, meanings
 from penstock.delivery.channel import Channel
 from penstock.version import __version__
 from penstock.wire.fastjson import JsonObject
@@ -223,10 +223,10 @@ class Snapshot:
         config = self.broker.config
         about = meanings(type(config))
         for name, default in defaults(type(config)).items():
-            value, secret = getattr(config, name), any(word in name for word in _SECRET)
+            value = getattr(config, name)
             yield {
                 "name": name,
-                "value": "(not shown)" if secret and value else _plain(value),
+                "value": HIDDEN if value and is_secret(name) else _plain(value),
                 "default": _plain(default),
                 "set": value != default,
                 "about": about[name],
@@ -259,9 +259,6 @@ class Snapshot:
                 row["published"] = sink.answer.get("rows")
             found.append(row)
         return found
-
-
-_SECRET = ("token", "secret", "password")
 
 
 def _plain(value: object) -> object:

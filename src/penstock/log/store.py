@@ -17,6 +17,7 @@ from penstock.errors import DiskFull
 from penstock.log.consumequeue import ConsumeQueue, TagCodes
 from penstock.log.draft import Draft
 from penstock.log.lookup import Lookup
+from penstock.log.options import StoreOptions
 from penstock.log.reading import ReadResult
 from penstock.log.recovery import Recovery, recover
 from penstock.log.upkeep import Upkeep
@@ -38,6 +39,10 @@ class LogStore(Lookup):
     """A log that is written and read: one writer, many readers, all in one loop."""
 
     # ---- writing
+
+    def take_options(self, options: StoreOptions) -> None:
+        """Others from now on; those that files were made by must be the same."""
+        self.options = options
 
     def begin_turn(self, now_ms: int) -> None:
         """Until `end_turn`, appended records get this store time (or the last one, if that is later): one look at the

@@ -147,6 +147,9 @@ class RequestCode(IntEnum):
     QUEUE_TOPICS = 77_021
     QUEUE_CHANGE = 77_022
     BROWSE = 77_023
+    TOPIC_PURGE = 77_024
+    CLIENTS = 77_025
+    CONFIG_RELOAD = 77_026
 
 
 class ResponseCode(IntEnum):
@@ -384,6 +387,9 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.QUEUE_TOPICS: "topic:s after:s",
     RequestCode.QUEUE_CHANGE: "action:s! topic:s! channel:s level:s",
     RequestCode.BROWSE: "topic:s! channel:s state:s from:s key:s queue:i limit:i after:s bodyBytes:i",
+    RequestCode.TOPIC_PURGE: "topic:s! to:s! queue:i dryRun:b",
+    RequestCode.CLIENTS: "after:s",
+    RequestCode.CONFIG_RELOAD: "",
 }
 
 

@@ -164,6 +164,16 @@ class LogChannels(Topic):
         self.mark()
         return True
 
+    def purge(self, places: dict[int, int]) -> None:
+        """The channels that are behind these places (queue id → offset) go on there. What such a channel has in hand of that
+        queue, or finished above the place, may come again."""
+        for channel in self.channels.values():
+            for number, place in places.items():
+                if number < len(lanes(channel)) and lanes(channel)[number].file.committed < place:
+                    channel.forget_hand(number)
+                    cursors(channel).restart(number, place)
+        self.mark()
+
     def _drop_channel(self, channel: Channel) -> None:
         channel.forget_hand()
         for lane in lanes(channel):

@@ -71,9 +71,12 @@ class Opening:
     def _import(self, topic: QueueTopic) -> None:
         """Messages in nsqd's diskqueue files move into the ready queue, each for the channel it waited in."""
         folder = self._registry.folder
-        sources = [(topic.name, None), *((topic.name + b":" + name, {name}) for name in topic.channels)]
+        # What channels have came before what the topic has, and they have it though the topic is paused.
+        sources = [*((topic.name + b":" + name, {name}) for name in topic.channels), (topic.name, None)]
         moved = 0
         for name, claimants in sources:
+            if claimants is None and topic.paused:
+                topic.restore_visible(topic.stream.total)
             if not folder.has_backend_files(name):
                 continue
             backend = folder.backend(name)

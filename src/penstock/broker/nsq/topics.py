@@ -16,7 +16,7 @@ import cython
 from penstock.broker.levels import LEVEL_DISK, LEVEL_MEMORY, LEVEL_OS
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.names import EPHEMERAL, bad_channel, printable, too_many_channels, valid_nsq_name
-from penstock.broker.nsq.sources import finish_ahead, lanes, memory
+from penstock.broker.nsq.sources import cursors, finish_ahead, lanes, memory
 from penstock.delivery.channel import Channel
 from penstock.delivery.passing import PassingSource
 from penstock.delivery.source import MemorySource, Source
@@ -433,6 +433,24 @@ class QueueTopic(Topic):
                 for ordinal in range(stream.visible, stream.total):
                     finish_ahead(channel, 0, ordinal)
             stream.all_visible()
+        self.registry.changed(self, True, announce=False)
+
+    def purge(self, place: int) -> None:
+        """What lies below the place is owed to nobody any more. A channel that is behind it begins there: what it has in
+        hand or finished above may come again. Ephemeral channels, whose messages are in memory, change at the end only."""
+        self.floor = max(self.floor, min(place, self.stream.total))
+        for channel in self.channels.values():
+            if not lanes(channel):
+                if place >= self.stream.total:
+                    channel.empty()
+            elif lanes(channel)[0].file.committed < place:
+                channel.forget_hand(0)
+                cursors(channel).restart(0, min(place, self.stream.total))
+        if not self.channels and self.floor >= self.stream.total:
+            self.registry.forget_copies(self.stream)
+            self.stream.drop_all()
+        self.trim()
+        self.mark()
         self.registry.changed(self, True, announce=False)
 
     def redeliver(

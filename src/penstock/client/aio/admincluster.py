@@ -80,6 +80,25 @@ class ClusterAdmin:
             raise WireError("not a table of figures")
         return {str(name): str(value) for name, value in table.items()}
 
+    async def clients(self) -> list[Json]:
+        """Who is connected to each broker: producers and consumers of both protocols."""
+        found: list[Json] = []
+        for broker, address in (await self._by_name()).items():
+            after: str | None = ""
+            while after is not None:
+                page = await self._own(address, RequestCode.CLIENTS, after=after)
+                found += [{"broker": broker, **row} for row in page["rows"]]
+                after = page["next"]
+        return found
+
+    async def reload_config(self, broker: str | None = None) -> list[Json]:
+        """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
+        found: list[Json] = []
+        for name, address in (await self._by_name(broker)).items():
+            answer = await self._own(address, RequestCode.CONFIG_RELOAD)
+            found += [{"broker": name, **row} for row in answer["changes"]]
+        return found
+
     async def _own(self, address: str, code: RequestCode, **ext: str) -> Json:
         value = loads((await self._cluster.ask(address, RemotingCommand(code, dict(ext)))).body)
         if not isinstance(value, dict):

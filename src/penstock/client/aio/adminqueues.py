@@ -69,6 +69,39 @@ class QueueAdmin(ClusterAdmin):
         self._cluster.routes.pop(topic, None)
         return done
 
+    async def purge_topic(
+        self,
+        topic: str,
+        to: Literal["end"] | int | datetime = "end",
+        *,
+        queue: int | None = None,
+        dry_run: bool = False,
+    ) -> list[Json]:
+        """Take the messages of a topic of either kind below a place out of the sight of all groups and channels: all there
+        are now, those below an offset (int), or those stored before a moment. A row for each queue: from, to, messages.
+        NotFound when no broker has the topic.
+        """
+        moment = start_ms(to) if isinstance(to, datetime) else None
+        ext = {"topic": topic, "to": str(to) if moment is None else f"time:{moment}", "dryRun": str(dry_run).lower()}
+        if queue is not None:
+            ext["queue"] = str(queue)
+        found: list[Json] = []
+        missing = 0
+        brokers = await self._by_name()
+        for broker, address in brokers.items():
+            try:
+                answer = await self._own(address, RequestCode.TOPIC_PURGE, **ext)
+            except BrokerRefused as refused:
+                if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+                    raise
+                missing += 1
+                remark = refused.remark
+            else:
+                found += [{"broker": broker, **row} for row in answer["queues"]]
+        if missing == len(brokers):
+            raise NotFound(remark, "`penstock topic ls` lists the topics.")
+        return found
+
     # -- messages
 
     async def browse(
@@ -114,6 +147,24 @@ class QueueAdmin(ClusterAdmin):
         if state == "ready" and not channel and len(brokers) > 1:
             found.sort(key=lambda row: int(row["stored"]))
         return found[-limit:] if start == "last" else found[:limit]
+
+    async def browse_page(
+        self, broker: str, after: str, *, topic: str, channel: str, state: str, body_bytes: int
+    ) -> tuple[list[Json], str | None]:
+        """Some rows of one broker behind the place `after`, and where to go on; None at the end. NotFound."""
+        address = (await self._by_name(broker))[broker]
+        ext = {"topic": topic, "channel": channel, "state": state, "bodyBytes": str(body_bytes), "limit": "1000"}
+        try:
+            page = await self._own(address, RequestCode.BROWSE, **ext, after=after)
+        except BrokerRefused as refused:
+            if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            return [], None
+        return [{"broker": broker, **row} for row in page["rows"]], page["next"]
+
+    async def brokers(self) -> dict[str, str]:
+        """The masters: name to address."""
+        return await self._by_name()
 
     async def _browse(self, address: str, ext: dict[str, str], limit: int) -> list[Json]:
         """Pages of one broker, until there are so many."""

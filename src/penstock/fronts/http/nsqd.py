@@ -14,6 +14,7 @@ from penstock.broker.broker import Broker
 from penstock.config import parts
 from penstock.fronts import figures
 from penstock.fronts.flags import broadcast_address
+from penstock.fronts.health import Health
 from penstock.fronts.http.browsing import Browsing
 from penstock.fronts.http.overview import Overview
 from penstock.fronts.http.publishing import TRUTHS, Publishing
@@ -44,9 +45,11 @@ _ADMIN_ROUTES = (
     "PUT /config/:name", "POST /debug/freememory", "GET /debug/stacks",
 )  # fmt: skip
 
-# What each route needs where there are users (docs/rights.md). /ping is for health checks, which have none.
+# What each route needs where there are users (docs/rights.md). The first three are for health checks, which have none.
 NEEDS: Mapping[str, Needs] = {
     "GET /ping": lambda query: (),
+    "GET /healthz": lambda query: (),
+    "GET /ready": lambda query: (),
     "GET /info": lambda query: (USER,),
     "POST /pub": _publish,
     "POST /mpub": _publish,
@@ -86,10 +89,12 @@ class NsqHttp(Place):
         }  # protocol → reason → how often
         self.net: figures.Net | None = None
         self.quantiles = figures.percentiles(config.e2e_processing_latency_percentile)
+        self.health = Health(broker, self._failing)
         self.publishing = Publishing(broker, self)
         self.settings = Settings(broker, self)
         self.routes = {
             "/ping": {"GET": self._ping},
+            **self.health.routes,
             "/info": {"GET": self._info},
             "/pub": {"POST": self.publishing.handle},
             "/mpub": {"POST": self.publishing.handle},
@@ -119,14 +124,11 @@ class NsqHttp(Place):
         return handler, answer
 
     def _health(self) -> tuple[bool, str]:
-        queueing = self.broker.queueing
-        if not queueing.healthy:
-            return False, f"NOK - {queueing.error}"
-        if not self.broker.store.healthy:
-            return False, f"NOK - {self.broker.store.durability.error or 'the log cannot be written'}"
-        if self.net is not None and (failing := self.net.role.faults.failing):
-            return False, f"NOK - {'; '.join(failing.values())}"
-        return True, "OK"
+        faults = self.health.faults()
+        return not faults, f"NOK - {'; '.join(faults)}" if faults else "OK"
+
+    def _failing(self) -> Mapping[str, str]:
+        return {} if self.net is None else self.net.role.faults.failing
 
     def _ping(self, request: Request) -> Answer:
         healthy, text = self._health()

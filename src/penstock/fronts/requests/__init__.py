@@ -14,6 +14,7 @@ from penstock.fronts.requests.calls import Answer
 from penstock.fronts.requests.consuming import Consuming
 from penstock.fronts.requests.lookup import Lookup
 from penstock.fronts.requests.members import Members
+from penstock.fronts.requests.operation import Operation
 from penstock.fronts.requests.queues import QueueCalls
 from penstock.fronts.requests.replies import Replies
 from penstock.fronts.requests.settings import Settings
@@ -22,7 +23,7 @@ from penstock.fronts.requests.statistics import Statistics
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 
-TABLES = (Administration, Lookup, Members, QueueCalls, Replies, StageCalls, Statistics)
+TABLES = (Administration, Lookup, Members, Operation, QueueCalls, Replies, StageCalls, Statistics)
 CODES: tuple[RequestCode, ...] = tuple(
     code for table in (Consuming, Accounts, Settings, *TABLES) for code in table.TABLE
 )
@@ -37,7 +38,7 @@ MASTERS_WORK = frozenset(
         RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.LOCK_BATCH_MQ, RequestCode.STAGE_OPEN, RequestCode.STAGE_APPEND, RequestCode.STAGE_SEAL,
         RequestCode.STAGE_PUBLISH, RequestCode.STAGE_DROP, RequestCode.DELAYED_CANCEL, RequestCode.DELAYED_FIRE,
-        RequestCode.QUEUE_CHANGE,
+        RequestCode.QUEUE_CHANGE, RequestCode.TOPIC_PURGE,
     }
 )  # fmt: skip
 

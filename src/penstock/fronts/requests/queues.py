@@ -8,6 +8,7 @@ from penstock.broker.delayed import Delayed, Key, Wanted
 from penstock.broker.levels import LEVEL_NAMES, QUEUE_LEVELS
 from penstock.broker.nsq.sources import lag_ms
 from penstock.broker.nsq.topics import Topic
+from penstock.broker.purge import Purge
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
@@ -32,6 +33,7 @@ class QueueCalls(Calls):
         RequestCode.QUEUE_TOPICS: "queue_topics",
         RequestCode.QUEUE_CHANGE: "queue_change",
         RequestCode.BROWSE: "browse",
+        RequestCode.TOPIC_PURGE: "topic_purge",
     }
 
     # -- delayed messages
@@ -115,6 +117,17 @@ class QueueCalls(Calls):
             raise Refused(f"action {action} is none of add, rm, pause, unpause and empty")
         queueing.write_table()
         return request.reply()
+
+    def topic_purge(self, session: Peer, request: RemotingCommand) -> Answer:
+        """What lies below a place of a topic of either kind is gone for groups and channels; `dryRun`: say so only."""
+        fields = read_fields(request.code, request.ext)
+        purge = Purge(self.broker, fields["topic"], fields["to"], fields["queue"])
+        if fields["dryRun"]:
+            return request.reply(body=fastjson.dumps({"queues": [step.row() for step in purge.plan()]}))
+        steps, undo = purge.run()
+        self.broker.queueing.write_table()
+        answer = request.reply(body=fastjson.dumps({"queues": [step.row() for step in steps]}))
+        return self.when_saved(session, request, undo, answer)
 
     # -- messages
 

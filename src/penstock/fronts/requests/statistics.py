@@ -61,7 +61,7 @@ class Statistics(Calls):
                 last = broker.store.store_time(queue, at - 1) if at > queue.min_offset else 0
                 figures = {
                     "brokerOffset": queue.visible_end(),
-                    "consumerOffset": at,
+                    "consumerOffset": max(at, queue.min_offset),  # what is gone is owed to nobody
                     "lastTimestamp": max(0, last),
                     "lagMillis": lag_ms(broker.store, queue, at, broker.now_ms),  # ours
                     "pullOffset": max(at, pulled.get(queue_id, at)),  # of RocketMQ 5

@@ -1,0 +1,69 @@
+"""`penstock client ls | broker ls`: who is connected, and which brokers there are."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+import penstock
+from penstock.cli.tools import print_rows, printable, with_json, with_registry
+from penstock.errors import PenstockError
+
+
+@click.group()
+def client() -> None:
+    """Look at who is connected."""
+
+
+@client.command("ls")
+@with_registry
+@with_json
+@click.option("--protocol", type=click.Choice(["nsq", "rocketmq"]), help="Of one protocol.")
+@click.option("--of", default="", help="Only of this topic, group, or topic/channel.")
+def client_ls(registry: str, as_json: bool, protocol: str | None, of: str) -> None:
+    """The producers and consumers at every broker: of which group, or topic and channel, from where."""
+    with penstock.Admin(registry) as admin:
+        rows = [
+            row
+            for row in admin.clients()
+            if protocol in (None, row["protocol"])
+            and (not of or of in (row["of"], *row["of"].replace("/", " ").split()))
+        ]
+    if not as_json:
+        rows = [{name: "-" if value is None else printable(str(value)) for name, value in row.items()} for row in rows]
+    print_rows(rows, as_json)
+
+
+@click.command("ls")
+@with_registry
+@with_json
+def broker_ls(registry: str, as_json: bool) -> None:
+    """The brokers that the registry knows, masters and slaves: address, version, since when, how full the disk is."""
+    rows = []
+    with penstock.Admin(registry) as admin:
+        info = admin.cluster_info()
+        cluster_of = {name: cluster for cluster, names in info.clusters.items() for name in names}
+        for name, members in sorted(info.brokers.items()):
+            for id_, address in sorted(members.items()):
+                row: dict[str, object] = {
+                    "broker": name, "id": id_, "role": "master" if id_ == 0 else "slave", "address": address,
+                    "cluster": cluster_of.get(name, ""),
+                }  # fmt: skip
+                try:
+                    told = admin.runtime_info(address)
+                except PenstockError as error:
+                    row |= {"version": None, "up_s": None, "disk": None, "state": str(error)}
+                else:
+                    up_s = max(0, time.time() - int(told.get("bootTimestamp") or 0) / 1000)
+                    version = told.get("penstockVersion") or told.get("brokerVersionDesc", "")
+                    row |= {
+                        "version": version,
+                        "up_s": int(up_s),
+                        "disk": told.get("commitLogDiskRatio"),
+                        "state": "up",
+                    }
+                rows.append(row)
+    if not as_json:
+        rows = [{name: "-" if value is None else value for name, value in row.items()} for row in rows]
+    print_rows(rows, as_json)

@@ -1,0 +1,56 @@
+"""`penstock status`: whether a broker or registry serves, for health checks and for people."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from penstock.cli.tools import printable, with_json
+
+TIMED_OUT = 124
+
+
+def ask(address: str, timeout_s: float) -> dict[str, object]:
+    """What the HTTP listener at host:port says of itself; `state` is ready, not ready, not reached or timed out."""
+    from http.client import HTTPConnection, HTTPException
+
+    host, _, port = address.rpartition(":")
+    if not port.isascii() or not port.isdigit():
+        raise click.BadParameter(f"{address!r} is not host:port", param_hint="ADDRESS")
+    connection = HTTPConnection(host.strip("[]") or "127.0.0.1", int(port), timeout=timeout_s)
+    try:
+        connection.request("GET", "/ready")
+        found = json.loads(connection.getresponse().read())
+        return {"state": "ready" if found["ready"] else "not ready", **found}
+    except TimeoutError:
+        return {"state": "timed out", "reasons": [f"no answer in {timeout_s:g} s"]}
+    except OSError as error:
+        return {"state": "not reached", "reasons": [error.strerror or str(error)]}
+    except (HTTPException, ValueError, KeyError, TypeError):
+        return {"state": "not reached", "reasons": ["what answers there is no broker or registry of ours"]}
+    finally:
+        connection.close()
+
+
+@click.command()
+@with_json
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(0, min_open=True), default=5, show_default=True, help="Seconds."
+)
+@click.argument("addresses", nargs=-1, metavar="[ADDRESS]...", envvar="PENSTOCK_HTTP")
+def status(as_json: bool, timeout_s: float, addresses: tuple[str, ...]) -> None:
+    """Say whether the brokers or registries at these HTTP addresses serve: 127.0.0.1:4151 where none is given.
+
+    Exit code 0: all are ready; 1: one is not, or is not reached; 124: one did not answer in time.
+    """
+    rows = [{"address": address, **ask(address, timeout_s)} for address in addresses or ("127.0.0.1:4151",)]
+    for row in rows:
+        if as_json:
+            click.echo(json.dumps(row))
+            continue
+        about = " ".join(str(row[name]) for name in ("role", "name", "version") if row.get(name))
+        why = "; ".join(map(str, row["reasons"])) if isinstance(row["reasons"], list) else ""
+        click.echo(printable("  ".join(filter(None, (str(row["address"]), str(row["state"]), about, why)))))
+    states = {row["state"] for row in rows}
+    click.get_current_context().exit(TIMED_OUT if "timed out" in states else 0 if states == {"ready"} else 1)

@@ -1,0 +1,50 @@
+"""Completion as a shell asks for it: names of a live broker, and nothing at all where there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from cli.conftest import Run
+from penstock.cli.completions import SHELLS
+from penstock.cli.main import main
+from penstock.testing import Broker
+
+
+def offered(registry: str, *words: str) -> list[str]:
+    told = subprocess.run(
+        [sys.executable, "-c", "from penstock.cli.main import main; main(prog_name='penstock')"],
+        capture_output=True, text=True, timeout=60,
+        env={**os.environ, "_PENSTOCK_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(["penstock", *words]),
+             "COMP_CWORD": str(len(words)), "PENSTOCK_REGISTRY": registry},
+    )  # fmt: skip
+    assert told.returncode == 0, told.stderr
+    assert "Traceback" not in told.stderr
+    return [line.partition(",")[2] for line in told.stdout.splitlines() if line]
+
+
+def test_names(run: Run, broker: Broker) -> None:
+    run("topic", "add", "orders", "invoices")
+    run("topic", "add", "jobs", "--kind", "queue")
+    run("channel", "add", "jobs", "mail")
+    run("group", "reset", "billing", "orders", "--new")
+    assert offered(broker.registry, "tail", "o") == ["orders"]
+    assert set(offered(broker.registry, "topic", "describe", "")) >= {"orders", "invoices", "jobs"}
+    assert offered(broker.registry, "channel", "info", "jobs", "") == ["mail"]
+    assert offered(broker.registry, "group", "lag", "bil") == ["billing"]
+    assert offered(broker.registry, "topic", "pur") == ["purge"]
+
+
+def test_without_a_broker_nothing_is_offered() -> None:
+    assert offered("127.0.0.1:1", "tail", "o") == []
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_scripts(shell: str) -> None:
+    said = CliRunner().invoke(main, ["completion", shell])
+    assert (said.exit_code, "_PENSTOCK_COMPLETE" in said.output) == (0, True)
+    assert CliRunner().invoke(main, ["completion", "csh"]).exit_code == 2

@@ -1,0 +1,46 @@
+"""`penstock config show | check`, as they are typed; tests/test_reload.py has reload."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from penstock.cli.configs import config
+from penstock.cli.main import main
+
+
+def typed(*words: str, **environment: str) -> Any:
+    done = CliRunner().invoke(main, ["config", *words], env=environment)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def test_each_source_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text('[broker]\nlevel = "disk"\nadmin_token = "secret"\nmax_topics = 5\n[[topic]]\nname = "a*"\n')
+    done = typed("show", "--json", "--config", str(file), "--set", "max_topics=7", PENSTOCK_BROKER__LEVEL="os")
+    rows = {row["setting"]: (row["value"], row["source"]) for row in map(json.loads, done.output.splitlines())}
+    assert rows.pop("broker.topic")[1] == f"file {file}"
+    assert rows == {
+        "broker.level": ("os", "environment PENSTOCK_BROKER__LEVEL"),
+        "broker.admin_token": ("(not shown)", f"file {file}"),
+        "broker.max_topics": (7, "--set"),
+    }
+    explained = [json.loads(line) for line in typed("show", "--explain", "--json").output.splitlines()]
+    assert len(explained) > 100
+    assert all(row["about"] and row["source"] for row in explained)
+
+
+@pytest.mark.parametrize(
+    ("text", "status"), [('[broker]\nlevel = "os"\n', 0), ("[broker]\nlevle = 1\n", 2), ("[x]\n", 2), ("[broker\n", 2)]
+)
+def test_check(tmp_path: Path, text: str, status: int) -> None:
+    file = tmp_path / "p.toml"
+    file.write_text(text)
+    assert typed("check", "--config", str(file)).exit_code == status
+    assert typed("check", "--config", str(tmp_path / "none")).exit_code == 2
+    assert set(config.commands) == {"show", "check", "reload"}

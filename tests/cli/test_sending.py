@@ -1,0 +1,142 @@
+"""`penstock send | import` as they are typed: what is sent arrives, and a typing mistake makes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from cli.conftest import Run
+from penstock import Producer
+from penstock.cli.main import main
+from penstock.cli.sending import BATCH_BYTES_MAX, Sender
+from penstock.message import Message
+from penstock.testing import Broker
+
+
+def read(run: Run, topic: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = run("export", topic)
+    return [json.loads(line) for line in str(rows).split("\n") if line]
+
+
+def typed(broker: Broker, *words: str, stdin: bytes = b"") -> Any:
+    return CliRunner().invoke(main, [*words, "-n", broker.registry], input=stdin)
+
+
+def test_arguments(run: Run) -> None:
+    run("topic", "add", "orders", "--queues", "1")
+    told = run(
+        "send", "orders", "one", "two", "--key", "k1", "--key", "k2", "--tag", "eu", "--property", "a=b=c",
+        "--sharding-key", "s", rows=True,
+    )  # fmt: skip
+    assert [(row["status"], row["offset"]) for row in told] == [("SEND_OK", 0), ("SEND_OK", 1)]
+    for row, body in zip(read(run, "orders"), ("one", "two"), strict=True):
+        assert row["body"] == body
+        assert {**row["properties"], "KEYS": "k1 k2", "TAGS": "eu", "a": "b=c"} == row["properties"]
+    run("send", "orders", "later", "--delay", "1h")
+    assert len(run("delayed", "ls", "-t", "orders", rows=True)) == 1
+
+
+def test_lines(broker: Broker, run: Run, tmp_path: Path) -> None:
+    run("topic", "add", "lines", "--queues", "1")
+    assert typed(broker, "send", "lines", stdin=b"a\n\xff\xfe\r\n\n").output == "3 sent\n"
+    assert [row.get("body", row.get("bodyBase64")) for row in read(run, "lines")] == ["a", "//4N", ""]
+    file = tmp_path / "in.jsonl"
+    file.write_text('{"body": "x", "keys": ["k"], "properties": {"p": "1"}}\n\n{"bodyBase64": "AP8="}\n')
+    assert run("send", "lines", "--file", str(file), "--jsonl", "--tag", "t") == "2 sent\n"
+    rows = read(run, "lines")[3:]
+    assert [row["properties"]["TAGS"] for row in rows] == ["t", "t"]
+    assert (rows[0]["properties"]["KEYS"], rows[1]["bodyBase64"]) == ("k", "AP8=")
+    bad = typed(broker, "send", "lines", "--jsonl", stdin=b'{"body": "ok"}\n{"body": 5}\n')
+    assert (bad.exit_code, "line 2: " in bad.output) == (1, True)
+    assert (
+        typed(broker, "send", "lines", "--batch", "50", stdin=b"".join(b"%d\n" % n for n in range(120))).exit_code == 0
+    )
+    assert [row["body"] for row in read(run, "lines")[-120:]] == [str(n) for n in range(120)]
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (("orers", "x"), 3), (("no good name", "x"), 3), (("t", "x", "--property", "a"), 2), (("t", "x", "--delay", "soon"), 2),
+        (("t", "x", "--at", "2026-11-20T10:00:00"), 2), (("t", "x", "--at", "noon"), 2), (("t", "x", "--jsonl"), 2),
+        (("t", "x", "--delay", "1s", "--at", "2026-11-20T10:00:00Z"), 2), (("t", "--file", "/no/such/file"), 2),
+    ],
+)  # fmt: skip
+def test_mistakes_make_nothing(run: Run, words: tuple[str, ...], status: int) -> None:
+    run("send", *words, status=status)
+    assert not {row["topic"] for row in run("topic", "ls", rows=True)} & {"orers", "t"}
+
+
+def test_a_new_topic_is_made_when_asked_for(run: Run) -> None:
+    run("send", "fresh-log", "x", "--new")
+    run("send", "fresh-queue", "x", "--kind", "queue")
+    kinds = {row["topic"]: row["kind"] for row in run("topic", "ls", rows=True)}
+    assert (kinds["fresh-log"], kinds["fresh-queue"]) == ("log", "queue")
+
+
+@pytest.mark.parametrize("kind", ["log", "queue"])
+def test_what_export_wrote_import_reads(broker: Broker, run: Run, tmp_path: Path, kind: str) -> None:
+    source, copy = f"source-{kind}", f"copy-{kind}"
+    for name in (source, copy):
+        run("topic", "add", name, "--kind", kind, *(["--queues", "2"] if kind == "log" else []))
+    bodies = [b"text", b"\xff\x00\n", "ä\u2028".encode(), b"z" * 20_000]
+    with Producer(broker.registry) as producer:
+        for number, body in enumerate(bodies * 30):
+            more = {"keys": (f"k{number}",), "tags": "t", "properties": {"n": str(number)}} if kind == "log" else {}
+            producer.send(Message(source, body, **more))  # type: ignore[arg-type]
+    file = str(tmp_path / "all.jsonl")
+    run("export", source, file)
+    run("export", source, file, status=2)  # not over it
+    assert "would send 120 to" in run("import", file, "--to", copy, "--dry-run")
+    assert read(run, copy) == []
+    assert run("import", file, "--to", copy) == f"sent 120 to {copy}\n"
+
+    def shape(topic: str) -> list[Any]:
+        rows = read(run, topic)
+        return [
+            (row.get("queue"), row.get("body"), row.get("bodyBase64"), {**row.get("properties", {}), "UNIQ_KEY": ""})
+            for row in sorted(rows, key=lambda row: (row.get("queue", 0), row.get("offset", 0)))
+        ]
+
+    def own(found: list[Any]) -> list[Any]:
+        return [(*row[:3], {k: v for k, v in row[3].items() if k in ("KEYS", "TAGS", "n")}) for row in found]
+
+    assert own(shape(copy)) == own(shape(source))
+    assert len(shape(copy)) == 120
+
+
+def test_an_import_that_fails_says_where(broker: Broker, run: Run, tmp_path: Path) -> None:
+    run("topic", "add", "into", "--queues", "1")
+    file = tmp_path / "x.jsonl"
+    file.write_text('{"topic": "into", "body": "1"}\n{"topic": "into", "body": "2"}\n{"topic": "itno", "body": "3"}\n')
+    assert "no broker serves topic 'itno'" in run("import", str(file), status=3)
+    assert "itno" not in run("topic", "ls")
+    file.write_text('{"topic": "into", "body": "1"}\n{"body": "2"}\n')
+    assert "line 2: it names no topic" in run("import", str(file), "--batch", "1", status=1)
+    assert run("import", str(file), "--skip", "1", "--to", "into") == "sent 1 to into\n"
+
+
+class Recorder:
+    def __init__(self) -> None:
+        self.sent: list[list[bytes]] = []
+
+    def send(self, message: Message, queue: object = None) -> None:
+        self.sent.append([message.body])
+
+    def send_batch(self, messages: list[Message], queue: object = None) -> None:
+        self.sent.append([message.body for message in messages])
+
+
+def test_batches_end_where_they_must() -> None:
+    recorder = Recorder()
+    sender = Sender(recorder, 3)  # type: ignore[arg-type]
+    large = b"x" * BATCH_BYTES_MAX
+    later = Message("t", b"later", deliver_at_ms=9)
+    sender.send(
+        [Message("t", b"1"), later, Message("t", b"2"), Message("u", b"3"), Message("u", large), Message("u", b"4")]
+    )
+    assert recorder.sent == [[b"1"], [b"later"], [b"2"], [b"3", large], [b"4"]]

@@ -1,0 +1,45 @@
+"""`penstock top`: rates from counters read twice, of both kinds of topic."""
+
+from __future__ import annotations
+
+from cli.conftest import Run
+from penstock import Admin, Message, Producer, PullConsumer
+from penstock.cli.top import Rates, lines, snapshot
+from penstock.testing import Broker
+
+
+def test_rates() -> None:
+    rates = Rates()
+    assert rates.of(("t", "in"), 5, 1.0) is None
+    assert rates.of(("t", "in"), 25, 3.0) == 10.0
+    assert rates.of(("t", "in"), 3, 4.0) is None  # the broker started again
+    assert rates.of(("t", "in"), 4, 4.0) is None
+
+
+def test_both_kinds(run: Run, broker: Broker) -> None:
+    rates = Rates()
+    with Admin(broker.registry) as admin, Producer(broker.registry) as producer:
+        admin.create_topic("seen", 1)
+        admin.change_queue("work", "add")
+        admin.change_queue("work", "add", channel="c")
+        producer.send(Message("seen", b"x"))
+        producer.send(Message("work", b"x"))
+        with PullConsumer(broker.registry, group="late") as consumer:
+            consumer.commit({admin.route("seen").subscribe_queues()[0]: 0})
+        snapshot(admin, rates, 10.0)
+        for _ in range(4):
+            producer.send(Message("seen", b"x"))
+            producer.send(Message("work", b"x"))
+        rows = {(row["topic"], row["reader"]): row for row in snapshot(admin, rates, 12.0)}
+    for key in (("seen", "late"), ("work", "c")):
+        assert (rows[key]["in_s"], rows[key]["out_s"], rows[key]["lag"]) == (2.0, 0.0, 5)
+        assert float(str(rows[key]["lag_s"])) >= 0
+    assert "seen" in run("top", "--count", "2", "--interval", "0.1")
+    assert {"topic", "lag"} <= set(run("top", "--count", "1", rows=True)[0])
+
+
+def test_a_screen_is_no_larger_than_the_terminal() -> None:
+    row = {"topic": "a\x1b[2Jb" * 30, "kind": "log", "reader": "", "in_s": None, "out_s": 1.0, "lag": 5, "lag_s": None}
+    shown = list(lines([row] * 50, 40, 10))
+    assert len(shown) == 9
+    assert all(len(line) <= 40 and "\x1b" not in line for line in shown)
