@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from penstock.access.rights import Rights, users_file
 from penstock.broker.broker import Broker
-from penstock.broker.replica import check_role
+from penstock.broker.replica import check_role, followed, placed
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
@@ -69,6 +69,7 @@ class Server:
         self._bound: dict[str, socket.socket] = {}
         self._tls: list[Tls] = []
         self.broken = ""  # why this server cannot go on
+        self.again = ""  # why it is to be started anew, with `settled` settings
         self._over: asyncio.Event | None = None
         self.addresses: dict[str, str] = {}
         self.broker: Broker | None = None
@@ -90,12 +91,34 @@ class Server:
         if self._over is not None:
             self._over.set()
 
+    def start_again(self, why: str) -> None:
+        """End `run_until`, so that the same process starts this server anew: its role has changed."""
+        self.again = self.again or why
+        if self._over is not None:
+            self._over.set()
+
+    def settled(self) -> tuple[BrokerConfig | None, RegistryConfig | None]:
+        """The settings with the ports that were bound."""
+        broker, registry = self._broker_config, self._registry_config
+        ports = {name: port_of(address) for name, address in self.addresses.items() if name in self._bound}
+        if broker is not None:
+            names = [name for name in ("remoting", "nsq", "http", "https", "ha") if name in ports]
+            broker = replace(broker, **{f"{name}_port": ports[name] for name in names})  # type: ignore[arg-type]
+        if registry is not None:
+            found = [name for name in ("registry", "lookup", "lookup_http") if name in ports]
+            registry = replace(registry, **{f"{name}_port": ports[name] for name in found})  # type: ignore[arg-type]
+        return broker, registry
+
+    def anew(self) -> Server:
+        """One that takes this one's place, once it is closed."""
+        return Server(*self.settled(), files=self._files, clock=self._clock)
+
     async def run_until(self, stop: asyncio.Event) -> None:
         """Return when told to stop. StoreError when something failed that cannot be mended while running; the caller
         leaves the server either way.
         """
         self._over = asyncio.Event()
-        if self.broken:
+        if self.broken or self.again:
             self._over.set()
         waits = [asyncio.ensure_future(event.wait()) for event in (stop, self._over)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -158,7 +181,7 @@ class Server:
 
     def _bind_broker(self, stack: AsyncExitStack, config: BrokerConfig) -> BrokerConfig:
         """Binds the ports; the settings with the real ones."""
-        config = check_role(config)
+        config = placed(check_role(config), self._files, Path(config.data))
         host, insecure = config.host, config.insecure or self._rights.on
         self._bind(stack, "remoting", host, config.remoting_port, insecure)
         self._bind(stack, "nsq", config.nsq_host or host, config.nsq_port, insecure)
@@ -222,6 +245,8 @@ class Server:
         broker = self.broker = Broker(config, files=self._files, clock=self._clock, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
+        if config.role == "master" and followed(self._files, broker.folder):
+            broker.store.follow(True)  # until it is known that no other node is the master by now
         # Closed after the network: nothing is appended any more, and every answer is out.
         stack.callback(broker.close)
         stack.push_async_callback(net.close)
@@ -288,22 +313,30 @@ class Server:
         for name in parts(config.registry):
             registrar = Registrar(net, registration, name, security_of(config.security or None))
             task = asyncio.create_task(registrar.run())
-            stack.push_async_callback(self._stop_registrar, registrar, task)
+            stack.push_async_callback(self._stop_registrar, registrar, task, lambda: bool(self.again))
 
     async def _start_ha(self, net: Net, stack: AsyncExitStack, broker: Broker, registration: Registration) -> None:
         """Replication, where this broker has slaves or is one. Behind the other fronts: what they hold waits for it."""
         if broker.config.role != "slave" and "ha" not in self._bound:
             return
-        from penstock.registration.replication import MasterLink, make_front
+        from penstock.registration.replication import MasterLink, Watch, lead, make_front
 
         assert self.recovery is not None
-        front = make_front(broker, self.addresses["remoting"], lossy=self.recovery.power_cut)
+        lossy = self.recovery.power_cut
+        address = registration.address, registration.ha_address
+        front = make_front(broker, *address, self.start_again, lossy=lossy)
         self.add_front(front)
-        if "ha" in self._bound:
-            await net.listen(self._bound["ha"], front.session, front.name)
         if broker.config.role == "slave":
             link = MasterLink(net, front, registration)
             stack.push_async_callback(_cancelled, asyncio.create_task(link.run()))
+        else:
+            watch = Watch(net, front, registration)
+            if await watch.superseded():
+                return
+            lead(front, lossy=lossy)
+            stack.push_async_callback(_cancelled, asyncio.create_task(watch.run()))
+        if "ha" in self._bound:
+            await net.listen(self._bound["ha"], front.session, front.name)
 
     def _advertised(self, name: str, config: BrokerConfig) -> str:
         """A listener's address as others reach it; empty where there is none."""
@@ -422,9 +455,10 @@ class Server:
             log.warning("no VIP port error=%s", error)
 
     @staticmethod
-    async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None]) -> None:
+    async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None], again: Callable[[], bool]) -> None:
         await _cancelled(task)
-        await registrar.leave()
+        if not again():  # another node may have its place at the registry now
+            await registrar.leave()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

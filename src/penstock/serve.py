@@ -72,15 +72,22 @@ def serve(
         stop = stop_event()
         if ends_with >= 0:
             asyncio.get_running_loop().add_reader(ends_with, _stop_at_end, ends_with, stop)
-        async with Server(broker, registry) as server:
-            if server.renewable:
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.renew)
-            ready(server)
-            keep_freed_memory()
-            gc.freeze()  # what a start makes stays
-            gc.enable()
-            await server.run_until(stop)
-            log.info("stopping")
+        server, told = Server(broker, registry), False
+        while True:
+            async with server:
+                if server.renewable:
+                    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.renew)
+                if not told and not server.again:
+                    ready(server)
+                    told = True
+                keep_freed_memory()
+                gc.freeze()  # what a start makes stays
+                gc.enable()
+                await server.run_until(stop)
+                log.info("stopping" if not server.again else f"starting anew reason={server.again}")
+            if not server.again or stop.is_set():
+                return
+            server = server.anew()
 
     runner()(main())
 

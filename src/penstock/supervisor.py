@@ -92,7 +92,8 @@ def replicas(masters: Sequence[BrokerConfig], count: int) -> list[BrokerConfig]:
             files = {word: f"{path}.replica-{k}" for word, path in paths.items() if "/" in path}
             data, node = str(Path(config.data) / f"replica-{k}"), f"{made[n].broker_name}-{k}"
             own: dict[str, Any] = {"role": "slave", "broker_id": k - 1, "node": node, "data": data, **apart, **files}
-            made.append(replace(config, ha_port=-1, ha_host="", **own))
+            ha_port = made[n].ha_port + step if made[n].ha_port > 0 else 0
+            made.append(replace(config, ha_port=ha_port, **own))
     return made
 
 

@@ -12,12 +12,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from penstock.broker.levels import LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
 from penstock.broker.replica import Replica
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Positions
+from penstock.errors import StoreError
 from penstock.log.store import LogStore
+
+if TYPE_CHECKING:
+    from penstock.broker.mastership import Mastership
 
 log = logging.getLogger("penstock.broker")
 
@@ -33,6 +38,7 @@ class Member:
     flushed: int = 0
     dispatched: int = 0
     free: int = 0
+    takes: bool = False  # it can be the master: slaves find it
     in_sync: bool = False
     why_not: str = "it is catching up"
     caught_up_ms: int = -1  # when it had all there was
@@ -68,7 +74,9 @@ class Copies:
         self.members: dict[str, Member] = {}
         self.acknowledged = self.acknowledged_flushed = 0
         self.confirmed = self.confirmed_flushed = 0
+        self.number = config.broker_id
         self.replica: Replica | None = None  # who this node is, where it is part of a set
+        self.mastership: Mastership | None = None
         self.master = ""  # of a slave: whom it follows
         self.master_written = 0  # where the master's log ended when it was heard last
         self.heard_ms = -1
@@ -88,6 +96,14 @@ class Copies:
     def belong(self, replica: Replica) -> None:
         """This node is part of a set."""
         self.replica = replica
+
+    def rule(self, mastership: Mastership) -> None:
+        """Who changes the role of this node."""
+        self.mastership = mastership
+
+    def renumber(self, number: int) -> None:
+        """The master has given this slave another id."""
+        self.number = number
 
     def hear(self, master: str, written: int, mono_ms: int) -> None:
         """The master's log ends there."""
@@ -158,11 +174,22 @@ class Copies:
             self.acknowledged_flushed = max(self.acknowledged_flushed, all_flushed)
             self.confirmed = max(self.confirmed, written)
             self.confirmed_flushed = max(self.confirmed_flushed, all_flushed)
-        else:
+            self._note_alone(False)
+        elif self._note_alone(True):
             self.confirmed = max(self.confirmed, flushed)
             self.confirmed_flushed = max(self.confirmed_flushed, flushed)
         if (self.confirmed, self.confirmed_flushed) != before:
             self._tell()
+
+    def _note_alone(self, alone: bool) -> bool:
+        """Write down whether this node confirms by itself; False when that cannot be written: then it does not."""
+        try:
+            if self.replica is not None:
+                self.replica.note_alone(alone)
+        except StoreError as error:
+            log.error("not noted that this node is alone: %s error=%s", alone, error)
+            return False
+        return True
 
     def release(self) -> None:
         """Let the answers go that have waited long enough for what is acknowledged now."""
@@ -226,7 +253,7 @@ class Copies:
         heard = mono_ms - self.heard_ms if self.heard_ms >= 0 else -1
         why = ("no master was heard yet" if heard < 0 else "") if self.following else ""
         yield {
-            "node": replica.node, "id": self._config.broker_id, "role": "slave" if self.following else "master",
+            "node": replica.node, "id": self.number, "role": "slave" if self.following else "master",
             "epoch": replica.epoch, "written": end, "flushed": flushed, "confirmed": self.confirmed, "lag_bytes": lag,
             "lag_ms": heard if self.following else 0, "in_sync": "" if self.following else "yes", "why_not": why,
         }  # fmt: skip

@@ -94,7 +94,7 @@ class Upkeep:
         if store.durability.error is not None:
             raise StoreError(f"the last flush failed: {store.durability.error}")
         for subscriber in store.subscribers:
-            job = subscriber.take_job(store.log.end, store.log.end, 1 << 62)
+            job = subscriber.take_job(store.safe_position, store.log.end, 1 << 62)
             if job is not None:
                 run_now([job], mono_ms)
         self._flush_derived(self._dirty_derived())
@@ -129,7 +129,7 @@ class Upkeep:
                 if job is not None:
                     jobs.append(job)
             for subscriber in store.subscribers:
-                job = subscriber.take_job(store.durability.flushed, store.log.end, mono_ms)
+                job = subscriber.take_job(store.safe_position, store.log.end, mono_ms)
                 if job is not None:
                     jobs.append(job)
         assert self.retention is not None

@@ -147,6 +147,9 @@ class RequestCode(IntEnum):
     QUEUE_TOPICS = 77_021
     QUEUE_CHANGE = 77_022
     BROWSE = 77_023
+    # And the roles of a replica set.
+    HA_PROMOTE = 77_031
+    HA_SWITCH = 77_032
 
 
 class ResponseCode(IntEnum):
@@ -383,6 +386,8 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.DELAYED_FIRE: "id:l!",
     RequestCode.QUEUE_TOPICS: "topic:s after:s",
     RequestCode.QUEUE_CHANGE: "action:s! topic:s! channel:s level:s",
+    RequestCode.HA_PROMOTE: "acceptLoss:b",
+    RequestCode.HA_SWITCH: "node:s",
     RequestCode.BROWSE: "topic:s! channel:s state:s from:s key:s queue:i limit:i after:s bodyBytes:i",
 }
 
