@@ -70,6 +70,9 @@ class Copies:
         self._config = config
         self._store = store
         self.following = False  # another broker's log is copied here
+        self.leads = (
+            True  # what this node has can be confirmed by it: not while it asks whether another one is the master
+        )
         self.ever = False  # somebody has followed since the start
         self.members: dict[str, Member] = {}
         self.acknowledged = self.acknowledged_flushed = 0
@@ -96,6 +99,10 @@ class Copies:
     def belong(self, replica: Replica) -> None:
         """This node is part of a set."""
         self.replica = replica
+
+    def lead(self, leads: bool) -> None:
+        """Whether this node may confirm anything as a master."""
+        self.leads = leads
 
     def rule(self, mastership: Mastership) -> None:
         """Who changes the role of this node."""
@@ -159,7 +166,7 @@ class Copies:
 
     def settle(self, mono_ms: int) -> None:
         """Look who is in sync, and raise the positions."""
-        if self.following:
+        if self.following or not self.leads:
             return
         store = self._store
         end, flushed = store.log.settled_end(), store.flushed_position

@@ -40,6 +40,7 @@ class Mastership:
         self.heir: Member | None = None  # who is about to be the master
         self.given = False  # it has been told so
         self._until_ms = 0
+        self._uncut = -1  # where the log ought to be cut, and is not
 
     # -- a slave ---------------------------------------------------------------------------------------------------
 
@@ -104,16 +105,21 @@ class Mastership:
         end = store.end_position
         safe = replica.safe(store.flushed_position, self._copies.confirmed)
         if to < safe:
-            log.error(
-                "the master's log is ours up to %d only, and ours is confirmed up to %d: nothing is cut. What stands behind may "
-                "have been acknowledged. `penstock ha rejoin FOLDER --discard` sets all of it aside master=%s",
-                to, safe, master,
-            )  # fmt: skip
+            if to != self._uncut:
+                self._uncut = to
+                self._complain(to, safe, master)
             return False
         why = f"the master {master} of epoch {epoch} has not had it"
         cutting.intend(self._core.files, self._core.folder, to, end, replica.epoch, why)
         self._again("the end of the log is cut")
         return True
+
+    def _complain(self, to: int, safe: int, master: str) -> None:
+        log.error(
+            "the master's log is ours up to %d only, and ours is confirmed up to %d: nothing is cut. What stands behind may "
+            "have been acknowledged. `penstock ha rejoin FOLDER --discard` sets all of it aside master=%s",
+            to, safe, master,
+        )  # fmt: skip
 
     # -- a master --------------------------------------------------------------------------------------------------
 

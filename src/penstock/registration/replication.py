@@ -35,6 +35,7 @@ def make_front(broker: Broker, address: str, ha_address: str, again: Callable[[s
     broker.copies.belong(replica)
     if broker.config.role == "slave":
         broker.copies.follow(replica.confirmed())
+    broker.copies.lead(False)
     front = HaFront(broker, replica, address, ha_address, again)
     broker.copies.rule(front.mastership)
     return front
@@ -47,6 +48,7 @@ def lead(front: HaFront, *, lossy: bool) -> None:
         log.warning("a loss is accepted: what slaves have beyond %d is refused; unset ha_accept_loss",
                     broker.store.end_position)  # fmt: skip
     replica.lead(broker.store.min_position, broker.store.end_position, lossy=lossy)
+    broker.copies.lead(True)
     broker.store.follow(False)
 
 
