@@ -34,7 +34,9 @@ class Pair:
         shared = {"registry": self.name_server, "nsq_port": -1, "http_port": -1, "remoting_port": 0,
                   "level": "pair", "register_broker_period_ms": 500, **SMALL, **settings}  # fmt: skip
         self.a = Process("broker", folder / "a", folder / "a.log", node="a", ha_port=free_port(), **shared)
-        self.b = Process("broker", folder / "b", folder / "b.log", node="b", role="slave", ha_port=free_port(), **shared)
+        self.b = Process(
+            "broker", folder / "b", folder / "b.log", node="b", role="slave", ha_port=free_port(), **shared
+        )
 
     def start(self) -> Pair:
         self.a.start()

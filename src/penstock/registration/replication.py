@@ -142,9 +142,9 @@ class MasterLink:
                 self._complained = ""
                 self._away = False
                 while connection.transport is not None:
-                    if self._front.mastership.following_now:
-                        self._turn = 0
                     await asyncio.sleep(RECONNECT_S / 4)
+                if getattr(connection.session, "running", False):
+                    self._turn = 0  # it was a master, and may be again
                 self._away = True
                 self._registration.ask_again()
             except (OSError, ValueError) as error:
