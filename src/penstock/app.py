@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from penstock.access.rights import Rights, users_file
 from penstock.broker.broker import Broker
@@ -40,6 +40,7 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
 
 log = logging.getLogger("penstock.app")
 
+Config = TypeVar("Config", BrokerConfig, RegistryConfig)
 Run = Callable[[Coroutine[object, object, None]], None]
 
 
@@ -69,7 +70,7 @@ class Server:
         self._bound: dict[str, socket.socket] = {}
         self._tls: list[Tls] = []
         self.broken = ""  # why this server cannot go on
-        self.again = ""  # why it is to be started anew, with `settled` settings
+        self.again = ""  # why it is to be started anew
         self._over: asyncio.Event | None = None
         self.addresses: dict[str, str] = {}
         self.broker: Broker | None = None
@@ -97,21 +98,11 @@ class Server:
         if self._over is not None:
             self._over.set()
 
-    def settled(self) -> tuple[BrokerConfig | None, RegistryConfig | None]:
-        """The settings with the ports that were bound."""
-        broker, registry = self._broker_config, self._registry_config
-        ports = {name: port_of(address) for name, address in self.addresses.items() if name in self._bound}
-        if broker is not None:
-            names = [name for name in ("remoting", "nsq", "http", "https", "ha") if name in ports]
-            broker = replace(broker, **{f"{name}_port": ports[name] for name in names})  # type: ignore[arg-type]
-        if registry is not None:
-            found = [name for name in ("registry", "lookup", "lookup_http") if name in ports]
-            registry = replace(registry, **{f"{name}_port": ports[name] for name in found})  # type: ignore[arg-type]
-        return broker, registry
-
     def anew(self) -> Server:
         """One that takes this one's place, once it is closed."""
-        return Server(*self.settled(), files=self._files, clock=self._clock)
+        ports = {f"{name}_port": port_of(self.addresses[name]) for name in self._bound}
+        broker, registry = _with_ports(self._broker_config, ports), _with_ports(self._registry_config, ports)
+        return Server(broker, registry, files=self._files, clock=self._clock)
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Return when told to stop. StoreError when something failed that cannot be mended while running; the caller
@@ -319,23 +310,14 @@ class Server:
         """Replication, where this broker has slaves or is one. Behind the other fronts: what they hold waits for it."""
         if broker.config.role != "slave" and "ha" not in self._bound:
             return
-        from penstock.registration.replication import MasterLink, Watch, lead, make_front
+        from penstock.registration.replication import begin, make_front
 
         assert self.recovery is not None
-        lossy = self.recovery.power_cut
-        address = registration.address, registration.ha_address
-        front = make_front(broker, *address, self.start_again, lossy=lossy)
+        front = make_front(broker, registration, self.start_again, lossy=self.recovery.power_cut)
         self.add_front(front)
-        if broker.config.role == "slave":
-            link = MasterLink(net, front, registration)
-            stack.push_async_callback(_cancelled, asyncio.create_task(link.run()))
-        else:
-            watch = Watch(net, front, registration)
-            if await watch.superseded():
-                return
-            lead(front, lossy=lossy)
-            stack.push_async_callback(_cancelled, asyncio.create_task(watch.run()))
-        if "ha" in self._bound:
+        task = await begin(net, front, registration, lossy=self.recovery.power_cut)
+        stack.push_async_callback(_cancelled, task)
+        if "ha" in self._bound and not self.again:
             await net.listen(self._bound["ha"], front.session, front.name)
 
     def _advertised(self, name: str, config: BrokerConfig) -> str:
@@ -464,6 +446,13 @@ class Server:
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def _with_ports(config: Config | None, ports: Mapping[str, int]) -> Config | None:
+    """The settings with those of the ports that are theirs."""
+    if config is None:
+        return None
+    return replace(config, **{name: port for name, port in ports.items() if hasattr(config, name)})  # type: ignore[arg-type]
 
 
 def _rights(config: BrokerConfig | RegistryConfig | None, limits: Limits) -> Rights:

@@ -101,6 +101,8 @@ ROWS: dict[int, str] = {
     C.QUEUE_TOPICS: "publish:T|subscribe:T|monitor",
     C.QUEUE_CHANGE: "admin",
     C.BROWSE: "subscribe:T",
+    C.HA_PROMOTE: "admin",
+    C.HA_SWITCH: "admin",
     C.STAGE_OPEN: "group:G",
     C.STAGE_APPEND: "publish:T",
     C.STAGE_SEAL: KNOWN,

@@ -16,6 +16,7 @@ from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
 from penstock.broker.core import Core
 from penstock.broker.counters import counters
 from penstock.broker.due import DueMessages
+from penstock.broker.mastership import Mastership
 from penstock.broker.nsq.queueing import Queueing
 from penstock.broker.reserve import Reserve
 from penstock.broker.retry import Retry
@@ -73,6 +74,7 @@ class Broker:
         self.held_pulls = Waiters(limits.max_waiting_pulls)  # pulls, by message queue
         self.stored = Positions()  # answers, by position of the log
         self.copies = core.copies
+        self.mastership: Mastership | None = None
         self.stats = Stats(lambda: counters(core))
         self._tell: Callable[[ConsumerGroup], None] = lambda group: None
         self._clients_due_ms = 0
@@ -111,6 +113,10 @@ class Broker:
         """A front that reaches clients: it tells the members of a group to share anew, and asks producers of a transaction."""
         self._tell = tell
         self.transactions.ask_through(ask)
+
+    def rule(self, mastership: Mastership) -> None:
+        """Who changes the role of this node, where it is one of a replica set."""
+        self.mastership = mastership
 
     def open(self) -> Recovery:
         """Open the store and the tables, make the system topics. Returns what recovery found. DiskFull when there is no

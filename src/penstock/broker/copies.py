@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from penstock.broker.levels import LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
 from penstock.broker.replica import Replica
@@ -20,9 +19,6 @@ from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Positions
 from penstock.errors import StoreError
 from penstock.log.store import LogStore
-
-if TYPE_CHECKING:
-    from penstock.broker.mastership import Mastership
 
 log = logging.getLogger("penstock.broker")
 
@@ -79,7 +75,6 @@ class Copies:
         self.confirmed = self.confirmed_flushed = 0
         self.number = config.broker_id
         self.replica: Replica | None = None  # who this node is, where it is part of a set
-        self.mastership: Mastership | None = None
         self.master = ""  # of a slave: whom it follows
         self.master_written = 0  # where the master's log ended when it was heard last
         self.heard_ms = -1
@@ -103,10 +98,6 @@ class Copies:
     def lead(self, leads: bool) -> None:
         """Whether this node may confirm anything as a master."""
         self.leads = leads
-
-    def rule(self, mastership: Mastership) -> None:
-        """Who changes the role of this node."""
-        self.mastership = mastership
 
     def renumber(self, number: int) -> None:
         """The master has given this slave another id."""

@@ -42,6 +42,10 @@ class Mastership:
         self._until_ms = 0
         self._uncut = -1  # where the log ought to be cut, and is not
 
+    def hear_master(self, there: bool) -> None:
+        """The connection to a master is up, or gone."""
+        self.following_now = there
+
     # -- a slave ---------------------------------------------------------------------------------------------------
 
     def promote(self, accept_loss: bool) -> None:

@@ -25,7 +25,8 @@ def rejoin(folder: Path, files: Files | None = None) -> Path:
     lock = FolderLock(folder / "lock", files)
     try:
         begun = sorted(lost.glob("store-*.part"))
-        table = tables.load(files, replica) or (tables.load(files, begun[0] / "ha" / "replica.json") if begun else None)
+        saved = tables.load(files, begun[0] / "ha" / "replica.json") if begun else None
+        table = saved or tables.load(files, replica)
         if table is None:
             raise ConfigError(f"{folder} is of no replica set", "Only the store of a slave or of a master with slaves.")
         part = begun[0] if begun else lost / f"store-{time.time_ns() // 1_000_000}.part"
@@ -36,7 +37,8 @@ def rejoin(folder: Path, files: Files | None = None) -> Path:
         for name in sorted(files.names(folder / "ha")):
             if not name.startswith("replica.json"):
                 files.rename(folder / "ha" / name, part / "ha" / name)
-        tables.save(files, part / "ha" / "replica.json", table)
+        if saved is None:
+            tables.save(files, part / "ha" / "replica.json", table)
         fresh = {"setId": NO_SET.hex(), "role": "slave", "peers": table.get("peers", {})}
         tables.save(files, replica, fresh)
         files.unlink(replica.with_name("replica.json.bak"))

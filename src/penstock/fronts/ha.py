@@ -207,9 +207,8 @@ class MasterSession(HaSession):
             return self._refuse(
                 ha.BEHIND, f"its log is the master's up to {cut_to}, and the master's begins at {begin}"
             )
-        self.member = Member(node, self._number(node, told), address or self.remote)
         self.peer = {node: str(told.about.get("ha", ""))}
-        self.member.takes = bool(self.peer[node])
+        self.member = Member(node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]))
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
         about: JsonObject = {
             "masterAddr": self.front.address, "node": replica.node, "version": __version__,
@@ -400,7 +399,7 @@ class SlaveSession(HaSession):
         self.front.renumber(told.about)
         self.front.replica.join(told.set_id, checked(told.epochs))
         self.front.replica.note_peers(peers_of(told.about))
-        self.front.mastership.following_now = True
+        self.front.mastership.hear_master(True)
         self.epoch = head.epoch
         self.running = True
         self.say(ha.start(self.epoch, store.end_position))
@@ -426,7 +425,7 @@ class SlaveSession(HaSession):
 
     def lost(self) -> None:
         if self.running:
-            self.front.mastership.following_now = False
+            self.front.mastership.hear_master(False)
         super().lost()
 
     def _told(self, positions: ha.Positions, flags: int) -> None:

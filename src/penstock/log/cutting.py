@@ -1,7 +1,7 @@
 """Cutting the end of a log that its master has not, in steps of which any may be the last of a process.
 
     1  `intend`: ha/cut.json says from where on, durably; the broker starts anew
-    2  the start, with the folder locked: `set_aside` copies the tail to lost+found/log-<position>-<epoch>/
+    2  the start, with the folder locked: `keep_tail` copies the tail to lost+found/log-<position>-<epoch>/
     3  recovery cuts the log there, its sums, its queues and its index, and flushes
     4  `done`: the intent goes
 
@@ -88,7 +88,7 @@ def done(files: Files, root: Path) -> None:
     files.sync_folder(path.parent)
 
 
-def set_aside(files: Files, root: Path, intent: Intent, segment_size: int, now_ms: int) -> Path:
+def keep_tail(files: Files, root: Path, intent: Intent, segment_size: int, now_ms: int) -> Path:
     """Copy what stands behind the cut to lost+found, with sums; nothing when that is done already. StoreError."""
     lost = root / "lost+found"
     to = lost / intent.folder

@@ -31,6 +31,10 @@ class Derived:
         self.damaged_queues: set[tuple[bytes, int]] = set()
         self._offsets: dict[str, object] | None = None
 
+    def end_early(self) -> None:
+        """The log is cut on purpose."""
+        self.cut_back = True
+
     def read_blame(self) -> None:
         """Read which queues are to be derived again, whatever they look like."""
         self.damaged_queues = set(_flat(tables.load(self.files, self.folder / marks.DAMAGED_QUEUES)))

@@ -18,20 +18,19 @@ from isal import isal_zlib
 from penstock.disk import tables
 from penstock.disk.files import Files
 from penstock.errors import StoreError
-from penstock.wire.ha import Epoch
+from penstock.wire.ha import EPOCH, Epoch
 
 EPOCHS_MAX = 1_000
 
 _MAGIC = b"PEPO"
 _VERSION = 1
 _HEAD = struct.Struct(">4sHH")
-_ENTRY = struct.Struct(">I8sq")
 _SUM = struct.Struct(">I")
 
 
 def encode(epochs: Sequence[Epoch]) -> bytes:
     """The bytes of the file."""
-    data = _HEAD.pack(_MAGIC, _VERSION, len(epochs)) + b"".join(_ENTRY.pack(*epoch) for epoch in epochs)
+    data = _HEAD.pack(_MAGIC, _VERSION, len(epochs)) + b"".join(EPOCH.pack(*epoch) for epoch in epochs)
     return data + _SUM.pack(isal_zlib.crc32(data))
 
 
@@ -40,9 +39,9 @@ def decode(data: bytes) -> tuple[Epoch, ...]:
     if len(data) < _HEAD.size + _SUM.size or _SUM.unpack(data[-4:])[0] != isal_zlib.crc32(data[:-4]):
         raise ValueError("the sum does not hold")
     magic, version, count = _HEAD.unpack_from(data)
-    if (magic, version) != (_MAGIC, _VERSION) or len(data) != _HEAD.size + count * _ENTRY.size + _SUM.size:
+    if (magic, version) != (_MAGIC, _VERSION) or len(data) != _HEAD.size + count * EPOCH.size + _SUM.size:
         raise ValueError("not a table of epochs of this version")
-    return checked(Epoch(*_ENTRY.unpack_from(data, _HEAD.size + n * _ENTRY.size)) for n in range(count))
+    return checked(Epoch(*EPOCH.unpack_from(data, _HEAD.size + n * EPOCH.size)) for n in range(count))
 
 
 def checked(epochs: Iterable[Epoch]) -> tuple[Epoch, ...]:

@@ -58,7 +58,7 @@ class _Recoverer:
         report.epoch = self.upkeep.epoch = identity.epoch
         aborted = marks.abort_text(self.folder)
         known = self.upkeep.checkpoint.load(aborted)
-        intent = self._set_aside(identity.log_segment_size)
+        intent = self._keep_tail(identity.log_segment_size)
         self.contents.load(identity)
         self._trust_sums(known, aborted)
         if intent is not None:
@@ -106,18 +106,18 @@ class _Recoverer:
         report.took_ms = int((time.perf_counter() - started) * 1000)
         return report
 
-    def _set_aside(self, segment_size: int) -> cutting.Intent | None:
+    def _keep_tail(self, segment_size: int) -> cutting.Intent | None:
         """Keep what a former run has decided to cut off, before anything of the log is changed."""
         intent = cutting.intended(self.files, self.folder)
         if intent is not None:
-            cutting.set_aside(self.files, self.folder, intent, segment_size, self.store.clock.now_ms())
+            cutting.keep_tail(self.files, self.folder, intent, segment_size, self.store.clock.now_ms())
         return intent
 
     def _cut(self, known: marks.Checkpoint | None, to: int) -> marks.Checkpoint | None:
         """Let the log end there; the checkpoint as it would have been."""
         store = self.store
         self.tail.cut_tail(to, kept=True)
-        self.derived.cut_back = True
+        self.derived.end_early()
         if known is None or known.durable < to:
             return known
         derived = known.derived

@@ -304,14 +304,6 @@ class LogState:
         """Everything below is on the disk."""
         return self.durability.flushed
 
-    @property
-    def safe_position(self) -> int:
-        """Nothing below is ever cut: it is flushed here and, where others copy this log, confirmed. What is derived is
-        written down up to here at most, for it cannot go back.
-        """
-        flushed: int = self.durability.flushed
-        return flushed if self.confirmed < 0 else min(flushed, self.confirmed)
-
     def flush_by(self, durability: Durability) -> None:
         """Who says when to flush, and what is flushed."""
         self.durability = durability

@@ -26,7 +26,7 @@ def node_of(config: BrokerConfig) -> str:
     return config.node or f"{socket.gethostname()}-{config.remoting_port}"
 
 
-def make_front(broker: Broker, address: str, ha_address: str, again: Callable[[str], None], *, lossy: bool) -> HaFront:
+def make_front(broker: Broker, registration: Registration, again: Callable[[str], None], *, lossy: bool) -> HaFront:
     """The front of replication of a slave, or of a master that slaves may follow; a master does not lead yet (`lead`).
     StoreError.
     """
@@ -36,8 +36,8 @@ def make_front(broker: Broker, address: str, ha_address: str, again: Callable[[s
     if broker.config.role == "slave":
         broker.copies.follow(replica.confirmed())
     broker.copies.lead(False)
-    front = HaFront(broker, replica, address, ha_address, again)
-    broker.copies.rule(front.mastership)
+    front = HaFront(broker, replica, registration.address, registration.ha_address, again)
+    broker.rule(front.mastership)
     return front
 
 
@@ -50,6 +50,16 @@ def lead(front: HaFront, *, lossy: bool) -> None:
     replica.lead(broker.store.min_position, broker.store.end_position, lossy=lossy)
     broker.copies.lead(True)
     broker.store.follow(False)
+
+
+async def begin(net: Net, front: HaFront, registration: Registration, *, lossy: bool) -> asyncio.Task[None]:
+    """Let the node follow, or lead if no other one does by now; the task that goes on with it. StoreError."""
+    if front.broker.config.role == "slave":
+        return asyncio.create_task(MasterLink(net, front, registration).run())
+    watch = Watch(net, front, registration)
+    if not await watch.superseded():
+        lead(front, lossy=lossy)
+    return asyncio.create_task(watch.run())
 
 
 class Watch:

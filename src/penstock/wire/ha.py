@@ -55,7 +55,7 @@ _POSITIONS = struct.Struct(">qqqqq")
 _BEAT = struct.Struct(">qI")
 _ACK = struct.Struct(">qqqq")
 _META = struct.Struct(">Iq")
-_EPOCH = struct.Struct(">I8sq")
+EPOCH = struct.Struct(">I8sq")
 
 
 class Head(NamedTuple):
@@ -204,14 +204,14 @@ def read_head(data: bytearray | memoryview | bytes, pos: int, total: int) -> tup
 
 
 def _epochs(epochs: Iterable[Epoch]) -> bytes:
-    return b"".join(_EPOCH.pack(*epoch) for epoch in epochs)
+    return b"".join(EPOCH.pack(*epoch) for epoch in epochs)
 
 
 def _read_epochs(data: bytes, count: int) -> tuple[tuple[Epoch, ...], JsonObject]:
-    size = count * _EPOCH.size
+    size = count * EPOCH.size
     if len(data) < size or len(data) - size > JSON_BYTES_MAX:
         raise WireError("a table of epochs that is cut short")
-    epochs = tuple(Epoch(*_EPOCH.unpack_from(data, at)) for at in range(0, size, _EPOCH.size))
+    epochs = tuple(Epoch(*EPOCH.unpack_from(data, at)) for at in range(0, size, EPOCH.size))
     return epochs, read_json(data[size:])
 
 

@@ -27,7 +27,7 @@ class RoleCalls(Calls):
         return request.reply(body=fastjson.dumps({"node": node}))
 
     def _mastership(self) -> Mastership:
-        found = self.broker.copies.mastership
+        found = self.broker.mastership
         if found is None:
             raise Refused("this broker is of no replica set: it has no ha_port")
         return found
