@@ -189,6 +189,7 @@ class Replica:
     def become(self, role: str) -> None:
         """Be the master or a slave from the next start on, whatever the settings say. StoreError."""
         self.role = role
+        self.led = self.led and role != "master"  # it begins an epoch
         self.save()
 
     def safe(self, flushed: int, confirmed: int) -> int:

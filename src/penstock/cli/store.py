@@ -113,7 +113,7 @@ def lost_ls(folder: Path, as_json: bool) -> None:
 @lost.command("show")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.argument("name")
-def lost_show(folder: Path, name: str) -> None:
+def print_lost(folder: Path, name: str) -> None:
     """The messages of one tail, one JSON object each; their bodies in base64."""
     from penstock.log.cutting import cut_tails
 

@@ -13,8 +13,9 @@ from penstock.disk.segments import segment_name
 from penstock.errors import WireError
 from penstock.log.epochs import EpochFile, shared_end
 from penstock.wire.ha import Epoch
-from penstock.wire.record import decode_record
+from penstock.wire.record import MAGIC_BLANK, decode_record
 
+_BLANK = MAGIC_BLANK.to_bytes(4)
 _PIECE = 1 << 20
 
 
@@ -93,6 +94,8 @@ def records(tail: Path) -> Iterator[dict[str, object]]:
                 yield {"position": int(piece["file"]) + at, "error": str(error)}
                 break
             if found is None:  # the blank record at the end of a segment, or zeros
+                if data[at + 4 : at + 8] not in (_BLANK, bytes(4), b""):
+                    yield {"position": int(piece["file"]) + at, "error": "no record"}
                 break
             yield {
                 "position": found.physical_offset, "topic": found.topic, "queue": found.queue_id,
