@@ -133,6 +133,8 @@ class Broker:
 
     def _open(self) -> Recovery:
         recovery = self.store.open()
+        if self.config.ha_port >= 0 or self.config.role == "slave":
+            self.store.log.prefer_writes()
         self.tables.load()
         make_system_topics(self.config, self.topics, len(self.core.delays.levels_ms))
         self.topics.take_up(self.store.queues)
@@ -181,6 +183,8 @@ class Broker:
         alarm_ms, stored_ms = self.core.alarm.due_ms, self.store.durability.due_ms()
         if alarm_ms < due_ms:
             due_ms = alarm_ms
+        if self.copies.due_ms < due_ms:
+            due_ms = self.copies.due_ms
         if stored_ms is not None and stored_ms < due_ms:
             due_ms = stored_ms
         held_ms = self.held_pulls.next_ms() if self.held_pulls.count else None

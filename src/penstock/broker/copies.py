@@ -20,6 +20,8 @@ from penstock.delivery.waiters import Positions
 from penstock.errors import StoreError
 from penstock.log.store import LogStore
 
+NEVER_MS = 1 << 62
+
 log = logging.getLogger("penstock.broker")
 
 
@@ -73,6 +75,7 @@ class Copies:
         self.members: dict[str, Member] = {}
         self.acknowledged = self.acknowledged_flushed = 0
         self.confirmed = self.confirmed_flushed = 0
+        self.due_ms = NEVER_MS
         self.number = config.broker_id
         self.replica: Replica | None = None  # who this node is, where it is part of a set
         self.master = ""  # of a slave: whom it follows
@@ -98,6 +101,14 @@ class Copies:
     def lead(self, leads: bool) -> None:
         """Whether this node may confirm anything as a master."""
         self.leads = leads
+
+    def look_at(self, mono_ms: int) -> None:
+        """When a turn is wanted for the sake of slaves, though nothing happens."""
+        self.due_ms = min(self.due_ms, mono_ms)
+
+    def rest(self) -> None:
+        """No such turn is wanted so far."""
+        self.due_ms = NEVER_MS
 
     def renumber(self, number: int) -> None:
         """The master has given this slave another id."""

@@ -33,7 +33,7 @@ SILENT_MS = 10_000  # then the connection is dead
 BLOCK_BYTES = 128 << 10  # of records in one DATA: with its sums it fits a read
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
-CRUMB_BYTES = 16 << 10  # less than this waits while two frames are under way
+PACE_MS = 5  # while nobody waits for the copy, less than a block waits so long for more
 LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
 OPENING_BYTES_MAX = 1 << 21  # of a frame before the peer has proved who it is
 OFFSETS_MS = 1_000
@@ -144,6 +144,7 @@ class MasterSession(HaSession):
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
+        self._sent_ms = -PACE_MS
         self._offsets_ms = 0
 
     def _open(self, owner: bytearray, total: int) -> int:
@@ -271,16 +272,35 @@ class MasterSession(HaSession):
             for body in self.tables.offsets():
                 self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
         if feeder.position < end:
-            self._send(feeder, member, epoch, end)
+            self._send(feeder, member, epoch, end, mono_ms)
         elif (told > self._told and member.written >= end) or member.in_sync != self._said_in_sync:
-            self.beat()  # readers of the slave wait for it
+            if mono_ms - self._sent_ms >= PACE_MS:
+                self._sent_ms = mono_ms
+                self.beat()  # readers of the slave wait for it
+            else:
+                self.broker.copies.look_at(self._sent_ms + PACE_MS)
 
-    def _send(self, feeder: Feeder, member: Member, epoch: int, end: int) -> None:
+    def _gather(self, pending: int, mono_ms: int) -> bool:
+        """Whether to wait for more before a frame is made. Each frame costs both sides a turn, and the master another for its
+        ACK: what somebody waits for goes with the ACK of the frame before, the rest at a pace.
+        """
+        if pending >= BLOCK_BYTES:
+            return False
+        copies = self.broker.copies
+        if len(copies.waiting) or len(copies.waiting_flushed):
+            return len(self._unacknowledged) > 0
+        if mono_ms - self._sent_ms >= PACE_MS:
+            return False
+        copies.look_at(self._sent_ms + PACE_MS)
+        return True
+
+    def _send(self, feeder: Feeder, member: Member, epoch: int, end: int, mono_ms: int) -> None:
         sent = 0
         under_way = self._unacknowledged
         while feeder.position < end and sent < TURN_BYTES and feeder.position - member.written < WINDOW_BYTES:
-            if len(under_way) > 1 and end - feeder.position < CRUMB_BYTES:
+            if self._gather(end - feeder.position, mono_ms):
                 return
+            self._sent_ms = mono_ms
             try:
                 if not feeder.next(BLOCK_BYTES):
                     return
@@ -571,6 +591,7 @@ class HaFront(Front):
         copies = self.broker.copies
         if not self.sessions and not copies.ever:
             return
+        copies.rest()
         mono_ms = self.broker.mono_ms
         copies.settle(mono_ms)
         heir = self.mastership.heir if self.mastership.step() else None
