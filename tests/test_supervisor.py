@@ -250,9 +250,9 @@ def test_replicas_share_the_name_and_nothing_else() -> None:
     ]  # fmt: skip
     for name in ("data", "remoting_port", "nsq_port", "http_port", "node"):
         assert len({getattr(config, name) for config in made}) == 6, name
-    assert [config.ha_port for config in made] == [10912, 11012, -1, -1, -1, -1]
+    assert [config.ha_port for config in made] == [10912, 11012, 11112, 11212, 11312, 11412]
     assert replicas(masters, 1) == masters
     any_free = replicas([BrokerConfig(remoting_port=0, nsq_port=0, http_port=0)], 2)
-    assert [config.ha_port for config in any_free] == [0, -1]
+    assert [config.ha_port for config in any_free] == [0, 0]
     with pytest.raises(ConfigError, match="65535"):
         replicas([BrokerConfig(remoting_port=65_500)], 2)

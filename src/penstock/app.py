@@ -11,13 +11,13 @@ import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
 from penstock.access.rights import Rights, users_file
 from penstock.broker.broker import Broker
-from penstock.broker.replica import check_role
+from penstock.broker.replica import check_role, followed, placed
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
@@ -42,6 +42,7 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
 
 log = logging.getLogger("penstock.app")
 
+Config = TypeVar("Config", BrokerConfig, RegistryConfig)
 Run = Callable[[Coroutine[object, object, None]], None]
 
 
@@ -71,6 +72,7 @@ class Server:
         self._bound: dict[str, socket.socket] = {}
         self._tls: list[Tls] = []
         self.broken = ""  # why this server cannot go on
+        self.again = ""  # why it is to be started anew
         self._over: asyncio.Event | None = None
         self.addresses: dict[str, str] = {}
         self.broker: Broker | None = None
@@ -93,12 +95,24 @@ class Server:
         if self._over is not None:
             self._over.set()
 
+    def start_again(self, why: str) -> None:
+        """End `run_until`, so that the same process starts this server anew: its role has changed."""
+        self.again = self.again or why
+        if self._over is not None:
+            self._over.set()
+
+    def anew(self) -> Server:
+        """One that takes this one's place, once it is closed."""
+        ports = {f"{name}_port": port_of(self.addresses[name]) for name in self._bound}
+        broker, registry = _with_ports(self._broker_config, ports), _with_ports(self._registry_config, ports)
+        return Server(broker, registry, files=self._files, clock=self._clock)
+
     async def run_until(self, stop: asyncio.Event) -> None:
         """Return when told to stop. StoreError when something failed that cannot be mended while running; the caller
         leaves the server either way.
         """
         self._over = asyncio.Event()
-        if self.broken:
+        if self.broken or self.again:
             self._over.set()
         waits = [asyncio.ensure_future(event.wait()) for event in (stop, self._over)]
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -168,7 +182,7 @@ class Server:
 
     def _bind_broker(self, stack: AsyncExitStack, config: BrokerConfig) -> BrokerConfig:
         """Binds the ports; the settings with the real ones."""
-        config = check_role(config)
+        config = placed(check_role(config), self._files, Path(config.data))
         host, insecure = config.host, config.insecure or self._rights.on
         self._bind(stack, "remoting", host, config.remoting_port, insecure)
         self._bind(stack, "nsq", config.nsq_host or host, config.nsq_port, insecure)
@@ -232,6 +246,8 @@ class Server:
         broker = self.broker = Broker(config, files=self._files, clock=self._clock, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
+        if config.role == "master" and followed(self._files, broker.folder):
+            broker.store.follow(True)  # until it is known that no other node is the master by now
         # Closed after the network: nothing is appended any more, and every answer is out.
         stack.callback(broker.close)
         stack.push_async_callback(net.close)
@@ -298,22 +314,21 @@ class Server:
         for name in parts(config.registry):
             registrar = Registrar(net, registration, name, security_of(config.security or None))
             task = asyncio.create_task(registrar.run())
-            stack.push_async_callback(self._stop_registrar, registrar, task)
+            stack.push_async_callback(self._stop_registrar, registrar, task, lambda: bool(self.again))
 
     async def _start_ha(self, net: Net, stack: AsyncExitStack, broker: Broker, registration: Registration) -> None:
         """Replication, where this broker has slaves or is one. Behind the other fronts: what they hold waits for it."""
         if broker.config.role != "slave" and "ha" not in self._bound:
             return
-        from penstock.registration.replication import MasterLink, make_front
+        from penstock.registration.replication import begin, make_front
 
         assert self.recovery is not None
-        front = make_front(broker, self.addresses["remoting"], lossy=self.recovery.power_cut)
+        front = make_front(broker, registration, self.start_again, lossy=self.recovery.power_cut)
         self.add_front(front)
-        if "ha" in self._bound:
+        task = await begin(net, front, registration, lossy=self.recovery.power_cut)
+        stack.push_async_callback(_cancelled, task)
+        if "ha" in self._bound and not self.again:
             await net.listen(self._bound["ha"], front.session, front.name)
-        if broker.config.role == "slave":
-            link = MasterLink(net, front, registration)
-            stack.push_async_callback(_cancelled, asyncio.create_task(link.run()))
 
     def _advertised(self, name: str, config: BrokerConfig) -> str:
         """A listener's address as others reach it; empty where there is none."""
@@ -433,14 +448,22 @@ class Server:
             log.warning("no VIP port error=%s", error)
 
     @staticmethod
-    async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None]) -> None:
+    async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None], again: Callable[[], bool]) -> None:
         await _cancelled(task)
-        await registrar.leave()
+        if not again():  # another node may have its place at the registry now
+            await registrar.leave()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
+
+
+def _with_ports(config: Config | None, ports: Mapping[str, int]) -> Config | None:
+    """The settings with those of the ports that are theirs."""
+    if config is None:
+        return None
+    return replace(config, **{name: port for name, port in ports.items() if hasattr(config, name)})  # type: ignore[arg-type]
 
 
 def _rights(config: BrokerConfig | RegistryConfig | None, limits: Limits) -> Rights:

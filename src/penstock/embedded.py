@@ -157,11 +157,17 @@ class ThreadedBroker(Addresses):
         async def main() -> None:
             self._loop = asyncio.get_running_loop()
             self._stop = asyncio.Event()
-            async with self._make() as server:
-                self.server = server
-                self.addresses = dict(server.addresses)
-                started.set()
-                await server.run_until(self._stop)
+            make = self._make
+            while True:
+                async with make() as server:
+                    self.server = server
+                    self.addresses = dict(server.addresses)
+                    if not server.again:
+                        started.set()
+                    await server.run_until(self._stop)
+                if not server.again or self._stop.is_set():
+                    return
+                make = server.anew
 
         try:
             runner()(main())

@@ -42,10 +42,16 @@ def run(
     given = [config for config in (broker, registry) if config is not None]
     log_to_stderr(*(config.log_level for config in given), log_format=given[0].log_format, log_as=log_as)
 
+    told = False
+
     def ready(server: Server) -> None:
+        nonlocal told
         log_start(server, given[0].data)
         if read is not None:
             take_settings_at_sighup(server, (broker, registry), read)
+        if told:  # started anew, on the same ports
+            return
+        told = True
         announce(server.addresses)
         if beside is not None:
             beside(server.addresses)
@@ -101,27 +107,33 @@ def serve(
     *,
     ends_with: int = -1,
 ) -> None:
-    """Start a server, call `ready` with it, and stop it at SIGTERM, SIGINT or the end of `ends_with`. At SIGHUP it takes
-    its certificates anew, where it has some.
+    """Start a server, call `ready` with it, and stop it at SIGTERM, SIGINT or the end of `ends_with`. A server whose role
+    changes is started anew, and `ready` called again. At SIGHUP it takes its certificates anew, where it has some.
     """
-
     notify = Notify({}) if ends_with >= 0 else Notify()  # a broker among several is none of systemd's
 
     async def main() -> None:
         stop = stop_event()
         if ends_with >= 0:
             asyncio.get_running_loop().add_reader(ends_with, _stop_at_end, ends_with, stop)
-        async with Server(broker, registry) as server:
-            if server.renewable:
-                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.renew)
-            ready(server)
-            notify.ready()
-            keep_freed_memory()
-            gc.freeze()  # what a start makes stays
-            gc.enable()
-            await server.run_until(stop)
-            notify.stopping()
-            log.info("stopping")
+        server = Server(broker, registry)
+        while True:
+            async with server:
+                if server.renewable:
+                    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.renew)
+                if not server.again:
+                    ready(server)
+                    notify.ready()
+                keep_freed_memory()
+                gc.freeze()  # what a start makes stays
+                gc.enable()
+                await server.run_until(stop)
+                if not server.again or stop.is_set():
+                    notify.stopping()
+                log.info("stopping" if not server.again else f"starting anew reason={server.again}")
+            if not server.again or stop.is_set():
+                return
+            server = server.anew()
 
     runner()(main())
 

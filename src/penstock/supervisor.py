@@ -87,6 +87,7 @@ def replicas(masters: Sequence[BrokerConfig], count: int) -> list[BrokerConfig]:
         for n, config in enumerate(masters):
             step = PORT_STEP * ((k - 1) * len(masters))
             ports = {f"{word}_port": getattr(config, f"{word}_port") for word in _LISTENERS[:4]}
+            ports["ha_port"] = made[n].ha_port
             apart = {word: port + step if port > 0 else port for word, port in ports.items()}
             if too_high := [word for word, port in apart.items() if port > 0xFFFF]:
                 raise ConfigError(f"{too_high[0]} of a slave would be above 65535", f"Choose a lower {too_high[0]}.")
@@ -94,7 +95,7 @@ def replicas(masters: Sequence[BrokerConfig], count: int) -> list[BrokerConfig]:
             files = {word: f"{path}.replica-{k}" for word, path in paths.items() if "/" in path}
             data, node = str(Path(config.data) / f"replica-{k}"), f"{made[n].broker_name}-{k}"
             own: dict[str, Any] = {"role": "slave", "broker_id": k - 1, "node": node, "data": data, **apart, **files}
-            made.append(replace(config, ha_port=-1, ha_host="", **own))
+            made.append(replace(config, **own))
     return made
 
 

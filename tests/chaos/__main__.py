@@ -6,6 +6,8 @@ same one. `--only images --again FOLDER --seed N` makes one image again whose ru
 `./run chaos spark`: a query from a topic to topics, 200,000 rows, 30 kills each of its driver, its executors and the
 brokers; with --short 2,400 rows and 3 kills of each; --minutes N makes no kills later than that.
 
+`./run chaos model [--short]`: the rules of replication, two and three nodes, 3,000,000 states each.
+
 `./run chaos soak [--minutes 60]`: churn of topics, channels and connections; memory, descriptors and disk stay flat.
 """
 
@@ -28,7 +30,7 @@ from chaos.slowly import SIDES  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("broker", "spark", "soak"), default="broker")
+    parser.add_argument("what", nargs="?", choices=("broker", "spark", "soak", "model"), default="broker")
     parser.add_argument("--short", action="store_true", help="50 kills, 5 power cuts a level (the default)")
     parser.add_argument("--long", action="store_true", help="500 kills, 50 power cuts a level")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
@@ -43,6 +45,11 @@ def main() -> None:
     def tell(text: str) -> None:
         print(text, flush=True)
 
+    if given.what == "model":
+        from model.replication import search
+
+        search(200_000 if given.short else 3_000_000, tell)
+        return
     if given.what == "soak":
         import tempfile
 

@@ -38,8 +38,12 @@ def master(tmp_path: Path, secret: str) -> Iterator[Broker]:
         yield broker
 
 
+def front_of_server(server: Server) -> HaFront:
+    return next(f for f in server._process.fronts if isinstance(f, HaFront))
+
+
 def front_of(broker: Broker) -> HaFront:
-    return broker.call(lambda server: next(f for f in server._process.fronts if isinstance(f, HaFront)))
+    return broker.call(front_of_server)
 
 
 def slave_of(tmp_path: Path, address: str, secret: str, name: str = "b", **settings: object) -> Broker:
@@ -149,15 +153,30 @@ def test_who_is_refused(master: Broker, changes: dict[str, object], reason: int)
     no_data(peer)
 
 
-def test_a_slave_that_has_more_than_the_master_is_refused_and_one_that_is_behind_its_begin(master: Broker) -> None:
+def test_a_slave_that_has_more_than_the_master_is_told_how_much_is_shared(master: Broker) -> None:
     fill(master, 5)
     replica = front_of(master).replica
-    for written, reason in ((1 << 30, ha.BELOW_SAFE),):
-        told = hello(set_id=replica.set_id, epochs=replica.epochs, epoch=1, written=written)
-        peer = opened(master, told)
+    later = (*replica.epochs, ha.Epoch(2, b"another.", 40))  # of which its log has nothing, or a part
+    for epochs, written, cut_to in ((replica.epochs, 1 << 30, end(master)), (later, 30, 30)):
+        peer = opened(master, hello(set_id=replica.set_id, epochs=epochs, epoch=1, written=written))
         head, body = peer.frame() or pytest.fail("closed")
-        assert (head.kind, ha.read_refuse(body)[0]) == (ha.REFUSE, reason)
-        no_data(peer)
+        assert (head.kind, ha.read_accept(body, head.entries).cut_to) == (ha.ACCEPT, cut_to)
+        peer.close()
+
+
+def test_a_log_of_another_master_of_the_same_epoch_is_refused(master: Broker) -> None:
+    fill(master, 5)
+    replica = front_of(master).replica
+    epochs = (*replica.epochs, ha.Epoch(2, b"another.", 40))
+    master.call(
+        lambda server: front_of_server(server).replica.join(
+            replica.set_id, (*replica.epochs, ha.Epoch(2, b"8 bytes.", 40))
+        )
+    )
+    peer = opened(master, hello(set_id=replica.set_id, epochs=epochs, epoch=2, written=500))
+    head, body = peer.frame() or pytest.fail("closed")
+    assert (head.kind, ha.read_refuse(body)[0]) == (ha.REFUSE, ha.DIVERGED)
+    no_data(peer)
 
 
 @pytest.mark.parametrize("seed", range(6))

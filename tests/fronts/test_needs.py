@@ -104,6 +104,8 @@ ROWS: dict[int, str] = {
     C.CLIENTS: "monitor",
     C.CONFIG_RELOAD: "admin",
     C.BROWSE: "subscribe:T",
+    C.HA_PROMOTE: "admin",
+    C.HA_SWITCH: "admin",
     C.STAGE_OPEN: "group:G",
     C.STAGE_APPEND: "publish:T",
     C.STAGE_SEAL: KNOWN,

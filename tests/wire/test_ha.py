@@ -146,23 +146,3 @@ def test_a_table_of_epochs_that_is_cut_short(kind: int) -> None:
 def test_frames_that_are_none(data: bytes, why: str) -> None:
     with pytest.raises(WireError, match=why):
         ha.read_head(data, 0, len(data))
-
-
-def test_epochs_in_common() -> None:
-    assert ha.common(EPOCHS, EPOCHS) == 2
-    assert ha.common(EPOCHS, EPOCHS[:1]) == 1
-    assert ha.common(EPOCHS, (EPOCHS[0]._replace(tag=b"another."), EPOCHS[1])) == 0
-
-
-def test_up_to_where_two_logs_are_one() -> None:
-    first, second = ha.Epoch(1, b"8 bytes.", 0), ha.Epoch(2, b"ei bytes", 500)
-    fork = ha.Epoch(2, b"another.", 400)
-    for ours, our_end, theirs, their_end, expected in (
-        ((first,), 900, (first,), 700, 700),
-        ((first,), 700, (first,), 900, 700),
-        ((first, second), 900, (first,), 500, 500),
-        ((first, second), 900, (first,), 800, 500),  # what it wrote behind the new master's beginning
-        ((first, second), 900, (first, fork), 800, 400),
-        ((first, second), 900, (first, second), 800, 800),
-    ):
-        assert ha.shared_end(ours, our_end, theirs, their_end) == expected

@@ -17,6 +17,7 @@ from penstock.broker.core import Core
 from penstock.broker.counters import counters
 from penstock.broker.due import DueMessages
 from penstock.broker.history import History
+from penstock.broker.mastership import Mastership
 from penstock.broker.nsq.queueing import Queueing
 from penstock.broker.probes import Probes
 from penstock.broker.reserve import Reserve
@@ -75,6 +76,7 @@ class Broker:
         self.held_pulls = Waiters(limits.max_waiting_pulls)  # pulls, by message queue
         self.stored = Positions()  # answers, by position of the log
         self.copies = core.copies
+        self.mastership: Mastership | None = None
         self.stats = Stats(lambda: counters(core))
         probes = Probes(core, self.queueing)
         self.history = History(core.files, core.folder, config.history_bytes, probes.every, probes.disk, probes.shape)
@@ -117,6 +119,10 @@ class Broker:
         self._tell = tell
         self.transactions.ask_through(ask)
 
+    def rule(self, mastership: Mastership) -> None:
+        """Who changes the role of this node, where it is one of a replica set."""
+        self.mastership = mastership
+
     def open(self) -> Recovery:
         """Open the store and the tables, make the system topics. Returns what recovery found. DiskFull when there is no
         room for what a start must write.
@@ -132,6 +138,8 @@ class Broker:
 
     def _open(self) -> Recovery:
         recovery = self.recovered = self.store.open()
+        if self.config.ha_port >= 0 or self.config.role == "slave":
+            self.store.log.prefer_writes()
         self.tables.load()
         make_system_topics(self.config, self.topics, len(self.core.delays.levels_ms))
         self.topics.take_up(self.store.queues)
@@ -183,6 +191,8 @@ class Broker:
         alarm_ms, stored_ms = self.core.alarm.due_ms, self.store.durability.due_ms()
         if alarm_ms < due_ms:
             due_ms = alarm_ms
+        if self.copies.due_ms < due_ms:
+            due_ms = self.copies.due_ms
         if stored_ms < due_ms:
             due_ms = stored_ms
         held_ms = self.held_pulls.next_ms() if self.held_pulls.count else None

@@ -18,7 +18,10 @@ from penstock.broker.levels import LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
 from penstock.broker.replica import Replica
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Positions
+from penstock.errors import StoreError
 from penstock.log.store import LogStore
+
+NEVER_MS = 1 << 62
 
 log = logging.getLogger("penstock.broker")
 
@@ -33,6 +36,7 @@ class Member(msgspec.Struct, eq=False):
     flushed: int = 0
     dispatched: int = 0
     free: int = 0
+    takes: bool = False  # it can be the master: slaves find it
     in_sync: bool = False
     why_not: str = "it is catching up"
     caught_up_ms: int = -1  # when it had all there was
@@ -64,10 +68,15 @@ class Copies:
         self._config = config
         self._store = store
         self.following = False  # another broker's log is copied here
+        self.leads = (
+            True  # what this node has can be confirmed by it: not while it asks whether another one is the master
+        )
         self.ever = False  # somebody has followed since the start
         self.members: dict[str, Member] = {}
         self.acknowledged = self.acknowledged_flushed = 0
         self.confirmed = self.confirmed_flushed = 0
+        self.due_ms = NEVER_MS
+        self.number = config.broker_id
         self.replica: Replica | None = None  # who this node is, where it is part of a set
         self.master = ""  # of a slave: whom it follows
         self.master_written = 0  # where the master's log ended when it was heard last
@@ -88,6 +97,22 @@ class Copies:
     def belong(self, replica: Replica) -> None:
         """This node is part of a set."""
         self.replica = replica
+
+    def lead(self, leads: bool) -> None:
+        """Whether this node may confirm anything as a master."""
+        self.leads = leads
+
+    def look_at(self, mono_ms: int) -> None:
+        """When a turn is wanted for the sake of slaves, though nothing happens."""
+        self.due_ms = min(self.due_ms, mono_ms)
+
+    def rest(self) -> None:
+        """No such turn is wanted so far."""
+        self.due_ms = NEVER_MS
+
+    def renumber(self, number: int) -> None:
+        """The master has given this slave another id."""
+        self.number = number
 
     def hear(self, master: str, written: int, mono_ms: int) -> None:
         """The master's log ends there."""
@@ -143,7 +168,7 @@ class Copies:
 
     def settle(self, mono_ms: int) -> None:
         """Look who is in sync, and raise the positions."""
-        if self.following:
+        if self.following or not self.leads:
             return
         store = self._store
         end, flushed = store.log.settled_end(), store.flushed_position
@@ -158,11 +183,22 @@ class Copies:
             self.acknowledged_flushed = max(self.acknowledged_flushed, all_flushed)
             self.confirmed = max(self.confirmed, written)
             self.confirmed_flushed = max(self.confirmed_flushed, all_flushed)
-        else:
+            self._note_alone(False)
+        elif self._note_alone(True):
             self.confirmed = max(self.confirmed, flushed)
             self.confirmed_flushed = max(self.confirmed_flushed, flushed)
         if (self.confirmed, self.confirmed_flushed) != before:
             self._tell()
+
+    def _note_alone(self, alone: bool) -> bool:
+        """Write down whether this node confirms by itself; False when that cannot be written: then it does not."""
+        try:
+            if self.replica is not None:
+                self.replica.note_alone(alone)
+        except StoreError as error:
+            log.error("not noted that this node is alone: %s error=%s", alone, error)
+            return False
+        return True
 
     def release(self) -> None:
         """Let the answers go that have waited long enough for what is acknowledged now."""
@@ -226,7 +262,7 @@ class Copies:
         heard = mono_ms - self.heard_ms if self.heard_ms >= 0 else -1
         why = ("no master was heard yet" if heard < 0 else "") if self.following else ""
         yield {
-            "node": replica.node, "id": self._config.broker_id, "role": "slave" if self.following else "master",
+            "node": replica.node, "id": self.number, "role": "slave" if self.following else "master",
             "epoch": replica.epoch, "written": end, "flushed": flushed, "confirmed": self.confirmed, "lag_bytes": lag,
             "lag_ms": heard if self.following else 0, "in_sync": "" if self.following else "yes", "why_not": why,
         }  # fmt: skip

@@ -47,6 +47,8 @@ class Core:
         )
         self.copies = Copies(config, self.store)
         self.store.follow(config.role == "slave")
+        if config.role == "slave":
+            self.store.confirm(0, 0)  # before its master says more
         self.topics = TopicTable(
             self.store.queue,
             level=LEVELS[config.level] if config.level in LOG_LEVELS else LEVEL_OS,

@@ -1,13 +1,14 @@
-"""Who this broker is within its replica set, and which masterships its log has seen: `ha/replica.json`.
+"""Who this broker is within its replica set, and which masterships its log has seen: `ha/replica.json`, `ha/epochs`.
 
 The first master makes the id of the set, a slave takes it over with its first byte. `ha/confirmed` is beside it: up to where
-a slave was told that all members have the log. It is written without a flush, for it only ever lags.
+all members have the log, as far as this node knows. It is written without a flush, for it only ever lags.
 """
 
 from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from isal import isal_zlib
@@ -19,9 +20,10 @@ from penstock.disk.files import Files
 from penstock.disk.tables import load, save
 from penstock.errors import ConfigError, StoreError
 from penstock.limits import is_loopback
+from penstock.log.epochs import EPOCHS_MAX, EpochFile, begun, checked
 from penstock.wire.ha import ID_BYTES, TAG_BYTES, Epoch
 
-EPOCHS_MAX = 1_000
+PEERS_MAX = 100
 NO_SET = bytes(ID_BYTES)
 
 _CONFIRMED = struct.Struct(">qI")
@@ -38,7 +40,22 @@ def check_role(config: BrokerConfig) -> BrokerConfig:
             "ha_port can be reached from other machines, and there is no ha_secret_file",
             "Whoever connects there gets every message: give master and slaves a file with the same 16 bytes or more.",
         )
+    return _numbered(config)
+
+
+def _numbered(config: BrokerConfig) -> BrokerConfig:
     return replace(config, broker_id=1) if config.role == "slave" and config.broker_id == 0 else config
+
+
+def placed(config: BrokerConfig, files: Files, folder: Path) -> BrokerConfig:
+    """The settings with the role that a promotion or a change of places has given to this data folder, if any: the setting
+    `role` says what a node is at first.
+    """
+    table = load(files, folder / "ha" / "replica.json") or {}
+    role = table.get("role", "")
+    if role == "master":
+        return replace(config, role="master", broker_id=0)
+    return _numbered(replace(config, role="slave")) if role == "slave" else config
 
 
 def followed(files: Files, folder: Path) -> bool:
@@ -59,7 +76,12 @@ class Replica:
         self.epochs: tuple[Epoch, ...] = ()
         self.led = False  # it was the master when it ran last
         self.followed = False  # by a slave, as master
+        self.alone = False  # it led without a slave in sync: all it flushed counts as confirmed
+        self.in_sync = False  # of a slave: its master said so when it was heard last
+        self.role = ""  # given by a verb: it counts more than the setting
+        self.peers: dict[str, str] = {}  # node → where slaves connect to it, once it is a master
         self._kept = -1  # what ha/confirmed says
+        self._epochs = EpochFile(files, self._folder / "epochs")
 
     @property
     def epoch(self) -> int:
@@ -76,10 +98,11 @@ class Replica:
             self.led = bool(table.get("led", False))
             self.followed = bool(table.get("followed", False))
             self.loss = int(table.get("lossNumber", 0))
-            self.epochs = tuple(
-                Epoch(int(number), bytes.fromhex(tag).ljust(TAG_BYTES, b"\0")[:TAG_BYTES], int(start))
-                for number, tag, start in table.get("epochs", ())
-            )
+            self.alone = bool(table.get("alone", self.led and self.followed))
+            self.in_sync = bool(table.get("inSync", False))
+            self.role = str(table.get("role", ""))
+            self.peers = {str(node): str(at) for node, at in dict(table.get("peers", {})).items()}
+            self.epochs = self._read_epochs(table.get("epochs", ()), int(table.get("epoch", 0)))
         except (TypeError, ValueError, AttributeError):
             raise StoreError(
                 f"{self._folder / 'replica.json'} cannot be read: restore it, or set the folder aside"
@@ -89,7 +112,19 @@ class Replica:
             self.loss = int.from_bytes(os.urandom(4), "big")
         elif lossy:
             self.loss += 1
+            self.in_sync = False
             self.save()
+
+    def _read_epochs(self, former: Iterable[tuple[int, str, int]], newest: int) -> tuple[Epoch, ...]:
+        epochs = self._epochs.load()
+        if epochs is None:  # of a folder from before there was such a file
+            epochs = checked(
+                Epoch(int(number), bytes.fromhex(tag).ljust(TAG_BYTES, b"\0")[:TAG_BYTES], int(start))
+                for number, tag, start in former
+            )
+            if newest > 0:
+                raise StoreError(f"{self._epochs.path} is missing: restore it, or set the folder aside")
+        return epochs
 
     def save(self) -> None:
         """Write the file. StoreError."""
@@ -100,8 +135,14 @@ class Replica:
             "lossNumber": self.loss,
             "led": self.led,
             "followed": self.followed,
-            "epochs": [[epoch.number, epoch.tag.hex(), epoch.start] for epoch in self.epochs],
+            "alone": self.alone,
+            "inSync": self.in_sync,
+            "role": self.role,
+            "peers": self.peers,
+            "epoch": self.epoch,
         }
+        if self.epochs:
+            self._epochs.save(self.epochs)
         save(self._files, self._folder / "replica.json", table)
 
     def lead(self, begin: int, end: int, *, lossy: bool = False) -> None:
@@ -113,10 +154,11 @@ class Replica:
         if not self.epochs:
             self.epochs = (Epoch(1, os.urandom(TAG_BYTES), begin),)
         elif not self.led or (lossy and self.followed):
-            self.epochs = (*self.epochs, Epoch(self.epoch + 1, os.urandom(TAG_BYTES), end))[-EPOCHS_MAX:]
-        else:
+            self.epochs = begun(self.epochs, os.urandom(TAG_BYTES), end)
+        elif self.alone:
             return
-        self.led = True
+        self.led = self.alone = True
+        self.in_sync = False
         self.save()
 
     def note_slave(self) -> None:
@@ -125,10 +167,39 @@ class Replica:
             self.followed = True
             self.save()
 
+    def note_alone(self, alone: bool) -> None:
+        """A master: whether no slave is in sync, before it acts on that. StoreError."""
+        if alone != self.alone:
+            self.alone = alone
+            self.save()
+
+    def note_in_sync(self, in_sync: bool) -> None:
+        """A slave: its master counts on it, or does not. StoreError."""
+        if in_sync != self.in_sync:
+            self.in_sync = in_sync
+            self.save()
+
+    def note_peers(self, peers: Mapping[str, str]) -> None:
+        """Where other nodes of the set are found when they are masters. StoreError."""
+        known = {**self.peers, **{node: at for node, at in peers.items() if node != self.node and at}}
+        if known != self.peers and len(known) <= PEERS_MAX:
+            self.peers = known
+            self.save()
+
+    def become(self, role: str) -> None:
+        """Be the master or a slave from the next start on, whatever the settings say. StoreError."""
+        self.role = role
+        self.led = self.led and role != "master"  # it begins an epoch
+        self.save()
+
+    def safe(self, flushed: int, confirmed: int) -> int:
+        """This node cuts nothing below by itself: it may have been acknowledged, or seen, and be nowhere else."""
+        return flushed if self.led and self.alone else min(flushed, confirmed)
+
     def join(self, set_id: bytes, epochs: tuple[Epoch, ...]) -> None:
         """Follow a master of this set, whose epochs these are. StoreError."""
         if (set_id, epochs, False) != (self.set_id, self.epochs, self.led):
-            self.set_id, self.epochs, self.led = set_id, epochs[-EPOCHS_MAX:], False
+            self.set_id, self.epochs, self.led, self.alone = set_id, epochs[-EPOCHS_MAX:], False, False
             self.save()
 
     # -- up to where a slave's log is confirmed --------------------------------------------------------------------

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import json
+import time
+from pathlib import Path
 
 import click
 
 import penstock
-from penstock.cli.tools import print_rows, with_json, with_registry
+from penstock.cli.tools import confirm, print_rows, with_json, with_registry
 from penstock.errors import PenstockError
 
 _NOTHING = {
     "node": "", "role": "", "epoch": "", "written": "", "flushed": "", "confirmed": "", "lag_bytes": "", "lag_ms": "",
     "in_sync": "",
 }  # fmt: skip
+WAIT_S = 30.0  # until a node has its new role
 
 
 @click.group()
 def ha() -> None:
-    """Look at masters and their slaves."""
+    """Look at masters and their slaves, and change who is which."""
 
 
 @ha.command("status")
@@ -28,9 +31,8 @@ def status(registry: str, as_json: bool) -> None:
     """Every broker of every replica set: how far its log is, whether it is in sync, and if not, why."""
     found: list[dict[str, object]] = []
     with penstock.Admin(registry) as admin:
-        brokers = admin.cluster_info().brokers
-        for name, members in sorted(brokers.items()):
-            seen: set[int] = set()
+        for name, members in sorted(admin.cluster_info().brokers.items()):
+            seen: set[object] = set()
             for number, address in sorted(members.items()):
                 try:
                     told = admin.runtime_info(address).get("replicaSet", "")
@@ -39,9 +41,9 @@ def status(registry: str, as_json: bool) -> None:
                     continue
                 rows: list[dict[str, object]] = json.loads(told) if told else [_alone(number)]
                 for row in rows:
-                    id_ = int(str(row["id"]))
-                    if id_ not in seen:  # a slave is told of by its master, too
-                        seen.add(id_)
+                    key = row["node"] or row["id"]
+                    if key not in seen:  # a slave is told of by its master, too
+                        seen.add(key)
                         found.append({"broker": name, **row})
     print_rows(found, as_json)
 
@@ -49,3 +51,110 @@ def status(registry: str, as_json: bool) -> None:
 def _alone(number: int) -> dict[str, object]:
     """A broker that nobody can follow."""
     return {**_NOTHING, "id": number, "role": "master", "why_not": "it has no ha_port: nobody can follow it"}
+
+
+@ha.command("promote")
+@with_registry
+@click.option("--node", required=True, help="The slave that is to be the master.")
+@click.option("--accept-loss", is_flag=True, help="Even if it may lack messages that were acknowledged.")
+def promote(registry: str, node: str, accept_loss: bool) -> None:
+    """Make a slave the master. The old master must be stopped: that is for you to know.
+
+    When the old master comes back it follows the new one by itself, and what only it had goes to its lost+found.
+    """
+    with penstock.Admin(registry) as admin:
+        nodes = _nodes(admin)
+        address, row, others = _find(nodes, node)
+        better = [told for _, told in others if _rank(told) > _rank(row)]
+        if better and not accept_loss:
+            raise click.ClickException(
+                f"{better[0]['node']} has more of the log (up to {better[0]['written']}, epoch {better[0]['epoch']}) than "
+                f"{node} ({row['written']}, epoch {row['epoch']}): promote it, or say --accept-loss"
+            )
+        admin.promote(address, accept_loss=accept_loss)
+        _wait(admin, node)
+
+
+@ha.command("switch")
+@with_registry
+@click.option("--to", "to", default="", help="The slave that is to be the master; without it any that is in sync.")
+@click.option("--broker", default="", help="The broker name of the replica set, where there are several.")
+def switch(registry: str, to: str, broker: str) -> None:
+    """Let the master and a slave in sync change places. Nothing is lost, no queue offset is left out."""
+    with penstock.Admin(registry) as admin:
+        masters = [
+            (address, row)
+            for address, row in _nodes(admin)
+            if row["role"] == "master" and broker in ("", row["broker"]) and _has(admin, address, to)
+        ]
+        if len(masters) != 1:
+            raise click.ClickException(
+                f"{len(masters)} masters {'have a slave ' + to if to else 'are there'}: name the set with --broker"
+                if masters else f"no master with the slave {to} is registered" if to else "no master is registered"
+            )  # fmt: skip
+        _wait(admin, admin.switch(masters[0][0], to))
+
+
+@ha.command("rejoin")
+@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--discard", is_flag=True, required=True, help="Yes, all of it.")
+@click.option("--force", is_flag=True, help="Do not ask.")
+def rejoin(folder: Path, discard: bool, force: bool) -> None:
+    """Set everything in the data folder of a stopped node aside, in its lost+found, so that it begins anew as a slave."""
+    from penstock.broker.rejoin import rejoin as run
+
+    confirm(f"Set aside everything in {folder}? It begins as an empty slave then.", force)
+    click.echo(f"set aside in {run(folder)}")
+
+
+def _nodes(admin: penstock.Admin) -> list[tuple[str, dict[str, object]]]:
+    """(address, what it says of itself) of every node that answers."""
+    found = []
+    for name, members in sorted(admin.cluster_info().brokers.items()):
+        for address in members.values():
+            try:
+                told = admin.runtime_info(address).get("replicaSet", "")
+            except PenstockError:
+                continue
+            if told:
+                found.append((address, {"broker": name, **json.loads(told)[0]}))
+    return found
+
+
+def _has(admin: penstock.Admin, address: str, node: str) -> bool:
+    if not node:
+        return True
+    return any(row["node"] == node for row in json.loads(admin.runtime_info(address).get("replicaSet", "[]")))
+
+
+def _find(
+    nodes: list[tuple[str, dict[str, object]]], node: str
+) -> tuple[str, dict[str, object], list[tuple[str, dict[str, object]]]]:
+    """(address, row) of a node, and the others of its set."""
+    mine = [(address, row) for address, row in nodes if row["node"] == node]
+    if len(mine) != 1:
+        known = ", ".join(sorted(str(row["node"]) for _, row in nodes)) or "none"
+        raise click.ClickException(f"{len(mine)} nodes are called {node}; there are: {known}")
+    address, row = mine[0]
+    return address, row, [(at, told) for at, told in nodes if told["broker"] == row["broker"] and at != address]
+
+
+def _rank(row: dict[str, object]) -> tuple[int, int]:
+    return int(str(row["epoch"])), int(str(row["written"]))
+
+
+def _wait(admin: penstock.Admin, node: str) -> None:
+    """Until a node says that it is the master."""
+    until = time.monotonic() + WAIT_S
+    while time.monotonic() < until:
+        try:
+            rows = [row for _, row in _nodes(admin) if row["node"] == node and row["role"] == "master"]
+        except PenstockError:
+            rows = []  # a registry in the same process starts anew, too
+        if rows:
+            click.echo(
+                f"{node} is the master of {rows[0]['broker']}, epoch {rows[0]['epoch']}, from {rows[0]['written']} on"
+            )
+            return
+        time.sleep(0.05)
+    raise click.ClickException(f"{node} is not the master after {WAIT_S:.0f} s: penstock ha status")

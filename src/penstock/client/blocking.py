@@ -490,6 +490,16 @@ class Admin(_GroupAdmin):
         """What one broker, master or slave, says of itself: RocketMQ's figures, and more."""
         return portal().run(self._inner.runtime_info(address))
 
+    def promote(self, address: str, *, accept_loss: bool = False) -> None:
+        """Let the slave at this address be the master of its replica set; its old master must be stopped. BrokerRefused where
+        acknowledged messages could be lost, unless `accept_loss`.
+        """
+        portal().run(self._inner.promote(address, accept_loss=accept_loss))
+
+    def switch(self, address: str, node: str = "") -> str:
+        """Let the master at this address begin to change places with a slave in sync, the one of this name or any; its name."""
+        return portal().run(self._inner.switch(address, node))
+
     def topics(self, *, system: bool = False) -> list[str]:
         """The topics, sorted; with `system` also the broker's own, retry and dead-letter topics."""
         return portal().run(self._inner.topics(system=system))

@@ -14,11 +14,12 @@ from collections.abc import Callable
 
 from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
+from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, Taking, last_records, secret_of
-from penstock.errors import StoreError, WireError
+from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.front import Front
-from penstock.log import status
+from penstock.log import epochs, status
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.follow import Feeder, Follower
 from penstock.version import __version__
@@ -32,7 +33,7 @@ SILENT_MS = 10_000  # then the connection is dead
 BLOCK_BYTES = 128 << 10  # of records in one DATA: with its sums it fits a read
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
-CRUMB_BYTES = 16 << 10  # less than this waits while two frames are under way
+PACE_MS = 5  # while nobody waits for the copy, less than a block waits so long for more
 LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
 OPENING_BYTES_MAX = 1 << 21  # of a frame before the peer has proved who it is
 OFFSETS_MS = 1_000
@@ -136,10 +137,14 @@ class MasterSession(HaSession):
     def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
         super().__init__(front, remote, wake)
         self.member: Member | None = None
+        self.peer: dict[str, str] = {}  # where slaves connect to it, once it is the master
+        self._level = logging.ERROR
         self.feeder: Feeder | None = None
         self.tables = Tables(front.broker)
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
+        self._said_in_sync = False
+        self._sent_ms = -PACE_MS
         self._offsets_ms = 0
 
     def _open(self, owner: bytearray, total: int) -> int:
@@ -157,6 +162,8 @@ class MasterSession(HaSession):
             self._start(ha.read_start(self.body(head, owner)))
         elif head.kind == ha.ACK and self.member is not None and self.feeder is not None:
             self._acknowledged(head, ha.read_ack(owner, head.fixed))
+        elif head.kind == ha.TAKEN and self.member is self.front.mastership.heir is not None:
+            self.front.mastership.taken()
         else:
             raise WireError(f"a frame of type {head.kind:#x} at this moment")
 
@@ -168,16 +175,17 @@ class MasterSession(HaSession):
         return data
 
     def _refuse(self, reason: int, text: str) -> None:
-        log.error("slave refused peer=%s reason=%d %s", self.remote, reason, text)
+        log.log(self._level, "slave refused peer=%s reason=%d %s", self.remote, reason, text)
         self.say(ha.refuse(self.front.replica.epoch, reason, text))
         self.end()
 
     def _hello(self, told: ha.Hello) -> None:
         replica, store = self.front.replica, self.store
         node, address = str(told.about.get("node", "")), str(told.about.get("remoting", ""))
+        self._level = logging.DEBUG if told.about.get("asks") else logging.ERROR
         begin, end = store.min_position, store.end_position
         empty = told.written == told.begin == 0
-        shared = ha.common(replica.epochs, told.epochs)
+        shared = epochs.common(replica.epochs, told.epochs)
         if store.following:
             return self._refuse(ha.NOT_MASTER, "this broker is a slave itself")
         if told.set_id not in (NO_SET, replica.set_id) or (not empty and not shared):
@@ -191,24 +199,41 @@ class MasterSession(HaSession):
             return self._refuse(ha.NEWER_EPOCH, f"it has followed a master of epoch {told.epoch}")
         if not empty and told.written < begin:
             return self._refuse(ha.BEHIND, f"its log ends at {told.written}, the master's begins at {begin}")
-        shared_end = ha.shared_end(replica.epochs, end, told.epochs, told.written)
-        if told.written > shared_end:
-            text = f"its log ends at {told.written} and is the master's up to {shared_end}: nothing is cut by itself"
-            return self._refuse(ha.BELOW_SAFE, text)
-        self.member = Member(node, int(told.about.get("brokerId", 0) or 0), address or self.remote)
-        cut_to = begin if empty else told.written
+        newest = epochs.held(told.epochs, told.written)[-1:]
+        if newest and newest[0] not in replica.epochs and newest[0].number >= replica.epoch:
+            text = f"both logs are of epoch {newest[0].number}, of two masters: compare them (penstock store diff)"
+            return self._refuse(ha.DIVERGED, text)
+        cut_to = begin if empty else epochs.shared_end(replica.epochs, end, told.epochs, told.written)
+        if cut_to < begin:
+            return self._refuse(
+                ha.BEHIND, f"its log is the master's up to {cut_to}, and the master's begins at {begin}"
+            )
+        self.peer = {node: str(told.about.get("ha", ""))}
+        self.member = Member(node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]))
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
-        about: JsonObject = {"masterAddr": self.front.address, "node": replica.node, "version": __version__}
+        about: JsonObject = {
+            "masterAddr": self.front.address, "node": replica.node, "version": __version__,
+            "brokerId": self.member.broker_id, "peers": {**replica.peers, replica.node: self.front.ha_address},
+        }  # fmt: skip
         answer = ha.Accept(
             replica.set_id, replica.epochs[-1].tag, cut_to, begin, end, told_sum, size, replica.epochs, about
         )
         self.say(ha.accept(answer, replica.epoch, self.front.secret, told.nonce))
+
+    def _number(self, node: str, told: ha.Hello) -> int:
+        """The id that this slave is to have: its own unless another one has it."""
+        taken = {member.broker_id for member in self.broker.copies.members.values() if member.node != node} | {0}
+        wanted = told.about.get("brokerId", 0)
+        if isinstance(wanted, int) and wanted not in taken:
+            return wanted
+        return next(n for n in range(1, len(taken) + 1) if n not in taken)
 
     def _start(self, position: int) -> None:
         store, member = self.store, self.member
         assert member is not None
         if not store.min_position <= position <= store.end_position:
             raise WireError(f"a slave that wants to begin at {position}")
+        self.front.replica.note_peers(self.peer)
         self.front.replica.note_slave()  # before anything is acknowledged that only both have
         self.feeder = Feeder(store, position)
         self.broker.copies.enter(member)
@@ -247,16 +272,35 @@ class MasterSession(HaSession):
             for body in self.tables.offsets():
                 self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
         if feeder.position < end:
-            self._send(feeder, member, epoch, end)
-        elif told > self._told and member.written >= end:
-            self.beat()  # readers of the slave wait for it
+            self._send(feeder, member, epoch, end, mono_ms)
+        elif (told > self._told and member.written >= end) or member.in_sync != self._said_in_sync:
+            if mono_ms - self._sent_ms >= PACE_MS:
+                self._sent_ms = mono_ms
+                self.beat()  # readers of the slave wait for it
+            else:
+                self.broker.copies.look_at(self._sent_ms + PACE_MS)
 
-    def _send(self, feeder: Feeder, member: Member, epoch: int, end: int) -> None:
+    def _gather(self, pending: int, mono_ms: int) -> bool:
+        """Whether to wait for more before a frame is made. Each frame costs both sides a turn, and the master another for its
+        ACK: what somebody waits for goes with the ACK of the frame before, the rest at a pace.
+        """
+        if pending >= BLOCK_BYTES:
+            return False
+        copies = self.broker.copies
+        if len(copies.waiting) or len(copies.waiting_flushed):
+            return len(self._unacknowledged) > 0
+        if mono_ms - self._sent_ms >= PACE_MS:
+            return False
+        copies.look_at(self._sent_ms + PACE_MS)
+        return True
+
+    def _send(self, feeder: Feeder, member: Member, epoch: int, end: int, mono_ms: int) -> None:
         sent = 0
         under_way = self._unacknowledged
         while feeder.position < end and sent < TURN_BYTES and feeder.position - member.written < WINDOW_BYTES:
-            if len(under_way) > 1 and end - feeder.position < CRUMB_BYTES:
+            if self._gather(end - feeder.position, mono_ms):
                 return
+            self._sent_ms = mono_ms
             try:
                 if not feeder.next(BLOCK_BYTES):
                     return
@@ -265,7 +309,7 @@ class MasterSession(HaSession):
                 self.end()
                 return
             flags = ha.FLUSH_NOW if len(self.broker.copies.waiting_flushed) else 0
-            flags |= (ha.LAST if feeder.last else 0) | (ha.DAMAGED if feeder.damaged else 0)
+            flags |= (ha.LAST if feeder.last else 0) | (ha.DAMAGED if feeder.damaged else 0) | self._in_sync()
             positions = self._positions(feeder.begin)
             self.say(ha.data_head(epoch, positions, feeder.count, feeder.size, flags))
             self.say(feeder.block())
@@ -277,7 +321,11 @@ class MasterSession(HaSession):
         if self.feeder is not None:
             positions = self._positions(self.feeder.position)
             self._told = positions.confirmed
-            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms))
+            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms, flags=self._in_sync()))
+
+    def _in_sync(self) -> int:
+        self._said_in_sync = self.member is not None and self.member.in_sync
+        return ha.IN_SYNC if self._said_in_sync else 0
 
     def lost(self) -> None:
         if self.member is not None:
@@ -306,25 +354,30 @@ class SlaveSession(HaSession):
         nonce, secret = ha.read_greeting(bytes(owner[: ha.GREETING_BYTES]))
         if secret and not self.front.secret:
             raise WireError("the master wants a secret: set ha_secret_file")
+        self.say(ha.hello(self.hello(), self.front.secret, nonce))
+        return ha.GREETING_BYTES
+
+    def hello(self) -> ha.Hello:
+        """What this node says of itself."""
         replica, store = self.front.replica, self.store
         begin = 0 if self.follower.empty else store.min_position
         about: JsonObject = {
             "node": replica.node, "brokerId": self.broker.config.broker_id, "remoting": self.front.address,
-            "version": __version__,
+            "version": __version__, "ha": self.front.ha_address,
         }  # fmt: skip
-        told = ha.Hello(
+        return ha.Hello(
             self.nonce, replica.set_id, replica.store_id, replica.loss, store.log.file.size, begin, store.end_position,
-            store.flushed_position, min(store.flushed_position, self.broker.copies.confirmed), replica.epoch,
+            store.flushed_position, replica.safe(store.flushed_position, self.broker.copies.confirmed), replica.epoch,
             replica.epochs, about,
         )  # fmt: skip
-        self.say(ha.hello(told, self.front.secret, nonce))
-        return ha.GREETING_BYTES
 
     def frame(self, head: ha.Head, owner: bytearray) -> None:
         if head.kind == ha.DATA and self.running:
             self._data(head, owner)
         elif head.kind == ha.BEAT and self.running:
-            self._told(ha.read_positions(owner, head.fixed))
+            self._told(ha.read_positions(owner, head.fixed), head.flags)
+        elif head.kind == ha.TAKE and self.running:
+            self._take(head, ha.read_start(self.body(head, owner)))
         elif head.kind == ha.META and self.running:
             kind, _, body = ha.read_meta(self.body(head, owner))
             self.taking.take(kind, body)
@@ -351,7 +404,7 @@ class SlaveSession(HaSession):
         if follower.empty:
             if told.cut_to % store.log.file.size or follower.begin_at(told.cut_to) != status.OK:
                 raise WireError(f"a log that begins at {told.cut_to} cannot be copied here")
-        elif told.cut_to != store.end_position:
+        elif not store.min_position <= told.cut_to <= store.end_position:
             raise WireError(f"the master shares the log up to {told.cut_to}, and ours ends at {store.end_position}")
         size, found = last_records(store, told.cut_to, LAST_BYTES, told.block_size)
         if (size, found) != (told.block_size, told.block_sum):
@@ -360,22 +413,54 @@ class SlaveSession(HaSession):
                 told.cut_to, found, told.block_sum, told.block_size,
             )  # fmt: skip
             raise WireError(f"the logs differ below {told.cut_to}")
-        self.front.replica.join(told.set_id, told.epochs)
+        if told.cut_to < store.end_position:
+            self._cut(told, head.epoch)
+            return
+        self.front.renumber(told.about)
+        self.front.replica.join(told.set_id, checked(told.epochs))
+        self.front.replica.note_peers(peers_of(told.about))
+        self.front.mastership.hear_master(True)
         self.epoch = head.epoch
         self.running = True
         self.say(ha.start(self.epoch, store.end_position))
         log.info("following master=%s position=%d behind=%d", self.remote, store.end_position,
                  told.written - store.end_position)  # fmt: skip
 
-    def _told(self, positions: ha.Positions) -> None:
+    def _cut(self, told: ha.Accept, epoch: int) -> None:
+        """Our log goes on where the master's does not. A record must begin where the two part."""
+        if not told.block_size and self.store.log.check(told.cut_to) < 0:
+            raise WireError(f"no record of ours begins at {told.cut_to}, where the master's log and ours part")
+        self.front.mastership.cut(told.cut_to, epoch, str(told.about.get("node", self.remote)))
+        self.end()
+
+    def _take(self, head: ha.Head, position: int) -> None:
+        """The master gives us its place."""
+        if head.epoch != self.epoch:
+            raise WireError(f"epoch {head.epoch} is given away, we follow {self.epoch}")
+        try:
+            if self.front.mastership.take(position):
+                self.say(ha.taken(self.epoch, position))
+        except Refused as error:
+            log.error("not taken over error=%s", error)
+
+    def lost(self) -> None:
+        if self.running:
+            self.front.mastership.hear_master(False)
+        super().lost()
+
+    def _told(self, positions: ha.Positions, flags: int) -> None:
         if positions.position != self.store.end_position:
             raise WireError(f"the master goes on at {positions.position}, our log ends at {self.store.end_position}")
         copies = self.broker.copies
         copies.hear(self.remote, positions.written, self.broker.mono_ms)
         copies.told(positions.confirmed, positions.confirmed_flushed)
+        try:
+            self.front.replica.note_in_sync(bool(flags & ha.IN_SYNC))
+        except StoreError as error:
+            log.error("not noted whether this node is in sync error=%s", error)
 
     def _data(self, head: ha.Head, owner: bytearray) -> None:
-        self._told(ha.read_positions(owner, head.fixed))
+        self._told(ha.read_positions(owner, head.fixed), head.flags)
         follower = self.follower
         outcome = follower.take(owner, head.variable, head.entries, head.end, bool(head.flags & ha.DAMAGED))
         if outcome == status.OK and head.flags & ha.LAST:
@@ -406,15 +491,60 @@ class SlaveSession(HaSession):
             self._acknowledge()
 
 
+class AskingSession(SlaveSession):
+    """Asks a node of the set whether it is a master, and of which epoch; nothing is copied."""
+
+    def hello(self) -> ha.Hello:
+        told = super().hello()
+        return told._replace(begin=0, written=0, flushed=0, safe=0, about={**told.about, "asks": True})
+
+    def _accepted(self, head: ha.Head, data: bytes) -> None:
+        told = ha.read_accept(data, head.entries)
+        node = str(told.about.get("node", ""))
+        if head.epoch > self.front.replica.epoch and told.set_id == self.front.replica.set_id:
+            self.front.hear_of(node, peers_of(told.about).get(node, ""), head.epoch)
+        elif head.epoch == self.front.replica.epoch and checked(told.epochs)[-1] != self.front.replica.epochs[-1]:
+            log.error("two masters of epoch %d: %s and this node. Stop one, and compare the logs (penstock store diff)",
+                      head.epoch, node)  # fmt: skip
+        self.end()
+
+    def frame(self, head: ha.Head, owner: bytearray) -> None:
+        if head.kind == ha.REFUSE:  # a slave, like us, or behind us
+            self.end()
+        else:
+            super().frame(head, owner)
+
+
+def checked(table: tuple[ha.Epoch, ...]) -> tuple[ha.Epoch, ...]:
+    """A table of epochs that came over the wire. WireError when it makes no sense."""
+    try:
+        if table:
+            return epochs.checked(table)
+    except ValueError as error:
+        raise WireError(f"a table of epochs that makes no sense: {error}") from None
+    raise WireError("a master without an epoch")
+
+
+def peers_of(about: JsonObject) -> dict[str, str]:
+    """Where the nodes of the set are found when they are masters, as a master says."""
+    peers = about.get("peers")
+    return {str(node): str(at) for node, at in peers.items()} if isinstance(peers, dict) else {}
+
+
 class HaFront(Front):
     """All connections of replication of one broker; `link` is woken when the registry names another master."""
 
     name = "ha"
 
-    def __init__(self, broker: Broker, replica: Replica, address: str) -> None:
+    def __init__(
+        self, broker: Broker, replica: Replica, address: str, ha_address: str, again: Callable[[str], None]
+    ) -> None:
         self.broker = broker
         self.replica = replica
         self.address = address  # of the RocketMQ listener: what clients are told
+        self.ha_address = ha_address  # where slaves connect; empty: nowhere
+        self.mastership = Mastership(broker.core, replica, again)
+        self.newer: tuple[str, str, int] | None = None  # a master of a newer epoch: node, address, epoch
         self.secret = secret_of(broker.config)
         self.sessions: set[HaSession] = set()
         self.free_bytes = 0
@@ -427,6 +557,23 @@ class HaFront(Front):
     def to_master(self, remote: str, wake: Callable[[], None]) -> HaSession:
         """We connect to the master."""
         return self._keep(SlaveSession(self, remote, wake))
+
+    def to_ask(self, remote: str, wake: Callable[[], None]) -> HaSession:
+        """We ask a node whether it is a newer master."""
+        return self._keep(AskingSession(self, remote, wake))
+
+    def hear_of(self, node: str, address: str, epoch: int) -> None:
+        """There is a master of a newer epoch."""
+        if self.newer is None or epoch > self.newer[2]:
+            self.newer = node, address, epoch
+
+    def renumber(self, about: JsonObject) -> None:
+        """The master says which id this slave has."""
+        number = about.get("brokerId")
+        if isinstance(number, int) and number > 0 and number != self.broker.config.broker_id:
+            log.warning("the id of this slave is changed from=%d to=%d", self.broker.config.broker_id, number)
+            self.broker.core.change({"broker_id": number})
+            self.broker.copies.renumber(number)
 
     def _keep(self, session: HaSession) -> HaSession:
         self.sessions.add(session)
@@ -441,10 +588,14 @@ class HaFront(Front):
         copies = self.broker.copies
         if not self.sessions and not copies.ever:
             return
+        copies.rest()
         mono_ms = self.broker.mono_ms
         copies.settle(mono_ms)
+        heir = self.mastership.heir if self.mastership.step() else None
         for session in list(self.sessions):
             session.end_turn(mono_ms)
+            if heir is not None and isinstance(session, MasterSession) and session.member is heir:
+                session.say(ha.take(self.replica.epoch, self.broker.store.end_position))
         copies.release()
 
     def tick(self) -> int | None:
@@ -457,7 +608,7 @@ class HaFront(Front):
             if self.broker.copies.following:
                 used, size = self.broker.files.usage(self.broker.folder)
                 self.free_bytes = size - used
-                self.replica.keep_confirmed(self.broker.copies.confirmed)
+            self.replica.keep_confirmed(self.broker.copies.confirmed)
             for session in list(self.sessions):
                 session.look(mono_ms)
         return self._due_ms

@@ -415,6 +415,13 @@ class CommitLog:
         """Below this position the system has everything: it outlives the process."""
         return self.end - (self._at - self._settled)
 
+    def prefer_writes(self) -> None:
+        """Hand over by calls whatever is a page or more: where two processes share the time of a machine turns are small, and
+        each page that small turns reach through the mapping is a fault that reads ahead.
+        """
+        self.write_bytes_min = words.PAGE_BYTES
+        self.streaming = True
+
     def settle(self) -> None:
         """Hand over to the system what was gathered. Before anything of it is answered, read or flushed.
 

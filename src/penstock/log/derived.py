@@ -27,8 +27,13 @@ class Derived:
         self.files = store.files
         self.folder = store.folder
         self.rebuild = False
+        self.cut_back = False  # the log is cut on purpose: where queues ended before says nothing
         self.damaged_queues: set[tuple[bytes, int]] = set()
         self._offsets: dict[str, object] | None = None
+
+    def end_early(self) -> None:
+        """The log is cut on purpose."""
+        self.cut_back = True
 
     def read_blame(self) -> None:
         """Read which queues are to be derived again, whatever they look like."""
@@ -54,7 +59,7 @@ class Derived:
 
     def ends(self) -> dict[tuple[bytes, int], int]:
         """Where each queue ended at the last clean stop."""
-        return _flat(self._offsets_table().get("ends"))
+        return {} if self.cut_back else _flat(self._offsets_table().get("ends"))
 
     def _offsets_table(self) -> dict[str, object]:
         path = self.folder / "offsets.json"
@@ -146,7 +151,7 @@ class Derived:
                 self._cut_queue(queue, start)
         if start > first:
             bad += [queue for queue in self.bad_queues(start) if queue not in bad]
-        if known is not None and start == known.derived and not bad:
+        if known is not None and start == known.derived and not bad and known.entries >= 0:
             queues = [queue for by_id in store.queues.values() for queue in by_id.values()]
             self.rebuild = self.rebuild or sum(queue.max_offset for queue in queues) != known.entries
         for queue in queues if self.rebuild else bad:

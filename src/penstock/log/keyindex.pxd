@@ -25,6 +25,8 @@ cdef class IndexFile:
     cdef void put(self, long long hash_, long long physical, long long store_ms) noexcept
     @cython.locals(used=cython.longlong, more=cython.longlong, begin=cython.longlong, end=cython.longlong, whole=cython.longlong, at=cython.longlong,
                    before=cython.longlong, begin_ms=cython.longlong, whole_seconds=cython.longlong)
+    @cython.locals(count=cython.longlong)
+    cpdef long long count_below(self, long long physical)
     cpdef bint cut(self, long long count, long long since)
     @cython.locals(used=cython.longlong, at=cython.longlong, n=cython.longlong)
     cdef long long _step_back(self, long long begin, long long end, long long count, long long since) noexcept

@@ -180,6 +180,13 @@ class IndexFile:
         put32(self.base, layout.INDEX_COUNT, self.count)
         self.dirty = True
 
+    def count_below(self, physical: int) -> int:
+        """The count it had before the first record at or behind this place."""
+        count = self.count
+        while count > 1 and be64(self.base, self._entry_at(count - 1) + layout.INDEX_PHYSICAL) >= physical:
+            count -= 1
+        return count
+
     def cut(self, count: int, since: int) -> bool:
         """Keep the entries below count, whose last state is durable, with zeros behind them. `since`: the place in the log
         behind the last record that had all of its keys below count.
@@ -368,6 +375,15 @@ class KeyIndex:
         """(name of the newest file as a number, its count); (0, 0) when there is none."""
         newest = self._newest()
         return (int(newest.path.name), newest.count) if newest is not None else (0, 0)
+
+    def state_below(self, physical: int) -> tuple[int, int]:
+        """The `state` it had before the first record at or behind this place."""
+        for n in range(len(self.index_files) - 1, -1, -1):
+            one = self.index_files[n]
+            count = one.count_below(physical)
+            if count > 1:
+                return int(one.path.name), count
+        return 0, 0
 
     def is_sound(self) -> bool:
         """Whether every file's header fits its entries."""

@@ -18,8 +18,11 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from penstock.errors import Locked, StoreError
 from penstock.log import checkpoint as marks
+from penstock.log import cutting
 from penstock.log.contents import Contents, Recovery
 from penstock.log.derived import Derived
 from penstock.log.state import LogState
@@ -55,8 +58,11 @@ class _Recoverer:
         report.epoch = self.upkeep.epoch = identity.epoch
         aborted = marks.abort_text(self.folder)
         known = self.upkeep.checkpoint.load(aborted)
+        intent = self._keep_tail(identity.log_segment_size)
         self.contents.load(identity)
         self._trust_sums(known, aborted)
+        if intent is not None:
+            known = self._cut(known, intent.to)
         self.derived.read_blame()
         report.clean = known is not None and known.clean and aborted is None and self._agrees(known)
         if report.clean:
@@ -73,7 +79,7 @@ class _Recoverer:
                 queue.follow(log.file.first)
                 queue.reserve(queue.max_offset + store.options.reserve_offsets)
         if not report.clean:
-            report.power_cut = self._power_cut(aborted)
+            report.power_cut = self._power_cut(aborted, cut=intent is not None)
             if report.power_cut and store.options.whole:
                 raise StoreError(
                     f"a power cut may have taken the end of the log, which is at {log.end} now, and this master's slaves may "
@@ -84,6 +90,8 @@ class _Recoverer:
             self._flush_all()
         store.entry_count = sum(queue.max_offset for by_id in store.queues.values() for queue in by_id.values())
         self.upkeep.checkpoint.write(self.upkeep.state())
+        if intent is not None:
+            cutting.done(files, self.folder)
         if self.derived.damaged_queues:
             files.unlink(self.folder / (marks.DAMAGED_QUEUES + ".bak"))
             files.unlink(self.folder / marks.DAMAGED_QUEUES)
@@ -97,6 +105,29 @@ class _Recoverer:
         report.skipped = store.skipped
         report.took_ms = int((time.perf_counter() - started) * 1000)
         return report
+
+    def _keep_tail(self, segment_size: int) -> cutting.Intent | None:
+        """Keep what a former run has decided to cut off, before anything of the log is changed."""
+        intent = cutting.intended(self.files, self.folder)
+        if intent is not None:
+            cutting.keep_tail(self.files, self.folder, intent, segment_size, self.store.clock.now_ms())
+        return intent
+
+    def _cut(self, known: marks.Checkpoint | None, to: int) -> marks.Checkpoint | None:
+        """Let the log end there; the checkpoint as it would have been."""
+        store = self.store
+        self.tail.cut_tail(to, kept=True)
+        self.derived.end_early()
+        if known is None or known.durable < to:
+            return known
+        derived = known.derived
+        name, count, entries = known.index_file, known.index_count, known.entries
+        if derived > to:
+            derived, entries = to, -1  # nobody knows how many
+            name, count = store.index.state_below(to) if store.index is not None else (0, 0)
+        return msgspec.structs.replace(
+            known, clean=False, durable=to, derived=derived, index_file=name, index_count=count, entries=entries
+        )
 
     def _trust_sums(self, known: marks.Checkpoint | None, aborted: str | None) -> None:
         """From where on a record without a sum is none: where a power cut may have taken it, or the process its append."""
@@ -201,11 +232,11 @@ class _Recoverer:
         for entry in report.damage:
             self.upkeep.write_damage(entry)
 
-    def _power_cut(self, aborted: str | None) -> bool:
-        """Whether more than the process ended: the memory that told where the log ends is gone."""
+    def _power_cut(self, aborted: str | None, *, cut: bool) -> bool:
+        """Whether more than the process ended: the memory that told where the log ends is gone. `cut`: it ends before."""
         same_boot = aborted is not None and marks.boot_id() != "" and marks.boot_id() in aborted
-        pages = self.upkeep.live.seen()
-        told = any(state == marks.LIVE and end <= self.store.log.end <= following for state, _, end, following in pages)
+        pages, here = self.upkeep.live.seen(), self.store.log.end
+        told = any(state == marks.LIVE and (cut or end <= here) and here <= after for state, _, end, after in pages)
         return aborted is not None and aborted.startswith("pid") and not (same_boot and told)
 
     def _flush_all(self) -> None:

@@ -116,14 +116,14 @@ class Tail:
                 return int(at)
         return -1
 
-    def cut_tail(self, end: int) -> None:
-        """Let nothing stand behind end that could be taken for a record later."""
+    def cut_tail(self, end: int, *, kept: bool = False) -> None:
+        """Let nothing stand behind end that could be taken for a record later. `kept`: a copy of it is in lost+found."""
         log = self.store.log
         file = log.file
         last = file.at(end)
         for segment in reversed(file.drop_from(end + 1 if last is not None else end)):
             sums_path = log.sums.drop(segment.first)
-            if last_byte(self.files, segment.path, segment.open().map, 0, segment.size) == 0:
+            if kept or last_byte(self.files, segment.path, segment.open().map, 0, segment.size) == 0:
                 self.files.unlink(segment.path)
             else:
                 self.report.cut_bytes += segment.size
@@ -136,7 +136,8 @@ class Tail:
         used = last_byte(self.files, last.path, last.map, at, last.size)
         if used > at:
             self.report.cut_bytes += used - at
-            self._save_tail(last, at, used)
+            if not kept:
+                self._save_tail(last, at, used)
             wipe(self.files, last.path, last.map, at, last.size)
         sidecar = log.sums.get(last.first)
         if sidecar is not None:

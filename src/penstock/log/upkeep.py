@@ -94,7 +94,7 @@ class Upkeep:
         if store.durability.error is not None:
             raise StoreError(f"the last flush failed: {store.durability.error}")
         for subscriber in store.subscribers:
-            job = subscriber.take_job(store.log.end, store.log.end, 1 << 62)
+            job = subscriber.take_job(self._safe(), store.log.end, 1 << 62)
             if job is not None:
                 run_now([job], mono_ms)
         self._flush_derived(self._dirty_derived())
@@ -129,7 +129,7 @@ class Upkeep:
                 if job is not None:
                     jobs.append(job)
             for subscriber in store.subscribers:
-                job = subscriber.take_job(store.durability.flushed, store.log.end, mono_ms)
+                job = subscriber.take_job(self._safe(), store.log.end, mono_ms)
                 if job is not None:
                     jobs.append(job)
         assert self.retention is not None
@@ -137,6 +137,14 @@ class Upkeep:
         if clean is not None:
             jobs.append(clean)
         return jobs
+
+    def _safe(self) -> int:
+        """Nothing below is ever cut: it is flushed here and, where others copy this log, confirmed. What is derived is
+        written down up to here at most, for it cannot go back.
+        """
+        store = self.store
+        flushed, confirmed = store.durability.flushed, store.confirmed
+        return flushed if confirmed < 0 else min(flushed, confirmed)
 
     def take_flush(self, mono_ms: int) -> list[Job]:
         """The flush of the log, when it is due."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+from collections.abc import Callable
 
 from penstock.broker.broker import Broker
 from penstock.broker.replica import Replica
 from penstock.config import BrokerConfig
+from penstock.errors import Refused
 from penstock.fronts.ha import HaFront
 from penstock.net import Net
 from penstock.registration.registrar import Registration
@@ -16,6 +18,7 @@ from penstock.registration.registrar import Registration
 log = logging.getLogger("penstock.ha")
 
 RECONNECT_S = 1.0
+ASK_S = 1.5  # for one node to say whether it is a master
 
 
 def node_of(config: BrokerConfig) -> str:
@@ -23,31 +26,101 @@ def node_of(config: BrokerConfig) -> str:
     return config.node or f"{socket.gethostname()}-{config.remoting_port}"
 
 
-def make_front(broker: Broker, address: str, *, lossy: bool) -> HaFront:
-    """The front of replication of a slave, or of a master that slaves may follow. StoreError."""
-    config = broker.config
-    replica = Replica(broker.files, broker.folder, node_of(config))
+def make_front(broker: Broker, registration: Registration, again: Callable[[str], None], *, lossy: bool) -> HaFront:
+    """The front of replication of a slave, or of a master that slaves may follow; a master does not lead yet (`lead`).
+    StoreError.
+    """
+    replica = Replica(broker.files, broker.folder, node_of(broker.config))
     replica.open(lossy=lossy)
     broker.copies.belong(replica)
-    if config.role == "slave":
+    if broker.config.role == "slave":
         broker.copies.follow(replica.confirmed())
-    else:
-        if lossy and replica.followed:
-            log.warning("a loss is accepted: what slaves have beyond %d is refused; unset ha_accept_loss",
-                        broker.store.end_position)  # fmt: skip
-        replica.lead(broker.store.min_position, broker.store.end_position, lossy=lossy)
-    return HaFront(broker, replica, address)
+    broker.copies.lead(False)
+    front = HaFront(broker, replica, registration.address, registration.ha_address, again)
+    broker.rule(front.mastership)
+    return front
+
+
+def lead(front: HaFront, *, lossy: bool) -> None:
+    """Let the node be the master it is by its settings and its folder. StoreError."""
+    broker, replica = front.broker, front.replica
+    if lossy and replica.followed:
+        log.warning("a loss is accepted: what slaves have beyond %d is refused; unset ha_accept_loss",
+                    broker.store.end_position)  # fmt: skip
+    replica.lead(broker.store.min_position, broker.store.end_position, lossy=lossy)
+    broker.copies.lead(True)
+    broker.store.follow(False)
+
+
+async def begin(net: Net, front: HaFront, registration: Registration, *, lossy: bool) -> asyncio.Task[None]:
+    """Let the node follow, or lead if no other one does by now; the task that goes on with it. StoreError."""
+    if front.broker.config.role == "slave":
+        return asyncio.create_task(MasterLink(net, front, registration).run())
+    watch = Watch(net, front, registration)
+    if not await watch.superseded():
+        lead(front, lossy=lossy)
+    return asyncio.create_task(watch.run())
+
+
+class Watch:
+    """A master asks the other nodes whether one of them is the master of a newer epoch: before it leads, and while no slave
+    follows it. Then it follows that one.
+    """
+
+    def __init__(self, net: Net, front: HaFront, registration: Registration) -> None:
+        self._net = net
+        self._front = front
+        self._named = ""  # by the registry
+        registration.on_master.append(self._hear)
+
+    def _hear(self, ha_address: str) -> None:
+        self._named = ha_address
+
+    async def superseded(self) -> bool:
+        """Ask all; whether there was a newer master: then this node starts anew."""
+        front = self._front
+        addresses = {*front.replica.peers.values(), self._named} - {"", front.ha_address}
+        await asyncio.gather(*(self._ask(address) for address in addresses))
+        if front.newer is None:
+            return False
+        try:
+            front.mastership.superseded(*front.newer)
+        except Refused as error:
+            log.error("a newer master is not followed error=%s", error)
+            return False
+        return True
+
+    async def _ask(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        try:
+            async with asyncio.timeout(ASK_S):
+                connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_ask)
+                while connection.transport is not None:
+                    await asyncio.sleep(ASK_S / 100)
+        except (OSError, ValueError, TimeoutError):
+            return  # it is away: nobody to follow
+
+    async def run(self) -> None:
+        """Until cancelled, or superseded."""
+        while True:
+            await asyncio.sleep(RECONNECT_S)
+            front = self._front
+            if not front.broker.copies.members and front.mastership.heir is None and await self.superseded():
+                return
 
 
 class MasterLink:
-    """Keeps a slave connected to its master: the one of the settings, or the one that the registry names."""
+    """Keeps a slave connected to its master: the one of the settings, or the one that the registry names; where that is none,
+    to the node of the set that is.
+    """
 
     def __init__(self, net: Net, front: HaFront, registration: Registration) -> None:
         self._net = net
         self._front = front
         self._registration = registration
         self._away = True
-        self._address = front.broker.config.ha_master
+        self._named = front.broker.config.ha_master  # by the settings, or by the registry
+        self._turn = 0
         self._known = asyncio.Event()
         self._complained = ""
         registration.seek(lambda: self._away, self.hear)
@@ -55,16 +128,24 @@ class MasterLink:
     def hear(self, ha_address: str) -> None:
         """The registry says where the master's slaves connect; empty: it does not know."""
         if not self._front.broker.config.ha_master and ha_address:
-            self._address = ha_address
+            self._named = ha_address
             self._known.set()
+
+    def _next(self) -> str:
+        """The node that is named, then those that were heard of, then it again; empty when there is none."""
+        own, peers = self._front.ha_address, self._front.replica.peers
+        known = [address for address in dict.fromkeys([self._named, *peers.values()]) if address not in ("", own)]
+        self._turn += 1
+        return known[(self._turn - 1) % len(known)] if known else ""
 
     async def run(self) -> None:
         """Until cancelled."""
-        if self._address:
-            self._known.set()
         while True:
-            await self._known.wait()
-            address = self._address
+            address = self._next()
+            if not address:
+                self._known.clear()
+                await self._known.wait()
+                continue
             host, _, port = address.rpartition(":")
             try:
                 connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_master)
@@ -72,6 +153,8 @@ class MasterLink:
                 self._away = False
                 while connection.transport is not None:
                     await asyncio.sleep(RECONNECT_S / 4)
+                if getattr(connection.session, "running", False):
+                    self._turn = 0  # it was a master, and may be again
                 self._away = True
                 self._registration.ask_again()
             except (OSError, ValueError) as error:

@@ -91,11 +91,14 @@ class RouteTables:
         return other
 
     def register(self, told: Registration, peer: object, now_ms: int) -> tuple[str, str]:
-        """Take a broker in, or hear of it again. The answer is (HA address, address) of its master, for a slave."""
+        """Take a broker in, or hear of it again. The answer is (HA address, address) of its master, for a slave; for a master
+        those of the one whose place it takes: it may be the newer one of a replica set.
+        """
         members = self.addresses.setdefault(told.broker, {})
         for broker_id in [i for i, address in members.items() if address == told.address and i != told.broker_id]:
             del members[broker_id]  # the same process, started again in another role
         first = told.broker_id not in members
+        former = members.get(MASTER_ID, "")
         members[told.broker_id] = told.address
         self.cluster_of[told.broker] = told.cluster
         before = self.live.get(told.address)
@@ -110,7 +113,9 @@ class RouteTables:
             self.nsq[told.broker] = told.nsq_address, known
         self.live[told.address] = Live(told.broker, now_ms, told.version, told.ha_address, peer)
         master = members.get(MASTER_ID, "")
-        if told.broker_id == MASTER_ID or master not in self.live:
+        if told.broker_id == MASTER_ID:
+            master = former if former != told.address else ""
+        if master not in self.live:
             return "", ""
         return self.live[master].ha_address, master
 

@@ -150,6 +150,9 @@ class RequestCode(IntEnum):
     TOPIC_PURGE = 77_024
     CLIENTS = 77_025
     CONFIG_RELOAD = 77_026
+    # And the roles of a replica set.
+    HA_PROMOTE = 77_031
+    HA_SWITCH = 77_032
 
 
 class ResponseCode(IntEnum):
@@ -386,6 +389,8 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.DELAYED_FIRE: "id:l!",
     RequestCode.QUEUE_TOPICS: "topic:s after:s",
     RequestCode.QUEUE_CHANGE: "action:s! topic:s! channel:s level:s",
+    RequestCode.HA_PROMOTE: "acceptLoss:b",
+    RequestCode.HA_SWITCH: "node:s",
     RequestCode.BROWSE: "topic:s! channel:s state:s from:s key:s queue:i limit:i after:s bodyBytes:i",
     RequestCode.TOPIC_PURGE: "topic:s! to:s! queue:i dryRun:b",
     RequestCode.CLIENTS: "after:s",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hmac
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -36,10 +36,11 @@ PROOF_BYTES = 32
 TAG_BYTES = 8
 SKIPPED = 0x40  # the bit of a type that may be passed over by those who do not know it
 
-ACCEPT, REFUSE, DATA, BEAT, META = 0x01, 0x02, 0x03, 0x04, 0x05
-HELLO, START, ACK = 0x81, 0x82, 0x83
+ACCEPT, REFUSE, DATA, BEAT, META, TAKE = 0x01, 0x02, 0x03, 0x04, 0x05, 0x09
+HELLO, START, ACK, TAKEN = 0x81, 0x82, 0x83, 0x89
 
 FLUSH_NOW, LAST, DAMAGED = 1, 2, 4  # flags of DATA
+IN_SYNC = 8  # a flag of DATA and BEAT: the master counts on this slave
 DISK_FULL, FLUSH_FAILED = 1, 2  # flags of ACK
 OFFSETS, TABLES = 1, 4  # kinds of META
 
@@ -47,14 +48,14 @@ WRONG_SET, WRONG_SEGMENTS, NOT_MASTER, BELOW_SAFE, NEWER_EPOCH, WRONG_VERSION, D
 
 _HEAD = struct.Struct(">BBHII")
 _NUMBER = struct.Struct(">I")
-_FIXED = {HELLO: 132, ACCEPT: 88, REFUSE: 4, START: 8, DATA: 40, BEAT: 52, META: 12, ACK: 32}
+_FIXED = {HELLO: 132, ACCEPT: 88, REFUSE: 4, START: 8, DATA: 40, BEAT: 52, META: 12, ACK: 32, TAKE: 8, TAKEN: 8}
 _HELLO = struct.Struct(">16s16s16sqqqqqqI")
 _ACCEPT = struct.Struct(">16s8sqqqII")
 _POSITIONS = struct.Struct(">qqqqq")
 _BEAT = struct.Struct(">qI")
 _ACK = struct.Struct(">qqqq")
 _META = struct.Struct(">Iq")
-_EPOCH = struct.Struct(">I8sq")
+EPOCH = struct.Struct(">I8sq")
 
 
 class Head(NamedTuple):
@@ -203,14 +204,14 @@ def read_head(data: bytearray | memoryview | bytes, pos: int, total: int) -> tup
 
 
 def _epochs(epochs: Iterable[Epoch]) -> bytes:
-    return b"".join(_EPOCH.pack(*epoch) for epoch in epochs)
+    return b"".join(EPOCH.pack(*epoch) for epoch in epochs)
 
 
 def _read_epochs(data: bytes, count: int) -> tuple[tuple[Epoch, ...], JsonObject]:
-    size = count * _EPOCH.size
+    size = count * EPOCH.size
     if len(data) < size or len(data) - size > JSON_BYTES_MAX:
         raise WireError("a table of epochs that is cut short")
-    epochs = tuple(Epoch(*_EPOCH.unpack_from(data, at)) for at in range(0, size, _EPOCH.size))
+    epochs = tuple(Epoch(*EPOCH.unpack_from(data, at)) for at in range(0, size, EPOCH.size))
     return epochs, read_json(data[size:])
 
 
@@ -284,9 +285,19 @@ def data_head(epoch: int, positions: Positions, count: int, size: int, flags: in
     return head(DATA, epoch, _POSITIONS.pack(*positions), 8 * count + size, flags=flags, count=count)
 
 
-def beat(epoch: int, positions: Positions, wall_ms: int, lease_ms: int = 0) -> bytes:
+def beat(epoch: int, positions: Positions, wall_ms: int, lease_ms: int = 0, *, flags: int = 0) -> bytes:
     """The positions alone, and the time."""
-    return frame(BEAT, epoch, _POSITIONS.pack(*positions) + _BEAT.pack(wall_ms, lease_ms))
+    return frame(BEAT, epoch, _POSITIONS.pack(*positions) + _BEAT.pack(wall_ms, lease_ms), flags=flags)
+
+
+def take(epoch: int, position: int) -> bytes:
+    """The slave is to be the master of a log that ends there."""
+    return frame(TAKE, epoch, struct.pack(">q", position))
+
+
+def taken(epoch: int, position: int) -> bytes:
+    """It is."""
+    return frame(TAKEN, epoch, struct.pack(">q", position))
 
 
 def read_positions(data: bytearray | bytes, pos: int) -> Positions:
@@ -313,23 +324,3 @@ def read_meta(data: bytes) -> tuple[int, int, bytes]:
     """(kind, position, body)"""
     kind, position = _META.unpack_from(data)
     return kind, position, data[_META.size :]
-
-
-def shared_end(ours: Sequence[Epoch], our_end: int, theirs: Sequence[Epoch], their_end: int) -> int:
-    """Up to where two logs are one, by their epochs: to the end of the last one in common, on either side."""
-    count = common(ours, theirs)
-    ends = (
-        ours[count].start if count < len(ours) else our_end,
-        theirs[count].start if count < len(theirs) else their_end,
-    )
-    return min(ends)
-
-
-def common(ours: Sequence[Epoch], theirs: Sequence[Epoch]) -> int:
-    """How many epochs two tables have in common, from the front."""
-    count = 0
-    for mine, other in zip(ours, theirs, strict=False):
-        if mine != other:
-            break
-        count += 1
-    return count

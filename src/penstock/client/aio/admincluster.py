@@ -99,6 +99,17 @@ class ClusterAdmin:
             found += [{"broker": name, **row} for row in answer["changes"]]
         return found
 
+    async def promote(self, address: str, *, accept_loss: bool = False) -> None:
+        """Let the slave at this address be the master of its replica set; its old master must be stopped. BrokerRefused where
+        acknowledged messages could be lost, unless `accept_loss`.
+        """
+        ext = {"acceptLoss": "true" if accept_loss else "false"}
+        await self._cluster.ask(address, RemotingCommand(RequestCode.HA_PROMOTE, ext))
+
+    async def switch(self, address: str, node: str = "") -> str:
+        """Let the master at this address begin to change places with a slave in sync, the one of this name or any; its name."""
+        return str((await self._own(address, RequestCode.HA_SWITCH, node=node)).get("node", ""))
+
     async def _own(self, address: str, code: RequestCode, **ext: str) -> Json:
         value = loads((await self._cluster.ask(address, RemotingCommand(code, dict(ext)))).body)
         if not isinstance(value, dict):

@@ -17,13 +17,14 @@ from penstock.fronts.requests.members import Members
 from penstock.fronts.requests.operation import Operation
 from penstock.fronts.requests.queues import QueueCalls
 from penstock.fronts.requests.replies import Replies
+from penstock.fronts.requests.roles import RoleCalls
 from penstock.fronts.requests.settings import Settings
 from penstock.fronts.requests.staging import StageCalls
 from penstock.fronts.requests.statistics import Statistics
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 
-TABLES = (Administration, Lookup, Members, Operation, QueueCalls, Replies, StageCalls, Statistics)
+TABLES = (Administration, Lookup, Members, Operation, QueueCalls, Replies, RoleCalls, StageCalls, Statistics)
 CODES: tuple[RequestCode, ...] = tuple(
     code for table in (Consuming, Accounts, Settings, *TABLES) for code in table.TABLE
 )
