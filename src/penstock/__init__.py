@@ -8,10 +8,10 @@ from penstock.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from penstock import aio as aio
-    from penstock.client.blocking import Admin as Admin
     from penstock.client.blocking import Producer as Producer
     from penstock.client.blocking import PullConsumer as PullConsumer
     from penstock.client.blocking import PushConsumer as PushConsumer
+    from penstock.client.blockingadmin import Admin as Admin
     from penstock.client.handout import Delivery as Delivery
     from penstock.client.results import Reject as Reject
     from penstock.client.results import Retry as Retry
@@ -43,7 +43,7 @@ if _os.environ.get("PENSTOCK_PURE") == "1":
 # Public names, imported when first used: a broker needs no client, a client no broker.
 _PUBLIC = {
     "Broker": "penstock.embedded",
-    "Admin": "penstock.client.blocking",
+    "Admin": "penstock.client.blockingadmin",
     "Delivery": "penstock.client.handout",
     "Error": "penstock.errors",
     "Message": "penstock.message",

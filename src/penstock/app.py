@@ -314,7 +314,7 @@ class Server:
         for name in parts(config.registry):
             registrar = Registrar(net, registration, name, security_of(config.security or None))
             task = asyncio.create_task(registrar.run())
-            stack.push_async_callback(self._stop_registrar, registrar, task, lambda: bool(self.again))
+            stack.push_async_callback(_stop_registrar, registrar, task, lambda: bool(self.again))
 
     async def _start_ha(self, net: Net, stack: AsyncExitStack, broker: Broker, registration: Registration) -> None:
         """Replication, where this broker has slaves or is one. Behind the other fronts: what they hold waits for it."""
@@ -447,11 +447,11 @@ class Server:
             listener.close()
             log.warning("no VIP port error=%s", error)
 
-    @staticmethod
-    async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None], again: Callable[[], bool]) -> None:
-        await _cancelled(task)
-        if not again():  # another node may have its place at the registry now
-            await registrar.leave()
+
+async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None], again: Callable[[], bool]) -> None:
+    await _cancelled(task)
+    if not again():  # another node may have its place at the registry now
+        await registrar.leave()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

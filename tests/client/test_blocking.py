@@ -13,7 +13,8 @@ import pytest
 
 import penstock
 from penstock import Message, aio
-from penstock.client.blocking import Admin, Producer, PullConsumer, PushConsumer
+from penstock.client.blocking import Producer, PullConsumer, PushConsumer
+from penstock.client.blockingadmin import Admin
 from penstock.errors import ConnectionLost, NoRoute
 
 Fresh = Callable[[str], str]

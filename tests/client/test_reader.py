@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.client.blocking import Admin, Producer
+from penstock.client.blocking import Producer
+from penstock.client.blockingadmin import Admin
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
 from penstock.client.routes import MessageQueue

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.app import Server
 from penstock.broker.broker import Broker
-from penstock.client.blocking import Admin
+from penstock.client.blockingadmin import Admin
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.embedded import ThreadedBroker
 from penstock.fronts.namesrv import NameServer

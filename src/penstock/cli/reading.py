@@ -356,10 +356,12 @@ def _opened(file: str, force: bool) -> AbstractContextManager[IO[bytes]]:
 
 
 def _browsed(registry: str, topic: str, channel: str) -> Iterator[Row]:
-    states: tuple[Literal["ready", "in-flight", "deferred"], ...] = (
-        ("in-flight", "ready", "deferred") if channel else ("ready", "deferred")
-    )
     with penstock.Admin(registry) as admin:
-        for state in states:
-            for row in admin.browse_all(topic, channel=channel, state=state, body_bytes=BROWSED_MAX):
-                yield row_of_browsed(row)
+        for state in ("in-flight", "ready", "deferred") if channel else ("ready", "deferred"):
+            for broker in admin.brokers():
+                after: str | None = ""
+                while after is not None:
+                    rows, after = admin.browse_page(
+                        broker, after, topic=topic, channel=channel, state=state, body_bytes=BROWSED_MAX
+                    )
+                    yield from map(row_of_browsed, rows)

@@ -20,9 +20,6 @@ from types import TracebackType
 from typing import Literal, TypeVar
 
 from penstock.client import aio
-from penstock.client.aio.admin import QueueStats
-from penstock.client.aio.admincluster import ClusterInfo
-from penstock.client.aio.admingroups import GroupMember, GroupStats, OffsetMove
 from penstock.client.aio.listening import Listener
 from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, report
 from penstock.client.direct import DirectSends
@@ -32,20 +29,19 @@ from penstock.client.handover import Handover, Sending
 from penstock.client.portal import portal
 from penstock.client.rebalance import Allocate, average
 from penstock.client.results import SendReceipt
-from penstock.client.routes import Json, MessageQueue, Route
+from penstock.client.routes import MessageQueue
 from penstock.client.sending import COMPRESS_OVER_BYTES
 from penstock.client.subscriptions import Start
 from penstock.errors import PenstockError
 from penstock.message import Message, ReceivedMessage
 from penstock.security import Security
-from penstock.wire.traces import Trace
 
 SIGTERM_S = 5.0
 
-C = TypeVar("C", bound="_Client")
+C = TypeVar("C", bound="Client")
 
 
-class _Client:
+class Client:
     """What all blocking clients share: start, close, with."""
 
     _inner: aio.Producer | aio.PushConsumer | aio.PullConsumer | aio.Admin
@@ -66,7 +62,7 @@ class _Client:
         self.close()
 
 
-class Producer(_Client):
+class Producer(Client):
     """Sends messages. See `penstock.aio.Producer` for the settings.
 
     with Producer("127.0.0.1:9876") as producer:
@@ -224,7 +220,7 @@ def _close_at_sigterm(consumer: PushConsumer) -> None:
         signal.signal(signal.SIGTERM, _on_sigterm)
 
 
-class PushConsumer(_Client):
+class PushConsumer(Client):
     """Receives the messages of the topics it subscribed to. See `penstock.aio.PushConsumer` for the settings.
 
     with PushConsumer("billing", listener=print) as consumer:
@@ -313,7 +309,7 @@ class PushConsumer(_Client):
         return Iteration(self._handout)
 
 
-class PullConsumer(_Client):
+class PullConsumer(Client):
     """Reads assigned message queues from positions of its own. See `penstock.aio.PullConsumer`."""
 
     def __init__(
@@ -402,259 +398,3 @@ class PullConsumer(_Client):
     def getmany(self, timeout_s: float = 1.0, max_count: int = 1_000) -> dict[MessageQueue, list[ReceivedMessage]]:
         """Messages of the assigned queues, oldest first in each, waiting up to timeout_s for the first."""
         return portal().run(self._inner.getmany(timeout_s, max_count))
-
-
-class _GroupAdmin(_Client):
-    """The part of `Admin` that is about consumer groups."""
-
-    _inner: aio.Admin
-
-    def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
-        """How far a group is in every queue, its retry topic included."""
-        return portal().run(self._inner.group_stats(group, topic))
-
-    def groups(self) -> list[str]:
-        """The consumer groups that the brokers know: those with settings, and those with committed offsets; sorted."""
-        return portal().run(self._inner.groups())
-
-    def check_group(self, group: str) -> None:
-        """NotFound when no broker knows the group."""
-        portal().run(self._inner.check_group(group))
-
-    def reset_offset(
-        self, group: str, topic: str, start: Start = "first", *, new: bool = False
-    ) -> dict[MessageQueue, int]:
-        """Move a group to a time, "first" or "last" in a topic; the new offsets."""
-        return portal().run(self._inner.reset_offset(group, topic, start, new=new))
-
-    def plan_reset(
-        self, group: str, topic: str, start: Start = "first", *, offset: int | None = None
-    ) -> dict[MessageQueue, OffsetMove]:
-        """What `reset_offset`, or with `offset` `set_offset`, would do now, by queue; nothing is changed."""
-        return portal().run(self._inner.plan_reset(group, topic, start, offset=offset))
-
-    def set_offset(self, group: str, topic: str, offset: int, *, new: bool = False) -> dict[MessageQueue, int]:
-        """Commit an offset in every queue of a topic, or what is nearest to it there, of a group that is offline."""
-        return portal().run(self._inner.set_offset(group, topic, offset, new=new))
-
-    def all_group_stats(self) -> dict[str, dict[MessageQueue, GroupStats]]:
-        """How far every group is that has committed anything."""
-        return portal().run(self._inner.all_group_stats())
-
-    def group_members(self, group: str, *, queues: bool = True) -> list[GroupMember]:
-        """Who of a group is connected; with `queues` each is asked what it reads."""
-        return portal().run(self._inner.group_members(group, queues=queues))
-
-    def group_subscriptions(self, group: str) -> dict[str, str]:
-        """What those that are connected read: topic to expression."""
-        return portal().run(self._inner.group_subscriptions(group))
-
-    def member_counts(self, groups: list[str]) -> dict[str, int]:
-        """How many consumers of each group are connected."""
-        return portal().run(self._inner.member_counts(groups))
-
-    def check_offline(self, group: str) -> None:
-        """BrokerRefused when a consumer of the group is connected."""
-        portal().run(self._inner.check_offline(group))
-
-    def oldest_ms(self, topic: str) -> int | None:
-        """When the oldest message of a log topic was stored; None when it holds none."""
-        return portal().run(self._inner.oldest_ms(topic))
-
-    def groups_of(self, topic: str) -> list[str]:
-        """The groups that read a log topic or committed an offset in it; sorted."""
-        return portal().run(self._inner.groups_of(topic))
-
-    def delete_group(self, group: str) -> None:
-        """Forget a group's settings and its committed offsets; its retry topic and dead letters stay."""
-        portal().run(self._inner.delete_group(group))
-
-
-class Admin(_GroupAdmin):
-    """Looking at a cluster and changing it. See `penstock.aio.Admin`."""
-
-    def __init__(
-        self,
-        registry: str = "127.0.0.1:9876",
-        *,
-        timeout_s: float = 10.0,
-        security: Security | str | Path | None = None,
-    ) -> None:
-        self._inner: aio.Admin = aio.Admin(registry, timeout_s=timeout_s, security=security)
-
-    def cluster_info(self) -> ClusterInfo:
-        """Which brokers there are."""
-        return portal().run(self._inner.cluster_info())
-
-    def runtime_info(self, address: str) -> dict[str, str]:
-        """What one broker, master or slave, says of itself: RocketMQ's figures, and more."""
-        return portal().run(self._inner.runtime_info(address))
-
-    def promote(self, address: str, *, accept_loss: bool = False) -> None:
-        """Let the slave at this address be the master of its replica set; its old master must be stopped. BrokerRefused where
-        acknowledged messages could be lost, unless `accept_loss`.
-        """
-        portal().run(self._inner.promote(address, accept_loss=accept_loss))
-
-    def switch(self, address: str, node: str = "") -> str:
-        """Let the master at this address begin to change places with a slave in sync, the one of this name or any; its name."""
-        return portal().run(self._inner.switch(address, node))
-
-    def topics(self, *, system: bool = False) -> list[str]:
-        """The topics, sorted; with `system` also the broker's own, retry and dead-letter topics."""
-        return portal().run(self._inner.topics(system=system))
-
-    def route(self, topic: str) -> Route:
-        """Where a topic lives. NoRoute when no broker serves it."""
-        return portal().run(self._inner.route(topic))
-
-    def create_topic(
-        self,
-        topic: str,
-        queue_count: int | None = None,
-        *,
-        broker: str | None = None,
-        perm: int | None = None,
-        level: str | None = None,
-        force: bool = False,
-    ) -> None:
-        """Create a topic, or change what is named of it, on every broker or on one."""
-        portal().run(self._inner.create_topic(topic, queue_count, broker=broker, perm=perm, level=level, force=force))
-
-    def create_topics(
-        self,
-        topics: Iterable[str],
-        queue_count: int | None = None,
-        *,
-        broker: str | None = None,
-        perm: int | None = None,
-        level: str | None = None,
-        force: bool = False,
-    ) -> None:
-        """The same for many, in one go; all are tried, then the first error is raised."""
-        portal().run(self._inner.create_topics(topics, queue_count, broker=broker, perm=perm, level=level, force=force))
-
-    def delete_topic(self, topic: str) -> None:
-        """Delete a topic of either kind from every broker that has it, and from the routes."""
-        portal().run(self._inner.delete_topic(topic))
-
-    def queue_topics(self, topic: str = "") -> list[Json]:
-        """The topics that NSQ sees, or one of them: a row for each broker that has it, with its channels."""
-        return portal().run(self._inner.queue_topics(topic))
-
-    def change_queue(
-        self,
-        topic: str,
-        action: Literal["add", "rm", "pause", "unpause", "empty"],
-        *,
-        channel: str = "",
-        level: str | None = None,
-        broker: str | None = None,
-    ) -> list[str]:
-        """Change a queue topic, or a channel of a topic of either kind, on every broker that has it."""
-        return portal().run(self._inner.change_queue(topic, action, channel=channel, level=level, broker=broker))
-
-    def purge_topic(
-        self,
-        topic: str,
-        to: Literal["end"] | int | datetime = "end",
-        *,
-        queue: int | None = None,
-        dry_run: bool = False,
-    ) -> list[Json]:
-        """Take the messages of a topic of either kind below a place out of the sight of all groups and channels."""
-        return portal().run(self._inner.purge_topic(topic, to, queue=queue, dry_run=dry_run))
-
-    def browse(
-        self,
-        topic: str,
-        *,
-        channel: str = "",
-        state: Literal["ready", "in-flight", "deferred"] = "ready",
-        start: Start = "first",
-        key: str = "",
-        queue: int | None = None,
-        limit: int = 100,
-        body_bytes: int = 64 << 10,
-    ) -> list[Json]:
-        """Messages of a topic of either kind, or of a channel; nothing is changed by looking."""
-        asked = self._inner.browse(
-            topic, channel=channel, state=state, start=start, key=key, queue=queue, limit=limit, body_bytes=body_bytes
-        )
-        return portal().run(asked)
-
-    def clients(self) -> list[Json]:
-        """Who is connected to each broker: producers and consumers of both protocols."""
-        return portal().run(self._inner.clients())
-
-    def reload_config(self, broker: str | None = None) -> list[Json]:
-        """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
-        return portal().run(self._inner.reload_config(broker))
-
-    def brokers(self) -> dict[str, str]:
-        """The masters: name to address."""
-        return portal().run(self._inner.brokers())
-
-    def browse_all(
-        self,
-        topic: str,
-        *,
-        channel: str = "",
-        state: Literal["ready", "in-flight", "deferred"] = "ready",
-        body_bytes: int = 64 << 10,
-    ) -> Iterator[Json]:
-        """Every message of a queue topic or channel in this state, page by page, broker by broker."""
-        for broker in self.brokers():
-            after: str | None = ""
-            while after is not None:
-                asked = self._inner.browse_page(
-                    broker, after, topic=topic, channel=channel, state=state, body_bytes=body_bytes
-                )
-                rows, after = portal().run(asked)
-                yield from rows
-
-    def delayed(
-        self, *, topic: str = "", channel: str = "", text: str = "", key: str = "", limit: int = 100
-    ) -> list[Json]:
-        """The delayed messages of both kinds of topic, by due time."""
-        return portal().run(self._inner.delayed(topic=topic, channel=channel, text=text, key=key, limit=limit))
-
-    def delayed_counts(self, edges: Sequence[int], *, topic: str = "", channel: str = "") -> list[int]:
-        """How many are due before the first of these moments (ms), before the second …, and after the last."""
-        return portal().run(self._inner.delayed_counts(edges, topic=topic, channel=channel))
-
-    def cancel_delayed(self, id_: str) -> Json:
-        """A delayed message is not to be delivered; its row."""
-        return portal().run(self._inner.cancel_delayed(id_))
-
-    def fire_delayed(self, id_: str) -> Json:
-        """A delayed message is to be delivered now; its row."""
-        return portal().run(self._inner.fire_delayed(id_))
-
-    def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
-        """How much every queue of a topic holds."""
-        return portal().run(self._inner.topic_stats(topic))
-
-    def describe_topic(self, topic: str) -> list[Json]:
-        """A row for each broker that has a topic of either kind, with its channels and groups. NotFound."""
-        return portal().run(self._inner.describe_topic(topic))
-
-    def query_by_key(
-        self,
-        topic: str,
-        key: str,
-        *,
-        max_count: int = 32,
-        begin: datetime | int = 0,
-        end: datetime | int = (1 << 62),
-    ) -> list[ReceivedMessage]:
-        """The messages with a key, or with this producer-given id, newest last."""
-        return portal().run(self._inner.query_by_key(topic, key, max_count=max_count, begin=begin, end=end))
-
-    def traces(self, msg_id: str) -> list[Trace]:
-        """What clients that trace have told of a message, by its id or one of its keys, in order. NotFound: nothing."""
-        return portal().run(self._inner.traces(msg_id))
-
-    def message(self, msg_id: str, topic: str | None = None) -> ReceivedMessage:
-        """One message by its offset message id, or, when `topic` is given, by the id its producer gave it."""
-        return portal().run(self._inner.message(msg_id, topic))

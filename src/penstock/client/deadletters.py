@@ -18,7 +18,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
-from penstock.client.blocking import Admin, Producer, PullConsumer
+from penstock.client.blocking import Producer, PullConsumer
+from penstock.client.blockingadmin import Admin
 from penstock.client.routes import Json, MessageQueue
 from penstock.errors import BrokerRefused, ConfigError, NoRoute, NotFound, PenstockError
 from penstock.message import Message, ReceivedMessage
