@@ -35,7 +35,7 @@ Command = TypeVar("Command", bound=Callable[..., object])
 def first_sentence(command: click.Command) -> str:
     """What a command is for."""
     about = " ".join((command.help or "").split("\n\n")[0].split())
-    return re.split(r"[.:;] ", about)[0].rstrip(".") + "."
+    return re.split(r"(?<!\(-)[.:;] ", about)[0].rstrip(".") + "."
 
 
 # The first sentence of each command that is imported when it is called.
@@ -46,14 +46,15 @@ ABOUTS = {
     "client": "Look at who is connected.",
     "completion": "Print what makes SHELL complete commands, options and the names of topics, groups and channels.",
     "config": "Look at settings.",
+    "console": "Run the web console of a broker.",
     "context": "Registries, users and TLS under names.",
     "delayed": "Look at delayed and deferred messages.",
     "demo": "Publish real events, consume them with a group, archive and summarise them with Spark, draw a chart.",
     "dlq": "Dead letters.",
-    "export": "Write the messages of TOPIC to FILE (-.",
+    "export": "Write the messages of TOPIC to FILE (-: standard output) as JSON lines.",
     "group": "Look at consumer groups, move them, delete them.",
-    "ha": "Look at masters and their slaves.",
-    "import": "Send the messages of FILE (-.",
+    "ha": "Look at masters and their slaves, and change who is which.",
+    "import": "Send the messages of FILE (-: standard input), which `penstock export` wrote.",
     "message": "Find messages.",
     "peek": "Show messages of a topic of either kind, and change nothing.",
     "send": "Send messages.",
