@@ -30,6 +30,12 @@ def record(
         ("made name=%s count=%d", (BAD, 3), "made", {"name": BAD, "count": 3}),
         ("closed peer=%s reason=%d %s", ("a", 5, "why"), "closed", {"peer": "a", "reason": "5 why"}),
         ("it went 100%% wrong for %s times=%d", ("x", 2), "it went 100% wrong for x", {"times": 2}),
+        (
+            "topic made name=%s kind=log queues=%d",
+            ("%RETRY%g", 1),
+            "topic made",
+            {"name": "%RETRY%g", "kind": "log", "queues": 1},
+        ),
         ("nothing more", (), "nothing more", {}),
         ("%s is gone", ("x=1",), "x=1 is gone", {}),
         ("x=1 said by hand", (), "x=1 said by hand", {}),

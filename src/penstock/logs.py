@@ -25,7 +25,7 @@ TEMPLATES_MAX = 1_000
 VALUE_CHARS_MAX = 8_000
 _ALWAYS = ("penstock.audit", "penstock.serve")  # whatever their number
 _OFTEN = ("penstock.net",)  # limited below a warning, too: one line for each client
-_FIELD = re.compile(r"(?:^|(?<=[ ,;]))([a-z_]+)=(%(?:\.\d+)?[sdrg])")
+_FIELD = re.compile(r"(?:^|(?<=[ ,;]))([a-z_]+)=(%(?:\.\d+)?[sdrg]|[a-z0-9-]+(?= |$))")
 _WORD = re.compile(r"[^\s\"=\\]+")
 
 Fields = dict[str, object]
@@ -36,7 +36,7 @@ def fields_of(record: logging.LogRecord) -> tuple[str, Fields]:
     template = str(record.msg)
     found = list(_FIELD.finditer(template))
     arguments = record.args if isinstance(record.args, tuple) else ()
-    if not found or template.count("%") - 2 * template.count("%%") != len(arguments):
+    if not any("%" in one[2] for one in found) or template.count("%") - 2 * template.count("%%") != len(arguments):
         return record.getMessage(), {}
     fields: Fields = {}
     ends = [one.start() for one in found[1:]] + [len(template)]

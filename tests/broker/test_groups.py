@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from penstock.broker.groups import GroupTable, OffsetTable
+from broker.queueside import Side
+from penstock.broker.groups import GroupTable, OffsetTable, lag, oldest_ms
 from penstock.errors import Refused
 
 
@@ -41,3 +44,20 @@ def test_offsets() -> None:
     assert again.queues("copy", "T") == {0: 5, 1: 20}
     again.drop_group("g")
     assert again.topics_of("g") == []
+
+
+def test_a_queue_in_which_a_group_committed_nothing_is_still_before_it(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    topic = side.broker.sending.topic_to_write(b"logs", queues=3)
+    for number, count in enumerate((4, 2, 0)):
+        for _ in range(count):
+            broker = side.broker
+            broker.put(topic, number, b"x", {}, born_host=broker.store_host, born_ms=broker.now_ms)
+    side.turn(5_000)
+    store, now_ms = side.broker.store, side.broker.now_ms
+    assert lag(topic.queues, {0: 3}) == 1 + 2
+    assert lag(topic.queues, {0: 9, 1: 2}) == 0  # beyond the end is nothing
+    assert lag(topic.queues, {}) == 0  # nobody knows where it will begin
+    assert oldest_ms(store, topic.queues, {0: 4, 1: 0}, now_ms) >= 5_000
+    assert oldest_ms(store, topic.queues, {0: 4, 1: 2}, now_ms) == 0
+    side.close()

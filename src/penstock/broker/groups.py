@@ -6,7 +6,7 @@ Both files are RocketMQ's (rocketmq.md §6, §9.2, §9.6); SmartGo's spelling of
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -176,6 +176,27 @@ class GroupTable:
                 if name in self.by_name and isinstance(bits, int) and bits & PERM_READ:
                     self.by_name[name].forbid(topic, True)
         self.version = shapes.version_of(table)
+
+
+def owed(queues: Iterable[ConsumeQueue], offsets: Mapping[int, int]) -> Iterator[tuple[ConsumeQueue, int]]:
+    """Each queue that a group with these committed offsets reads, and where it goes on there: at its first message where
+    nothing is committed. What is gone is owed to nobody, and nothing to a group that has committed nowhere: nobody knows yet
+    where it will begin.
+    """
+    if not offsets:
+        return
+    for number, queue in enumerate(queues):
+        yield queue, max(offsets.get(number, 0), queue.min_offset)
+
+
+def lag(queues: Iterable[ConsumeQueue], offsets: Mapping[int, int]) -> int:
+    """Messages that a group with these committed offsets has before it."""
+    return sum([max(0, queue.visible_end() - at) for queue, at in owed(queues, offsets)])
+
+
+def oldest_ms(store: LogStore, queues: Iterable[ConsumeQueue], offsets: Mapping[int, int], now_ms: int) -> int:
+    """How long the oldest of them has been stored; 0 when there is none."""
+    return max((lag_ms(store, queue, at, now_ms) for queue, at in owed(queues, offsets)), default=0)
 
 
 def lag_ms(store: LogStore, queue: ConsumeQueue, offset: int, now_ms: int) -> int:

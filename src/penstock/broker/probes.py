@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from penstock.broker.core import Core
-from penstock.broker.groups import lag_ms
+from penstock.broker.groups import lag as group_lag
+from penstock.broker.groups import oldest_ms as group_oldest_ms
 from penstock.broker.history import Counts, Key, Probe
 from penstock.broker.nsq.queueing import Queueing
 from penstock.broker.nsq.sources import lag_ms as channel_lag_ms
@@ -99,21 +100,14 @@ class Probes:
 
     def _group(self, stored: LogTopic, topic: str, group: str, got: GetCounts | None) -> Probe:
         core, table, key = self._core, self._core.offsets.table, (topic, group)
-        queues = stored.queues
 
         def counts() -> Counts:
-            lag = 0
-            for number, offset in table.get(key, {}).items():
-                if number < len(queues):
-                    lag += max(0, queues[number].max_offset - offset)
+            lag = group_lag(stored.queues[: stored.read_queues], table.get(key, {}))
             return (stored.message_count, 0, 0, lag) if got is None else (stored.message_count, got[0], got[1], lag)
 
         def age_ms() -> float:
-            now_ms = core.time.now_ms
-            return max(
-                (lag_ms(core.store, queues[n], at, now_ms) for n, at in table.get(key, {}).items() if n < len(queues)),
-                default=0,
-            )
+            queues = stored.queues[: stored.read_queues]
+            return group_oldest_ms(core.store, queues, table.get(key, {}), core.time.now_ms)
 
         return Probe(counts, age_ms)
 

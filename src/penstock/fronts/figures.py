@@ -15,7 +15,8 @@ from typing import Protocol
 
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
-from penstock.broker.groups import lag_ms as group_lag_ms
+from penstock.broker.groups import lag as group_lag
+from penstock.broker.groups import oldest_ms as group_oldest_ms
 from penstock.broker.nsq.sources import lag_ms
 from penstock.broker.nsq.topics import Topic
 from penstock.config import parts
@@ -440,14 +441,10 @@ def group_samples(broker: Broker) -> Iterator[tuple[str, str]]:
     for (name, group), offsets in broker.offsets.table.items():
         topic = broker.topics.get(name.encode())
         if topic is not None:
-            queues = topic.queues
-            owed = [(queues[q], max(offset, queues[q].min_offset)) for q, offset in offsets.items() if q < len(queues)]
-            lag = sum(max(0, queue.max_offset - offset) for queue, offset in owed)
-            yield sample("consumer_lag_messages", lag, topic=name, group=group)
-            found = [
-                group_lag_ms(broker.store, queues[q], at, broker.now_ms) for q, at in offsets.items() if q < len(queues)
-            ]
-            yield sample("consumer_lag_seconds", max(found, default=0) / 1000, topic=name, group=group)
+            queues = topic.queues[: topic.read_queues]
+            yield sample("consumer_lag_messages", group_lag(queues, offsets), topic=name, group=group)
+            oldest_ms = group_oldest_ms(broker.store, queues, offsets, broker.now_ms)
+            yield sample("consumer_lag_seconds", oldest_ms / 1000, topic=name, group=group)
 
 
 def metrics_pieces(families: Mapping[str, list[str]]) -> Iterator[bytes]:

@@ -8,7 +8,9 @@ from msgspec import to_builtins
 
 from penstock.broker.broker import Broker
 from penstock.broker.clients import Member
+from penstock.broker.groups import lag as group_lag
 from penstock.broker.groups import lag_ms as group_lag_ms
+from penstock.broker.groups import oldest_ms as group_oldest_ms
 from penstock.broker.history import BROKER, DISK, DISK_FIELDS, FIELDS, Key
 from penstock.broker.levels import LEVEL_NAMES
 from penstock.broker.nsq.sources import lag_ms
@@ -139,19 +141,14 @@ class Snapshot:
         }
 
     def _group(self, stored: LogTopic, group: str, offsets: dict[int, int]) -> JsonObject:
-        queues, name = stored.queues, stored.name.decode()
-        lag = sum([max(0, queues[q].visible_end() - at) for q, at in offsets.items() if q < len(queues)])
+        queues, name = stored.queues[: stored.read_queues], stored.name.decode()
+        lag = group_lag(queues, offsets)
         rates = self.broker.history.latest(Key("group", name, group))
         age_s = rates[4]
         if not lag:
             age_s = 0.0
         elif self.topic or not age_s:
-            ages = [
-                group_lag_ms(self.broker.store, queues[q], at, self.now_ms)
-                for q, at in offsets.items()
-                if q < len(queues)
-            ]
-            age_s = max(ages, default=0) / 1000
+            age_s = group_oldest_ms(self.broker.store, queues, offsets, self.now_ms) / 1000
         online = self.broker.clients.consumers.get(group)
         reading = online is not None and name in online.subscriptions
         return {
