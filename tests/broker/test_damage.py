@@ -196,6 +196,7 @@ KINDS = (
     "store.json.bak", "offsets.json.bak", "config/topics.json.bak", "config/consumerOffset.json.bak",
     "config/delayOffset.json.bak", "config/subscriptionGroup.json.bak", "config/sequences.json.bak", "nsqd.dat.bak",
     "config/topics.json.changes", "nsqd.dat.changes",
+    "config/history.bin",
 )  # fmt: skip
 WORDS = {"0": "nothing", "1": "that message", "those bytes": "the messages in them", "its own": "the messages in it",
          "those behind": "what was written last"}  # fmt: skip

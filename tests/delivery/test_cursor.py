@@ -83,7 +83,7 @@ def test_a_message_given_back_is_not_in_two_places_after_a_kill(
     side.queueing.publish(side.queueing.topic(b"t"), [b"one", b"two"])
     reader = subscribe(side, b"a")
     messages = read(side, reader)
-    killed_in(side.queueing, "defer", monkeypatch, after=True)
+    killed_in(side.queueing.deferral, "give_back", monkeypatch, after=True)
     with pytest.raises(Killed):
         side.queueing.topic(b"t").channel(b"a").requeue(reader, messages[0].id, 500, side.clock.monotonic_ms())
     side.reopen(False)

@@ -24,6 +24,8 @@ KNOWN = ""
 # `|`: any one of these; a blank: all of them.
 BROKER = {
     "GET /ping": OPEN,
+    "GET /healthz": OPEN,
+    "GET /ready": OPEN,
     "GET /info": KNOWN,
     "POST /pub": "publish:T",
     "POST /mpub": "publish:T",
@@ -49,6 +51,8 @@ BROKER = {
 }
 REGISTRY = {
     "GET /ping": OPEN,
+    "GET /healthz": OPEN,
+    "GET /ready": OPEN,
     "GET /info": KNOWN,
     "GET /debug": "monitor",
     "GET /lookup": "publish:T|subscribe:T|monitor",

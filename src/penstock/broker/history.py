@@ -319,6 +319,7 @@ class History:
         probes = self._probes()
         for key in [key for key in self.tracks if key not in probes and key not in (BROKER, DISK)]:
             gone = self.tracks.pop(key)
+            gone.probe = None  # a sweep may still hold the track, and the probe its topic's files
             self._note_lag(key, gone, 0.0)
             self._take(-len(gone.minutes.chunks) - len(gone.seconds.chunks if gone.seconds else ()))
             self.used_bytes -= _TRACK_BYTES
