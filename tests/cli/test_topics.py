@@ -162,3 +162,21 @@ def test_every_command_explains_itself(group: click.Group) -> None:
         told = CliRunner().invoke(group, [name, "--help"])
         assert told.exit_code == 0
         assert "--registry" in told.output
+
+
+def test_alter_changes_a_topic_that_is_there_and_says_what(broker: Broker, run: Run) -> None:
+    def told() -> tuple[object, ...]:
+        config = broker.call(lambda server: server.broker.topics.get(b"altered").as_config())
+        return config["readQueueNums"], config["perm"], config.get("level", "os")
+
+    run("topic", "add", "altered", "--queues", "4")
+    before = told()
+    run("topic", "alter", "altered", "--level", "disk", "--dry-run")
+    assert told() == before
+    run("topic", "alter", "altered", "--level", "disk")
+    run("topic", "alter", "altered", "--perm", "R")
+    assert told() == (4, 4, "disk")
+    run("topic", "alter", "nobody-made-this", "--queues", "2", status=3)
+    with Admin(broker.registry) as admin:
+        assert "nobody-made-this" not in admin.topics()
+    run("topic", "alter", "altered", status=2)  # nothing is named
