@@ -20,6 +20,7 @@ from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
 from penstock.disk import queuefiles
 from penstock.disk.files import Files
 from penstock.disk.queuefiles import Paths
+from penstock.disk.tables import replace
 from penstock.errors import ConfigError
 from penstock.wire import record
 from penstock.wire.names import NSQD_VERSION
@@ -122,14 +123,7 @@ def export(broker: Broker, files: Files, folder: Path, *, logs: bool = False) ->
         channels = [{"name": channel.name.decode(), "paused": bool(channel.paused)} for channel in kept]
         table.append({"name": name, "paused": bool(topic.paused), "channels": channels})
     body = msgspec.json.encode({"topics": table, "version": NSQD_VERSION})
-    path = folder / "nsqd.dat"
-    fd = files.open(path, create=True)
-    try:
-        files.write(fd, 0, body)
-        files.datasync(fd)
-    finally:
-        files.close(fd)
-    files.sync_folder(folder)
+    replace(files, folder / "nsqd.dat", body)
 
 
 def _write(files: Files, folder: Path, topic: str, queues: list[tuple[str, Iterable[Seen]]]) -> Iterator[Exported]:
