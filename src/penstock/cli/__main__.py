@@ -1,5 +1,30 @@
-"""`python -m penstock.cli` is the `penstock` command."""
+"""Where the commands begin: `penstock` (also `python -m penstock.cli`), `nsqd` and `nsqlookupd`."""
 
-from penstock.cli.main import main
+import gc
+from importlib import import_module
 
-main()
+
+def _run(module: str, command: str) -> None:
+    gc.disable()  # nothing of what is imported is garbage, and the collector would look at all of it again and again
+    found = getattr(import_module(module), command)
+    gc.enable()
+    found()
+
+
+def main() -> None:
+    """The `penstock` command."""
+    _run("penstock.cli.main", "main")
+
+
+def nsqd() -> None:
+    """The `nsqd` command."""
+    _run("penstock.cli.nsqd", "nsqd")
+
+
+def nsqlookupd() -> None:
+    """The `nsqlookupd` command."""
+    _run("penstock.cli.nsqd", "nsqlookupd")
+
+
+if __name__ == "__main__":
+    main()

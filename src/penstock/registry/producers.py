@@ -7,7 +7,7 @@ of the same process has deleted is forgotten (`forget`) when no other nsqd has i
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from penstock.errors import Refused
 from penstock.wire.names import EPHEMERAL_TEXTS
@@ -16,8 +16,7 @@ TOPICS_MAX = 100_000
 CHANNELS_MAX = 10_000  # of one topic
 
 
-@dataclass(eq=False)
-class Producer:
+class Producer(Struct, eq=False):
     """One nsqd, for as long as its connection lives."""
 
     remote: str

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from math import copysign
 from typing import Final, NamedTuple
 
@@ -28,15 +28,6 @@ COMPILED_MAX: Final = 256  # that are kept: every heartbeat and many pulls bring
 Value = str | int | float | bool | None
 Evaluate = Callable[[Mapping[str, str]], Value]
 
-_TOKEN = re.compile(
-    r"(?P<blank>[ \t\r\n\f]+|--[^\r\n]*[\r\n]|/\*.*?\*/)"
-    r"|(?P<float>\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)"
-    r"|(?P<int>(?:0|[1-9]\d*)[lL]?)"
-    r"|(?P<string>'(?:[^']|'')*')"
-    r"|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
-    r"|(?P<sign><>|<=|>=|[=<>()+,-])",
-    re.DOTALL | re.ASCII,
-)
 _WORDS = frozenset(["NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "IS", "NULL"])
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 63) - 1
 _FLOAT_MIN, _FLOAT_MAX = 5e-324, 1.7976931348623157e308
@@ -45,6 +36,19 @@ _JAVA_INT = re.compile(r"[+-]?\d+", re.ASCII)
 _JAVA_FLOAT = re.compile(
     r"[\x00-\x20]*[+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?[fFdD]?)[\x00-\x20]*", re.ASCII
 )
+
+
+@cache  # compiled for the first expression: most brokers never see one
+def _one_token() -> re.Pattern[str]:
+    return re.compile(
+        r"(?P<blank>[ \t\r\n\f]+|--[^\r\n]*[\r\n]|/\*.*?\*/)"
+        r"|(?P<float>\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)"
+        r"|(?P<int>(?:0|[1-9]\d*)[lL]?)"
+        r"|(?P<string>'(?:[^']|'')*')"
+        r"|(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)"
+        r"|(?P<sign><>|<=|>=|[=<>()+,-])",
+        re.DOTALL | re.ASCII,
+    )
 
 
 class Uncomparable(Exception):
@@ -274,9 +278,10 @@ class _Parser:
 def _tokens(text: str) -> list[tuple[str, str]]:
     """(kind, text) of each token; words are in capitals and of the kind `word`."""
     found: list[tuple[str, str]] = []
+    token = _one_token()
     at = 0
     while at < len(text):
-        match = _TOKEN.match(text, at)
+        match = token.match(text, at)
         if match is None:
             raise _Wrong(f"{text[at]!r} is not expected")
         kind, part = str(match.lastgroup), match.group()
