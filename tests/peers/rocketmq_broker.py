@@ -25,40 +25,41 @@ SEGMENT_BYTES = 256 << 10
 QUIET = '<configuration><root level="WARN"/></configuration>'
 
 
-def needed() -> str:
+def needed(parts: tuple[str, ...], version: str) -> str:
     """What Maven must bring."""
-    parts = "".join(
+    named = "".join(
         f"<dependency><groupId>org.apache.rocketmq</groupId><artifactId>{part}</artifactId>"
-        f"<version>{VERSION}</version></dependency>"
-        for part in PARTS
+        f"<version>{version}</version></dependency>"
+        for part in parts
     )
     return (
         "<project><modelVersion>4.0.0</modelVersion><groupId>peer</groupId><artifactId>peer</artifactId>"
-        f"<version>1</version><dependencies>{parts}</dependencies></project>"
+        f"<version>1</version><dependencies>{named}</dependencies></project>"
     )
 
 
 class Installed:
     """The JARs, and our program for the client among them."""
 
-    def __init__(self) -> None:
+    def __init__(self, program: str = "RocketmqPeer", parts: tuple[str, ...] = PARTS, version: str = VERSION) -> None:
         maven = ["mvn", "-q", "-B", "-f", "FOLDER/pom.xml"]
+        self.program = program
         self.folder = install(
-            CACHE / f"rocketmq-{VERSION}",
-            ["sh", "-c", f"printf '%s' '{needed()}' > FOLDER/pom.xml"],
+            CACHE / f"rocketmq-{'' if parts == PARTS else '-'.join(parts) + '-'}{version}",
+            ["sh", "-c", f"printf '%s' '{needed(parts, version)}' > FOLDER/pom.xml"],
             [*maven, "dependency:copy-dependencies", "-DoutputDirectory=FOLDER/jars"],
         )
-        program = HERE / "RocketmqPeer.java"
+        source = HERE / f"{program}.java"
         classes = install(
-            CACHE / f"rocketmq-client-{VERSION}-{crc32(program.read_bytes()):08x}",
-            ["javac", "-nowarn", "-cp", f"{self.folder}/jars/*", "-d", "FOLDER", str(program)],
+            CACHE / f"rocketmq-client-{version}-{crc32(source.read_bytes()):08x}",
+            ["javac", "-nowarn", "-cp", f"{self.folder}/jars/*", "-d", "FOLDER", str(source)],
         )
         self.path = f"{classes}:{self.folder}/jars/*"
 
     def client(self, registry: str, home: Path, *properties: str) -> Program:
         """The Java client, for a registry of anybody; Java's `-D` properties."""
         java, *rest = self.java(home)
-        return Program([java, *properties, *rest, "RocketmqPeer"], {}, registry)
+        return Program([java, *properties, *rest, self.program], {}, registry)
 
     def java(self, home: Path) -> list[str]:
         return ["java", "-Xmx256m", *OPENED, f"-Duser.home={home}", "-cp", self.path]
@@ -80,8 +81,10 @@ class Installed:
 class Rocketmq:
     """A name server and a broker over one folder, as long as the `with` lasts."""
 
-    def __init__(self, installed: Installed, folder: Path, *, host: str = "127.0.0.1", name: str = "broker-a") -> None:
-        self.installed, self.folder, self.host, self.name = installed, folder, host, name
+    def __init__(
+        self, installed: Installed, folder: Path, *, host: str = "127.0.0.1", name: str = "broker-a", **settings: str
+    ) -> None:
+        self.installed, self.folder, self.host, self.name, self.settings = installed, folder, host, name, settings
         self.store = folder / "store"
         self._processes: list[tuple[subprocess.Popen[str], threading.Thread]] = []
 
@@ -118,6 +121,7 @@ class Rocketmq:
                 "mappedFileSizeCommitLog": SEGMENT_BYTES, "mappedFileSizeConsumeQueue": 6000,
                 "maxHashSlotNum": 500, "maxIndexNum": 2000, "diskMaxUsedSpaceRatio": 95, "autoCreateTopicEnable": "true",
                 "defaultTopicQueueNums": 4, "messageDelayLevel": " ".join(["1s"] * 18), "transactionCheckInterval": 1000,
+                **self.settings,
             }  # fmt: skip
             ports.let_go(vip_port, port, ha_port)
             self._start("org.apache.rocketmq.broker.BrokerStartup", settings)
