@@ -10,10 +10,9 @@ import os
 import ssl
 from base64 import b64encode
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-
-from msgspec import Struct
 
 from penstock.errors import ConfigError
 from penstock.wire import acl
@@ -34,7 +33,8 @@ _TRUTHS = {
 _OTHERS = 0o077  # may do anything with a file
 
 
-class Security(Struct, frozen=True):
+@dataclass(frozen=True, repr=False)
+class Security:
     """How a client connects, and who it is.
 
     `tls_ca` is the file of the authorities that sign servers' certificates (without it those of the system), `tls_cert` and
@@ -61,7 +61,7 @@ class Security(Struct, frozen=True):
             )
 
     def __repr__(self) -> str:
-        shown = [f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "secret"]
+        shown = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.name != "secret"]
         return f"Security({', '.join(shown)}{', secret=…' if self.secret else ''})"
 
     @property
@@ -135,7 +135,7 @@ def _of_file(path: Path) -> Security:
         raise ConfigError(f"{path}: secret and secret_file exclude each other")
     if file:
         told["secret"] = secret_of(path.parent / str(file))
-    kinds = {name: type(getattr(PLAIN, name)) for name in Security.__struct_fields__}
+    kinds = {f.name: type(f.default) for f in fields(Security)}
     for name, value in told.items():
         if name not in kinds:
             raise ConfigError(f"{path}: unknown setting {name}", f"There are {', '.join([*kinds, 'secret_file'])}.")

@@ -298,7 +298,11 @@ class NameServer:
         return ask.command.reply()
 
     def _get_config(self, ask: Asked) -> RemotingCommand:
-        lines = {"orderMessageEnable": str(self._order_message_enable).lower(), "penstockVersion": __version__}
+        lines = {
+            "kvConfigPath": str(self._path.absolute()),
+            "orderMessageEnable": str(self._order_message_enable).lower(),
+            "penstockVersion": __version__,
+        }
         return ask.command.reply(body="".join(f"{key}={value}\n" for key, value in lines.items()).encode())
 
 

@@ -171,7 +171,7 @@ class GroupAdmin(QueueAdmin):
             answer = await self._cluster.call(address, request)
             if answer.code == ResponseCode.SUCCESS:
                 moved.update(read_offsets(loads(answer.body)))
-            elif answer.code == ResponseCode.CONSUMER_NOT_ONLINE:
+            elif answer.code == ResponseCode.CONSUMER_NOT_ONLINE or (new and answer.code == ResponseCode.SYSTEM_ERROR):
                 targets = await self._targets(route, start, broker)
                 moved.update(targets)
                 for queue, offset in targets.items():

@@ -18,7 +18,8 @@ def properties(broker: Broker, users: bool = False) -> dict[str, object]:
         # who it is
         "brokerName": config.broker_name, "brokerClusterName": config.cluster_name, "brokerId": config.broker_id,
         "brokerIP1": host, "brokerIP2": host, "listenPort": config.remoting_port, "namesrvAddr": config.registry,
-        "brokerRole": "ASYNC_MASTER", "brokerPermission": words.PERM_READ | words.PERM_WRITE, "regionId": "DefaultRegion",
+        "brokerRole": _role(broker), "haListenPort": config.ha_port,
+        "brokerPermission": words.PERM_READ | words.PERM_WRITE, "regionId": "DefaultRegion",
         "registerNameServerPeriod": config.register_broker_period_ms, "compressedRegister": False,
         "fetchNamesrvAddrByAddressServer": False, "serverChannelMaxIdleTimeSeconds": config.idle_timeout_ms // words.MS_A_SECOND,
         "aclEnable": users, "useTLS": bool(config.tls_cert) and config.remoting_tls != "off",
@@ -50,6 +51,13 @@ def properties(broker: Broker, users: bool = False) -> dict[str, object]:
         "clientCallbackExecutorThreads": os.cpu_count() or 1,  # exportMetrics calls it the number of processors
     }  # fmt: skip
     return dict(sorted(found.items()))
+
+
+def _role(broker: Broker) -> str:
+    """RocketMQ's word: a master is synchronous where new topics wait for a slave."""
+    if broker.config.role == "slave":
+        return "SLAVE"
+    return "SYNC_MASTER" if broker.config.level.startswith("pair") else "ASYNC_MASTER"
 
 
 def text(broker: Broker, users: bool) -> str:

@@ -73,6 +73,8 @@ class Members(Calls):
         online = broker.clients.consumers.get(group)
         channels = broker.queueing.log_channels(name.encode(), group.encode())
         if online is None and channels is None:
+            if all(broker.offsets.get(group, name, queue_id) is None for queue_id in range(len(topic.queues))):
+                raise Refused(f"THe consumer group <{group}> not exist")  # as RocketMQ spells it
             raise Refused(
                 f"Consumer not online, so can not reset offset, Group: {group} Topic: {name}",
                 remoting=ResponseCode.CONSUMER_NOT_ONLINE,
