@@ -64,4 +64,5 @@ COMPILED = [
     "penstock.wire.header",
     "penstock.wire.nsq",
     "penstock.wire.outbox",
+    "penstock.wire.slots",
 ]

@@ -12,6 +12,14 @@ cdef enum:
     ABSENT = 0
     PLAIN = 1
     ESCAPED = 2
+    FIXED = 0
+    NUMBER = 1
+    TEXT = 2
+    NO_SLOT = -1
+    SHAPE_BYTES_MAX = 1024
+    SHAPE_PARTS = 27
+    SHAPE_MISSES = 4
+    SHAPE_RETRY = 64
     BINARY_HEADER_BYTES = 13
     CODE = 1
     FLAG = 2

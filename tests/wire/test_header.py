@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from penstock.errors import WireError
 from penstock.wire import remoting
 from penstock.wire.acl import ACCESS_KEY, SIGNATURE, Proof, is_signed, sign
-from penstock.wire.header import NAMES, HeaderScan
+from penstock.wire.header import HeaderScan
 from penstock.wire.remoting import RemotingCommand
+from penstock.wire.slots import NAMES
 from penstock.words import BINARY, JSON
 
 LETTERS = dict(zip("abcdefghijklmn", NAMES, strict=False))
@@ -72,6 +73,94 @@ def a_header(rng: random.Random) -> tuple[int, bytes]:
         else:
             changed[at:at] = changed[at : at + rng.randrange(1, 30)]
     return kind, bytes(changed)
+
+
+def all_of(scan: HeaderScan, header: bytes) -> object:
+    """What a scan of a JSON header says, all of it."""
+    fields = scan.look(JSON, header)
+    if fields is None:
+        return None
+    content = scan.signed(0, len(header), len(header))
+    return fields, scan.code, scan.flag, scan.opaque, scan.version, content
+
+
+VALUES = (b"\\u0002k\\u0001", b"plain", b'"', b"\\", b"\x01", b"\xff", b"\xc3\xa9", b"", b"\\u00")
+
+
+def the_next(rng: random.Random, header: bytes) -> bytes:
+    """Another header of the same client: other values, now and then something else."""
+    changed = bytearray(header)
+    for _ in range(rng.choice((0, 1, 1, 1, 2))):
+        digits = [at for at, byte in enumerate(changed) if 48 <= byte <= 57]
+        choice = rng.randrange(6)
+        if choice < 3 and digits:
+            at = rng.choice(digits)
+            changed[at : at + 1] = rng.choice((b"7", b"0", b"99", b"", b"-3", b"1" * 20))
+        elif choice == 3 and b"\\u000" in changed:
+            at = changed.find(b"\\u000")
+            changed[at : at + 6] = rng.choice(
+                (b"\\u0002k\\u0001", b"plain", b'"', b"\\", b"\x01", b"\xff", b"\xc3\xa9", b"", b"\\u00")
+            )
+        else:
+            at = rng.randrange(len(changed) + 1)
+            changed[at : at + rng.randrange(2)] = rng.choice(PIECES)
+    return bytes(changed)
+
+
+@settings(max_examples=5_000)
+@given(st.integers(0, 2**63))
+def test_a_header_behind_others_is_scanned_as_the_first(seed: int) -> None:
+    """A scan keeps the shape of the last header: whatever came before, it says what a fresh one says."""
+    rng = random.Random(seed)
+    scan, kept = HeaderScan(), []
+    for _ in range(6):
+        if not kept or rng.random() < 0.2:
+            kind, header = a_header(rng)
+            if kind == BINARY:
+                scan.look(BINARY, header)  # forgets nothing, and leaves nothing behind
+                continue
+        else:
+            header = the_next(rng, rng.choice(kept))
+        kept.append(header)
+        assert all_of(scan, header) == all_of(HeaderScan(), header), kept
+
+
+SENT = (
+    b'{"code":310,"extFields":{"a":"group","b":"T","c":"TBW102","d":"4","e":"%d","f":"0","g":"%d","h":"0","i":"%s","j":"0",'
+    b'"k":"false","l":"16","m":"false"},"flag":0,"language":"JAVA","opaque":%d,"serializeTypeCurrentRPC":"JSON","version":399}'
+)
+
+
+def test_what_changes_in_a_producers_headers_is_seen() -> None:
+    scan = HeaderScan()
+    for n in range(3000):
+        properties = b"KEYS\\u0001k%d\\u0002WAIT\\u0001true" % n if n % 3 else b"plain%d" % n
+        header = SENT % (n % 16, 1_700_000_000_000 + n, properties, n)
+        if n % 500 == 499:
+            header = header.replace(b'"T"', b'"Other"')
+        fields = scan.look(JSON, header)
+        assert fields is not None
+        assert (scan.code, scan.opaque, scan.version) == (310, n, 399)
+        assert fields == HeaderScan().look(JSON, header)
+        assert fields["topic"] == (b"Other" if n % 500 == 499 else b"T")
+        assert fields["queueId"] == b"%d" % (n % 16)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        SENT % (1, 5, b'a"b', 7), SENT % (1, 5, b"a\\", 7), SENT % (1, 5, b"a\x02", 7), SENT % (1, 5, b"\xff", 7),
+        SENT % (1, 5, b"x", 7) + b"x", (SENT % (1, 5, b"x", 7))[:-1], (SENT % (1, 5, b"x", 7)).replace(b"7", b"07"),
+        (SENT % (1, 5, b"x", 7)).replace(b":7", b":99999999999"), (SENT % (1, 5, b"x", 7)).replace(b":7", b":7.5"),
+        (SENT % (1, 5, b"x", 7)).replace(b":7", b":7e2"), (SENT % (1, 5, b"x", 7)).replace(b":7", b":"),
+        SENT[:40] % (), b"", b"{}",
+    ],
+)  # fmt: skip
+def test_what_is_broken_behind_a_sound_header_is_not_mine(broken: bytes) -> None:
+    scan = HeaderScan()
+    assert scan.look(JSON, SENT % (1, 5, b"x", 7)) is not None
+    assert scan.look(JSON, broken) is None
+    assert scan.look(JSON, SENT % (2, 6, b"y", 8)) == HeaderScan().look(JSON, SENT % (2, 6, b"y", 8))
 
 
 @settings(max_examples=20_000)

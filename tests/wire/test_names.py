@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.wire import fields, layout, names
-from penstock.wire.header import NAMES
 from penstock.wire.record import BODY_BYTES_MAX, FIXED_BYTES, MAGIC, MAGIC_V2, PROPERTIES_BYTES_MAX
+from penstock.wire.slots import NAMES
 
 SRC = Path(names.__file__).parents[1]
 OWN = {"wire/names.py", "disk/nsqdata.py"}  # disk lies below wire, and reads nsqd's own table

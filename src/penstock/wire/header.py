@@ -5,74 +5,83 @@ scan answers True only for a header that `wire.remoting.decode` reads, too, and 
 means "not mine": broken bytes, and all that is sound but unusual (blanks with control characters, nesting, floats, an
 escaped name, a field given twice). Such a frame goes through `wire.remoting`, which knows all of the format.
 Format: docs/protocol.md, and rocketmq.md §1.1, §1.2, §3.2.
+
+A client writes the same header again and again, with another opaque, time, offset or set of properties. The scan keeps the
+last JSON header that it went through as a shape; of the next one it compares what lies between these values, looks at the
+values alone, and goes through the whole only where something else has changed (decision 90).
 """
 
 from __future__ import annotations
 
 import cython
 
-from penstock.octets import Readable, Writable
+from penstock.octets import Readable
+from penstock.wire.slots import BLOB, LENGTHS, NAMES, SLOTS
 
 if cython.compiled:
     from cython.cimports.penstock import words
-    from cython.cimports.penstock.octets import address, be16, be32, copy, find, find2, same, utf8
+    from cython.cimports.penstock.octets import address, be16, be32, copy, find2, same, utf8
     from cython.cimports.penstock.wire import fields
+    from cython.cimports.penstock.wire.slots import Slots, hex4
 else:
     from penstock import words
-    from penstock.octets import address, be16, be32, copy, find, find2, same, utf8
+    from penstock.octets import address, be16, be32, copy, find2, same, utf8
     from penstock.wire import fields
+    from penstock.wire.slots import Slots, hex4
 
-SLOTS = 26
-
-# The field of each slot. 0 to 13 are SEND's, in the order of V2's one-letter names a to n; PULL shares topic, queueId and
-# sysFlag with it and goes on from 14. The last two say who asks, and prove it.
-# fmt: off
-NAMES = (
-    "producerGroup", "topic", "defaultTopic", "defaultTopicQueueNums", "queueId", "sysFlag", "bornTimestamp", "flag",
-    "properties", "reconsumeTimes", "unitMode", "maxReconsumeTimes", "batch", "bname",
-    "consumerGroup", "queueOffset", "maxMsgNums", "commitOffset", "suspendTimeoutMillis",
-    "subscription", "subVersion", "expressionType", "durable", "maxBytes", "AccessKey", "Signature",
-)
-# fmt: on
-_BLOB = b"".join(name.encode().ljust(24, b"\0") for name in NAMES)  # words.SLOT_WIDTH; the longest has 21 bytes
-_LENGTHS = bytes(len(name) for name in NAMES)
 _MEMBERS = ("code", "flag", "opaque", "version", "extFields")  # words.CODE to words.EXT_FIELDS, a bit each
 _MEMBER_BLOB = b"".join(name.encode().ljust(24, b"\0") for name in _MEMBERS)
 _MEMBER_LENGTHS = bytes(len(name) for name in _MEMBERS)
 _TRUTH = b"truefalse"
-# The slots in the order of their names, as a signature covers them: with SEND V2's letters, and with long names.
-_BY_LETTER = bytes((24, *range(14)))
-_BY_NAME = bytes(sorted(range(SLOTS - 1), key=NAMES.__getitem__))
 
 
-class HeaderScan:
-    """The outcome of one scan; reused for every frame of a session. `kind` is ABSENT, PLAIN or ESCAPED."""
+# The texts that change from one request to the next; bytes, a NUMBER or a TEXT for each slot, FIXED for the rest.
+_CHANGES = bytearray(SLOTS)
+for _slot in (fields.QUEUE_ID, fields.BORN_TIMESTAMP, fields.QUEUE_OFFSET, fields.COMMIT_OFFSET):
+    _CHANGES[_slot] = words.NUMBER
+for _slot in (fields.PROPERTIES, fields.SIGNATURE):
+    _CHANGES[_slot] = words.TEXT
+
+
+class HeaderScan(Slots):
+    """The outcome of one scan; reused for every frame of a session."""
 
     def __init__(self, fields_max: int = words.EXT_KEYS_MAX) -> None:
+        Slots.__init__(self)
         self.code = 0
         self.flag = 0
         self.opaque = 0
         self.version = 0
-        self.names = address(_BLOB)
-        self.lengths = address(_LENGTHS)
-        self.base: Readable = self.names
+        self.names = address(BLOB)
+        self.lengths = address(LENGTHS)
         self.members = address(_MEMBER_BLOB)
         self.member_lengths = address(_MEMBER_LENGTHS)
         self.truth = address(_TRUTH)
+        self.changes = address(_CHANGES)
         self.key = 0
         self.key_length = 0
         self.value = 0
-        self.bad = -1
+        self.opaque_at = 0
+        self.opaque_end = 0
         self.fields_max = fields_max
-        self.keys = 0  # ext fields, and those of them that have one letter
-        self.letters = 0
-        self.odd = False  # one is unknown, or no text: what a signature covers is not all here
-        self.by_letter = address(_BY_LETTER)
-        self.by_name = address(_BY_NAME)
+        self._kept = bytearray(words.SHAPE_BYTES_MAX)
+        self.shape = address(self._kept)
+        self.shape_bytes = 0
+        self.misses = 0
+        self.parts = 0
+        self.shape_code = 0
+        self.shape_opaque = 0
+        self.shape_flag = 0
+        self.shape_version = 0
+        self.shape_keys = 0
+        self.shape_letters = 0
+        self.shape_odd = False
         if not cython.compiled:
-            self.kind = [0] * SLOTS
-            self.at = [0] * SLOTS
-            self.length = [0] * SLOTS
+            self.part_slot = [0] * words.SHAPE_PARTS
+            self.part_how = [0] * words.SHAPE_PARTS
+            self.part_kind = [0] * words.SHAPE_PARTS
+            self.part_at = [0] * words.SHAPE_PARTS
+            self.part_length = [0] * words.SHAPE_PARTS
 
     def look(self, kind: int, header: bytes, size: int = -1) -> dict[str, bytes] | None:
         """The fields of a header, the first `size` bytes, by their long names, for callers that are not compiled; None
@@ -82,126 +91,6 @@ class HeaderScan:
         size = len(header) if size < 0 else size
         known = self.binary(base, 0, size) if kind == words.BINARY else self.json(base, 0, size)
         return {NAMES[slot]: self.text(slot) for slot in range(SLOTS) if self.kind[slot]} if known else None
-
-    # -- what was found ----------------------------------------------------------------------------------------
-
-    def number(self, slot: int, default: int) -> int:
-        """The integer in a slot, or the default when it is absent. Text that is no integer sets `bad` to the slot."""
-        n = self.length[slot]
-        if self.kind[slot] == words.ABSENT:
-            return default
-        p = self.at[slot]
-        end = p + n
-        negative = n > 1 and self.base[p] == words.MINUS
-        if negative:
-            p += 1
-        if self.kind[slot] != words.PLAIN or p == end:
-            self.bad = slot
-            return default
-        value = 0
-        while p < end:
-            digit = self.base[p] - words.DIGIT_0
-            if digit < 0 or digit >= words.TEN or value > words.INT64_TENTH:  # the next digit might not fit 63 bits
-                self.bad = slot
-                return default
-            value = value * words.TEN + digit
-            p += 1
-        return -value if negative else value
-
-    def true(self, slot: int) -> bool:
-        """Whether a boolean field says true, in any case of letters."""
-        p = self.at[slot]
-        return bool(
-            self.kind[slot] == words.PLAIN
-            and self.length[slot] == words.TRUE_BYTES
-            and (self.base[p] | words.LOWER_CASE) == 116
-            and (self.base[p + 1] | words.LOWER_CASE) == 114
-            and (self.base[p + 2] | words.LOWER_CASE) == 117
-            and (self.base[p + words.TRUE_BYTES - 1] | words.LOWER_CASE) == 101
-        )
-
-    def text(self, slot: int) -> bytes:
-        """The bytes of a field (UTF-8), without escapes; empty when absent."""
-        n = self.length[slot]
-        if self.kind[slot] == words.ABSENT or n == 0:
-            return b""
-        p = self.at[slot]
-        if self.kind[slot] == words.PLAIN:
-            return bytes(self.base[p : p + n])
-        room = bytearray(n)
-        n = self.unescape(slot, address(room), 0)
-        return bytes(room[:n])
-
-    def unescape(self, slot: int, to: Writable, tp: int) -> int:
-        """Write a field without its JSON escapes at a position of a buffer that has room; how many bytes it became.
-
-        The scan has found every escape sound.
-        """
-        p = self.at[slot]
-        end = p + self.length[slot]
-        start = tp
-        if self.kind[slot] == words.PLAIN:
-            copy(to, tp, self.base, p, end - p)
-            return end - p
-        while p < end:
-            q = find(self.base, p, end, words.BACKSLASH)
-            if q < 0:
-                q = end
-            if q > p:
-                copy(to, tp, self.base, p, q - p)
-                tp += q - p
-                p = q
-            if p >= end:
-                break
-            c = self.base[p + 1]
-            if c == 117:  # \uXXXX
-                unit = _hex4(self.base, p + 2)
-                p += words.UNICODE_ESCAPE_BYTES
-                if words.HIGH_SURROGATE <= unit < words.SURROGATE_END:
-                    unit = (unit - words.HIGH_SURROGATE) << words.SURROGATE_BITS
-                    unit += words.BEYOND_16_BITS + _hex4(self.base, p + 2) - words.LOW_SURROGATE
-                    p += words.UNICODE_ESCAPE_BYTES
-                tp = _utf8(unit, to, tp)
-            else:
-                if c == 110:
-                    c = words.LINE_FEED
-                elif c == 116:
-                    c = words.TAB
-                elif c == 114:
-                    c = words.CARRIAGE_RETURN
-                elif c == 98:
-                    c = words.BACKSPACE
-                elif c == 102:
-                    c = words.FORM_FEED
-                to[tp] = c
-                tp += 1
-                p += 2
-        return tp - start
-
-    # -- what a signature covers -------------------------------------------------------------------------------
-
-    def signed(self, header: int, body: int, end: int) -> bytearray | None:
-        """What the signature of the scanned request covers: the values by ascending name, then the body, in [body, end).
-
-        None when that cannot be told from the slots: `wire.acl` finds it in the decoded request.
-        """
-        if self.odd or self.kind[fields.SIGNATURE] == words.ABSENT or self.kind[fields.ACCESS_KEY] == words.ABSENT:
-            return None
-        if self.letters == 0:
-            order, count = self.by_name, SLOTS - 1
-        elif self.letters == self.keys - 2:
-            order, count = self.by_letter, words.LETTERS + 1
-        else:
-            return None
-        content = bytearray(end - header)  # no value is longer than in the header
-        to = address(content)
-        tp = 0
-        for i in range(count):
-            slot = order[i]
-            if self.kind[slot] != words.ABSENT:
-                tp += self.unescape(slot, to, tp)
-        copy(to, tp, self.base, body, end - body)
-        return content[: tp + end - body]
 
     # -- scanning ----------------------------------------------------------------------------------------------
 
@@ -215,6 +104,7 @@ class HeaderScan:
         self.code = -1
         self.flag = 0
         self.opaque = 0
+        self.opaque_end = 0  # it may have none
         self.version = 0
         for slot in range(SLOTS):
             self.kind[slot] = words.ABSENT
@@ -285,6 +175,111 @@ class HeaderScan:
 
     def json(self, base: Readable, p: int, n: int) -> bool:
         """Scan a JSON header of n bytes at p; False when it is not the flat object this scanner knows."""
+        if self.shape_bytes > 0 and self._as_before(base, p, p + n):
+            self.misses = 0
+            return True
+        if not self._whole_json(base, p, n):
+            return False
+        self.misses += 1
+        # Headers that are always others are kept now and then only: keeping one costs a tenth of a scan.
+        if n <= words.SHAPE_BYTES_MAX and (self.misses <= words.SHAPE_MISSES or self.misses % words.SHAPE_RETRY == 0):
+            self._keep(p, n)
+        return True
+
+    def _keep(self, p: int, n: int) -> None:
+        """Keep the header of n bytes at p, which was just scanned, as the shape of the next; its parts by position."""
+        copy(self.shape, 0, self.base, p, n)
+        self.shape_bytes = n
+        self.shape_code = self.code
+        self.shape_opaque = self.opaque
+        self.shape_flag = self.flag
+        self.shape_version = self.version
+        self.shape_keys = self.keys
+        self.shape_letters = self.letters
+        self.shape_odd = self.odd
+        self.parts = 0
+        if self.opaque >= 0 and self.opaque_end > 0:
+            self._keep_part(
+                words.NO_SLOT, words.NUMBER, words.PLAIN, self.opaque_at - p, self.opaque_end - self.opaque_at
+            )
+        for slot in range(SLOTS):
+            if self.kind[slot] != words.ABSENT:
+                at = self.at[slot]
+                how = self.changes[slot] if self.base[at - 1] == words.QUOTE else words.FIXED
+                self._keep_part(slot, how, self.kind[slot], at - p, self.length[slot])
+
+    def _keep_part(self, slot: int, how: int, kind: int, at: int, length: int) -> None:
+        i = self.parts
+        while i > 0 and self.part_at[i - 1] > at:
+            self.part_slot[i] = self.part_slot[i - 1]
+            self.part_how[i] = self.part_how[i - 1]
+            self.part_kind[i] = self.part_kind[i - 1]
+            self.part_at[i] = self.part_at[i - 1]
+            self.part_length[i] = self.part_length[i - 1]
+            i -= 1
+        self.part_slot[i] = slot
+        self.part_how[i] = how
+        self.part_kind[i] = kind
+        self.part_at[i] = at
+        self.part_length[i] = length
+        self.parts += 1
+
+    def _as_before(self, base: Readable, p: int, end: int) -> bool:
+        """Whether the header has the kept shape; then it is scanned. What is not compared is a number of digits, or a text
+        that ends where its quote does: the structure around them is that of a header that was sound.
+        """
+        self.clear(base)
+        self.opaque = self.shape_opaque  # a negative one is compared
+        old = 0  # compared up to here in the shape, and up to p in the header
+        for i in range(self.parts):
+            slot, how, gap = self.part_slot[i], self.part_how[i], self.part_at[i] - old
+            start = p + gap
+            if how == words.FIXED:  # the comparison with what lies around it covers it
+                self.kind[slot] = self.part_kind[i]
+                self.at[slot] = start
+                self.length[slot] = self.part_length[i]
+                continue
+            if start >= end or not same(base, p, self.shape, old, gap):
+                return False
+            kind = words.PLAIN
+            if how == words.NUMBER:
+                q = start
+                while q < end and words.DIGIT_0 <= base[q] <= words.DIGIT_9:
+                    q += 1
+                if q == start:
+                    return False
+            else:
+                q = find2(base, start, end, words.QUOTE, words.BACKSLASH)
+                if q < 0:
+                    return False
+                if base[q] == words.BACKSLASH:
+                    kind = words.ESCAPED
+                    q = _string_end(base, q, end)
+                    if q < 0:
+                        return False
+                if not utf8(base, start, q - start, words.PRINTABLE):
+                    return False
+            if slot == words.NO_SLOT:
+                if self._whole(start, end) != q or self.value > words.INT32_MAX:
+                    return False
+                self.opaque = self.value
+            else:
+                self.kind[slot] = kind
+                self.at[slot] = start
+                self.length[slot] = q - start
+            old = self.part_at[i] + self.part_length[i]
+            p = q
+        if self.shape_bytes - old != end - p or not same(base, p, self.shape, old, end - p):
+            return False
+        self.code = self.shape_code
+        self.flag = self.shape_flag
+        self.version = self.shape_version
+        self.keys = self.shape_keys
+        self.letters = self.shape_letters
+        self.odd = self.shape_odd
+        return True
+
+    def _whole_json(self, base: Readable, p: int, n: int) -> bool:
         self.clear(base)
         end = p + n
         while end > p and (
@@ -314,6 +309,7 @@ class HeaderScan:
                     return False
                 p = self._fields(p + 1, end)
             elif member != 0:
+                start = p
                 p = self._whole(p, end)
                 if p < 0 or self.value < -words.INT32_MAX or self.value > words.INT32_MAX:
                     return False
@@ -323,6 +319,8 @@ class HeaderScan:
                     self.flag = self.value
                 elif member == words.OPAQUE:
                     self.opaque = self.value
+                    self.opaque_at = start
+                    self.opaque_end = p
                 else:
                     self.version = self.value
             elif c == words.QUOTE:
@@ -448,42 +446,6 @@ class HeaderScan:
 # -- the characters of a JSON text ------------------------------------------------------------------------------------
 
 
-def _utf8(unit: int, to: Writable, tp: int) -> int:
-    """Write one code point as UTF-8; the position behind it."""
-    if unit < words.UTF8_ONE_BYTE_END:
-        to[tp] = unit
-        return tp + 1
-    more = 1
-    lead = words.UTF8_TWO_BYTES
-    if unit >= words.BEYOND_16_BITS:
-        more = words.UTF8_FOUR_BYTES_MORE
-        lead = words.UTF8_FOUR_BYTES
-    elif unit >= words.UTF8_TWO_BYTES_END:
-        more = 2
-        lead = words.UTF8_THREE_BYTES
-    to[tp] = lead | unit >> more * words.UTF8_NEXT_BITS
-    while more > 0:
-        more -= 1
-        tp += 1
-        to[tp] = words.UTF8_NEXT_BYTE | unit >> more * words.UTF8_NEXT_BITS & words.UTF8_NEXT_MASK
-    return tp + 1
-
-
-def _hex4(base: Readable, p: int) -> int:
-    """The number that four hexadecimal digits spell, or -1."""
-    value = 0
-    for i in range(words.HEX4):
-        c = base[p + i]
-        if words.DIGIT_0 <= c <= words.DIGIT_9:
-            c -= words.DIGIT_0
-        else:
-            c = (c | words.LOWER_CASE) - words.HEX_LETTERS
-            if c < words.TEN or c > words.HEX_DIGIT_MAX:
-                return -1
-        value = value << words.HEX_BITS | c
-    return value
-
-
 def _string_end(base: Readable, p: int, end: int) -> int:
     """The closing quote of a string, looked for from p on, or -1 when it has none or an escape is not sound."""
     while True:
@@ -522,7 +484,7 @@ def _unit(base: Readable, p: int, end: int) -> int:
     """The UTF-16 unit that the escape at p spells, or -1 when there is none."""
     if p + words.UNICODE_ESCAPE_BYTES > end or base[p] != words.BACKSLASH or base[p + 1] != 117:
         return -1
-    return _hex4(base, p + 2)
+    return hex4(base, p + 2)
 
 
 def _blank(base: Readable, p: int, end: int) -> int:

@@ -30,7 +30,7 @@ from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire import remoting
 from penstock.wire.acl import ACCESS_KEY, Proof
 from penstock.wire.codes import RequestCode, ResponseCode
-from penstock.wire.header import NAMES
+from penstock.wire.slots import NAMES
 from penstock.words import FLUSH_MS_MAX
 
 if cython.compiled:

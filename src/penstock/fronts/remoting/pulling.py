@@ -20,7 +20,7 @@ from penstock.log.consumequeue import TagCodes
 from penstock.log.status import READ_NAMES
 from penstock.wire import remoting
 from penstock.wire.codes import ResponseCode
-from penstock.wire.header import NAMES
+from penstock.wire.slots import NAMES
 from penstock.wire.sql92 import Selector
 
 if cython.compiled:

@@ -17,8 +17,8 @@ from penstock.fronts.remoting import storing
 from penstock.octets import Readable
 from penstock.wire import remoting
 from penstock.wire.codes import ResponseCode
-from penstock.wire.header import NAMES
 from penstock.wire.outbox import Outbox
+from penstock.wire.slots import NAMES
 
 if cython.compiled:
     from cython.cimports.penstock import words
