@@ -23,6 +23,7 @@ cdef class BrokerSession(RemotingSession):
     cpdef forget_rights(self)
     @cython.locals(code=cython.longlong, out=cython.longlong, held=cython.longlong, copied=cython.longlong, pull=cython.bint, batch=cython.bint)
     cdef hot(self, long long body, long long end)
+    cdef void _park(self, long long held, long long copied) noexcept
     @cython.locals(scan=HeaderScan, code=cython.longlong)
     cdef bint _is_hot(self) noexcept
     @cython.locals(body=cython.longlong)
