@@ -1,4 +1,6 @@
-"""The log path: CPU per message of the whole broker process, beside the loopback floor in the same rounds."""
+"""The log path: CPU per message of the whole broker process, beside the loopback floor in the same rounds, and beside
+RocketMQ's own broker where `PENSTOCK_BENCH_ROCKETMQ` names its folder.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,19 @@ import statistics
 from typing import Any
 
 from bench.machine import describe, touch_memory
-from bench.servers import HERE, load, penstock, sink
+from bench.servers import HERE, find_rocketmq, load, penstock, rocketmq, sink
 
 # name, level, client mode and flags, goal in µs of CPU per message (None: a rate), whether the sink can take the same load
 ROWS: list[tuple[str, str, str, dict[str, Any], float | None, bool]] = [
-    ("SEND 200 B, JSON header, window 250 × 4", "os", "send", {"P": 4, "w": 250, "j": True}, 1.2, True),
+    ("SEND 200 B, JSON header, window 250 × 4", "os", "send", {"P": 4, "w": 250, "j": True}, 0.9, True),
     ("SEND 200 B, binary header, window 250 × 4", "os", "send", {"P": 4, "w": 250}, None, True),
     ("batches of 200 × 200 B, window 20 × 2", "os", "send", {"P": 2, "w": 20, "b": 200}, 0.5, True),
     ("20 synchronous producers, 200 B, JSON", "os", "send", {"P": 20, "w": 1, "j": True}, 12.0, True),
     ("send + pull of 32, 200 B, window 250 × 4", "os", "both", {"P": 4, "C": 4, "w": 250, "j": True}, 2.0, False),
     ("level disk, 200 B, JSON, window 250 × 4", "disk", "send", {"P": 4, "w": 250, "j": True}, None, False),
+    ("level disk, one synchronous producer", "disk", "send", {"P": 1, "w": 1, "j": True}, None, False),
+    ("level disk, 20 synchronous producers", "disk", "send", {"P": 20, "w": 1, "j": True}, None, False),
+    ("level disk, batches of 200, window 20 × 2", "disk", "send", {"P": 2, "w": 20, "b": 200}, None, False),
 ]
 DISK_RATE, READ_RATE = 150_000, 1_000_000
 
@@ -27,10 +32,14 @@ def _median(runs: list[dict[str, Any]], key: str) -> float:
 
 def measure(rounds: int = 3, seconds: float = 2.0, memory_gib: int = 4) -> dict[str, Any]:
     """All rows in turn, `rounds` times with the order reversed each time; medians and ranges."""
-    result: dict[str, Any] = {"machine": describe(), "rounds": rounds, "seconds": seconds, "rows": []}
+    peer = find_rocketmq()
+    result: dict[str, Any] = {
+        "machine": describe(), "rounds": rounds, "seconds": seconds, "rocketmq": bool(peer), "rows": []
+    }  # fmt: skip
     result["memory_touched_s"] = round(touch_memory(memory_gib), 1)
     runs: dict[str, list[dict[str, Any]]] = {}
     floors: dict[str, list[dict[str, Any]]] = {}
+    theirs: dict[str, list[dict[str, Any]]] = {}
     for number in range(rounds):
         for row in ROWS if number % 2 == 0 else reversed(ROWS):
             name, level, mode, flags, _, floor = row
@@ -39,11 +48,14 @@ def measure(rounds: int = 3, seconds: float = 2.0, memory_gib: int = 4) -> dict[
             if floor:
                 with sink() as server:
                     floors.setdefault(name, []).append(load(mode, server, t=seconds, W=0.5, **flags))
+            if peer is not None:
+                with rocketmq(peer, sync_flush=level == "disk") as server:
+                    theirs.setdefault(name, []).append(load(mode, server, t=seconds, W=1.0, **flags))
             print(".", end="", flush=True)
         runs.setdefault("group read", []).append(_backlog_read(seconds))
     print()
     for name, _, _, _, goal, floor in ROWS:
-        result["rows"].append(_row(name, runs[name], goal, floors[name] if floor else None))
+        result["rows"].append(_row(name, runs[name], goal, floors[name] if floor else None, theirs.get(name)))
     result["rows"].append(_row("group read of a backlog, 200 B, pulls of 32", runs["group read"], None, None))
     return result
 
@@ -55,7 +67,11 @@ def _backlog_read(seconds: float) -> dict[str, Any]:
 
 
 def _row(
-    name: str, runs: list[dict[str, Any]], goal: float | None, floors: list[dict[str, Any]] | None
+    name: str,
+    runs: list[dict[str, Any]],
+    goal: float | None,
+    floors: list[dict[str, Any]] | None,
+    theirs: list[dict[str, Any]] | None = None,
 ) -> dict[str, Any]:
     cpu = _median(runs, "cpu_us")
     row = {
@@ -66,8 +82,13 @@ def _row(
         "client_load": round(_median(runs, "client_load"), 2),
         "goal_cpu_us": goal,
     }
-    if "disk" in name:
+    if "disk" in name and "window 250" in name:
         row["goal_rate"] = DISK_RATE
+    if theirs is not None:
+        row["rocketmq_cpu_us"] = round(_median(theirs, "cpu_us"), 3)
+        row["rocketmq_rate"] = round(_median(theirs, "rate"))
+        row["rocketmq_to_ours"] = round(_median(theirs, "cpu_us") / cpu, 1)
+        row["rate_to_rocketmq"] = round(row["rate"] / row["rocketmq_rate"], 2)
     if "backlog" in name:
         row["goal_rate"] = READ_RATE
     if floors:
@@ -79,13 +100,17 @@ def _row(
 def show(result: dict[str, Any]) -> None:
     """The table."""
     print(json.dumps(result["machine"]))
-    print(f"{'what':46} {'µs CPU':>8} {'range':>15} {'goal':>6} {'floor':>7} {'×':>6} {'rate/s':>11} {'goal':>9}")
+    print(
+        f"{'what':46} {'µs CPU':>8} {'range':>15} {'goal':>6} {'floor':>7} {'×':>6} {'rate/s':>11} {'goal':>9}"
+        f" {'RocketMQ':>9} {'÷ ours':>7} {'rate × its':>10}"
+    )
     for row in result["rows"]:
         low, high = row["cpu_us_range"]
         print(
             f"{row['what']:46} {row['cpu_us']:8.2f} {f'{low:.2f}–{high:.2f}':>15} {row['goal_cpu_us'] or '':>6} "
             f"{row.get('floor_cpu_us', ''):>7} {row.get('times_the_floor', ''):>6} "
             f"{row['rate']:11,} {row.get('goal_rate', ''):>9}"
+            f" {row.get('rocketmq_cpu_us', ''):>9} {row.get('rocketmq_to_ours', ''):>7} {row.get('rate_to_rocketmq', ''):>10}"
         )
 
 

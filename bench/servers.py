@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -171,6 +172,62 @@ def nsqd(program: str) -> Iterator[Running]:
                     break
                 time.sleep(0.01)
             yield Running(process.pid, port, nsq=port, http=f"127.0.0.1:{http}")
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+ROCKETMQ_FOLDER = "PENSTOCK_BENCH_ROCKETMQ"  # of RocketMQ 4.9: its JARs lie in lib/, or in the folder itself
+
+
+def find_rocketmq() -> Path | None:
+    """Where the JARs of RocketMQ's broker are, if the environment names their folder, and there is a Java."""
+    named = os.environ.get(ROCKETMQ_FOLDER, "")
+    for jars in (Path(named) / "lib", Path(named)) if named else ():
+        if list(jars.glob("rocketmq-broker-*.jar")):
+            if shutil.which("java"):
+                return jars
+            raise SystemExit(f"bench: {ROCKETMQ_FOLDER} is set, and there is no java on PATH")
+    if named:
+        raise SystemExit(f"bench: no rocketmq-broker-*.jar in {named} or its lib; unset {ROCKETMQ_FOLDER}")
+    return None
+
+
+@contextmanager
+def rocketmq(jars: Path, *, sync_flush: bool = False) -> Iterator[Running]:
+    """Its broker with its own defaults, 2 GiB of heap, alone: clients of a load need no name server."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        port = _free_port()
+        home = Path(folder) / "home"
+        (home / "conf").mkdir(parents=True)
+        (home / "conf" / "logback_broker.xml").write_text('<configuration><root level="ERROR"/></configuration>')
+        settings = {
+            "brokerName": "bench", "listenPort": port, "haListenPort": _free_port(), "storePathRootDir": folder,
+            "storePathCommitLog": f"{folder}/commitlog", "flushDiskType": "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH",
+            "diskMaxUsedSpaceRatio": 95, "brokerIP1": "127.0.0.1",
+            # It refuses what has waited 200 ms; a load is to be carried, not turned away.
+            "waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000,
+        }  # fmt: skip
+        given = home / "broker.properties"
+        given.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        opened = [
+            f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "sun.nio.ch", "jdk.internal.ref")
+        ]
+        process = subprocess.Popen(
+            ["java", "-Xms2g", "-Xmx2g", *opened, f"-Duser.home={home}", "-cp", f"{jars}/*",
+             "org.apache.rocketmq.broker.BrokerStartup", "-c", str(given)],
+            env={**os.environ, "ROCKETMQ_HOME": str(home)}, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            for _ in range(6000):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                    break
+                if process.poll() is not None:
+                    raise SystemExit("bench: RocketMQ's broker ended before it listened")
+                time.sleep(0.01)
+            server = Running(process.pid, port)
+            load("send", server, t=3, W=0, P=4, w=100, j=True)  # its topic is made, its code compiled
+            yield server
         finally:
             process.terminate()
             process.wait(60)
