@@ -62,8 +62,8 @@ def _log() -> list[str]:
         "",
         "## Log topics over RocketMQ's protocol, 200-byte bodies",
         "",
-        f"{_machine(figures)}; {figures['rounds']} rounds of {figures['seconds']:.0f} s, medians. RocketMQ is 4.9.7 as it comes, with 2 GiB of heap and "
-        "three seconds of load before; beside level `disk` with SYNC_FLUSH.",
+        f"{_machine(figures)}; {figures['rounds']} rounds of {figures['seconds']:.0f} s, medians. RocketMQ is 4.9.7 as it comes, "
+        "with 2 GiB of heap and three seconds of load before; beside level `disk` with SYNC_FLUSH.",
         "",
         "| | µs of CPU a message (range) | goal | floor | RocketMQ | RocketMQ ÷ ours | messages/s | × its rate |",
         "|---|---|---|---|---|---|---|---|",
