@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from penstock.access.rights import Rights, users_file
 from penstock.broker.broker import Broker
-from penstock.broker.replica import check_role, followed, placed
+from penstock.broker.replica import check_role, followed, placed, seated
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
@@ -38,6 +38,7 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
     from penstock.httpd import Httpd
     from penstock.log.contents import Recovery
     from penstock.registration.announce import Announcer
+    from penstock.registration.election import Election
     from penstock.registration.registrar import Registrar, Registration
 
 log = logging.getLogger("penstock.app")
@@ -60,7 +61,9 @@ class Server:
         *,
         files: Files | None = None,
         clock: Clock | None = None,
+        election: Election | None = None,
     ) -> None:
+        self._election = election  # of this process, which may have been another server before
         self._broker_config = broker
         self._registry_config = registry
         self._files = files or Files()
@@ -105,7 +108,7 @@ class Server:
         """One that takes this one's place, once it is closed."""
         ports = {f"{name}_port": port_of(self.addresses[name]) for name in self._bound}
         broker, registry = _with_ports(self._broker_config, ports), _with_ports(self._registry_config, ports)
-        return Server(broker, registry, files=self._files, clock=self._clock)
+        return Server(broker, registry, files=self._files, clock=self._clock, election=self._election)
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Return when told to stop. StoreError when something failed that cannot be mended while running; the caller
@@ -182,7 +185,13 @@ class Server:
 
     def _bind_broker(self, stack: AsyncExitStack, config: BrokerConfig) -> BrokerConfig:
         """Binds the ports; the settings with the real ones."""
-        config = placed(check_role(config), self._files, Path(config.data))
+        if config.engine:
+            from penstock.registration.engine import check_engine
+
+            check_engine(config)
+            config = seated(check_role(config), self._election is not None and self._election.leads)
+        else:
+            config = placed(check_role(config), self._files, Path(config.data))
         host, insecure = config.host, config.insecure or self._rights.on
         self._bind(stack, "remoting", host, config.remoting_port, insecure)
         self._bind(stack, "nsq", config.nsq_host or host, config.nsq_port, insecure)
@@ -243,10 +252,12 @@ class Server:
         process, bound = self._process, self._bound
         tls = self._make_tls(config)
         remoting = door(config.remoting_tls, "remoting_tls", tls)
+        if config.engine:
+            self._join_engine(stack, config)
         broker = self.broker = Broker(config, files=self._files, clock=self._clock, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
-        if config.role == "master" and followed(self._files, broker.folder):
+        if config.role == "master" and (config.engine or followed(self._files, broker.folder)):
             broker.store.follow(True)  # until it is known that no other node is the master by now
         # Closed after the network: nothing is appended any more, and every answer is out.
         stack.callback(broker.close)
@@ -259,6 +270,16 @@ class Server:
             await self._start_nsq(net, stack, config, broker, http, tls)
         if "remoting" in bound:
             await self._start_remoting(net, stack, config, broker, remoting)
+
+    def _join_engine(self, stack: AsyncExitStack, config: BrokerConfig) -> None:
+        """Have the engine say who is the master; it is left when everything else has ended."""
+        if self._election is None:
+            from penstock.registration.election import Election
+            from penstock.registration.etcd import Etcd
+            from penstock.registration.replication import node_of
+
+            self._election = Election(config, node_of(config), self._clock, Etcd(config))
+        stack.push_async_callback(_leave_engine, self._election, lambda: bool(self.again))
 
     def _make_tls(self, config: BrokerConfig | RegistryConfig) -> Tls | None:
         """The TLS of a role's listeners."""
@@ -320,12 +341,16 @@ class Server:
         """Replication, where this broker has slaves or is one. Behind the other fronts: what they hold waits for it."""
         if broker.config.role != "slave" and "ha" not in self._bound:
             return
-        from penstock.registration.replication import begin, make_front
+        from penstock.registration.replication import begin, elect, make_front
 
         assert self.recovery is not None
         front = make_front(broker, registration, self.start_again, lossy=self.recovery.power_cut)
         self.add_front(front)
-        task = await begin(net, front, registration, lossy=self.recovery.power_cut)
+        if self._election is not None:
+            go_on = await elect(net, front, registration, self._election, self.start_again)
+            task = asyncio.create_task(go_on())
+        else:
+            task = await begin(net, front, registration, lossy=self.recovery.power_cut)
         stack.push_async_callback(_cancelled, task)
         if "ha" in self._bound and not self.again:
             await net.listen(self._bound["ha"], front.session, front.name)
@@ -452,6 +477,11 @@ async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None], again:
     await _cancelled(task)
     if not again():  # another node may have its place at the registry now
         await registrar.leave()
+
+
+async def _leave_engine(election: Election, again: Callable[[], bool]) -> None:
+    if not again():
+        await election.close()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

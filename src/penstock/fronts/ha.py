@@ -17,8 +17,9 @@ from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, Taking, last_records, secret_of
+from penstock.broker.term import Term
 from penstock.errors import Refused, StoreError, WireError
-from penstock.fronts.front import Front
+from penstock.fronts.front import Front, no_beginning
 from penstock.log import epochs, status
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.follow import Feeder, Follower
@@ -209,7 +210,9 @@ class MasterSession(HaSession):
                 ha.BEHIND, f"its log is the master's up to {cut_to}, and the master's begins at {begin}"
             )
         self.peer = {node: str(told.about.get("ha", ""))}
-        self.member = Member(node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]))
+        self.member = Member(
+            node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss
+        )
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
         about: JsonObject = {
             "masterAddr": self.front.address, "node": replica.node, "version": __version__,
@@ -549,6 +552,9 @@ class HaFront(Front):
         self.sessions: set[HaSession] = set()
         self.free_bytes = 0
         self._due_ms = 0
+        self._again = again
+        self._term: Term | None = None
+        self._abort = no_beginning
 
     def session(self, remote: str, wake: Callable[[], None]) -> HaSession:
         """A slave connects."""
@@ -566,6 +572,44 @@ class HaFront(Front):
         """There is a master of a newer epoch."""
         if self.newer is None or epoch > self.newer[2]:
             self.newer = node, address, epoch
+
+    def lead_for(self, term: Term, abort: Callable[[], None]) -> None:
+        """This node is the master for a term. `abort`: close every connection, whatever was about to be written to it."""
+        self._term, self._abort = term, abort
+
+    @property
+    def begin_turn(self) -> Callable[[], None]:
+        """Called first in each turn."""
+        return self._look_at_term
+
+    def _look_at_term(self) -> None:
+        term = self._term
+        if term is not None and self.broker.mono_ms >= term.until_ms:
+            self.fence(term.over or "the engine was not heard of for as long as the lease goes")
+
+    def fence(self, why: str) -> None:
+        """Be the master no more, from this moment on: nothing is appended, and no answer goes out, good or bad."""
+        term, self._term = self._term, None
+        if term is None:
+            return
+        term.end(why)
+        self.broker.store.follow(True)
+        self.broker.copies.lead(False)
+        self._abort()
+        log.error("fenced node=%s epoch=%d reason=%s", self.replica.node, self.replica.epoch, why)
+        self._again(f"fenced: {why}")
+
+    def retire(self) -> None:
+        """The place of the master is given away: nothing is confirmed any more."""
+        self._term = None
+        self.broker.store.follow(True)
+        self.broker.copies.lead(False)
+
+    def leave_master(self) -> None:
+        """Take nothing more from the master that is followed."""
+        for session in self.sessions:
+            if isinstance(session, SlaveSession):
+                session.end()
 
     def renumber(self, about: JsonObject) -> None:
         """The master says which id this slave has."""
@@ -585,6 +629,9 @@ class HaFront(Front):
 
     def end_turn(self, news: list[ConsumeQueue]) -> None:
         """Say what is new, and let the answers go that waited for it."""
+        if self._term is not None and self.broker.time.clock.monotonic_ms() >= self._term.until_ms:
+            self.fence("this turn stood still for longer than the lease goes")
+            return
         copies = self.broker.copies
         if not self.sessions and not copies.ever:
             return
@@ -602,7 +649,7 @@ class HaFront(Front):
         """Beats, and what is silent; a slave notes how far it may show its log."""
         mono_ms = self.broker.mono_ms
         if not self.sessions:
-            return None
+            return self._term.until_ms if self._term is not None else None
         if mono_ms >= self._due_ms:
             self._due_ms = mono_ms + BEAT_MS
             if self.broker.copies.following:
