@@ -21,7 +21,7 @@ from penstock.broker.replica import check_role, followed, placed, seated
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
-from penstock.errors import ConfigError, StoreError
+from penstock.errors import ConfigError, PenstockError, StoreError
 from penstock.fronts.flags import LEVELS, broadcast_address
 from penstock.limits import Limits, limits_of
 from penstock.listeners import address_of, bind, port_of
@@ -42,6 +42,8 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
     from penstock.registration.registrar import Registrar, Registration
 
 log = logging.getLogger("penstock.app")
+
+HAND_OVER_S = 15.0  # a slave may flush for ten, and then becomes the master
 
 Config = TypeVar("Config", BrokerConfig, RegistryConfig)
 Run = Callable[[Coroutine[object, object, None]], None]
@@ -123,6 +125,27 @@ class Server:
             wait.cancel()
         if self.broken:
             raise StoreError(f"{self.broken}; stopped. What was acknowledged is stored: start again")
+
+    async def hand_over(self) -> None:
+        """The process is to end: where an engine decides, a slave in sync becomes the master first. Within `HAND_OVER_S`."""
+        broker, election = self.broker, self._election
+        mastership = broker.mastership if broker is not None else None
+        if election is None or mastership is None or not election.leads:
+            return
+        try:
+            self.net.begin()
+            heir = mastership.switch("")
+        except PenstockError as error:
+            log.info("the place of the master is not handed over reason=%s", error)
+            return
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                while election.leads and mastership.heir is not None and not self.broken:
+                    await asyncio.sleep(0.01)
+                if not election.leads:
+                    await election.succeeded()
+        except TimeoutError:
+            log.warning("the place of the master was not taken in time heir=%s", heir)
 
     @property
     def renewable(self) -> bool:

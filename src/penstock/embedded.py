@@ -165,6 +165,8 @@ class ThreadedBroker(Addresses):
                     if not server.again:
                         started.set()
                     await server.run_until(self._stop)
+                    if self._stop.is_set():
+                        await server.hand_over()
                 if not server.again or self._stop.is_set():
                     return
                 make = server.anew

@@ -130,6 +130,7 @@ def serve(
                 await server.run_until(stop)
                 if not server.again or stop.is_set():
                     notify.stopping()
+                    await server.hand_over()
                 log.info("stopping" if not server.again else f"starting anew reason={server.again}")
             if not server.again or stop.is_set():
                 return

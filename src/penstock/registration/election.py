@@ -162,6 +162,17 @@ class Election:
             else:
                 term.end("the lease is gone")
 
+    async def succeeded(self) -> None:
+        """Return when another node is the master."""
+        while True:
+            try:
+                view = await self.look()
+                if view.seat is not None and view.seat.node != self.node:
+                    return
+            except EngineAway:
+                pass
+            await asyncio.sleep(self.lease_ms / RETRY_PART / S_MS / RETRY_PART)
+
     async def resign(self, why: str) -> None:
         """Be the master no more, and let the engine know, if it is there."""
         if self.term is not None:

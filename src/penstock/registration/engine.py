@@ -56,9 +56,7 @@ def endpoints_of(config: BrokerConfig) -> tuple[bool, list[tuple[str, int]]]:
     """(whether by TLS, where the members of the engine listen). ConfigError for an engine that cannot be."""
     scheme, mark, rest = config.engine.partition("://")
     if not mark or scheme not in ("etcd", "etcds"):
-        raise ConfigError(
-            f"engine cannot be {config.engine!r}", "It is etcd://host:port,host:port, or etcds:// with TLS."
-        )
+        raise ConfigError("engine has no known kind", "It is etcd://host:port,host:port, or etcds:// with TLS.")
     found = []
     for part in rest.replace(";", ",").split(","):
         try:
@@ -69,7 +67,9 @@ def endpoints_of(config: BrokerConfig) -> tuple[bool, list[tuple[str, int]]]:
         if url.username or url.password:
             raise ConfigError("engine holds a user", "Set engine_user and engine_password_file.")
         if not host or url.path.strip("/") or url.query:
-            raise ConfigError(f"engine has no member at {part!r}", "It is etcd://host:port,host:port.")
+            raise ConfigError(
+                f"engine has no member at {part.rpartition('@')[2]!r}", "It is etcd://host:port,host:port."
+            )
         found.append((host, port))
     return scheme == "etcds", found
 

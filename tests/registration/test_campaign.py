@@ -1,0 +1,252 @@
+"""Automatic failover with real etcd, a registry and brokers as processes: who is killed, stopped, or loses the engine."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock
+from etcd_parts import ElectedSet, Etcd, Forwarder
+from fronts.raw_peer import RawPeer
+from penstock.client.results import SendStatus
+from penstock.wire.remoting import RemotingCommand, encode
+from polling import eventually
+
+OK = SendStatus.SEND_OK
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    made = Etcd(tmp_path)
+    try:
+        yield made.start()
+    finally:
+        made.stop()
+
+
+@pytest.fixture
+def pair(tmp_path: Path, etcd: Etcd) -> Iterator[ElectedSet]:
+    made = ElectedSet(tmp_path, etcd)
+    try:
+        yield made.start()
+    finally:
+        made.stop()
+
+
+def acknowledged(found: dict[bytes, SendStatus]) -> set[bytes]:
+    return {body for body, status in found.items() if status == OK}
+
+
+def test_a_killed_master_is_replaced_and_comes_back_as_a_slave(pair: ElectedSet) -> None:
+    wanted = acknowledged(pair.send(range(20)))
+    assert len(wanted) == 20
+    for n in range(1, 4):
+        old = pair.master()
+        pair.nodes[old].kill()
+        begin = time.monotonic()
+        pair.send(range(1_000 * n, 1_000 * n + 1))
+        took_s = time.monotonic() - begin
+        assert took_s < 60  # the figure of this machine stands in docs/replication.md
+        assert pair.master() != old
+        pair.nodes[old].start()
+        pair.in_sync("a", "b")
+        wanted |= acknowledged(pair.send(range(1_000 * n + 1, 1_000 * n + 20)))
+    assert len(wanted) == 20 + 3 * 19
+    pair.holds(wanted)
+    assert pair.state()["epoch"] == 4
+    assert pair.rows()[pair.master()]["epoch"] == 4
+    pair.same_logs()
+
+
+def test_a_master_that_slept_longer_than_its_lease_says_ok_to_nothing(pair: ElectedSet) -> None:
+    """Those who have sent while it slept get no answer that says it is stored, whatever the level."""
+    wanted = acknowledged(pair.send(range(10)))
+    old = pair.master()
+    process, address = pair.nodes[old].process, pair.nodes[old].addresses["remoting"]
+    assert process is not None
+    with penstock.Admin(pair.name_server) as admin:
+        admin.create_topic("plain", 4, level="os")
+    peers = [RawPeer(address) for _ in range(4)]
+    assert [peer.send("plain", b"before").code for peer in peers] == [0] * 4
+    process.send_signal(signal.SIGSTOP)
+    for n, peer in enumerate(peers):
+        topic = ("plain", "orders")[n % 2]
+        ext = {"a": "PG", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": ""}
+        command = RemotingCommand(310, {k: str(v) for k, v in ext.items()}, b"asleep", opaque=99)
+        peer.write(encode(command) * 20)
+    wanted |= acknowledged(pair.send(range(100, 110)))
+    assert pair.address_of_registry() != address
+    process.send_signal(signal.SIGCONT)
+    codes = set()
+    for peer in peers:
+        try:
+            while True:
+                codes.add(peer.read().code)
+        except (EOFError, ConnectionError):
+            peer.close()
+    assert codes <= {14}
+    pair.in_sync("a", "b")
+    wanted |= acknowledged(pair.send(range(200, 210)))
+    pair.holds(wanted)
+    assert b"asleep" not in pair.bodies()
+    assert pair.nodes[old].says("starting anew reason=fenced") == 1
+    pair.same_logs()
+
+
+def test_the_engine_is_away_for_less_than_the_lease(pair: ElectedSet, etcd: Etcd) -> None:
+    old = pair.master()
+    etcd.signal(signal.SIGSTOP)
+    assert acknowledged(pair.send(range(5)))
+    etcd.signal(signal.SIGCONT)
+    eventually(lambda: pair.rows()[old]["role"] == "master" and "engine" not in str(pair.rows()))
+    assert pair.master() == old
+    assert pair.state()["epoch"] == 1
+
+
+def test_the_engine_is_killed_and_comes_back(pair: ElectedSet, etcd: Etcd) -> None:
+    wanted = acknowledged(pair.send(range(10)))
+    etcd.kill()
+    etcd.start_member(0)
+    etcd.answers()
+    wanted |= acknowledged(pair.send(range(100, 110)))
+    pair.in_sync("a", "b")
+    pair.holds(wanted)
+    pair.same_logs()
+
+
+def test_an_engine_that_has_lost_its_data_names_nobody(pair: ElectedSet, etcd: Etcd) -> None:
+    wanted = acknowledged(pair.send(range(10)))
+    etcd.empty()
+
+    def orphans() -> bool:
+        rows = pair.rows().values()
+        return [row["role"] for row in rows] == ["slave", "slave"] and all(
+            "knows nothing of this replica set" in str(row["why_not"]) for row in rows
+        )
+
+    eventually(orphans)
+    done = pair.ha("promote", "--node", "b")
+    assert done.returncode == 0, done.stderr
+    assert pair.master() == "b"
+    pair.in_sync("a", "b")
+    wanted |= acknowledged(pair.send(range(100, 110)))
+    pair.holds(wanted)
+    pair.same_logs()
+
+
+def test_of_two_who_stand_one_wins_and_the_other_follows(tmp_path: Path, etcd: Etcd) -> None:
+    made = ElectedSet(tmp_path, etcd, "abc")
+    try:
+        made.start()
+        wanted = acknowledged(made.send(range(20)))
+        for n in range(2):
+            old = made.master()
+            made.nodes[old].kill()
+            made.send(range(1_000 * n + 100, 1_000 * n + 101))
+            made.in_sync(*(set("abc") - {old}))
+            made.nodes[old].start()
+            made.in_sync()
+            wanted |= acknowledged(made.send(range(1_000 * n + 200, 1_000 * n + 210)))
+        assert made.state()["epoch"] == 3
+        made.holds(wanted)
+        made.same_logs()
+    finally:
+        made.stop()
+
+
+def test_a_master_that_alone_has_lost_the_engine_gives_way(tmp_path: Path, etcd: Etcd) -> None:
+    """Both believe for a moment: the slave is the master by the engine's word, the old one does not hear it."""
+    made = ElectedSet(tmp_path, etcd)
+    forwarder = Forwarder(etcd.clients[0])
+    made.nodes["a"].words += ["--set", f"engine=etcd://127.0.0.1:{forwarder.port}"]
+    try:
+        made.nodes["a"].start()
+        made.in_sync("a")
+        made.nodes["b"].start()
+        made.in_sync("a", "b")
+        wanted = acknowledged(made.send(range(10)))
+        forwarder.way = "hang"
+        eventually(lambda: made.state()["master"] == "b")
+        wanted |= acknowledged(made.send(range(100, 110)))
+        eventually(lambda: made.nodes["a"].says("starting anew reason=fenced") == 1)
+        forwarder.way = "pass"
+        made.in_sync("a", "b")
+        wanted |= acknowledged(made.send(range(200, 210)))
+        made.holds(wanted)
+        made.same_logs()
+    finally:
+        made.stop()
+        forwarder.stop()
+
+
+@pytest.mark.parametrize("way", ["close", "half", "garbage", "late"])
+def test_an_engine_that_answers_badly_makes_nobody_a_second_master(tmp_path: Path, etcd: Etcd, way: str) -> None:
+    made = ElectedSet(tmp_path, etcd)
+    forwarder = Forwarder(etcd.clients[0])
+    for process in made.nodes.values():
+        process.words += ["--set", f"engine=etcd://127.0.0.1:{forwarder.port}"]
+    try:
+        made.start()
+        wanted = acknowledged(made.send(range(10)))
+        forwarder.way = way
+        eventually(lambda: all(row["role"] == "slave" for row in made.rows().values()))
+        forwarder.way = "pass"
+        wanted |= acknowledged(made.send(range(100, 110)))
+        made.in_sync()
+        wanted |= acknowledged(made.send(range(200, 210)))
+        made.holds(wanted)
+        made.same_logs()
+    finally:
+        made.stop()
+        forwarder.stop()
+
+
+def test_a_master_that_is_stopped_hands_over_first(pair: ElectedSet) -> None:
+    wanted = acknowledged(pair.send(range(20)))
+    for n in range(2):
+        old = pair.master()
+        pair.nodes[old].stop()
+        new = pair.state()["master"]
+        assert new != old  # before the process was gone
+        wanted |= acknowledged(pair.send(range(1_000 * n + 100, 1_000 * n + 101)))
+        pair.nodes[old].start()
+        pair.in_sync()
+        wanted |= acknowledged(pair.send(range(1_000 * n + 200, 1_000 * n + 210)))
+    assert pair.state()["epoch"] == 3
+    pair.holds(wanted)
+    pair.same_logs()
+    assert not list(pair.folder.glob("*/lost+found/log-*"))
+
+
+def test_places_change_by_word_and_what_is_refused(pair: ElectedSet) -> None:
+    old = pair.master()
+    new = next(iter(set("ab") - {old}))
+    assert "is alive" in pair.ha("promote", "--node", new).stderr
+    assert "is the master already" in pair.ha("promote", "--node", old).stderr
+    done = pair.ha("switch", "--to", new)
+    assert done.returncode == 0, done.stderr
+    assert pair.state()["master"] == new
+    pair.in_sync()
+    assert acknowledged(pair.send(range(3)))
+
+
+def test_a_node_that_was_not_in_sync_waits_for_the_one_that_was(pair: ElectedSet) -> None:
+    old = pair.master()
+    other = next(iter(set("ab") - {old}))
+    pair.nodes[other].kill()
+    pair.in_sync(old)
+    alone = pair.send(range(5))
+    assert set(alone.values()) == {SendStatus.SLAVE_NOT_AVAILABLE}
+    pair.nodes[old].kill()
+    pair.nodes[other].start()
+    eventually(lambda: f"{old} may be the master" in str(pair.rows().get(other, {}).get("why_not")))
+    assert "may lack messages" in pair.ha("promote", "--node", other).stderr
+    pair.nodes[old].start()
+    assert pair.master() == old
+    pair.in_sync()
+    pair.holds(set(alone))
+    pair.same_logs()
