@@ -127,7 +127,7 @@ async def test_of_all_who_stand_at_once_one_wins(nodes: list[Node]) -> None:
             if node is not winner:
                 node.follow(winner)
         losses = {node.election.node: node.replica.loss for node in nodes}
-            assert await winner.election.write(replace(term.state, in_sync=losses), losses)
+        assert await winner.election.write(replace(term.state, in_sync=losses), losses)
 
 
 async def test_who_may_stand(nodes: list[Node], tmp_path: Path, real: RealEtcd) -> None:
