@@ -21,7 +21,7 @@ from penstock.broker.replica import check_role, followed, placed, seated
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
-from penstock.errors import ConfigError, PenstockError, StoreError
+from penstock.errors import ConfigError, StoreError
 from penstock.fronts.flags import LEVELS, broadcast_address
 from penstock.limits import Limits, limits_of
 from penstock.listeners import address_of, bind, port_of
@@ -43,7 +43,6 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
 
 log = logging.getLogger("penstock.app")
 
-HAND_OVER_S = 15.0  # a slave may flush for ten, and then becomes the master
 
 Config = TypeVar("Config", BrokerConfig, RegistryConfig)
 Run = Callable[[Coroutine[object, object, None]], None]
@@ -127,25 +126,12 @@ class Server:
             raise StoreError(f"{self.broken}; stopped. What was acknowledged is stored: start again")
 
     async def hand_over(self) -> None:
-        """The process is to end: where an engine decides, a slave in sync becomes the master first. Within `HAND_OVER_S`."""
-        broker, election = self.broker, self._election
-        mastership = broker.mastership if broker is not None else None
-        if election is None or mastership is None or not election.leads:
-            return
-        try:
-            self.net.begin()
-            heir = mastership.switch("")
-        except PenstockError as error:
-            log.info("the place of the master is not handed over reason=%s", error)
-            return
-        try:
-            async with asyncio.timeout(HAND_OVER_S):
-                while election.leads and mastership.heir is not None and not self.broken:
-                    await asyncio.sleep(0.01)
-                if not election.leads:
-                    await election.succeeded()
-        except TimeoutError:
-            log.warning("the place of the master was not taken in time heir=%s", heir)
+        """The process is to end: where an engine decides, a slave in sync becomes the master first."""
+        mastership = self.broker.mastership if self.broker is not None else None
+        if self._election is not None and self._election.leads and mastership is not None:
+            from penstock.registration.campaign import hand_over
+
+            await hand_over(self.net, mastership, self._election)
 
     @property
     def renewable(self) -> bool:
@@ -276,7 +262,8 @@ class Server:
         tls = self._make_tls(config)
         remoting = door(config.remoting_tls, "remoting_tls", tls)
         if config.engine:
-            self._join_engine(stack, config)
+            election = self._election = self._election or _election(config, self._clock)
+            stack.push_async_callback(_leave_engine, election, lambda: bool(self.again))
         broker = self.broker = Broker(config, files=self._files, clock=self._clock, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
@@ -293,16 +280,6 @@ class Server:
             await self._start_nsq(net, stack, config, broker, http, tls)
         if "remoting" in bound:
             await self._start_remoting(net, stack, config, broker, remoting)
-
-    def _join_engine(self, stack: AsyncExitStack, config: BrokerConfig) -> None:
-        """Have the engine say who is the master; it is left when everything else has ended."""
-        if self._election is None:
-            from penstock.registration.election import Election
-            from penstock.registration.etcd import Etcd
-            from penstock.registration.replication import node_of
-
-            self._election = Election(config, node_of(config), self._clock, Etcd(config))
-        stack.push_async_callback(_leave_engine, self._election, lambda: bool(self.again))
 
     def _make_tls(self, config: BrokerConfig | RegistryConfig) -> Tls | None:
         """The TLS of a role's listeners."""
@@ -346,9 +323,10 @@ class Server:
         if config.advertise:
             self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
         await net.listen(self._bound["remoting"], front.session, "remoting", **opened)
-        await self._listen_vip(net, config, front, opened)
+        if self._broker_config is not None and self._broker_config.remoting_port > 2 and config.vip_port:
+            await _listen_vip(net, config, self._rights.on, front, opened)
         registration = Registration(
-            broker, self.addresses["remoting"], self._nsq_address(config), self._advertised("ha", config)
+            broker, self.addresses["remoting"], _nsq_address(self.addresses, config), self._advertised("ha", config)
         )
         await self._start_ha(net, stack, broker, registration)
         if process.name_server is not None:
@@ -382,13 +360,6 @@ class Server:
         """A listener's address as others reach it; empty where there is none."""
         address = self.addresses.get(name, "")
         return f"{config.advertise.partition(':')[0]}:{port_of(address)}" if config.advertise and address else address
-
-    def _nsq_address(self, config: BrokerConfig) -> str:
-        """Where our clients of queue topics are sent; empty without an NSQ listener, or on a Unix socket."""
-        address = self.addresses.get("nsq", "")
-        if config.advertise and address and "/" not in address:
-            address = f"{config.advertise.partition(':')[0]}:{config.nsq_port}"
-        return "" if "/" in address else address
 
     async def _start_http(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Tls | None
@@ -478,28 +449,41 @@ class Server:
             http.settings.tell_lookups(announcer.set_peers)
         stack.push_async_callback(announcer.close)
 
-    async def _listen_vip(self, net: Net, config: BrokerConfig, front: Front, opened: Door) -> None:
-        """Old Java clients send to the port two below (rocketmq.md §2.1); where it is taken they are on their own."""
-        if self._broker_config is None or self._broker_config.remoting_port <= 2 or not config.vip_port:
-            return
-        try:
-            listener = bind(
-                config.host, config.remoting_port - 2, config.insecure or self._rights.on, "--remoting-port"
-            )
-        except ConfigError as error:
-            log.warning("no VIP port error=%s", error)
-            return
-        try:
-            await net.listen(listener, front.session, "remoting", **opened)  # which closes it in the end
-        except OSError as error:  # whoever bound it, too, was quicker
-            listener.close()
-            log.warning("no VIP port error=%s", error)
+
+def _nsq_address(addresses: Mapping[str, str], config: BrokerConfig) -> str:
+    """Where our clients of queue topics are sent; empty without an NSQ listener, or on a Unix socket."""
+    address = addresses.get("nsq", "")
+    if config.advertise and address and "/" not in address:
+        address = f"{config.advertise.partition(':')[0]}:{config.nsq_port}"
+    return "" if "/" in address else address
+
+
+async def _listen_vip(net: Net, config: BrokerConfig, guarded: bool, front: Front, opened: Door) -> None:
+    """Old Java clients send to the port two below (rocketmq.md §2.1); where it is taken they are on their own."""
+    try:
+        listener = bind(config.host, config.remoting_port - 2, config.insecure or guarded, "--remoting-port")
+    except ConfigError as error:
+        log.warning("no VIP port error=%s", error)
+        return
+    try:
+        await net.listen(listener, front.session, "remoting", **opened)  # which closes it in the end
+    except OSError as error:  # whoever bound it, too, was quicker
+        listener.close()
+        log.warning("no VIP port error=%s", error)
 
 
 async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None], again: Callable[[], bool]) -> None:
     await _cancelled(task)
     if not again():  # another node may have its place at the registry now
         await registrar.leave()
+
+
+def _election(config: BrokerConfig, clock: Clock) -> Election:
+    from penstock.registration.election import Election
+    from penstock.registration.etcd import Etcd
+    from penstock.registration.replication import node_of
+
+    return Election(config, node_of(config), clock, Etcd(config))
 
 
 async def _leave_engine(election: Election, again: Callable[[], bool]) -> None:

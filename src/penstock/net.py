@@ -499,11 +499,6 @@ class Net:
                 self._rejected.clear()
             log.warning("connection closed peer=%s reason=%s", remote, ascii(str(error))[:_REASON_MAX])
 
-    def abort(self) -> None:
-        """Close every connection, and write nothing more to any, not even what is there."""
-        for connection in list(self.connections):
-            connection.close()
-
     # -- turns ---------------------------------------------------------------------------------------------------
 
     def begin_turn(self) -> None:

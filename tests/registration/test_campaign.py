@@ -13,6 +13,7 @@ import penstock
 from etcd_parts import ElectedSet, Etcd, Forwarder
 from fronts.raw_peer import RawPeer
 from penstock.client.results import SendStatus
+from penstock.registration import campaign
 from penstock.wire.remoting import RemotingCommand, encode
 from polling import eventually
 
@@ -209,7 +210,9 @@ def test_a_master_that_is_stopped_hands_over_first(pair: ElectedSet) -> None:
     wanted = acknowledged(pair.send(range(20)))
     for n in range(2):
         old = pair.master()
+        begin = time.monotonic()
         pair.nodes[old].stop()
+        assert time.monotonic() - begin < 60 + campaign.HAND_OVER_S
         new = pair.state()["master"]
         assert new != old  # before the process was gone
         wanted |= acknowledged(pair.send(range(1_000 * n + 100, 1_000 * n + 101)))

@@ -11,7 +11,7 @@ engine, once that has taken it in (`broker.roll`), and until that has left it ou
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
@@ -91,6 +91,7 @@ class Copies:
         self.number = config.broker_id
         self.roll: Roll | None = None  # the set that the engine keeps
         self.replica: Replica | None = None  # who this node is, where it is part of a set
+        self.engine_says: Callable[[int], dict[str, object]] | None = None  # where there is an engine: what it says
         self.orphan = ""  # of a slave: why no master is there, where an engine says who it is
         self.master = ""  # of a slave: whom it follows
         self.master_written = 0  # where the master's log ended when it was heard last
@@ -135,6 +136,10 @@ class Copies:
     def renumber(self, number: int) -> None:
         """The master has given this slave another id."""
         self.number = number
+
+    def ask_engine(self, says: Callable[[int], dict[str, object]]) -> None:
+        """There is an engine: what people are told of it."""
+        self.engine_says = says
 
     def note_orphan(self, why: str) -> bool:
         """There is no master, and this node does not become it; whether that is news."""
@@ -315,6 +320,7 @@ class Copies:
             "node": replica.node, "id": self.number, "role": "slave" if self.following else "master",
             "epoch": replica.epoch, "written": end, "flushed": flushed, "confirmed": self.confirmed, "lag_bytes": lag,
             "lag_ms": heard if self.following else 0, "in_sync": "" if self.following else "yes", "why_not": why,
+            **(self.engine_says(mono_ms) if self.engine_says is not None else {}),
         }  # fmt: skip
         for member in self.members.values():
             behind = mono_ms - member.caught_up_ms if member.caught_up_ms >= 0 else -1

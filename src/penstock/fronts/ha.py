@@ -16,7 +16,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
-from penstock.broker.taking import Tables, Taking, last_records, secret_of
+from penstock.broker.taking import Tables, Taking, checked, last_records, peers_of, secret_of
 from penstock.broker.term import Term
 from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.front import Front, no_beginning
@@ -516,22 +516,6 @@ class AskingSession(SlaveSession):
             self.end()
         else:
             super().frame(head, owner)
-
-
-def checked(table: tuple[ha.Epoch, ...]) -> tuple[ha.Epoch, ...]:
-    """A table of epochs that came over the wire. WireError when it makes no sense."""
-    try:
-        if table:
-            return epochs.checked(table)
-    except ValueError as error:
-        raise WireError(f"a table of epochs that makes no sense: {error}") from None
-    raise WireError("a master without an epoch")
-
-
-def peers_of(about: JsonObject) -> dict[str, str]:
-    """Where the nodes of the set are found when they are masters, as a master says."""
-    peers = about.get("peers")
-    return {str(node): str(at) for node, at in peers.items()} if isinstance(peers, dict) else {}
 
 
 class HaFront(Front):

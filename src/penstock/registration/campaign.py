@@ -13,6 +13,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from penstock.broker.mastership import Mastership
 from penstock.broker.roll import Roll
 from penstock.broker.term import Seat, Term
 from penstock.errors import PenstockError, Refused, StoreError
@@ -29,6 +30,7 @@ COMPARE_S = 0.2  # those who stand tell each other how far they are
 RANK_S = 1.0  # so long each leaves the place to a better one
 HEIR_S = 3.0  # and to the one it was given to
 RENEWALS = 5  # a master looks so often within a lease
+HAND_OVER_S = 15.0  # a slave may flush for ten, and then becomes the master
 PAUSE_S = 0.1  # after a change that was not made
 
 
@@ -198,9 +200,14 @@ class Incumbent:
             alone=len(state.in_sync) == 1,
         )  # fmt: skip
         broker.copies.enroll(self._roll, replica.confirmed())
-        front.lead_for(term, self._net.abort)
+        front.lead_for(term, self._abort)
         broker.copies.lead(True)
         store.follow(False)
+
+    def _abort(self) -> None:
+        """Write nothing more to any connection, not even what is there."""
+        for connection in list(self._net.connections):
+            connection.close()
 
     def demand(self, accept_loss: bool) -> None:
         """It is the master."""
@@ -291,3 +298,21 @@ class Incumbent:
         await election.resign(f"the place was given to {heir}")
         self._again(f"the place was given to {heir}")
         return True
+
+
+async def hand_over(net: Net, mastership: Mastership, election: Election) -> None:
+    """Let any slave in sync be the master before this process ends. Within `HAND_OVER_S`."""
+    try:
+        net.begin()
+        heir = mastership.switch("")
+    except PenstockError as error:
+        log.info("the place of the master is not handed over reason=%s", error)
+        return
+    try:
+        async with asyncio.timeout(HAND_OVER_S):
+            while election.leads and mastership.heir is not None:
+                await asyncio.sleep(POLL_S / RENEWALS)
+            if not election.leads:
+                await election.succeeded()
+    except TimeoutError:
+        log.warning("the place of the master was not taken in time heir=%s", heir)

@@ -77,6 +77,18 @@ class Election:
         """When it is not any more, unless the lease is renewed."""
         return self.term.until_ms if self.term is not None else 0
 
+    def row(self, mono_ms: int) -> dict[str, object]:
+        """What people are told: whether the engine answers, how long the lease goes on, and the set it holds."""
+        silent_ms = mono_ms - self.reached_ms if self.reached_ms >= 0 else -1
+        state = self.view.state if self.view is not None else None
+        return {
+            "engine": f"away: {self.away}" if self.away else "reached" if silent_ms >= 0 else "not asked yet",
+            "engine_silent_ms": silent_ms,
+            "lease_ms": max(0, self.ends_ms - mono_ms) if self.leads else "",
+            "set": "" if state is None else ",".join(sorted(state.in_sync)),
+            "paused": state is not None and state.paused,
+        }
+
     def start(self) -> None:
         """Keep the lease alive from now on, whenever there is one."""
         if self._renewing is None:

@@ -243,3 +243,23 @@ def _context(config: BrokerConfig) -> ssl.SSLContext:
     if context is None:
         raise ConfigError("the engine is asked by TLS, and there is none")
     return context
+
+
+def try_member(config: BrokerConfig, member: Endpoint) -> tuple[str, str]:
+    """(address, why this one member does not answer; empty: it does), from outside of any loop."""
+
+    async def ask() -> str:
+        etcd = Etcd(config)
+        etcd.endpoints = [member]
+        try:
+            await etcd.read(f"{config.engine_prefix}/")
+        except EngineAway as error:
+            return str(error)
+        finally:
+            await etcd.close()
+        return ""
+
+    try:
+        return _name(member), asyncio.run(ask())
+    except ConfigError as error:
+        return _name(member), str(error)

@@ -59,6 +59,7 @@ async def elect(
 ) -> Callable[[], Coroutine[None, None, None]]:
     """Let the node follow, or lead, as the engine says; what goes on with it. StoreError."""
     election.start()
+    front.broker.copies.ask_engine(election.row)
     if front.broker.config.role == "slave":
         link = MasterLink(net, front, registration, named_by_engine=True)
         campaign = Campaign(front, link, election, again)
