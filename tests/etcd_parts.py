@@ -171,12 +171,15 @@ class ElectedSet:
         for name, process in self.nodes.items():
             if process.process is None or process.process.poll() is not None:
                 continue
-            try:
-                with penstock.Admin(self.name_server) as admin:
-                    told = json.loads(admin.runtime_info(process.addresses["remoting"]).get("replicaSet", "[]"))
-            except PenstockError:
-                continue
-            found[name] = next(row for row in told if row["node"] == name)
+            with contextlib.suppress(PenstockError):
+                found[name] = self.row(name)
+        return found
+
+    def row(self, name: str) -> dict[str, object]:
+        """What one node says of itself."""
+        with penstock.Admin(self.name_server) as admin:
+            told = json.loads(admin.runtime_info(self.nodes[name].addresses["remoting"]).get("replicaSet", "[]"))
+        found: dict[str, object] = next(row for row in told if row["node"] == name)
         return found
 
     def master(self) -> str:

@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 import penstock
+from client.test_staging import contents, stage
 from etcd_parts import ElectedSet, Etcd, Forwarder
 from fronts.raw_peer import RawPeer
+from ha_parts import log_bytes
 from penstock.client.results import SendStatus
+from penstock.client.staging import SinkRun, StageClient
+from penstock.disk.files import Files
+from penstock.log import cutting
 from penstock.registration import campaign
 from penstock.wire.remoting import RemotingCommand, encode
 from polling import eventually
@@ -253,3 +258,44 @@ def test_a_node_that_was_not_in_sync_waits_for_the_one_that_was(pair: ElectedSet
     pair.in_sync()
     pair.holds(set(alone))
     pair.same_logs()
+
+
+def test_a_publish_that_came_without_its_end_is_cut_off_and_done_anew(pair: ElectedSet) -> None:
+    """A slave has the begin of a batch and some of its rows when the master is lost, and none of what was staged."""
+    old = pair.master()
+    new = next(iter(set("ab") - {old}))
+    wanted = acknowledged(pair.send(range(5)))
+    with penstock.Admin(pair.name_server) as admin:
+        admin.create_topic("T", 1, level="pair")
+    run, rows = SinkRun("S", "q", "run"), [b"%06d" % n for n in range(100)]
+    with StageClient(pair.name_server) as client:
+        client.publish(run, 0, [stage(client, run, 0, rows)])
+    end = int(str(pair.row(old)["written"]))
+    eventually(lambda: int(str(pair.row(new)["written"])) == end)
+    for name in (old, new):
+        pair.nodes[name].kill()
+    folder = pair.nodes[new].folder
+    half = record_in(log_bytes(folder, end), b"000050")
+    cutting.intend(Files(), folder, half, end, 1, "half of it had come")
+    pair.nodes[new].start()
+    assert pair.master() == new
+    assert pair.nodes[new].says("a publish came without its end") >= 1
+    wanted |= acknowledged(pair.send(range(100, 103)))
+    pair.nodes[old].start()
+    pair.in_sync()
+    assert contents(pair.name_server) == []
+    with StageClient(pair.name_server) as client:
+        client.publish(run, 0, [stage(client, run, 0, rows)])
+    eventually(lambda: contents(pair.name_server) == rows)
+    pair.holds(wanted)
+    pair.same_logs()
+
+
+def record_in(log: bytes, body: bytes) -> int:
+    """Where the record with this body stands in a log of one segment."""
+    position = 0
+    while True:
+        size = int.from_bytes(log[position : position + 4], "big")
+        if body in log[position : position + size]:
+            return position
+        position += size

@@ -98,6 +98,7 @@ class Copies:
         self.heard_ms = -1
         self.bad_blocks = 0  # whose sums did not hold on arrival
         self.version = 0  # of the positions: readers may see more when it has changed
+        self._wholes: list[tuple[int, int]] = []  # records that are confirmed together
         self.waiting = Positions()
         self.waiting_flushed = Positions()
 
@@ -124,6 +125,16 @@ class Copies:
         self.confirmed = max(self.confirmed, min(confirmed, self._store.end_position))
         self.confirmed_flushed = max(self.confirmed_flushed, min(self.confirmed, self._store.flushed_position))
         self._tell()
+
+    def keep_whole(self, begin: int, end: int) -> None:
+        """The records of a publish lie there: nothing between is confirmed, for whoever becomes the master has all of them, or
+        cuts off what it has.
+        """
+        if self.ever:
+            self._wholes.append((begin, end))
+
+    def _whole(self, position: int) -> int:
+        return min([position, *(begin for begin, end in self._wholes if begin < position < end)])
 
     def look_at(self, mono_ms: int) -> None:
         """When a turn is wanted for the sake of slaves, though nothing happens."""
@@ -215,21 +226,24 @@ class Copies:
             self._propose(roll, flushed, mono_ms)
             members = [self.members.get(node, _ABSENT) for node in roll.counted]
         if members:
-            written = min([end, *(member.written for member in members)])
-            all_flushed = min([flushed, written, *(member.flushed for member in members)])
+            written = self._whole(min([end, *(member.written for member in members)]))
+            all_flushed = self._whole(min([flushed, written, *(member.flushed for member in members)]))
             if roll is None or len(roll.known) > 1:
                 self.acknowledged = max(self.acknowledged, written)
                 self.acknowledged_flushed = max(self.acknowledged_flushed, all_flushed)
             if roll is not None and roll.maybe_alone:
-                written = min(written, flushed)
+                written = self._whole(min(written, flushed))
             self.confirmed = max(self.confirmed, written)
             self.confirmed_flushed = max(self.confirmed_flushed, all_flushed)
             self._note_alone(False)
         elif self._note_alone(True):
+            flushed = self._whole(flushed)
             self.confirmed = max(self.confirmed, flushed)
             self.confirmed_flushed = max(self.confirmed_flushed, flushed)
         if (self.confirmed, self.confirmed_flushed) != before:
             self._tell()
+        if self._wholes:
+            self._wholes = [whole for whole in self._wholes if whole[1] > self.confirmed_flushed]
 
     def _propose(self, roll: Roll, flushed: int, mono_ms: int) -> None:
         """Tell the engine who ought to be in the set; who is, it says."""

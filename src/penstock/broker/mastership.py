@@ -40,14 +40,19 @@ class Electing(Protocol):
 
 
 class Mastership:
-    """See the module. `again`: start the broker anew, for this reason."""
+    """See the module. `again`: start the broker anew, for this reason. `unfinished_at()`: where a publish begins in the log of
+    which only the former master has the rest, or -1.
+    """
 
-    def __init__(self, core: Core, replica: Replica, again: Callable[[str], None]) -> None:
+    def __init__(
+        self, core: Core, replica: Replica, again: Callable[[str], None], unfinished_at: Callable[[], int] = lambda: -1
+    ) -> None:
         self._core = core
         self._store = core.store
         self._copies: Copies = core.copies
         self.replica = replica
         self._again = again
+        self._unfinished_at = unfinished_at
         self.following_now = False  # a connection to a master is up
         self.heir: Member | None = None  # who is about to be the master
         self.given = False  # it has been told so
@@ -115,7 +120,26 @@ class Mastership:
         store = self._store
         if not store.healthy or store.flushed_position < store.end_position:
             raise Refused(f"the log of {self.replica.node} cannot be flushed: it cannot be the master")
+        self.intend_cut_of_unfinished()
         self._become("master", why)
+
+    def intend_cut_of_unfinished(self) -> bool:
+        """Let the next start cut off a publish that came without its end: nobody was promised it, and nobody can end it. Whether
+        there is one. It must go before this node's epoch begins, or two logs would differ within an epoch.
+        """
+        begin, store = self._unfinished_at(), self._store
+        if begin < 0:
+            return False
+        log.warning("a publish came without its end: it is cut off position=%d end=%d", begin, store.end_position)
+        cutting.intend(
+            self._core.files,
+            self._core.folder,
+            begin,
+            store.end_position,
+            self.replica.epoch,
+            "a publish without its end",
+        )
+        return True
 
     def _become(self, role: str, why: str) -> None:
         try:

@@ -530,7 +530,7 @@ class HaFront(Front):
         self.replica = replica
         self.address = address  # of the RocketMQ listener: what clients are told
         self.ha_address = ha_address  # where slaves connect; empty: nowhere
-        self.mastership = Mastership(broker.core, replica, again)
+        self.mastership = Mastership(broker.core, replica, again, lambda: broker.staging.unfinished_at)
         self.newer: tuple[str, str, int] | None = None  # a master of a newer epoch: node, address, epoch
         self.secret = secret_of(broker.config)
         self.sessions: set[HaSession] = set()
