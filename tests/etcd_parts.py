@@ -255,7 +255,8 @@ class ElectedSet:
 class Forwarder:
     """A port in front of the engine: what goes through is passed on as `way` says, from the next answer on.
 
-    pass · hang (no answer) · close (before one) · half (of one, then nothing) · garbage · late (after `LATE_S`)
+    pass · cut (nothing comes, nothing goes) · hang (no answer) · close (before one) · half (of one, then nothing) · garbage ·
+    late (after `LATE_S`)
     """
 
     LATE_S = 0.9
@@ -291,7 +292,7 @@ class Forwarder:
                     continue
                 elif self.way == "close":
                     break
-                elif self.way == "hang":
+                elif self.way in ("hang", "cut"):
                     continue
                 client.sendall(data)
             for one in (client, server):
@@ -300,7 +301,8 @@ class Forwarder:
     def _upwards(self, client: socket.socket, server: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while data := client.recv(1 << 16):
-                server.sendall(data)
+                if self.way != "cut":
+                    server.sendall(data)
             server.shutdown(socket.SHUT_WR)
 
     def stop(self) -> None:

@@ -20,6 +20,7 @@ class Roll:
         self.wanted = dict(known)
         self._asked: list[dict[str, int]] = []  # all of which the engine may have made its own, or yet make
         self._patient_until_ms = patient_until_ms  # those in the set may connect until then
+        self._seen: set[str] = set()  # those who have
         self._ring = ring
 
     @property
@@ -40,7 +41,8 @@ class Roll:
         """These other nodes are fit to be in the set. `whole`: what is confirmed is on the own disk, too."""
         wanted = {self._node: self._own, **fit}
         if mono_ms < self._patient_until_ms:
-            wanted |= {node: loss for node, loss in self.known.items() if node not in connected}
+            self._seen.update(connected)
+            wanted |= {node: loss for node, loss in self.known.items() if node not in self._seen}
         if len(wanted) == 1 and not whole:
             wanted = dict(self.known)
         self.wanted = wanted

@@ -8,6 +8,8 @@ The clock is the steady one, which goes on while the machine sleeps. Clocks that
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 import msgspec
 
 from penstock.errors import WireError
@@ -77,11 +79,23 @@ class Term:
         self._answers_ms = lease_ms - max(MARGIN_MS_MIN, lease_ms // MARGIN_PART)
         self.until_ms = asked_ms + self._answers_ms  # nothing is answered from then on
         self.over = ""  # why it is
+        self.by_favour = False  # the members let it go on, the engine does not answer
 
     def renewed(self, asked_ms: int) -> None:
         """The lease was asked for then, and lives."""
         if not self.over:
             self.until_ms = max(self.until_ms, asked_ms + self._answers_ms)
+            self.by_favour = False
+
+    def favoured(self, asked_ms: int) -> None:
+        """Everybody who could stand was asked then, and does not for as long as a lease."""
+        self.renewed(asked_ms)
+        self.by_favour = not self.over
+
+    def sit(self, lease: int, asked_ms: int) -> None:
+        """The former lease is gone, nobody has stood, and this one was given instead."""
+        self.lease = lease
+        self.renewed(asked_ms)
 
     def written(self, state: SetState, revision: int) -> None:
         """This is what the engine holds."""
@@ -91,3 +105,37 @@ class Term:
         """It is over, for good."""
         self.over = self.over or why
         self.until_ms = 0
+
+
+class Favours:
+    """What a master asks of its slaves while the engine does not answer, and what a slave has promised: not to stand."""
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._asked_ms = 0
+        self._wanted: set[str] = set()
+        self._granted: Callable[[int], None] | None = None
+        self.until_ms = 0  # this node does not stand before
+
+    def ask(self, nodes: Collection[str], asked_ms: int, granted: Callable[[int], None]) -> int:
+        """The number of a new question to all of these; `granted(asked_ms)` when each has said yes. Older ones count no more."""
+        self._number += 1
+        self._asked_ms, self._wanted, self._granted = asked_ms, set(nodes), granted
+        self._look()
+        return self._number
+
+    def hear(self, node: str, number: int, for_ms: int) -> None:
+        """A slave says yes."""
+        if number == self._number:
+            self._wanted.discard(node)
+            self._look()
+
+    def _look(self) -> None:
+        granted = self._granted
+        if granted is not None and not self._wanted:
+            self._granted = None
+            granted(self._asked_ms)
+
+    def grant(self, for_ms: int, mono_ms: int) -> None:
+        """The master asks, and it is promised."""
+        self.until_ms = max(self.until_ms, mono_ms + for_ms)

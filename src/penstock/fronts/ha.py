@@ -9,17 +9,17 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, Taking, checked, last_records, peers_of, secret_of
-from penstock.broker.term import Term
+from penstock.broker.term import Favours, Term
 from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.front import Front, no_beginning
+from penstock.fronts.hasession import BEAT_MS, HaSession
 from penstock.log import epochs, status
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.follow import Feeder, Follower
@@ -29,107 +29,12 @@ from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.ha")
 
-BEAT_MS = 500
-SILENT_MS = 10_000  # then the connection is dead
 BLOCK_BYTES = 128 << 10  # of records in one DATA: with its sums it fits a read
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
 PACE_MS = 5  # while nobody waits for the copy, less than a block waits so long for more
 LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
-OPENING_BYTES_MAX = 1 << 21  # of a frame before the peer has proved who it is
 OFFSETS_MS = 1_000
-
-
-class HaSession:
-    """What the two sides have in common: frames in, bytes out, a connection that is not silent."""
-
-    beats = True  # they have their own idea of silence
-
-    def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
-        self.front = front
-        self.broker = front.broker
-        self.store = front.broker.store
-        self.remote = remote
-        self.need = 0
-        self.closing = False
-        self.trusted = False  # the peer has proved that it knows the secret
-        self.nonce = os.urandom(ha.NONCE_BYTES)
-        self.heard_ms = front.broker.mono_ms
-        self.spoke_ms = front.broker.mono_ms
-        self._wake = wake
-        self._out: list[bytes] = []
-        self._opened = False
-
-    def feed(self, owner: bytearray, total: int) -> int:
-        """Carry out every whole frame. WireError: no peer of ours."""
-        self.heard_ms = self.broker.mono_ms
-        pos = 0
-        if not self._opened:
-            pos = self._open(owner, total)
-            if not pos:
-                return 0
-            self._opened = True
-        while not self.closing:
-            head, need = ha.read_head(owner, pos, total)
-            if need > OPENING_BYTES_MAX and not self.trusted:
-                raise WireError(f"a first frame of {need} bytes")
-            if head is None:
-                self.need = need
-                return pos
-            if head.kind & ha.SKIPPED == 0:
-                self.frame(head, owner)
-            elif not self.trusted:
-                raise WireError("a frame to be passed over, of a peer that has proved nothing")
-            pos = head.end
-        return total
-
-    def _open(self, owner: bytearray, total: int) -> int:
-        """The bytes before the first frame: how many they are, or 0 while they are not all there."""
-        raise NotImplementedError
-
-    def frame(self, head: ha.Head, owner: bytearray) -> None:
-        """One whole frame."""
-        raise NotImplementedError
-
-    def body(self, head: ha.Head, owner: bytearray) -> bytes:
-        """What follows the head of a frame, as an object."""
-        return bytes(memoryview(owner)[head.fixed : head.end])
-
-    def say(self, data: bytes) -> None:
-        """Send it at the end of the turn."""
-        self._out.append(data)
-        self.spoke_ms = self.broker.mono_ms
-        self._wake()
-
-    def take(self) -> bytes:
-        """What is to be written now."""
-        out, self._out = self._out, []
-        return b"".join(out)
-
-    def end(self) -> None:
-        """Close behind what was said."""
-        self.closing = True
-        self._wake()
-
-    def look(self, mono_ms: int) -> None:
-        """Close a connection that is silent, keep ours from being so."""
-        if mono_ms - self.heard_ms > SILENT_MS and not self.closing:
-            log.warning("replication connection closed peer=%s reason=silent for %d ms", self.remote,
-                        mono_ms - self.heard_ms)  # fmt: skip
-            self.end()
-        elif mono_ms - self.spoke_ms >= BEAT_MS:
-            self.beat()
-
-    def beat(self) -> None:
-        """Say that we are there."""
-
-    def end_turn(self, mono_ms: int) -> None:
-        """Say what this turn has brought."""
-
-    def lost(self) -> None:
-        """The connection is gone."""
-        self.closing = True
-        self.front.gone(self)
 
 
 class MasterSession(HaSession):
@@ -137,6 +42,7 @@ class MasterSession(HaSession):
 
     def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
         super().__init__(front, remote, wake)
+        self.front = front
         self.member: Member | None = None
         self.peer: dict[str, str] = {}  # where slaves connect to it, once it is the master
         self._level = logging.ERROR
@@ -163,6 +69,8 @@ class MasterSession(HaSession):
             self._start(ha.read_start(self.body(head, owner)))
         elif head.kind == ha.ACK and self.member is not None and self.feeder is not None:
             self._acknowledged(head, ha.read_ack(owner, head.fixed))
+        elif head.kind == ha.YES and self.member is not None and head.epoch == self.front.replica.epoch:
+            self.front.favours.hear(self.member.node, *ha.read_favour(self.body(head, owner)))
         elif head.kind == ha.TAKEN and self.member is self.front.mastership.heir is not None:
             self.front.mastership.taken()
         else:
@@ -341,6 +249,7 @@ class SlaveSession(HaSession):
 
     def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
         super().__init__(front, remote, wake)
+        self.front = front
         self.follower = Follower(self.store)
         self.taking = Taking(front.broker)
         self.running = False
@@ -381,6 +290,10 @@ class SlaveSession(HaSession):
             self._told(ha.read_positions(owner, head.fixed), head.flags)
         elif head.kind == ha.TAKE and self.running:
             self._take(head, ha.read_start(self.body(head, owner)))
+        elif head.kind == ha.MAY_I and self.running and head.epoch == self.epoch:
+            number, for_ms = ha.read_favour(self.body(head, owner))
+            self.front.favours.grant(for_ms, self.broker.time.clock.monotonic_ms())  # the turn may have begun long ago
+            self.say(ha.yes(self.epoch, number, for_ms))
         elif head.kind == ha.META and self.running:
             kind, _, body = ha.read_meta(self.body(head, owner))
             self.taking.take(kind, body)
@@ -537,6 +450,7 @@ class HaFront(Front):
         self.free_bytes = 0
         self._due_ms = 0
         self._again = again
+        self.favours = Favours()
         self._term: Term | None = None
         self._abort = no_beginning
 
@@ -582,6 +496,16 @@ class HaFront(Front):
         self._abort()
         log.error("fenced node=%s epoch=%d reason=%s", self.replica.node, self.replica.epoch, why)
         self._again(f"fenced: {why}")
+
+    def keep_promises(self, favours: Favours) -> None:
+        """What was promised, and is asked for, by this process; it may have been another server when it did."""
+        self.favours = favours
+
+    def ask_members(self, nodes: Collection[str], number: int, for_ms: int) -> None:
+        """Ask these slaves whether this node may go on as the master for so long, though the engine does not answer."""
+        for session in self.sessions:
+            if isinstance(session, MasterSession) and session.member is not None and session.member.node in nodes:
+                session.say(ha.may_i(self.replica.epoch, number, for_ms))
 
     def retire(self) -> None:
         """The place of the master is given away: nothing is confirmed any more."""

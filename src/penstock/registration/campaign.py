@@ -54,6 +54,7 @@ class Campaign:
         self._demanded = self._accept_loss = False
         self._empty_since = 0.0  # the place of the master is
         front.mastership.elect_by(self)
+        front.keep_promises(election.favours)
 
     def demand(self, accept_loss: bool) -> None:
         """A person wants this node to be the master. Refused."""
@@ -132,6 +133,9 @@ class Campaign:
         front, store, election = self._front, self._store, self._election
         if cutting.intended(front.broker.files, front.broker.folder) is not None:
             return False
+        if not forced and front.broker.time.clock.monotonic_ms() < election.bound_ms(view):
+            self._note("it has promised its former master not to stand yet, or may have")
+            return False
         self._link.follow("")
         front.leave_master()
         front.broker.core.flush_log()
@@ -193,6 +197,16 @@ class Incumbent:
             election.node, self._term.state.in_sync, core.time.mono_ms + config.ha_in_sync_ms, self._rung.set
         )
         front.mastership.elect_by(self)
+        front.keep_promises(election.favours)
+        election.when_away(self._beg)
+
+    def _beg(self) -> None:
+        """The engine does not answer: the others in the set may let this node go on. It may change nothing meanwhile."""
+        counted = self._roll.counted
+        self._net.begin()
+        self._election.ask_favour(
+            counted, lambda number: self._front.ask_members(counted, number, self._election.lease_ms)
+        )
 
     def lead(self) -> None:
         """Be the master of the term. StoreError."""
@@ -241,7 +255,7 @@ class Incumbent:
                 elif self._unsure or self._roll.wanted != self._roll.known:
                     await self._change()
                 else:
-                    self._take(await self._election.look())
+                    await self._take(await self._election.look())
             except EngineAway:
                 await asyncio.sleep(PAUSE_S)
 
@@ -264,17 +278,17 @@ class Incumbent:
             self._settle()
             return
         revision = term.revision
-        self._take(await election.look())
+        await self._take(await election.look())
         if not term.over and term.revision == revision:  # a node is not the one any more that was asked for
             if not self._unsure:
                 self._settle()
             await asyncio.sleep(PAUSE_S)
 
-    def _take(self, view: View) -> None:
-        """What the engine holds, read now."""
+    async def _take(self, view: View) -> None:
+        """What the engine holds, read now. EngineAway."""
         term, state = self._term, view.state
         if state is None or state.tag != term.state.tag or view.lease != term.lease:
-            term.end("the engine names another master" if view.seat is not None else "the engine names no master")
+            await self._election.sit_again("the engine names no master")
             self._rung.set()
         elif view.revision != term.revision:
             term.written(state, view.revision)

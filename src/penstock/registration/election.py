@@ -14,14 +14,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from penstock.broker.replica import NO_SET, Replica
-from penstock.broker.term import Seat, SetState, Term, read_seat, read_state
+from penstock.broker.term import Favours, Seat, SetState, Term, read_seat, read_state
 from penstock.clock import Clock
 from penstock.config import BrokerConfig
 from penstock.errors import WireError
@@ -65,6 +65,12 @@ class Election:
             str, tuple[SetState, int, int]
         ] = {}  # tag → a state this node wanted, with lease and its time
         self._told_loss = -1
+        self.favours = Favours()
+        self._started_ms = clock.monotonic_ms()
+        self._when_away: Callable[[], None] | None = None
+        self._seat: Seat | None = None  # of this node, in its term
+        self._leases: dict[int, int] = {}  # given to this node for its seat, and when they were asked for
+        self._sitting = asyncio.Lock()
         self._renewing: asyncio.Task[None] | None = None
 
     @property
@@ -81,8 +87,9 @@ class Election:
         """What people are told: whether the engine answers, how long the lease goes on, and the set it holds."""
         silent_ms = mono_ms - self.reached_ms if self.reached_ms >= 0 else -1
         state = self.view.state if self.view is not None else None
+        favour = ", and the members keep the master" if self.term is not None and self.term.by_favour else ""
         return {
-            "engine": f"away: {self.away}" if self.away else "reached" if silent_ms >= 0 else "not asked yet",
+            "engine": f"away{favour}: {self.away}" if self.away else "reached" if silent_ms >= 0 else "not asked yet",
             "engine_silent_ms": silent_ms,
             "lease_ms": max(0, self.ends_ms - mono_ms) if self.leads else "",
             "set": "" if state is None else ",".join(sorted(state.in_sync)),
@@ -162,17 +169,70 @@ class Election:
             term = self.term
             if term is None or term.over:
                 continue
-            asked_ms = self._clock.monotonic_ms()
-            try:
-                lives = await self._engine.keep(term.lease)
-            except (EngineAway, WireError) as error:
-                self._missed(str(error))
-                continue
-            self._reached()
-            if lives:
+            await self._renew_once(term)
+
+    async def _renew_once(self, term: Term) -> None:
+        asked_ms = self._clock.monotonic_ms()
+        try:
+            if await self._engine.keep(term.lease):
                 term.renewed(asked_ms)
             else:
-                term.end("the lease is gone")
+                await self.sit_again("the lease is gone")
+        except (EngineAway, WireError) as error:
+            self._missed(str(error))
+            if self._when_away is not None and self.leads:
+                self._when_away()
+        else:
+            self._reached()
+
+    def when_away(self, call: Callable[[], None]) -> None:
+        """`call` each time that this master asks the engine and gets no answer."""
+        self._when_away = call
+
+    def ask_favour(self, nodes: Collection[str], ask: Callable[[int], None]) -> None:
+        """The engine does not answer: go on if everybody who could stand says that it does not. `ask(number)` asks them."""
+        term = self.term
+        if term is not None:
+            ask(self.favours.ask(nodes, self._clock.monotonic_ms(), term.favoured))
+
+    async def sit_again(self, why: str) -> None:
+        """The seat is empty, in the middle of the term: take it again, unless somebody has stood. It is the same epoch, for
+        nothing was changed in between. EngineAway.
+        """
+        async with self._sitting:
+            term, view = self.term, await self.look()
+            if term is None or term.over:
+                return
+            if view.state is None or view.state.tag != term.state.tag:
+                term.end("the engine names another master" if view.state is not None else "the engine has lost the set")
+            elif view.seat is not None:
+                if view.lease not in self._leases:
+                    term.end("the engine names another master")
+                elif view.lease != term.lease:
+                    term.sit(view.lease, self._leases[view.lease])
+            elif self._clock.monotonic_ms() >= term.until_ms or self._seat is None:
+                term.end(why)
+            else:
+                asked_ms = self._clock.monotonic_ms()
+                lease = await self._new_lease(asked_ms)
+                conditions = [Unchanged(f"{self._prefix}master", 0), Unchanged(f"{self._prefix}state", view.revision)]
+                if await self._engine.change(conditions, [Put(f"{self._prefix}master", self._seat.encode(), lease)]):
+                    log.warning("the lease was gone, and is given anew epoch=%d", term.state.epoch)
+                    term.sit(lease, asked_ms)
+
+    async def _new_lease(self, asked_ms: int) -> int:
+        lease = await self._engine.grant(-(-self.lease_ms // S_MS))
+        self._leases[lease] = asked_ms
+        return lease
+
+    def bound_ms(self, view: View) -> int:
+        """Until when this node has promised not to stand. What a former process promised is not known: a lease is waited for,
+        unless it was the master itself. Whoever is given the place may take it.
+        """
+        state, until_ms = view.state, self.favours.until_ms
+        if state is None or state.heir == self.node:
+            return 0
+        return until_ms if state.master == self.node else max(until_ms, self._started_ms + self.lease_ms)
 
     async def succeeded(self) -> None:
         """Return when another node is the master."""
@@ -242,7 +302,7 @@ class Election:
     async def stand(self, view: View, replica: Replica, seat: Callable[[int], Seat], *, forced: bool) -> bool:
         """Try to be the master; the log must be flushed, and nobody be followed. Whether this node is it. EngineAway."""
         asked_ms = self._clock.monotonic_ms()
-        lease = await self._engine.grant(-(-self.lease_ms // S_MS))
+        lease = await self._new_lease(asked_ms)
         former, tag = view.state, os.urandom(TAG_BYTES).hex()
         if former is None:
             set_id = replica.set_id if replica.set_id != NO_SET else os.urandom(ID_BYTES)
@@ -254,8 +314,9 @@ class Election:
             state = replace(former, epoch=epoch, tag=tag, master=self.node, in_sync=in_sync, heir="")
         self._asked[tag] = state, lease, asked_ms
         conditions = [Unchanged(f"{self._prefix}master", 0), Unchanged(f"{self._prefix}state", view.revision)]
+        self._seat = seat(state.epoch)
         puts = [
-            Put(f"{self._prefix}master", seat(state.epoch).encode(), lease),
+            Put(f"{self._prefix}master", self._seat.encode(), lease),
             Put(f"{self._prefix}state", state.encode()),
         ]
         await self._engine.change(conditions, puts)
@@ -271,6 +332,8 @@ class Election:
         if asked is None or view.lease != asked[1] or state is None:
             return False
         self._asked.clear()
+        self._when_away = None
+        self._leases = {asked[1]: asked[2]}
         self.term = Term(state, view.revision, asked[1], self.lease_ms, asked[2])
         return True
 

@@ -183,6 +183,7 @@ class MasterLink:
                 await self._known.wait()
                 continue
             host, _, port = address.rpartition(":")
+            refused = False
             try:
                 connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_master)
                 self._complained = ""
@@ -191,6 +192,7 @@ class MasterLink:
                     await asyncio.sleep(RECONNECT_S / 4)
                 if connection.transport is not None:
                     connection.close()
+                refused = bool(getattr(connection.session, "refusal", ""))
                 if getattr(connection.session, "running", False):
                     self._turn = 0  # it was a master, and may be again
                 self._away = True
@@ -199,4 +201,4 @@ class MasterLink:
                 if self._complained != address:
                     log.warning("master not reached master=%s error=%s", address, error)
                     self._complained = address
-            await asyncio.sleep(RECONNECT_S / 4 if self._by_engine else RECONNECT_S)
+            await asyncio.sleep(RECONNECT_S / 4 if self._by_engine and not refused else RECONNECT_S)
