@@ -88,11 +88,18 @@ class Etcd:
 
         eventually(done, 60, "etcd does not answer")
 
-    def ask(self, path: str, body: dict[str, object], member: int = 0) -> dict[str, object]:
-        url = f"http://127.0.0.1:{self.clients[member]}/v3/{path}"
-        with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=10) as answer:
-            found: dict[str, object] = json.load(answer)
-        return found
+    def ask(self, path: str, body: dict[str, object]) -> dict[str, object]:
+        """The first answer of a member."""
+        last: OSError | None = None
+        for port in self.clients:
+            url = f"http://127.0.0.1:{port}/v3/{path}"
+            try:
+                with urllib.request.urlopen(url, json.dumps(body).encode(), timeout=10) as answer:
+                    found: dict[str, object] = json.load(answer)
+                return found
+            except OSError as error:
+                last = error
+        raise last or OSError("no member")
 
     def keys(self) -> dict[str, bytes]:
         """All there is."""

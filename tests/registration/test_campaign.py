@@ -75,12 +75,13 @@ def test_a_master_that_slept_longer_than_its_lease_says_ok_to_nothing(pair: Elec
     process, address = pair.nodes[old].process, pair.nodes[old].addresses["remoting"]
     assert process is not None
     with penstock.Admin(pair.name_server) as admin:
-        admin.create_topic("plain", 4, level="os")
-    peers = [RawPeer(address) for _ in range(4)]
-    assert [peer.send("plain", b"before").code for peer in peers] == [0] * 4
+        for level in ("os", "disk"):
+            admin.create_topic(f"level-{level}", 4, level=level)
+    peers = [RawPeer(address) for _ in range(6)]
+    assert [peer.send("level-os", b"before").code for peer in peers] == [0] * 6
     process.send_signal(signal.SIGSTOP)
     for n, peer in enumerate(peers):
-        topic = ("plain", "orders")[n % 2]
+        topic = ("level-os", "level-disk", "orders")[n % 3]
         ext = {"a": "PG", "b": topic, "c": "TBW102", "d": 4, "e": 0, "f": 0, "g": 1_700_000_000_000, "h": 0, "i": ""}
         command = RemotingCommand(310, {k: str(v) for k, v in ext.items()}, b"asleep", opaque=99)
         peer.write(encode(command) * 20)
@@ -166,6 +167,45 @@ def test_without_the_engine_nobody_takes_the_place_of_a_lost_master(pair: Electe
     pair.in_sync()
     pair.holds(wanted)
     pair.same_logs()
+
+
+def test_three_members_of_the_engine_one_after_the_other(tmp_path: Path) -> None:
+    """Each is killed or stopped in turn, its leader among them, and nothing happens; a failover goes with two of them."""
+    three = Etcd(tmp_path, 3).start()
+    made = ElectedSet(tmp_path, three)
+    try:
+        made.start()
+        old = made.master()
+        wanted: set[bytes] = set()
+        for n in range(3):
+            three.kill(n)
+            sent = acknowledged(made.send(range(100 * n, 100 * n + 10)))
+            passes(LEASES_S / 2)
+            sent |= acknowledged(made.send(range(100 * n + 50, 100 * n + 60)))
+            assert len(sent) == 20
+            three.start_member(n)
+            wanted |= sent
+            eventually(lambda: made.row(old)["engine"] == "reached")
+        assert made.state()["epoch"] == 1
+        for n in range(3):
+            three.signal(signal.SIGSTOP, n)
+            passes(LEASES_S / 2)
+            wanted |= acknowledged(made.send(range(1_000 + n, 1_001 + n)))
+            three.signal(signal.SIGCONT, n)
+        assert made.row(old)["role"] == "master"
+        assert made.row(old)["epoch"] == 1
+        three.signal(signal.SIGSTOP, 1)
+        made.nodes[old].kill()
+        wanted |= acknowledged(made.send(range(2_000, 2_010)))
+        three.signal(signal.SIGCONT, 1)
+        made.nodes[old].start()
+        made.in_sync()
+        assert made.state()["epoch"] == 2
+        made.holds(wanted)
+        made.same_logs()
+    finally:
+        made.stop()
+        three.stop()
 
 
 def test_a_master_that_is_the_whole_set_goes_on_without_the_engine(tmp_path: Path, etcd: Etcd) -> None:

@@ -29,7 +29,6 @@ class SetState(msgspec.Struct, frozen=True, rename="camel"):
     master: str
     in_sync: dict[str, int]
     heir: str = ""
-    paused: bool = False
 
     def encode(self) -> bytes:
         """The value of the key."""

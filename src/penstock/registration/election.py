@@ -93,7 +93,6 @@ class Election:
             "engine_silent_ms": silent_ms,
             "lease_ms": max(0, self.ends_ms - mono_ms) if self.leads else "",
             "set": "" if state is None else ",".join(sorted(state.in_sync)),
-            "paused": state is not None and state.paused,
         }
 
     def start(self) -> None:
@@ -287,8 +286,6 @@ class Election:
         ours = replica.set_id.hex()
         if replica.set_id != NO_SET and state.set_id != ours:
             return f"the engine holds another replica set ({state.set_id}) than this node's ({ours}): see engine_prefix"
-        if state.paused:
-            return "failover is paused (penstock ha resume)"
         if self.node not in state.in_sync:
             able = ", ".join(sorted(state.in_sync))
             return f"it was not in sync: {able} may be the master; or penstock ha promote --accept-loss"
