@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Iterator
@@ -13,14 +14,18 @@ import penstock
 from client.test_staging import contents, stage
 from etcd_parts import ElectedSet, Etcd, Forwarder
 from fronts.raw_peer import RawPeer
-from ha_parts import log_bytes
+from fronts.remoting.test_sending import FailingDisk
+from ha_parts import SMALL, log_bytes
 from penstock.client.results import SendStatus
 from penstock.client.staging import SinkRun, StageClient
 from penstock.disk.files import Files
+from penstock.errors import StoreError
 from penstock.log import cutting
 from penstock.registration import campaign
+from penstock.testing import Broker
 from penstock.wire.remoting import RemotingCommand, encode
 from polling import eventually
+from ports import free_port
 
 OK = SendStatus.SEND_OK
 
@@ -379,6 +384,41 @@ def test_a_master_that_is_stopped_hands_over_first(pair: ElectedSet) -> None:
     pair.holds(wanted)
     pair.same_logs()
     assert not list(pair.folder.glob("*/lost+found/log-*"))
+
+
+def test_a_master_whose_disk_fails_gives_way(tmp_path: Path, etcd: Etcd) -> None:
+    disk = FailingDisk()
+    made = ElectedSet(tmp_path, etcd, "b")
+    settings = {
+        "registry": made.name_server,
+        "engine": etcd.setting,
+        "lease_ms": 60_000,
+        "level": "pair-disk",
+        "node": "a",
+    }
+    own = {
+        "remoting_port": free_port(),
+        "ha_port": free_port(),
+        "registry_port": -1,
+        "lookup_port": -1,
+        "lookup_http_port": -1,
+    }
+    broker = Broker(tmp_path / "a", files=disk, **settings, **own, **SMALL)  # type: ignore[arg-type]
+    try:
+        broker.start()
+        made.in_sync("a")
+        made.nodes["b"].start()
+        made.in_sync("a", "b")
+        wanted = acknowledged(made.send(range(10)))
+        assert made.state()["master"] == "a"
+        disk.flush_fails = True
+        made.send(range(100, 110))  # no lease is waited for: it would be a minute
+        assert made.state()["master"] == "b"
+        made.holds(wanted)
+    finally:
+        with contextlib.suppress(StoreError, RuntimeError):  # it cannot start again on such a disk
+            broker.stop()
+        made.stop()
 
 
 def test_places_change_by_word_and_what_is_refused(pair: ElectedSet) -> None:

@@ -251,7 +251,7 @@ class Copies:
         roll.propose(fit, self.members, mono_ms, whole=flushed >= self.confirmed)
         for member in self.members.values():
             why_not = member.unfit or "the engine has not taken it in yet"
-            self._admit(member, roll.holds(member.node, member.loss), why_not)
+            _admit(member, roll.holds(member.node, member.loss), why_not)
 
     def _note_alone(self, alone: bool) -> bool:
         """Write down whether this node confirms by itself; False when that cannot be written: then it does not."""
@@ -294,19 +294,7 @@ class Copies:
             why = "it is catching up"
         member.find(why)
         if self.roll is None:
-            self._admit(member, not why, why)
-
-    @staticmethod
-    def _admit(member: Member, in_sync: bool, why_not: str) -> None:
-        if member.in_sync == in_sync:
-            if not in_sync:
-                member.judge(False, why_not)
-            return
-        member.judge(in_sync, why_not)
-        if in_sync:
-            log.info("slave in sync node=%s position=%d", member.node, member.written)
-        else:
-            log.warning("slave out of sync node=%s reason=%s", member.node, why_not)
+            _admit(member, not why, why)
 
     # -- what readers see --------------------------------------------------------------------------------------------
 
@@ -344,3 +332,15 @@ class Copies:
                 "lag_bytes": max(0, end - member.written), "lag_ms": behind if end > member.written else 0,
                 "in_sync": "yes" if member.in_sync else "no", "why_not": member.why_not,
             }  # fmt: skip
+
+
+def _admit(member: Member, in_sync: bool, why_not: str) -> None:
+    if member.in_sync == in_sync:
+        if not in_sync:
+            member.judge(False, why_not)
+        return
+    member.judge(in_sync, why_not)
+    if in_sync:
+        log.info("slave in sync node=%s position=%d", member.node, member.written)
+    else:
+        log.warning("slave out of sync node=%s reason=%s", member.node, why_not)

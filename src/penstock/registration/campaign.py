@@ -248,6 +248,12 @@ class Incumbent:
                 self._net.begin()
                 self._front.fence(self._term.over)
                 return
+            broker = self._front.broker
+            if not broker.store.healthy and broker.copies.available:
+                self._net.begin()
+                self._front.fence("a flush has failed, and a slave in sync has all that was acknowledged")
+                await self._election.resign("a flush has failed")
+                return
             try:
                 if self._heir:
                     if await self._hand_over():
