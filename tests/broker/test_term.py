@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.broker.term import Seat, SetState, Term, read_seat, read_state
+from penstock.broker.term import Favours, Seat, SetState, Term, read_seat, read_state
 from penstock.errors import WireError
 
 STATE = SetState("aa" * 16, 3, "bb" * 8, "a", {"a": 5, "b": 7})
@@ -42,3 +42,36 @@ def test_a_term_ends_before_its_lease() -> None:
     term.renewed(200_000)
     term.end("later")
     assert (term.until_ms, term.over) == (0, "the lease is gone")
+
+
+def test_favours_are_granted_by_all_who_were_asked_last() -> None:
+    favours, granted = Favours(), list[int]()
+    first = favours.ask({"b", "c"}, 1_000, granted.append)
+    favours.hear("b", first, 5_000)
+    favours.hear("b", first, 5_000)
+    assert granted == []
+    second = favours.ask({"b", "c"}, 2_000, granted.append)
+    favours.hear("c", first, 5_000)  # to a question that counts no more
+    favours.hear("b", second, 5_000)
+    assert granted == []
+    favours.hear("c", second, 5_000)
+    favours.hear("c", second, 5_000)
+    assert granted == [2_000]  # from the asking on, and once
+    favours.ask((), 3_000, granted.append)
+    assert granted == [2_000, 3_000]  # nobody else may stand
+
+
+def test_promises_and_a_term_by_favour() -> None:
+    favours = Favours()
+    favours.grant(5_000, 100_000)
+    favours.grant(1_000, 101_000)
+    assert favours.until_ms == 105_000
+    term = Term(STATE, 9, 77, 5_000, 100_000)
+    term.favoured(102_000)
+    assert (term.until_ms, term.by_favour) == (106_000, True)
+    term.sit(78, 103_000)
+    assert (term.until_ms, term.by_favour, term.lease) == (107_000, False, 78)
+    term.end("over")
+    term.favoured(200_000)
+    term.sit(79, 200_000)
+    assert (term.until_ms, term.by_favour) == (0, False)

@@ -240,3 +240,67 @@ async def test_a_state_that_is_none_is_as_good_as_no_answer(nodes: list[Node], r
     with pytest.raises(EngineAway):
         await nodes[0].election.look()
     assert "something else" in nodes[0].election.away
+
+
+async def test_a_change_that_is_still_under_way_is_kept_from_being_made(nodes: list[Node]) -> None:
+    """It hangs at a member; the known set is written once more, and then it cannot be made, whenever the member wakes."""
+    a, b, _ = nodes
+    await found(a)
+    term = a.election.term
+    assert term is not None
+    await b.election.tell_loss(b.replica)
+    known, held = dict(term.state.in_sync), list[tuple[Sequence[Condition], Sequence[Put]]]()
+    change = a.engine.change
+
+    async def hang(conditions: Sequence[Condition], puts: Sequence[Put]) -> int:
+        held.append((conditions, puts))
+        raise EngineAway("no answer")
+
+    a.engine.change = hang  # type: ignore[method-assign]
+    with pytest.raises(EngineAway):
+        await a.election.write(replace(term.state, in_sync={**known, "b": b.replica.loss}), {"b": b.replica.loss})
+    a.engine.change = change  # type: ignore[method-assign]
+    assert (await a.election.look()).revision == term.revision  # as if it had been lost
+    assert await a.election.write(replace(term.state, in_sync=known), {})
+    assert await a.engine.change(*held[0]) == 0
+    view = await a.election.look()
+    assert view.state is not None
+    assert view.state.in_sync == known
+
+
+async def test_the_seat_is_taken_again_unless_somebody_has_stood(nodes: list[Node], real: RealEtcd) -> None:
+    a, b, _ = nodes
+    await found(a, b)
+    term = a.election.term
+    assert term is not None
+    for _ in range(3):
+        real.ask("lease/revoke", {"ID": str(term.lease)})
+        before = term.lease
+        await a.election.sit_again("the lease is gone")
+        assert a.election.leads
+        assert term.lease != before
+        view = await a.election.look()
+        assert view.lease == term.lease
+        assert view.state == term.state
+    real.ask("lease/revoke", {"ID": str(term.lease)})
+    a.clock.advance(4_000)
+    await a.election.sit_again("the lease is gone")
+    assert not a.election.leads  # its time was over: others may believe so
+    assert await b.stand()
+    await a.election.sit_again("the lease is gone")
+    assert (await a.election.look()).lease == b.election.term.lease  # type: ignore[union-attr]
+
+
+async def test_a_promise_is_kept_and_a_start_waits_for_what_it_may_have_promised(nodes: list[Node]) -> None:
+    a, b, c = nodes
+    await found(a, b)
+    view = await b.election.look()
+    started_ms = b.clock.monotonic_ms()
+    assert b.election.bound_ms(view) == started_ms + 5_000
+    b.clock.advance(60_000)
+    b.election.favours.grant(5_000, b.clock.monotonic_ms())
+    assert b.election.bound_ms(view) == started_ms + 65_000
+    assert a.election.bound_ms(view) == 0  # it was the master itself
+    assert view.state is not None
+    assert b.election.bound_ms(view._replace(state=replace(view.state, heir="b"))) == 0
+    assert c.election.bound_ms(view._replace(state=None)) == 0
