@@ -30,7 +30,8 @@ COMPARE_S = 0.2  # those who stand tell each other how far they are
 RANK_S = 1.0  # so long each leaves the place to a better one
 HEIR_S = 3.0  # and to the one it was given to
 RENEWALS = 5  # a master looks so often within a lease
-HAND_OVER_S = 15.0  # a slave may flush for ten, and then becomes the master
+HAND_OVER_S = 12.0  # a slave may flush for ten
+TAKEN_S = 3.0  # and then is the master, unless it is being stopped, too
 PAUSE_S = 0.1  # after a change that was not made
 
 
@@ -324,7 +325,7 @@ class Incumbent:
 
 
 async def hand_over(net: Net, mastership: Mastership, election: Election) -> None:
-    """Let any slave in sync be the master before this process ends. Within `HAND_OVER_S`."""
+    """Let any slave in sync be the master before this process ends. Within `HAND_OVER_S` and `TAKEN_S`."""
     try:
         net.begin()
         heir = mastership.switch("")
@@ -335,7 +336,8 @@ async def hand_over(net: Net, mastership: Mastership, election: Election) -> Non
         async with asyncio.timeout(HAND_OVER_S):
             while election.leads and mastership.heir is not None:
                 await asyncio.sleep(POLL_S / RENEWALS)
-            if not election.leads:
+        if not election.leads:
+            async with asyncio.timeout(TAKEN_S):
                 await election.succeeded()
     except TimeoutError:
         log.warning("the place of the master was not taken in time heir=%s", heir)
