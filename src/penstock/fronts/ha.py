@@ -51,6 +51,7 @@ class MasterSession(HaSession):
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
+        self._hurried = False
         self._sent_ms = -PACE_MS
         self._offsets_ms = 0
 
@@ -182,6 +183,11 @@ class MasterSession(HaSession):
             self._offsets_ms = mono_ms + OFFSETS_MS
             for body in self.tables.offsets():
                 self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
+        if self.front.mastership.heir is not member:
+            self._hurried = False
+        elif feeder.position == end and not self._hurried:
+            self._hurried = True
+            self.beat(ha.FLUSH_NOW)  # the place is its own when it has flushed all
         if feeder.position < end:
             self._send(feeder, member, epoch, end, mono_ms)
         elif (told > self._told and member.written >= end) or member.in_sync != self._said_in_sync:
@@ -228,11 +234,12 @@ class MasterSession(HaSession):
             under_way.append(feeder.position)
             sent += feeder.size
 
-    def beat(self) -> None:
+    def beat(self, flags: int = 0) -> None:
         if self.feeder is not None:
             positions = self._positions(self.feeder.position)
             self._told = positions.confirmed
-            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms, flags=self._in_sync()))
+            flags |= self._in_sync()
+            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms, flags=flags))
 
     def _in_sync(self) -> int:
         self._said_in_sync = self.member is not None and self.member.in_sync
@@ -288,6 +295,8 @@ class SlaveSession(HaSession):
             self._data(head, owner)
         elif head.kind == ha.BEAT and self.running:
             self._told(ha.read_positions(owner, head.fixed), head.flags)
+            if head.flags & ha.FLUSH_NOW:
+                self.store.want_flush()
         elif head.kind == ha.TAKE and self.running:
             self._take(head, ha.read_start(self.body(head, owner)))
         elif head.kind == ha.MAY_I and self.running and head.epoch == self.epoch:
@@ -453,6 +462,7 @@ class HaFront(Front):
         self.favours = Favours()
         self._term: Term | None = None
         self._abort = no_beginning
+        self._renumbered = no_beginning
 
     def session(self, remote: str, wake: Callable[[], None]) -> HaSession:
         """A slave connects."""
@@ -465,6 +475,10 @@ class HaFront(Front):
     def to_ask(self, remote: str, wake: Callable[[], None]) -> HaSession:
         """We ask a node whether it is a newer master."""
         return self._keep(AskingSession(self, remote, wake))
+
+    def when_renumbered(self, call: Callable[[], None]) -> None:
+        """`call` when the master has given this slave another id: registries know it by that."""
+        self._renumbered = call
 
     def hear_of(self, node: str, address: str, epoch: int) -> None:
         """There is a master of a newer epoch."""
@@ -526,6 +540,7 @@ class HaFront(Front):
             log.warning("the id of this slave is changed from=%d to=%d", self.broker.config.broker_id, number)
             self.broker.core.change({"broker_id": number})
             self.broker.copies.renumber(number)
+            self._renumbered()
 
     def _keep(self, session: HaSession) -> HaSession:
         self.sessions.add(session)

@@ -39,6 +39,7 @@ def make_front(broker: Broker, registration: Registration, again: Callable[[str]
         broker.copies.follow(replica.confirmed())
     broker.copies.lead(False)
     front = HaFront(broker, replica, registration.address, registration.ha_address, again)
+    front.when_renumbered(registration.ask_again)
     broker.rule(front.mastership)
     return front
 
