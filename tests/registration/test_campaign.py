@@ -157,6 +157,26 @@ def test_without_the_engine_a_master_that_loses_a_member_stops(pair: ElectedSet,
     pair.same_logs()
 
 
+def test_without_the_engine_a_slave_that_was_restarted_finds_its_master(pair: ElectedSet, etcd: Etcd) -> None:
+    old = pair.master()
+    other = next(iter(set("ab") - {old}))
+    wanted = acknowledged(pair.send(range(5)))
+    etcd.signal(signal.SIGSTOP)
+    pair.nodes[other].kill()
+    pair.nodes[other].start()
+    eventually(lambda: len(acknowledged(pair.send(range(50, 51)))) == 1)
+    passes(LEASES_S)
+    wanted |= acknowledged(pair.send(range(100, 105)))
+    assert pair.row(old)["role"] == "master"
+    etcd.signal(signal.SIGCONT)
+    eventually(lambda: pair.row(old)["engine"] == "reached")
+    assert pair.state()["epoch"] == 1
+    wanted |= acknowledged(pair.send(range(200, 205)))
+    assert len(wanted) == 15
+    pair.holds(wanted, once=False)
+    pair.same_logs()
+
+
 def test_without_the_engine_nobody_takes_the_place_of_a_lost_master(pair: ElectedSet, etcd: Etcd) -> None:
     old = pair.master()
     wanted = acknowledged(pair.send(range(5)))

@@ -29,6 +29,7 @@ POLL_S = 0.25
 COMPARE_S = 0.2  # those who stand tell each other how far they are
 RANK_S = 1.0  # so long each leaves the place to a better one
 HEIR_S = 3.0  # and to the one it was given to
+DEMAND_S = 10.0  # so long does a node try to do what a person said
 RENEWALS = 5  # a master looks so often within a lease
 HAND_OVER_S = 12.0  # a slave may flush for ten
 TAKEN_S = 3.0  # and then is the master, unless it is being stopped, too
@@ -40,6 +41,9 @@ class Link(Protocol):
 
     def follow(self, ha_address: str) -> None:
         """Connect there, and nowhere else; empty: to nobody."""
+
+    def seek(self) -> None:
+        """The engine does not say where: whoever of the known nodes is the master. To follow it is no harm, whoever it is."""
 
 
 class Campaign:
@@ -53,6 +57,7 @@ class Campaign:
         self._store = front.broker.store
         self._woken = asyncio.Event()
         self._demanded = self._accept_loss = False
+        self._demanded_until = 0.0
         self._empty_since = 0.0  # the place of the master is
         front.mastership.elect_by(self)
         front.keep_promises(election.favours)
@@ -75,6 +80,7 @@ class Campaign:
         if why and state is not None and not accept_loss:
             raise Refused(f"node {replica.node} may lack messages that were acknowledged: {why}")
         self._demanded, self._accept_loss = True, bool(why)
+        self._demanded_until = asyncio.get_running_loop().time() + DEMAND_S
         self._woken.set()
 
     def give(self, heir: str) -> None:
@@ -91,6 +97,7 @@ class Campaign:
                     return
             except EngineAway:
                 self._note("the engine does not answer")
+                self._link.seek()
             except PenstockError as error:
                 self._note(str(error))
             try:
@@ -108,9 +115,12 @@ class Campaign:
         """Look, and do what is to be done; whether this node is the master now."""
         election, replica = self._election, self._front.replica
         view = await election.look()
-        await election.tell_loss(replica)
+        if view.losses.get(election.node) != replica.loss:
+            await election.tell_loss(replica)
         if election.has_won(view):
             return self._win(view)
+        if view.seat is not None or now_s >= self._demanded_until:
+            self._demanded = self._accept_loss = False  # a word is for now, not for whenever the place is empty again
         if view.seat is not None:
             self._empty_since = 0.0
             if view.seat.node == election.node:

@@ -64,7 +64,6 @@ class Election:
         self._asked: dict[
             str, tuple[SetState, int, int]
         ] = {}  # tag → a state this node wanted, with lease and its time
-        self._told_loss = -1
         self.favours = Favours()
         self._started_ms = clock.monotonic_ms()
         self._when_away: Callable[[], None] | None = None
@@ -263,9 +262,7 @@ class Election:
 
     async def tell_loss(self, replica: Replica) -> None:
         """Say which loss number the store has, before anything else. EngineAway."""
-        if self._told_loss != replica.loss:
-            await self._engine.change([], [Put(f"{self._prefix}loss/{self.node}", b"%d" % replica.loss)])
-            self._told_loss = replica.loss
+        await self._engine.change([], [Put(f"{self._prefix}loss/{self.node}", b"%d" % replica.loss)])
 
     async def tell_end(self, epoch: int, end: int) -> None:
         """Say how far the log goes, to the others that stand now. EngineAway."""

@@ -148,6 +148,7 @@ class MasterLink:
         self._front = front
         self._registration = registration
         self._by_engine = named_by_engine
+        self._seeks = not named_by_engine  # any known node that is the master will do
         self._away = True
         self._named = front.broker.config.ha_master  # by the settings, or by the registry
         self._turn = 0
@@ -158,8 +159,15 @@ class MasterLink:
 
     def follow(self, ha_address: str) -> None:
         """The engine says whom."""
+        self._seeks = False
         if ha_address != self._named:
             self._named = ha_address
+            self._known.set()
+
+    def seek(self) -> None:
+        """The engine does not answer: any known node that is the master."""
+        if not self._seeks and not self._named:
+            self._seeks = True
             self._known.set()
 
     def hear(self, ha_address: str) -> None:
@@ -170,7 +178,7 @@ class MasterLink:
 
     def _next(self) -> str:
         """The node that is named, then those that were heard of, then it again; empty when there is none."""
-        own, peers = self._front.ha_address, {} if self._by_engine else self._front.replica.peers
+        own, peers = self._front.ha_address, self._front.replica.peers if self._seeks else {}
         known = [address for address in dict.fromkeys([self._named, *peers.values()]) if address not in ("", own)]
         self._turn += 1
         return known[(self._turn - 1) % len(known)] if known else ""
@@ -189,7 +197,7 @@ class MasterLink:
                 connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_master)
                 self._complained = ""
                 self._away = False
-                while connection.transport is not None and (not self._by_engine or address == self._named):
+                while connection.transport is not None and (self._seeks or address == self._named):
                     await asyncio.sleep(RECONNECT_S / 4)
                 if connection.transport is not None:
                     connection.close()
