@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -124,6 +125,11 @@ class Server:
             wait.cancel()
         if self.broken:
             raise StoreError(f"{self.broken}; stopped. What was acknowledged is stored: start again")
+
+    async def leave_engine(self) -> None:
+        """No server takes this one's place."""
+        if self._election is not None:
+            await self._election.close()
 
     async def hand_over(self) -> None:
         """The process is to end: where an engine decides, a slave in sync becomes the master first."""
@@ -263,7 +269,7 @@ class Server:
         remoting = door(config.remoting_tls, "remoting_tls", tls)
         if config.engine:
             election = self._election = self._election or _election(config, self._clock)
-            stack.push_async_callback(_leave_engine, election, lambda: bool(self.again))
+            stack.push_async_exit(partial(_leave_engine, election, lambda: bool(self.again)))
         broker = self.broker = Broker(config, files=self._files, clock=self._clock, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
@@ -486,8 +492,8 @@ def _election(config: BrokerConfig, clock: Clock) -> Election:
     return Election(config, node_of(config), clock, Etcd(config))
 
 
-async def _leave_engine(election: Election, again: Callable[[], bool]) -> None:
-    if not again():
+async def _leave_engine(election: Election, again: Callable[[], bool], *error: object) -> None:
+    if not again() or error[0] is not None:  # it goes on with the server that takes this one's place, if there is one
         await election.close()
 
 

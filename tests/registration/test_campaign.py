@@ -441,6 +441,21 @@ def test_a_master_whose_disk_fails_gives_way(tmp_path: Path, etcd: Etcd) -> None
         made.stop()
 
 
+def test_two_brokers_of_one_name_are_told_apart(tmp_path: Path, etcd: Etcd) -> None:
+    made = ElectedSet(tmp_path, etcd)
+    made.nodes["b"].words += ["--set", "node=a"]
+    try:
+        made.nodes["a"].start()
+        made.in_sync("a")
+        made.nodes["b"].start()
+        eventually(lambda: made.nodes["b"].says("another broker calls itself a") == 1)
+        assert set(made.send(range(5)).values()) == {SendStatus.SLAVE_NOT_AVAILABLE}
+        assert made.row("a")["role"] == "master"
+        assert made.state()["epoch"] == 1
+    finally:
+        made.stop()
+
+
 def test_places_change_by_word_and_what_is_refused(pair: ElectedSet) -> None:
     old = pair.master()
     new = next(iter(set("ab") - {old}))

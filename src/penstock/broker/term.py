@@ -36,12 +36,13 @@ class SetState(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Seat(msgspec.Struct, frozen=True, rename="camel"):
-    """Who is the master, in the engine while its lease lives: the epoch, where clients and where slaves connect."""
+    """Who is the master, in the engine while its lease lives: the epoch, where clients and where slaves connect, whose store."""
 
     node: str
     epoch: int
     remoting: str
     ha: str
+    store: str = ""
 
     def encode(self) -> bytes:
         """The value of the key."""

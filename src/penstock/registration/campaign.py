@@ -123,8 +123,10 @@ class Campaign:
             self._demanded = self._accept_loss = False  # a word is for now, not for whenever the place is empty again
         if view.seat is not None:
             self._empty_since = 0.0
-            if view.seat.node == election.node:
+            if view.seat.node == election.node and view.seat.store == replica.store_id.hex():
                 await election.revoke_own(view)
+            elif view.seat.node == election.node:
+                self._note(f"another broker calls itself {election.node}, and is the master: set `node`")
             else:
                 self._front.broker.copies.note_orphan("")
                 self._link.follow(view.seat.ha)
@@ -180,7 +182,8 @@ class Campaign:
         return False
 
     def _seat(self, epoch: int) -> Seat:
-        return Seat(self._election.node, epoch, self._front.address, self._front.ha_address)
+        front = self._front
+        return Seat(self._election.node, epoch, front.address, front.ha_address, front.replica.store_id.hex())
 
     def _win(self, view: View) -> bool:
         assert view.state is not None
@@ -261,9 +264,7 @@ class Incumbent:
                 return
             broker = self._front.broker
             if not broker.store.healthy and broker.copies.available:
-                self._net.begin()
-                self._front.fence("a flush has failed, and a slave in sync has all that was acknowledged")
-                await self._election.resign("a flush has failed")
+                await self._give_up("a flush has failed, and a slave in sync has all that was acknowledged")
                 return
             try:
                 if self._heir:
@@ -275,6 +276,15 @@ class Incumbent:
                     await self._take(await self._election.look())
             except EngineAway:
                 await asyncio.sleep(PAUSE_S)
+
+    async def _give_up(self, why: str) -> None:
+        """Let another one stand at once."""
+        log.error("the place of the master is given up node=%s reason=%s", self._election.node, why)
+        self._net.begin()
+        self._front.retire()
+        self._abort()
+        await self._election.resign(why)
+        self._again(why)
 
     async def _change(self) -> None:
         """Have the set changed in the engine. A change of which nothing was heard could still be made: it counts until one

@@ -116,6 +116,7 @@ class Etcd:
         self._token = ""
         self._first = 0  # who answered last
         self._idle: dict[Endpoint, list[Line]] = {}
+        self._lines: set[Line] = set()  # all that are open
 
     # -- what an engine does -----------------------------------------------------------------------------------------
 
@@ -152,10 +153,11 @@ class Etcd:
 
     async def close(self) -> None:
         """See Engine."""
-        for lines in self._idle.values():
-            for line in lines:
-                line.close()
         self._idle.clear()
+        lines, self._lines = self._lines, set()
+        for line in lines:
+            line.close()
+        await asyncio.sleep(0)  # a loop that ends must not find them open
 
     # -- members and connections -------------------------------------------------------------------------------------
 
@@ -210,7 +212,7 @@ class Etcd:
                 try:
                     answer = await line.ask(head, body)
                 except BaseException as error:
-                    line.close()
+                    self._drop(line)
                     tries.lose()
                     if isinstance(error, OSError) and line.used:
                         continue
@@ -219,7 +221,7 @@ class Etcd:
         if answer.lives:
             idle.append(line)
         else:
-            line.close()
+            self._drop(line)
         data = bytes(answer.body)
         if answer.status != OK:
             code, text = etcd.read_error(data)
@@ -230,7 +232,13 @@ class Etcd:
 
     async def _connect(self, endpoint: Endpoint) -> Line:
         host, port = endpoint
-        return Line(*await asyncio.open_connection(host, port, ssl=self._tls, limit=READ_BYTES))
+        line = Line(*await asyncio.open_connection(host, port, ssl=self._tls, limit=READ_BYTES))
+        self._lines.add(line)
+        return line
+
+    def _drop(self, line: Line) -> None:
+        self._lines.discard(line)
+        line.close()
 
 
 def _name(endpoint: Endpoint) -> str:
