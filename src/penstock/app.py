@@ -200,13 +200,7 @@ class Server:
 
     def _bind_broker(self, stack: AsyncExitStack, config: BrokerConfig) -> BrokerConfig:
         """Binds the ports; the settings with the real ones."""
-        if config.engine:
-            from penstock.registration.engine import check_engine
-
-            check_engine(config)
-            config = seated(check_role(config), self._election is not None and self._election.leads)
-        else:
-            config = placed(check_role(config), self._files, Path(config.data))
+        config = _with_role(check_role(config), self._files, self._election)
         host, insecure = config.host, config.insecure or self._rights.on
         self._bind(stack, "remoting", host, config.remoting_port, insecure)
         self._bind(stack, "nsq", config.nsq_host or host, config.nsq_port, insecure)
@@ -332,7 +326,10 @@ class Server:
         if self._broker_config is not None and self._broker_config.remoting_port > 2 and config.vip_port:
             await _listen_vip(net, config, self._rights.on, front, opened)
         registration = Registration(
-            broker, self.addresses["remoting"], _nsq_address(self.addresses, config), self._advertised("ha", config)
+            broker,
+            self.addresses["remoting"],
+            _nsq_address(self.addresses, config),
+            _advertised(self.addresses.get("ha", ""), config),
         )
         await self._start_ha(net, stack, broker, registration)
         if process.name_server is not None:
@@ -361,11 +358,6 @@ class Server:
         stack.push_async_callback(_cancelled, task)
         if "ha" in self._bound and not self.again:
             await net.listen(self._bound["ha"], front.session, front.name)
-
-    def _advertised(self, name: str, config: BrokerConfig) -> str:
-        """A listener's address as others reach it; empty where there is none."""
-        address = self.addresses.get(name, "")
-        return f"{config.advertise.partition(':')[0]}:{port_of(address)}" if config.advertise and address else address
 
     async def _start_http(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Tls | None
@@ -456,6 +448,11 @@ class Server:
         stack.push_async_callback(announcer.close)
 
 
+def _advertised(address: str, config: BrokerConfig) -> str:
+    """A listener's address as others reach it; empty where there is none."""
+    return f"{config.advertise.partition(':')[0]}:{port_of(address)}" if config.advertise and address else address
+
+
 def _nsq_address(addresses: Mapping[str, str], config: BrokerConfig) -> str:
     """Where our clients of queue topics are sent; empty without an NSQ listener, or on a Unix socket."""
     address = addresses.get("nsq", "")
@@ -482,6 +479,16 @@ async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None], again:
     await _cancelled(task)
     if not again():  # another node may have its place at the registry now
         await registrar.leave()
+
+
+def _with_role(config: BrokerConfig, files: Files, election: Election | None) -> BrokerConfig:
+    """The settings with the role that the engine gives, or the folder. ConfigError for an engine that cannot be."""
+    if not config.engine:
+        return placed(config, files, Path(config.data))
+    from penstock.registration.engine import check_engine
+
+    check_engine(config)
+    return seated(config, election is not None and election.leads)
 
 
 def _election(config: BrokerConfig, clock: Clock) -> Election:
