@@ -109,7 +109,7 @@ def test_a_master_that_slept_longer_than_its_lease_says_ok_to_nothing(pair: Elec
     pair.same_logs()
 
 
-LEASES_S = 10.0  # two, and more
+LEASES_S = 10.0  # two leases of a test, and more
 
 
 def passes(seconds: float) -> None:
@@ -118,26 +118,31 @@ def passes(seconds: float) -> None:
     eventually(lambda: time.monotonic() > begin + seconds)
 
 
-def test_the_engine_is_away_for_longer_than_the_lease(pair: ElectedSet, etcd: Etcd) -> None:
+def test_the_engine_is_away_for_longer_than_the_lease(tmp_path: Path, etcd: Etcd) -> None:
     """Everybody who could stand has promised not to: the master goes on, and after it in the same epoch."""
-    old = pair.master()
-    etcd.signal(signal.SIGSTOP)
-    passes(LEASES_S)
-    wanted = acknowledged(pair.send(range(5)))
-    assert len(wanted) == 5
-    assert "the members keep the master" in str(pair.row(old)["engine"])
-    etcd.signal(signal.SIGCONT)
-    eventually(lambda: pair.row(old)["engine"] == "reached")
-    wanted |= acknowledged(pair.send(range(100, 105)))
-    passes(LEASES_S)
-    assert pair.master() == old
-    assert pair.state()["epoch"] == 1
-    pair.nodes[old].kill()  # and promises end
-    wanted |= acknowledged(pair.send(range(200, 205)))
-    pair.nodes[old].start()
-    pair.in_sync()
-    pair.holds(wanted)
-    pair.same_logs()
+    pair = ElectedSet(tmp_path, etcd, lease_ms=8_000)
+    try:
+        pair.start()
+        old = pair.master()
+        etcd.signal(signal.SIGSTOP)
+        passes(1.5 * LEASES_S)
+        wanted = acknowledged(pair.send(range(5)))
+        assert len(wanted) == 5
+        assert "the members keep the master" in str(pair.row(old)["engine"])
+        etcd.signal(signal.SIGCONT)
+        eventually(lambda: pair.row(old)["engine"] == "reached")
+        wanted |= acknowledged(pair.send(range(100, 105)))
+        passes(LEASES_S)
+        assert pair.master() == old
+        assert pair.state()["epoch"] == 1
+        pair.nodes[old].kill()  # and promises end
+        wanted |= acknowledged(pair.send(range(200, 205)))
+        pair.nodes[old].start()
+        pair.in_sync()
+        pair.holds(wanted)
+        pair.same_logs()
+    finally:
+        pair.stop()
 
 
 def test_without_the_engine_a_master_that_loses_a_member_stops(pair: ElectedSet, etcd: Etcd) -> None:
@@ -157,24 +162,29 @@ def test_without_the_engine_a_master_that_loses_a_member_stops(pair: ElectedSet,
     pair.same_logs()
 
 
-def test_without_the_engine_a_slave_that_was_restarted_finds_its_master(pair: ElectedSet, etcd: Etcd) -> None:
-    old = pair.master()
-    other = next(iter(set("ab") - {old}))
-    wanted = acknowledged(pair.send(range(5)))
-    etcd.signal(signal.SIGSTOP)
-    pair.nodes[other].kill()
-    pair.nodes[other].start()
-    eventually(lambda: len(acknowledged(pair.send(range(50, 51)))) == 1)
-    passes(LEASES_S)
-    wanted |= acknowledged(pair.send(range(100, 105)))
-    assert pair.row(old)["role"] == "master"
-    etcd.signal(signal.SIGCONT)
-    eventually(lambda: pair.row(old)["engine"] == "reached")
-    assert pair.state()["epoch"] == 1
-    wanted |= acknowledged(pair.send(range(200, 205)))
-    assert len(wanted) == 15
-    pair.holds(wanted, once=False)
-    pair.same_logs()
+def test_without_the_engine_a_slave_that_was_restarted_finds_its_master(tmp_path: Path, etcd: Etcd) -> None:
+    pair = ElectedSet(tmp_path, etcd, lease_ms=15_000)  # a start takes its time on a busy machine
+    try:
+        pair.start()
+        old = pair.master()
+        other = next(iter(set("ab") - {old}))
+        wanted = acknowledged(pair.send(range(5)))
+        etcd.signal(signal.SIGSTOP)
+        pair.nodes[other].kill()
+        pair.nodes[other].start()
+        eventually(lambda: len(acknowledged(pair.send(range(50, 51)))) == 1)
+        passes(2 * LEASES_S)
+        wanted |= acknowledged(pair.send(range(100, 105)))
+        assert pair.row(old)["role"] == "master"
+        etcd.signal(signal.SIGCONT)
+        eventually(lambda: pair.row(old)["engine"] == "reached")
+        assert pair.state()["epoch"] == 1
+        wanted |= acknowledged(pair.send(range(200, 205)))
+        assert len(wanted) == 15
+        pair.holds(wanted, once=False)
+        pair.same_logs()
+    finally:
+        pair.stop()
 
 
 def test_without_the_engine_nobody_takes_the_place_of_a_lost_master(pair: ElectedSet, etcd: Etcd) -> None:
@@ -197,7 +207,7 @@ def test_without_the_engine_nobody_takes_the_place_of_a_lost_master(pair: Electe
 def test_three_members_of_the_engine_one_after_the_other(tmp_path: Path) -> None:
     """Each is killed or stopped in turn, its leader among them, and nothing happens; a failover goes with two of them."""
     three = Etcd(tmp_path, 3).start()
-    made = ElectedSet(tmp_path, three)
+    made = ElectedSet(tmp_path, three, lease_ms=10_000)
     try:
         made.start()
         old = made.master()
@@ -234,11 +244,11 @@ def test_three_members_of_the_engine_one_after_the_other(tmp_path: Path) -> None
 
 
 def test_a_master_that_is_the_whole_set_goes_on_without_the_engine(tmp_path: Path, etcd: Etcd) -> None:
-    made = ElectedSet(tmp_path, etcd, "a")
+    made = ElectedSet(tmp_path, etcd, "a", lease_ms=8_000)
     try:
         made.start()
         etcd.kill()
-        passes(LEASES_S)
+        passes(1.5 * LEASES_S)
         assert set(made.send(range(5)).values()) == {SendStatus.SLAVE_NOT_AVAILABLE}
         assert made.row("a")["role"] == "master"
         etcd.start_member(0)
