@@ -60,7 +60,7 @@ def _java() -> str:
 def pytest_report_header() -> list[str]:
     """Which build is tested, and what is there that tests are skipped without."""
     build = "uncompiled" if os.environ.get("PENSTOCK_PURE") == "1" else "compiled"
-    there = {name: shutil.which(name) for name in ("openssl", "mkfs.ext4", "strace", "perf")}
+    there = {name: shutil.which(name) for name in ("openssl", "mkfs.ext4", "strace", "perf", "etcd")}
     missing = [name for name, path in there.items() if path is None]
     root = "root" if os.geteuid() == 0 else "not root"
     return [

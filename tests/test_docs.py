@@ -34,7 +34,7 @@ PAGES = (
 
 
 # Pages whose commands are for a real installation: tests/test_deploy.py reads each by its command's own options.
-OPERATION = ("production", "from-nsqd", "from-rocketmq", "troubleshooting")
+OPERATION = ("production", "three-machines", "from-nsqd", "from-rocketmq", "troubleshooting")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:

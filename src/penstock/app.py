@@ -10,6 +10,7 @@ import logging
 import socket
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 
 from penstock.access.rights import Rights, users_file
 from penstock.broker.broker import Broker
-from penstock.broker.replica import check_role, followed, placed
+from penstock.broker.replica import check_role, followed, placed, seated
 from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
@@ -38,9 +39,11 @@ if TYPE_CHECKING:  # a process imports the roles it has: that is half the time o
     from penstock.httpd import Httpd
     from penstock.log.contents import Recovery
     from penstock.registration.announce import Announcer
+    from penstock.registration.election import Election
     from penstock.registration.registrar import Registrar, Registration
 
 log = logging.getLogger("penstock.app")
+
 
 Config = TypeVar("Config", BrokerConfig, RegistryConfig)
 Run = Callable[[Coroutine[object, object, None]], None]
@@ -60,7 +63,9 @@ class Server:
         *,
         files: Files | None = None,
         clock: Clock | None = None,
+        election: Election | None = None,
     ) -> None:
+        self._election = election  # of this process, which may have been another server before
         self._broker_config = broker
         self._registry_config = registry
         self._files = files or Files()
@@ -105,7 +110,7 @@ class Server:
         """One that takes this one's place, once it is closed."""
         ports = {f"{name}_port": port_of(self.addresses[name]) for name in self._bound}
         broker, registry = _with_ports(self._broker_config, ports), _with_ports(self._registry_config, ports)
-        return Server(broker, registry, files=self._files, clock=self._clock)
+        return Server(broker, registry, files=self._files, clock=self._clock, election=self._election)
 
     async def run_until(self, stop: asyncio.Event) -> None:
         """Return when told to stop. StoreError when something failed that cannot be mended while running; the caller
@@ -120,6 +125,19 @@ class Server:
             wait.cancel()
         if self.broken:
             raise StoreError(f"{self.broken}; stopped. What was acknowledged is stored: start again")
+
+    async def leave_engine(self) -> None:
+        """No server takes this one's place."""
+        if self._election is not None:
+            await self._election.close()
+
+    async def hand_over(self) -> None:
+        """The process is to end: where an engine decides, a slave in sync becomes the master first."""
+        mastership = self.broker.mastership if self.broker is not None else None
+        if self._election is not None and self._election.leads and mastership is not None:
+            from penstock.registration.campaign import hand_over
+
+            await hand_over(self.net, mastership, self._election)
 
     @property
     def renewable(self) -> bool:
@@ -182,7 +200,7 @@ class Server:
 
     def _bind_broker(self, stack: AsyncExitStack, config: BrokerConfig) -> BrokerConfig:
         """Binds the ports; the settings with the real ones."""
-        config = placed(check_role(config), self._files, Path(config.data))
+        config = _with_role(check_role(config), self._files, self._election)
         host, insecure = config.host, config.insecure or self._rights.on
         self._bind(stack, "remoting", host, config.remoting_port, insecure)
         self._bind(stack, "nsq", config.nsq_host or host, config.nsq_port, insecure)
@@ -243,10 +261,13 @@ class Server:
         process, bound = self._process, self._bound
         tls = self._make_tls(config)
         remoting = door(config.remoting_tls, "remoting_tls", tls)
+        if config.engine:
+            election = self._election = self._election or _election(config, self._clock)
+            stack.push_async_exit(partial(_leave_engine, election, lambda: bool(self.again)))
         broker = self.broker = Broker(config, files=self._files, clock=self._clock, limits=self._limits)
         process.take(broker=broker)
         self.recovery = broker.open()
-        if config.role == "master" and followed(self._files, broker.folder):
+        if config.role == "master" and (config.engine or followed(self._files, broker.folder)):
             broker.store.follow(True)  # until it is known that no other node is the master by now
         # Closed after the network: nothing is appended any more, and every answer is out.
         stack.callback(broker.close)
@@ -302,9 +323,13 @@ class Server:
         if config.advertise:
             self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
         await net.listen(self._bound["remoting"], front.session, "remoting", **opened)
-        await self._listen_vip(net, config, front, opened)
+        if self._broker_config is not None and self._broker_config.remoting_port > 2 and config.vip_port:
+            await _listen_vip(net, config, self._rights.on, front, opened)
         registration = Registration(
-            broker, self.addresses["remoting"], self._nsq_address(config), self._advertised("ha", config)
+            broker,
+            self.addresses["remoting"],
+            _nsq_address(self.addresses, config),
+            _advertised(self.addresses.get("ha", ""), config),
         )
         await self._start_ha(net, stack, broker, registration)
         if process.name_server is not None:
@@ -320,27 +345,19 @@ class Server:
         """Replication, where this broker has slaves or is one. Behind the other fronts: what they hold waits for it."""
         if broker.config.role != "slave" and "ha" not in self._bound:
             return
-        from penstock.registration.replication import begin, make_front
+        from penstock.registration.replication import begin, elect, make_front
 
         assert self.recovery is not None
         front = make_front(broker, registration, self.start_again, lossy=self.recovery.power_cut)
         self.add_front(front)
-        task = await begin(net, front, registration, lossy=self.recovery.power_cut)
+        if self._election is not None:
+            go_on = await elect(net, front, registration, self._election, self.start_again)
+            task = asyncio.create_task(go_on())
+        else:
+            task = await begin(net, front, registration, lossy=self.recovery.power_cut)
         stack.push_async_callback(_cancelled, task)
         if "ha" in self._bound and not self.again:
             await net.listen(self._bound["ha"], front.session, front.name)
-
-    def _advertised(self, name: str, config: BrokerConfig) -> str:
-        """A listener's address as others reach it; empty where there is none."""
-        address = self.addresses.get(name, "")
-        return f"{config.advertise.partition(':')[0]}:{port_of(address)}" if config.advertise and address else address
-
-    def _nsq_address(self, config: BrokerConfig) -> str:
-        """Where our clients of queue topics are sent; empty without an NSQ listener, or on a Unix socket."""
-        address = self.addresses.get("nsq", "")
-        if config.advertise and address and "/" not in address:
-            address = f"{config.advertise.partition(':')[0]}:{config.nsq_port}"
-        return "" if "/" in address else address
 
     async def _start_http(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Tls | None
@@ -430,28 +447,61 @@ class Server:
             http.settings.tell_lookups(announcer.set_peers)
         stack.push_async_callback(announcer.close)
 
-    async def _listen_vip(self, net: Net, config: BrokerConfig, front: Front, opened: Door) -> None:
-        """Old Java clients send to the port two below (rocketmq.md §2.1); where it is taken they are on their own."""
-        if self._broker_config is None or self._broker_config.remoting_port <= 2 or not config.vip_port:
-            return
-        try:
-            listener = bind(
-                config.host, config.remoting_port - 2, config.insecure or self._rights.on, "--remoting-port"
-            )
-        except ConfigError as error:
-            log.warning("no VIP port error=%s", error)
-            return
-        try:
-            await net.listen(listener, front.session, "remoting", **opened)  # which closes it in the end
-        except OSError as error:  # whoever bound it, too, was quicker
-            listener.close()
-            log.warning("no VIP port error=%s", error)
+
+def _advertised(address: str, config: BrokerConfig) -> str:
+    """A listener's address as others reach it; empty where there is none."""
+    return f"{config.advertise.partition(':')[0]}:{port_of(address)}" if config.advertise and address else address
+
+
+def _nsq_address(addresses: Mapping[str, str], config: BrokerConfig) -> str:
+    """Where our clients of queue topics are sent; empty without an NSQ listener, or on a Unix socket."""
+    address = addresses.get("nsq", "")
+    if config.advertise and address and "/" not in address:
+        address = f"{config.advertise.partition(':')[0]}:{config.nsq_port}"
+    return "" if "/" in address else address
+
+
+async def _listen_vip(net: Net, config: BrokerConfig, guarded: bool, front: Front, opened: Door) -> None:
+    """Old Java clients send to the port two below (rocketmq.md §2.1); where it is taken they are on their own."""
+    try:
+        listener = bind(config.host, config.remoting_port - 2, config.insecure or guarded, "--remoting-port")
+    except ConfigError as error:
+        log.warning("no VIP port error=%s", error)
+        return
+    try:
+        await net.listen(listener, front.session, "remoting", **opened)  # which closes it in the end
+    except OSError as error:  # whoever bound it, too, was quicker
+        listener.close()
+        log.warning("no VIP port error=%s", error)
 
 
 async def _stop_registrar(registrar: Registrar, task: asyncio.Task[None], again: Callable[[], bool]) -> None:
     await _cancelled(task)
     if not again():  # another node may have its place at the registry now
         await registrar.leave()
+
+
+def _with_role(config: BrokerConfig, files: Files, election: Election | None) -> BrokerConfig:
+    """The settings with the role that the engine gives, or the folder. ConfigError for an engine that cannot be."""
+    if not config.engine:
+        return placed(config, files, Path(config.data))
+    from penstock.registration.engine import check_engine
+
+    check_engine(config)
+    return seated(config, election is not None and election.leads)
+
+
+def _election(config: BrokerConfig, clock: Clock) -> Election:
+    from penstock.registration.election import Election
+    from penstock.registration.etcd import Etcd
+    from penstock.registration.replication import node_of
+
+    return Election(config, node_of(config), clock, Etcd(config))
+
+
+async def _leave_engine(election: Election, again: Callable[[], bool], *error: object) -> None:
+    if not again() or error[0] is not None:  # it goes on with the server that takes this one's place, if there is one
+        await election.close()
 
 
 async def _cancelled(task: asyncio.Task[None]) -> None:

@@ -121,6 +121,20 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
     ha_accept_loss: Annotated[
         bool, "a master that slaves have followed starts after a power cut, too, though they may have more of its log"
     ] = False
+    engine: Annotated[
+        str, "who decides about the master, etcd://host:port,host:port (etcds: TLS); empty: nobody, the operator does"
+    ] = ""
+    engine_prefix: Annotated[str, "keys there begin so; cluster_name and broker_name follow"] = "/penstock"
+    engine_user: Annotated[str, "user there; empty: none"] = ""
+    engine_password_file: Annotated[str, "file with its password, for its owner alone"] = ""
+    engine_ca_file: Annotated[str, "file of the authorities that sign its certificates; empty: those of the system"] = (
+        ""
+    )
+    engine_cert: Annotated[str, "file of our certificate for it; empty: none"] = ""
+    engine_key: Annotated[str, "file of its key"] = ""
+    lease_ms: Annotated[
+        int, "a master that the engine has not heard of for so long is replaced; it stops answering a second before"
+    ] = 5_000
     min_in_sync: Annotated[
         int, "brokers in sync below which sends of level pair are refused; 2: never without a slave"
     ] = 1

@@ -157,17 +157,22 @@ class ThreadedBroker(Addresses):
         async def main() -> None:
             self._loop = asyncio.get_running_loop()
             self._stop = asyncio.Event()
-            make = self._make
-            while True:
-                async with make() as server:
-                    self.server = server
-                    self.addresses = dict(server.addresses)
-                    if not server.again:
-                        started.set()
-                    await server.run_until(self._stop)
-                if not server.again or self._stop.is_set():
-                    return
-                make = server.anew
+            server = self._make()
+            try:
+                while True:
+                    async with server:
+                        self.server = server
+                        self.addresses = dict(server.addresses)
+                        if not server.again:
+                            started.set()
+                        await server.run_until(self._stop)
+                        if self._stop.is_set():
+                            await server.hand_over()
+                    if not server.again or self._stop.is_set():
+                        return
+                    server = server.anew()
+            finally:
+                await server.leave_engine()
 
         try:
             runner()(main())

@@ -117,23 +117,27 @@ def serve(
         if ends_with >= 0:
             asyncio.get_running_loop().add_reader(ends_with, _stop_at_end, ends_with, stop)
         server = Server(broker, registry)
-        while True:
-            async with server:
-                if server.renewable:
-                    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.renew)
-                if not server.again:
-                    ready(server)
-                    notify.ready()
-                keep_freed_memory()
-                gc.freeze()  # what a start makes stays
-                gc.enable()
-                await server.run_until(stop)
+        try:
+            while True:
+                async with server:
+                    if server.renewable:
+                        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, server.renew)
+                    if not server.again:
+                        ready(server)
+                        notify.ready()
+                    keep_freed_memory()
+                    gc.freeze()  # what a start makes stays
+                    gc.enable()
+                    await server.run_until(stop)
+                    if not server.again or stop.is_set():
+                        notify.stopping()
+                        await server.hand_over()
+                    log.info("stopping" if not server.again else f"starting anew reason={server.again}")
                 if not server.again or stop.is_set():
-                    notify.stopping()
-                log.info("stopping" if not server.again else f"starting anew reason={server.again}")
-            if not server.again or stop.is_set():
-                return
-            server = server.anew()
+                    return
+                server = server.anew()
+        finally:
+            await server.leave_engine()
 
     runner()(main())
 

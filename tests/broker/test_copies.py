@@ -8,6 +8,7 @@ import pytest
 
 from penstock.broker.copies import Copies, Member
 from penstock.broker.levels import LEVEL_DISK, LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
+from penstock.broker.roll import Roll
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Outcome
@@ -219,3 +220,120 @@ def test_what_readers_see(bench: Bench) -> None:
     assert slave.visible(LEVEL_PAIR_DISK, False) == end
     slave.told(0, 0)
     assert slave.visible(LEVEL_OS, False) == second
+
+
+def enroll(bench: Bench, known: dict[str, int], patient_ms: int = 0) -> Roll:
+    roll = Roll("a", known, bench.ms + patient_ms, lambda: None)
+    bench.copies.enroll(roll, 0)
+    return roll
+
+
+def ask(bench: Bench, roll: Roll) -> None:
+    """The engine is asked for what is wanted."""
+    bench.copies.settle(bench.ms)
+    roll.ask(roll.wanted)
+    bench.copies.settle(bench.ms)
+
+
+def test_with_an_engine_who_leaves_is_waited_for_until_that_has_heard_of_it(bench: Bench) -> None:
+    roll = enroll(bench, {"a": 1, "b": 5, "c": 6})
+    one, two = bench.join("b"), bench.join("c")
+    first = bench.put()
+    bench.flush()
+    one.loss, two.loss = 5, 6
+    bench.ack(one, first)
+    bench.ack(two, first)
+    assert (bench.copies.acknowledged, bench.copies.in_sync) == (first, 3)
+    bench.copies.leave(two)
+    second = bench.put()
+    bench.ack(one, second)
+    assert bench.copies.acknowledged == bench.copies.confirmed == first
+    ask(bench, roll)
+    assert roll.wanted == {"a": 1, "b": 5}
+    assert bench.copies.acknowledged == first
+    roll.settle(roll.wanted)
+    bench.copies.settle(bench.ms)
+    assert bench.copies.acknowledged == bench.copies.confirmed == second
+
+
+def test_with_an_engine_who_comes_is_waited_for_from_the_asking_on(bench: Bench) -> None:
+    roll = enroll(bench, {"a": 1, "b": 5})
+    one, two = bench.join("b"), bench.join("c")
+    one.loss, two.loss = 5, 6
+    first = bench.put()
+    bench.ack(one, first)
+    bench.ack(two, first)
+    assert (bench.copies.in_sync, two.why_not) == (2, "the engine has not taken it in yet")
+    ask(bench, roll)
+    second = bench.put()
+    bench.ack(one, second)
+    assert bench.copies.acknowledged == first  # it may be in the set by now
+    bench.ack(two, second)
+    assert bench.copies.acknowledged == second
+    roll.settle(roll.wanted)
+    bench.copies.settle(bench.ms)
+    assert bench.copies.in_sync == 3
+
+
+def test_with_an_engine_one_that_may_be_alone_confirms_what_it_has_flushed(bench: Bench) -> None:
+    roll = enroll(bench, {"a": 1, "b": 5})
+    one = bench.join("b")
+    one.loss = 5
+    first = bench.put()
+    bench.ack(one, first)
+    assert bench.copies.confirmed == first
+    bench.copies.leave(one)
+    ask(bench, roll)
+    assert roll.wanted == {"a": 1, "b": 5}  # what is confirmed is not on the own disk yet
+    bench.flush()
+    ask(bench, roll)
+    assert roll.wanted == {"a": 1}
+    roll.settle(roll.wanted)
+    bench.copies.settle(bench.ms)
+    second = bench.put()
+    bench.copies.settle(bench.ms)
+    assert (bench.copies.confirmed, bench.copies.available) == (first, False)
+    bench.flush()
+    bench.copies.settle(bench.ms)
+    assert (bench.copies.confirmed, bench.copies.acknowledged) == (second, first)
+
+
+def test_with_an_engine_a_node_of_another_loss_number_is_not_the_one_in_the_set(bench: Bench) -> None:
+    roll = enroll(bench, {"a": 1, "b": 5})
+    one = bench.join("b")
+    one.loss = 6
+    end = bench.put()
+    bench.flush()
+    bench.ack(one, end)
+    assert (bench.copies.in_sync, roll.wanted) == (1, {"a": 1, "b": 6})
+
+
+def test_a_new_master_of_an_engine_confirms_nothing_of_its_own(bench: Bench) -> None:
+    first = bench.put()
+    bench.flush()
+    bench.put()
+    roll = enroll(bench, {"a": 1, "b": 5}, 3_000)
+    bench.later(2_999)
+    assert (bench.copies.confirmed, roll.wanted) == (0, {"a": 1, "b": 5})
+    bench.flush()
+    bench.later(1)
+    assert roll.wanted == {"a": 1}  # it has not come
+    assert bench.copies.confirmed == 0
+    roll.settle(roll.wanted)
+    bench.copies.settle(bench.ms)
+    assert bench.copies.confirmed > first
+
+
+def test_a_publish_is_confirmed_whole_or_not_at_all(bench: Bench) -> None:
+    member = bench.join()
+    begin = bench.put()
+    bench.ack(member, begin)
+    middle, end = bench.put(), bench.put()
+    bench.copies.keep_whole(begin, end)
+    bench.flush()
+    bench.ack(member, middle, middle)
+    assert bench.copies.acknowledged == bench.copies.confirmed == begin
+    bench.ack(member, end, middle)
+    assert (bench.copies.confirmed, bench.copies.confirmed_flushed) == (end, begin)
+    bench.ack(member, end, end)
+    assert bench.copies.confirmed_flushed == end

@@ -10,8 +10,10 @@ from click.testing import CliRunner
 
 from access.people import user, write
 from certificates import Certificate
+from etcd_parts import Etcd
 from penstock.cli.doctor import Row
 from penstock.cli.main import main
+from ports import free_port
 
 
 def run(folder: Path, *words: str, status: int = 0) -> dict[str, Row]:
@@ -50,3 +52,26 @@ def test_with_a_certificate(tmp_path: Path, server_certificate: Certificate) -> 
 def test_a_file_of_users_that_cannot_be_used(tmp_path: Path, text: str) -> None:
     (tmp_path / "users.toml").write_text(text)
     assert "cannot be used" in str(run(tmp_path, status=1)["nsq"]["advice"])
+
+
+def test_an_engine_that_does_not_answer(tmp_path: Path) -> None:
+    port = free_port()
+    engine = ("--set", f"engine=etcd://127.0.0.1:{port}", "--set", "ha_port=0")
+    found = run(tmp_path, *engine, status=1)
+    assert found["engine"]["address"] == f"127.0.0.1:{port}"
+    assert "is it running" in str(found["engine"]["advice"])
+    found = run(tmp_path, "--set", "engine=zk://127.0.0.1:2181", status=1)
+    assert "etcd://" in str(found["engine"]["advice"])
+    etcd = Etcd(tmp_path)
+    try:
+        setting = etcd.start().setting
+        found = run(tmp_path, "--set", f"engine={setting}", "--set", "ha_port=0")
+        assert found["engine"]["advice"] == ""
+        found = run(tmp_path, "--set", f"engine={setting}", status=1)
+        assert "set ha_port" in str(found["engine"]["advice"])
+        two = f"{setting},127.0.0.1:{etcd.clients[0]}"
+        assert "one or three" in str(
+            run(tmp_path, "--set", f"engine={two}", "--set", "ha_port=0", status=1)["engine"]["advice"]
+        )
+    finally:
+        etcd.stop()

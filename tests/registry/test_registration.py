@@ -93,7 +93,7 @@ def test_changes_alone(names: NameServer) -> None:
 def test_what_cannot_be_right(nsq: Any) -> None:
     fields = {
         "brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 0, "haServerAddr": "",
-        "compressed": False, "bodyCrc32": 0,
+        "compressed": False, "bodyCrc32": 0, "epoch": None,
     }  # fmt: skip
     with pytest.raises(Refused):
         read_registration(fields, json.dumps({"nsq": nsq}).encode(), NOW)

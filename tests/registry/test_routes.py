@@ -136,3 +136,24 @@ def test_of_two_brokers_with_one_name_and_id_the_first_stays() -> None:
     assert tables.rival(second, there, 130_000) == ""  # nothing was heard of the other for long
     tables.lost(here)  # it died: whoever comes next is the broker, wherever it is
     assert tables.rival(second, there, 60_001) == ""
+
+
+def test_the_newest_master_of_a_replica_set_counts() -> None:
+    tables, here, there = RouteTables(), object(), object()
+    old = Registration("broker-a", "127.0.0.1:1", "C", 0, "127.0.0.1:11", epoch=3)
+    new = Registration("broker-a", "127.0.0.1:2", "C", 0, "127.0.0.1:12", epoch=4)
+    tables.register(old, here, 0)
+    assert tables.rival(new, there, 1) == ""  # though the other one was just heard of: it may hang
+    tables.register(new, there, 1)
+    assert tables.addresses["broker-a"] == {0: "127.0.0.1:2"}
+    assert tables.superseded(old) == 4
+    assert tables.superseded(new) == 0
+    assert tables.master_of("broker-a") == ("127.0.0.1:12", "127.0.0.1:2")
+    slave = Registration("broker-a", "127.0.0.1:1", "C", 1, epoch=3)
+    foreign = Registration("broker-a", "127.0.0.1:3", "C", 0)
+    assert tables.superseded(slave) == tables.superseded(foreign) == 0
+    assert tables.rival(foreign, here, 2) == "127.0.0.1:2"  # it says no epoch: it is a broker of the same name
+    assert tables.rival(Registration("broker-a", "127.0.0.1:4", "C", 0, epoch=4), here, 2) == "127.0.0.1:2"
+    tables.lost(there)
+    tables.lost(here)
+    assert tables.superseded(old) == 0  # the set is forgotten, and comes anew

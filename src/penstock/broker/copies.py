@@ -4,18 +4,20 @@
     confirmed         no reader of a `pair` topic sees more; as above, but of a master that is alone: what it has flushed
     … flushed         the same for what is on the disks: level `pair-disk`
 
-All four only ever rise. A member is in the set while it reaches, again and again, what was the log's end a moment ago.
+All four only ever rise. A member is in the set while it reaches, again and again, what was the log's end a moment ago; with an
+engine, once that has taken it in (`broker.roll`), and until that has left it out.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import msgspec
 
 from penstock.broker.levels import LEVEL_OS, LEVEL_PAIR, LEVEL_PAIR_DISK
 from penstock.broker.replica import Replica
+from penstock.broker.roll import Roll
 from penstock.config import BrokerConfig
 from penstock.delivery.waiters import Positions
 from penstock.errors import StoreError
@@ -37,7 +39,10 @@ class Member(msgspec.Struct, eq=False):
     dispatched: int = 0
     free: int = 0
     takes: bool = False  # it can be the master: slaves find it
+    loss: int = 0
     in_sync: bool = False
+    fit: bool = False  # to be in the set
+    unfit: str = ""  # why it is not
     why_not: str = "it is catching up"
     caught_up_ms: int = -1  # when it had all there was
     _heard_ms: int = 0
@@ -60,6 +65,13 @@ class Member(msgspec.Struct, eq=False):
         """Take it into the set, or out of it."""
         self.in_sync, self.why_not = in_sync, "" if in_sync else why_not
 
+    def find(self, why_not: str) -> None:
+        """It is fit to be in the set, or is not: why."""
+        self.fit, self.unfit = not why_not, why_not
+
+
+_ABSENT = Member("", 0, "")  # has nothing
+
 
 class Copies:
     """See the module. `settle` once a turn, where anybody follows or anything waits."""
@@ -77,12 +89,16 @@ class Copies:
         self.confirmed = self.confirmed_flushed = 0
         self.due_ms = NEVER_MS
         self.number = config.broker_id
+        self.roll: Roll | None = None  # the set that the engine keeps
         self.replica: Replica | None = None  # who this node is, where it is part of a set
+        self.engine_says: Callable[[int], dict[str, object]] | None = None  # where there is an engine: what it says
+        self.orphan = ""  # of a slave: why no master is there, where an engine says who it is
         self.master = ""  # of a slave: whom it follows
         self.master_written = 0  # where the master's log ended when it was heard last
         self.heard_ms = -1
         self.bad_blocks = 0  # whose sums did not hold on arrival
         self.version = 0  # of the positions: readers may see more when it has changed
+        self._wholes: list[tuple[int, int]] = []  # records that are confirmed together
         self.waiting = Positions()
         self.waiting_flushed = Positions()
 
@@ -102,6 +118,24 @@ class Copies:
         """Whether this node may confirm anything as a master."""
         self.leads = leads
 
+    def enroll(self, roll: Roll, confirmed: int) -> None:
+        """The engine keeps the set, and so much was confirmed when this node became the master."""
+        self.roll = roll
+        self.ever = True
+        self.confirmed = max(self.confirmed, min(confirmed, self._store.end_position))
+        self.confirmed_flushed = max(self.confirmed_flushed, min(self.confirmed, self._store.flushed_position))
+        self._tell()
+
+    def keep_whole(self, begin: int, end: int) -> None:
+        """The records of a publish lie there: nothing between is confirmed, for whoever becomes the master has all of them, or
+        cuts off what it has.
+        """
+        if self.ever:
+            self._wholes.append((begin, end))
+
+    def _whole(self, position: int) -> int:
+        return min([position, *(begin for begin, end in self._wholes if begin < position < end)])
+
     def look_at(self, mono_ms: int) -> None:
         """When a turn is wanted for the sake of slaves, though nothing happens."""
         self.due_ms = min(self.due_ms, mono_ms)
@@ -113,6 +147,16 @@ class Copies:
     def renumber(self, number: int) -> None:
         """The master has given this slave another id."""
         self.number = number
+
+    def ask_engine(self, says: Callable[[int], dict[str, object]]) -> None:
+        """There is an engine: what people are told of it."""
+        self.engine_says = says
+
+    def note_orphan(self, why: str) -> bool:
+        """There is no master, and this node does not become it; whether that is news."""
+        news = why not in ("", self.orphan)
+        self.orphan = why
+        return news
 
     def hear(self, master: str, written: int, mono_ms: int) -> None:
         """The master's log ends there."""
@@ -175,20 +219,39 @@ class Copies:
         before = self.confirmed, self.confirmed_flushed
         for member in self.members.values():
             self._judge(member, end, mono_ms)
-        members = [member for member in self.members.values() if member.in_sync]
+        roll = self.roll
+        if roll is None:
+            members = [member for member in self.members.values() if member.in_sync]
+        else:
+            self._propose(roll, flushed, mono_ms)
+            members = [self.members.get(node, _ABSENT) for node in roll.counted]
         if members:
-            written = min([end, *(member.written for member in members)])
-            all_flushed = min([flushed, written, *(member.flushed for member in members)])
-            self.acknowledged = max(self.acknowledged, written)
-            self.acknowledged_flushed = max(self.acknowledged_flushed, all_flushed)
+            written = self._whole(min([end, *(member.written for member in members)]))
+            all_flushed = self._whole(min([flushed, written, *(member.flushed for member in members)]))
+            if roll is None or len(roll.known) > 1:
+                self.acknowledged = max(self.acknowledged, written)
+                self.acknowledged_flushed = max(self.acknowledged_flushed, all_flushed)
+            if roll is not None and roll.maybe_alone:
+                written = self._whole(min(written, flushed))
             self.confirmed = max(self.confirmed, written)
             self.confirmed_flushed = max(self.confirmed_flushed, all_flushed)
             self._note_alone(False)
         elif self._note_alone(True):
+            flushed = self._whole(flushed)
             self.confirmed = max(self.confirmed, flushed)
             self.confirmed_flushed = max(self.confirmed_flushed, flushed)
         if (self.confirmed, self.confirmed_flushed) != before:
             self._tell()
+        if self._wholes:
+            self._wholes = [whole for whole in self._wholes if whole[1] > self.confirmed_flushed]
+
+    def _propose(self, roll: Roll, flushed: int, mono_ms: int) -> None:
+        """Tell the engine who ought to be in the set; who is, it says."""
+        fit = {member.node: member.loss for member in self.members.values() if member.fit}
+        roll.propose(fit, self.members, mono_ms, whole=flushed >= self.confirmed)
+        for member in self.members.values():
+            why_not = member.unfit or "the engine has not taken it in yet"
+            _admit(member, roll.holds(member.node, member.loss), why_not)
 
     def _note_alone(self, alone: bool) -> bool:
         """Write down whether this node confirms by itself; False when that cannot be written: then it does not."""
@@ -229,15 +292,9 @@ class Copies:
             why = f"it has not reached the end for {mono_ms - member.caught_up_ms:,} ms"
         elif not member.in_sync and member.written < self.confirmed:
             why = "it is catching up"
-        if member.in_sync == (not why):
-            if why:
-                member.judge(False, why)
-            return
-        member.judge(not why, why)
-        if why:
-            log.warning("slave out of sync node=%s reason=%s", member.node, why)
-        else:
-            log.info("slave in sync node=%s position=%d", member.node, member.written)
+        member.find(why)
+        if self.roll is None:
+            _admit(member, not why, why)
 
     # -- what readers see --------------------------------------------------------------------------------------------
 
@@ -260,11 +317,12 @@ class Copies:
         end, flushed = store.end_position, store.flushed_position
         lag = max(0, self.master_written - end) if self.following else 0
         heard = mono_ms - self.heard_ms if self.heard_ms >= 0 else -1
-        why = ("no master was heard yet" if heard < 0 else "") if self.following else ""
+        why = (self.orphan or ("no master was heard yet" if heard < 0 else "")) if self.following else ""
         yield {
             "node": replica.node, "id": self.number, "role": "slave" if self.following else "master",
             "epoch": replica.epoch, "written": end, "flushed": flushed, "confirmed": self.confirmed, "lag_bytes": lag,
             "lag_ms": heard if self.following else 0, "in_sync": "" if self.following else "yes", "why_not": why,
+            **(self.engine_says(mono_ms) if self.engine_says is not None else {}),
         }  # fmt: skip
         for member in self.members.values():
             behind = mono_ms - member.caught_up_ms if member.caught_up_ms >= 0 else -1
@@ -274,3 +332,15 @@ class Copies:
                 "lag_bytes": max(0, end - member.written), "lag_ms": behind if end > member.written else 0,
                 "in_sync": "yes" if member.in_sync else "no", "why_not": member.why_not,
             }  # fmt: skip
+
+
+def _admit(member: Member, in_sync: bool, why_not: str) -> None:
+    if member.in_sync == in_sync:
+        if not in_sync:
+            member.judge(False, why_not)
+        return
+    member.judge(in_sync, why_not)
+    if in_sync:
+        log.info("slave in sync node=%s position=%d", member.node, member.written)
+    else:
+        log.warning("slave out of sync node=%s reason=%s", member.node, why_not)

@@ -6,13 +6,15 @@ follows and, where it must, cuts. So a process that ends at any moment has the o
     switch:  refuse appends ─▶ wait until the slave has flushed all ─▶ be a slave from now on ─▶ TAKE ─▶ it is the master
 
 The old master gives its place away before the other takes it: two at once cannot be, none at all can (a connection that
-breaks in between), and then `penstock ha promote` decides.
+breaks in between), and then `penstock ha promote` decides. With an engine that one is told instead (`Electing`), and whoever
+is to be the master has its word first.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from penstock.broker.copies import Copies, Member
 from penstock.broker.core import Core
@@ -27,24 +29,44 @@ TAKEN_MS = 5_000  # and to say that it is the master
 MASTER_DEAD_MS = 3_000  # a master that has been silent for so long may be replaced
 
 
-class Mastership:
-    """See the module. `again`: start the broker anew, for this reason."""
+class Electing(Protocol):
+    """Who speaks with the engine for this node."""
 
-    def __init__(self, core: Core, replica: Replica, again: Callable[[str], None]) -> None:
+    def demand(self, accept_loss: bool) -> None:
+        """A person wants this slave to be the master. Refused."""
+
+    def give(self, heir: str) -> None:
+        """This master has ceased to append, and this node has all of it: give the place away, or call `keep`."""
+
+
+class Mastership:
+    """See the module. `again`: start the broker anew, for this reason. `unfinished_at()`: where a publish begins in the log of
+    which only the former master has the rest, or -1.
+    """
+
+    def __init__(
+        self, core: Core, replica: Replica, again: Callable[[str], None], unfinished_at: Callable[[], int] = lambda: -1
+    ) -> None:
         self._core = core
         self._store = core.store
         self._copies: Copies = core.copies
         self.replica = replica
         self._again = again
+        self._unfinished_at = unfinished_at
         self.following_now = False  # a connection to a master is up
         self.heir: Member | None = None  # who is about to be the master
         self.given = False  # it has been told so
         self._until_ms = 0
+        self._electing: Electing | None = None
         self._uncut = -1  # where the log ought to be cut, and is not
 
     def hear_master(self, there: bool) -> None:
         """The connection to a master is up, or gone."""
         self.following_now = there
+
+    def elect_by(self, electing: Electing) -> None:
+        """There is an engine, and this one speaks with it."""
+        self._electing = electing
 
     # -- a slave ---------------------------------------------------------------------------------------------------
 
@@ -55,6 +77,9 @@ class Mastership:
         replica, copies, store, config = self.replica, self._copies, self._store, self._core.config
         if not copies.following:
             raise Refused(f"node {replica.node} is the master already")
+        if self._electing is not None:
+            self._electing.demand(accept_loss)
+            return
         if self.following_now and self._core.time.mono_ms - copies.heard_ms < MASTER_DEAD_MS:
             raise Refused(
                 f"the master {copies.master} is alive: change places with it (penstock ha switch), or stop it first"
@@ -81,6 +106,9 @@ class Mastership:
 
     def take(self, position: int) -> bool:
         """The master gives its place to this node, whose log must end there; whether it is taken."""
+        if self._electing is not None:
+            log.error("not taken over: the engine decides about the master here, and the one that offered it has none")
+            return False
         if position != self._store.end_position or self._core.config.ha_port < 0:
             log.error("not taken over: our log ends at %d, the master's at %d", self._store.end_position, position)
             return False
@@ -92,7 +120,26 @@ class Mastership:
         store = self._store
         if not store.healthy or store.flushed_position < store.end_position:
             raise Refused(f"the log of {self.replica.node} cannot be flushed: it cannot be the master")
+        self.intend_cut_of_unfinished()
         self._become("master", why)
+
+    def intend_cut_of_unfinished(self) -> bool:
+        """Let the next start cut off a publish that came without its end: nobody was promised it, and nobody can end it. Whether
+        there is one. It must go before this node's epoch begins, or two logs would differ within an epoch.
+        """
+        begin, store = self._unfinished_at(), self._store
+        if begin < 0:
+            return False
+        log.warning("a publish came without its end: it is cut off position=%d end=%d", begin, store.end_position)
+        cutting.intend(
+            self._core.files,
+            self._core.folder,
+            begin,
+            store.end_position,
+            self.replica.epoch,
+            "a publish without its end",
+        )
+        return True
 
     def _become(self, role: str, why: str) -> None:
         try:
@@ -157,28 +204,33 @@ class Mastership:
             return False
         late = self._core.time.mono_ms >= self._until_ms
         if self.given:
-            if late or not heir.in_sync:
+            if self._electing is None and (late or not heir.in_sync):
                 self._again("the heir has not answered")
             return False
         end = store.end_position
         if late or not heir.in_sync or not store.healthy:
-            self._keep(f"{heir.node} {'is late' if late else 'is out of sync'}")
+            self.keep(f"{heir.node} {'is late' if late else 'is out of sync'}")
             return False
         if heir.flushed < end or store.flushed_position < end:
+            return False
+        if self._electing is not None:
+            self.given = True
+            self._electing.give(heir.node)
             return False
         try:
             self.replica.note_alone(False)  # the heir has all of it
             self.replica.become("slave")
         except StoreError as error:
-            self._keep(str(error))
+            self.keep(str(error))
             return False
         self.given = True
         self._until_ms = self._core.time.mono_ms + TAKEN_MS
         return True
 
-    def _keep(self, why: str) -> None:
+    def keep(self, why: str) -> None:
+        """The place is not given away after all."""
         log.error("the place of the master is kept reason=%s", why)
-        self.heir = None
+        self.heir, self.given = None, False
         self._store.follow(False)
 
     def taken(self) -> None:

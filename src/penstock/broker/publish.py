@@ -81,6 +81,7 @@ class BatchPublish:
                 f"not published; a restart of the broker finishes it: {error}",
                 remoting=ResponseCode.SERVICE_NOT_AVAILABLE,
             ) from error
+        self._core.copies.keep_whole(begun.physical, self._core.store.end_position)
         veil.complete()
         self._veils.lift()
 

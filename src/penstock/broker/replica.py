@@ -58,6 +58,11 @@ def placed(config: BrokerConfig, files: Files, folder: Path) -> BrokerConfig:
     return _numbered(replace(config, role="slave")) if role == "slave" else config
 
 
+def seated(config: BrokerConfig, leads: bool) -> BrokerConfig:
+    """The same where an engine decides: the setting `role` and what the folder says count for nothing."""
+    return replace(config, role="master", broker_id=0) if leads else _numbered(replace(config, role="slave"))
+
+
 def followed(files: Files, folder: Path) -> bool:
     """Whether slaves have followed the broker of this data folder: they may have more of its log than a power cut leaves."""
     return bool((load(files, folder / "ha" / "replica.json") or {}).get("followed", False))
@@ -159,6 +164,14 @@ class Replica:
             return
         self.led = self.alone = True
         self.in_sync = False
+        self.save()
+
+    def lead_by(self, set_id: bytes, number: int, tag: bytes, begin: int, end: int, *, alone: bool) -> None:
+        """This node is the master of an epoch that the engine has given it; its log goes from `begin` to `end`. StoreError."""
+        epoch = Epoch(number, tag, end if self.epochs else begin)
+        self.epochs = (*(former for former in self.epochs if former.start <= end), epoch)[-EPOCHS_MAX:]
+        self.set_id, self.role = set_id, "master"
+        self.led, self.alone, self.in_sync = True, alone, False
         self.save()
 
     def note_slave(self) -> None:

@@ -113,6 +113,11 @@ class Staging:
         if any(spool.sealed for spool in self.spools.values()):
             self._spool_files.want_flush()
 
+    @property
+    def unfinished_at(self) -> int:
+        """Where a publish begins of which the log has not the end; -1: there is none."""
+        return self.sinks.begun.physical if self.sinks.begun is not None else -1
+
     def close(self) -> None:
         """Let go of the files."""
         self._spool_files.close()

@@ -17,8 +17,10 @@ from penstock.broker.systemtopics import is_system_topic
 from penstock.broker.topics import TopicDetails
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError, Refused, WireError
+from penstock.log import epochs
 from penstock.log.store import LogStore
 from penstock.wire import fastjson, ha
+from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.broker")
 
@@ -145,3 +147,19 @@ class Taking:
                 offsets.changed()
             for queue_id in queues:
                 offsets.commit(group, topic, int(queue_id), shapes.number(queues, queue_id, 0))
+
+
+def checked(table: tuple[ha.Epoch, ...]) -> tuple[ha.Epoch, ...]:
+    """A table of epochs that came over the wire. WireError when it makes no sense."""
+    try:
+        if table:
+            return epochs.checked(table)
+    except ValueError as error:
+        raise WireError(f"a table of epochs that makes no sense: {error}") from None
+    raise WireError("a master without an epoch")
+
+
+def peers_of(about: JsonObject) -> dict[str, str]:
+    """Where the nodes of the set are found when they are masters, as a master says."""
+    peers = about.get("peers")
+    return {str(node): str(at) for node, at in peers.items()} if isinstance(peers, dict) else {}

@@ -42,7 +42,37 @@ def rows(broker: BrokerConfig, registry: RegistryConfig) -> list[Row]:
                 "advice": advice,
             }
         )
+    if broker.engine:
+        found += engine_rows(broker)
     return found
+
+
+def engine_rows(broker: BrokerConfig) -> list[Row]:
+    """A row for each member of the engine: whether it answers, and what to do when it does not."""
+    from penstock.registration.engine import check_engine, endpoints_of
+    from penstock.registration.etcd import try_member
+
+    found: list[Row] = []
+    try:
+        check_engine(broker)
+        tls, members = endpoints_of(broker)
+    except ConfigError as error:
+        return [_engine_row("", "", f"it will not start: {error}. {error.hint}")]
+    for member in members:
+        address, trouble = try_member(broker, member)
+        advice = ""
+        if trouble:
+            advice = f"it does not answer ({trouble}): is it running, and reached from here by this address?"
+        elif not tls and not is_loopback(member[0]):
+            advice = "whoever listens can read along, and change who is the master: write etcds://"
+        found.append(_engine_row(address, "required" if tls else "off", advice))
+    if len(members) == 2:
+        found[-1]["advice"] = found[-1]["advice"] or "two members stop when one does: have one or three"
+    return found
+
+
+def _engine_row(address: str, tls: str, advice: str) -> Row:
+    return {"listener": "engine", "address": address, "reached_by": "", "tls": tls, "users": "", "advice": advice}
 
 
 def _users(path: Path) -> tuple[int, str]:

@@ -45,7 +45,8 @@ def status(registry: str, as_json: bool) -> None:
                     if key not in seen:  # a slave is told of by its master, too
                         seen.add(key)
                         found.append({"broker": name, **row})
-    print_rows(found, as_json)
+    names = dict.fromkeys(name for row in found for name in row)  # those of an engine only where there is one
+    print_rows([{name: row.get(name, "") for name in names} for row in found], as_json)
 
 
 def _alone(number: int) -> dict[str, object]:

@@ -318,6 +318,10 @@ FAMILIES = {
     "replica_lag_bytes": ("gauge", "what a slave has not written of its master's log"),
     "replica_confirmed_bytes": ("gauge", "up to where all brokers in sync have the log"),
     "replica_epoch": ("gauge", "number of the mastership that is copied"),
+    "engine_reached": ("gauge", "1 while the engine that decides about the master answers"),
+    "engine_silent_seconds": ("gauge", "since it answered last"),
+    "replica_leads": ("gauge", "1 on the master, where an engine decides"),
+    "replica_lease_seconds": ("gauge", "so long may the master go on answering without hearing of the engine"),
     "replica_bad_blocks_total": ("counter", "blocks of the log that arrived damaged, and were sent again"),
     "connections": ("gauge", "connections taken"),
     "limit_reached_total": ("counter", "how often each limit was reached; docs/operate.md lists them"),
@@ -410,6 +414,12 @@ def replica_samples(broker: Broker) -> Iterator[tuple[str, str]]:
     yield sample("replica_epoch", copies.replica.epoch)
     yield sample("replica_confirmed_bytes", copies.confirmed)
     yield sample("replica_bad_blocks_total", copies.bad_blocks)
+    if copies.engine_says is not None:
+        said = copies.engine_says(broker.mono_ms)
+        yield sample("engine_reached", int(said["engine"] == "reached"))
+        yield sample("engine_silent_seconds", int(str(said["engine_silent_ms"])) / 1000)
+        yield sample("replica_leads", int(not copies.following and copies.leads))
+        yield sample("replica_lease_seconds", int(str(said["lease_ms"] or 0)) / 1000)
     end = broker.store.end_position
     if copies.following:
         yield sample("replica_lag_bytes", max(0, copies.master_written - end), node=copies.replica.node)

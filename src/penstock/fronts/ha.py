@@ -9,16 +9,17 @@
 from __future__ import annotations
 
 import logging
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
-from penstock.broker.taking import Tables, Taking, last_records, secret_of
+from penstock.broker.taking import Tables, Taking, checked, last_records, peers_of, secret_of
+from penstock.broker.term import Favours, Term
 from penstock.errors import Refused, StoreError, WireError
-from penstock.fronts.front import Front
+from penstock.fronts.front import Front, no_beginning
+from penstock.fronts.hasession import BEAT_MS, HaSession
 from penstock.log import epochs, status
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.follow import Feeder, Follower
@@ -28,107 +29,12 @@ from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.ha")
 
-BEAT_MS = 500
-SILENT_MS = 10_000  # then the connection is dead
 BLOCK_BYTES = 128 << 10  # of records in one DATA: with its sums it fits a read
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
 PACE_MS = 5  # while nobody waits for the copy, less than a block waits so long for more
 LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
-OPENING_BYTES_MAX = 1 << 21  # of a frame before the peer has proved who it is
 OFFSETS_MS = 1_000
-
-
-class HaSession:
-    """What the two sides have in common: frames in, bytes out, a connection that is not silent."""
-
-    beats = True  # they have their own idea of silence
-
-    def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
-        self.front = front
-        self.broker = front.broker
-        self.store = front.broker.store
-        self.remote = remote
-        self.need = 0
-        self.closing = False
-        self.trusted = False  # the peer has proved that it knows the secret
-        self.nonce = os.urandom(ha.NONCE_BYTES)
-        self.heard_ms = front.broker.mono_ms
-        self.spoke_ms = front.broker.mono_ms
-        self._wake = wake
-        self._out: list[bytes] = []
-        self._opened = False
-
-    def feed(self, owner: bytearray, total: int) -> int:
-        """Carry out every whole frame. WireError: no peer of ours."""
-        self.heard_ms = self.broker.mono_ms
-        pos = 0
-        if not self._opened:
-            pos = self._open(owner, total)
-            if not pos:
-                return 0
-            self._opened = True
-        while not self.closing:
-            head, need = ha.read_head(owner, pos, total)
-            if need > OPENING_BYTES_MAX and not self.trusted:
-                raise WireError(f"a first frame of {need} bytes")
-            if head is None:
-                self.need = need
-                return pos
-            if head.kind & ha.SKIPPED == 0:
-                self.frame(head, owner)
-            elif not self.trusted:
-                raise WireError("a frame to be passed over, of a peer that has proved nothing")
-            pos = head.end
-        return total
-
-    def _open(self, owner: bytearray, total: int) -> int:
-        """The bytes before the first frame: how many they are, or 0 while they are not all there."""
-        raise NotImplementedError
-
-    def frame(self, head: ha.Head, owner: bytearray) -> None:
-        """One whole frame."""
-        raise NotImplementedError
-
-    def body(self, head: ha.Head, owner: bytearray) -> bytes:
-        """What follows the head of a frame, as an object."""
-        return bytes(memoryview(owner)[head.fixed : head.end])
-
-    def say(self, data: bytes) -> None:
-        """Send it at the end of the turn."""
-        self._out.append(data)
-        self.spoke_ms = self.broker.mono_ms
-        self._wake()
-
-    def take(self) -> bytes:
-        """What is to be written now."""
-        out, self._out = self._out, []
-        return b"".join(out)
-
-    def end(self) -> None:
-        """Close behind what was said."""
-        self.closing = True
-        self._wake()
-
-    def look(self, mono_ms: int) -> None:
-        """Close a connection that is silent, keep ours from being so."""
-        if mono_ms - self.heard_ms > SILENT_MS and not self.closing:
-            log.warning("replication connection closed peer=%s reason=silent for %d ms", self.remote,
-                        mono_ms - self.heard_ms)  # fmt: skip
-            self.end()
-        elif mono_ms - self.spoke_ms >= BEAT_MS:
-            self.beat()
-
-    def beat(self) -> None:
-        """Say that we are there."""
-
-    def end_turn(self, mono_ms: int) -> None:
-        """Say what this turn has brought."""
-
-    def lost(self) -> None:
-        """The connection is gone."""
-        self.closing = True
-        self.front.gone(self)
 
 
 class MasterSession(HaSession):
@@ -136,6 +42,7 @@ class MasterSession(HaSession):
 
     def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
         super().__init__(front, remote, wake)
+        self.front = front
         self.member: Member | None = None
         self.peer: dict[str, str] = {}  # where slaves connect to it, once it is the master
         self._level = logging.ERROR
@@ -144,6 +51,7 @@ class MasterSession(HaSession):
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
+        self._hurried = False
         self._sent_ms = -PACE_MS
         self._offsets_ms = 0
 
@@ -162,6 +70,8 @@ class MasterSession(HaSession):
             self._start(ha.read_start(self.body(head, owner)))
         elif head.kind == ha.ACK and self.member is not None and self.feeder is not None:
             self._acknowledged(head, ha.read_ack(owner, head.fixed))
+        elif head.kind == ha.YES and self.member is not None and head.epoch == self.front.replica.epoch:
+            self.front.favours.hear(self.member.node, *ha.read_favour(self.body(head, owner)))
         elif head.kind == ha.TAKEN and self.member is self.front.mastership.heir is not None:
             self.front.mastership.taken()
         else:
@@ -209,7 +119,9 @@ class MasterSession(HaSession):
                 ha.BEHIND, f"its log is the master's up to {cut_to}, and the master's begins at {begin}"
             )
         self.peer = {node: str(told.about.get("ha", ""))}
-        self.member = Member(node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]))
+        self.member = Member(
+            node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss
+        )
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
         about: JsonObject = {
             "masterAddr": self.front.address, "node": replica.node, "version": __version__,
@@ -271,6 +183,11 @@ class MasterSession(HaSession):
             self._offsets_ms = mono_ms + OFFSETS_MS
             for body in self.tables.offsets():
                 self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
+        if self.front.mastership.heir is not member:
+            self._hurried = False
+        elif feeder.position == end and not self._hurried:
+            self._hurried = True
+            self.beat(ha.FLUSH_NOW)  # the place is its own when it has flushed all
         if feeder.position < end:
             self._send(feeder, member, epoch, end, mono_ms)
         elif (told > self._told and member.written >= end) or member.in_sync != self._said_in_sync:
@@ -317,11 +234,12 @@ class MasterSession(HaSession):
             under_way.append(feeder.position)
             sent += feeder.size
 
-    def beat(self) -> None:
+    def beat(self, flags: int = 0) -> None:
         if self.feeder is not None:
             positions = self._positions(self.feeder.position)
             self._told = positions.confirmed
-            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms, flags=self._in_sync()))
+            flags |= self._in_sync()
+            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms, flags=flags))
 
     def _in_sync(self) -> int:
         self._said_in_sync = self.member is not None and self.member.in_sync
@@ -338,6 +256,7 @@ class SlaveSession(HaSession):
 
     def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
         super().__init__(front, remote, wake)
+        self.front = front
         self.follower = Follower(self.store)
         self.taking = Taking(front.broker)
         self.running = False
@@ -376,8 +295,14 @@ class SlaveSession(HaSession):
             self._data(head, owner)
         elif head.kind == ha.BEAT and self.running:
             self._told(ha.read_positions(owner, head.fixed), head.flags)
+            if head.flags & ha.FLUSH_NOW:
+                self.store.want_flush()
         elif head.kind == ha.TAKE and self.running:
             self._take(head, ha.read_start(self.body(head, owner)))
+        elif head.kind == ha.MAY_I and self.running and head.epoch == self.epoch:
+            number, for_ms = ha.read_favour(self.body(head, owner))
+            self.front.favours.grant(for_ms, self.broker.time.clock.monotonic_ms())  # the turn may have begun long ago
+            self.say(ha.yes(self.epoch, number, for_ms))
         elif head.kind == ha.META and self.running:
             kind, _, body = ha.read_meta(self.body(head, owner))
             self.taking.take(kind, body)
@@ -515,22 +440,6 @@ class AskingSession(SlaveSession):
             super().frame(head, owner)
 
 
-def checked(table: tuple[ha.Epoch, ...]) -> tuple[ha.Epoch, ...]:
-    """A table of epochs that came over the wire. WireError when it makes no sense."""
-    try:
-        if table:
-            return epochs.checked(table)
-    except ValueError as error:
-        raise WireError(f"a table of epochs that makes no sense: {error}") from None
-    raise WireError("a master without an epoch")
-
-
-def peers_of(about: JsonObject) -> dict[str, str]:
-    """Where the nodes of the set are found when they are masters, as a master says."""
-    peers = about.get("peers")
-    return {str(node): str(at) for node, at in peers.items()} if isinstance(peers, dict) else {}
-
-
 class HaFront(Front):
     """All connections of replication of one broker; `link` is woken when the registry names another master."""
 
@@ -543,12 +452,17 @@ class HaFront(Front):
         self.replica = replica
         self.address = address  # of the RocketMQ listener: what clients are told
         self.ha_address = ha_address  # where slaves connect; empty: nowhere
-        self.mastership = Mastership(broker.core, replica, again)
+        self.mastership = Mastership(broker.core, replica, again, lambda: broker.staging.unfinished_at)
         self.newer: tuple[str, str, int] | None = None  # a master of a newer epoch: node, address, epoch
         self.secret = secret_of(broker.config)
         self.sessions: set[HaSession] = set()
         self.free_bytes = 0
         self._due_ms = 0
+        self._again = again
+        self.favours = Favours()
+        self._term: Term | None = None
+        self._abort = no_beginning
+        self._renumbered = no_beginning
 
     def session(self, remote: str, wake: Callable[[], None]) -> HaSession:
         """A slave connects."""
@@ -562,10 +476,62 @@ class HaFront(Front):
         """We ask a node whether it is a newer master."""
         return self._keep(AskingSession(self, remote, wake))
 
+    def when_renumbered(self, call: Callable[[], None]) -> None:
+        """`call` when the master has given this slave another id: registries know it by that."""
+        self._renumbered = call
+
     def hear_of(self, node: str, address: str, epoch: int) -> None:
         """There is a master of a newer epoch."""
         if self.newer is None or epoch > self.newer[2]:
             self.newer = node, address, epoch
+
+    def lead_for(self, term: Term, abort: Callable[[], None]) -> None:
+        """This node is the master for a term. `abort`: close every connection, whatever was about to be written to it."""
+        self._term, self._abort = term, abort
+
+    @property
+    def begin_turn(self) -> Callable[[], None]:
+        """Called first in each turn."""
+        return self._look_at_term
+
+    def _look_at_term(self) -> None:
+        term = self._term
+        if term is not None and self.broker.mono_ms >= term.until_ms:
+            self.fence(term.over or "the engine was not heard of for as long as the lease goes")
+
+    def fence(self, why: str) -> None:
+        """Be the master no more, from this moment on: nothing is appended, and no answer goes out, good or bad."""
+        term, self._term = self._term, None
+        if term is None:
+            return
+        term.end(why)
+        self.broker.store.follow(True)
+        self.broker.copies.lead(False)
+        self._abort()
+        log.error("fenced node=%s epoch=%d reason=%s", self.replica.node, self.replica.epoch, why)
+        self._again(f"fenced: {why}")
+
+    def keep_promises(self, favours: Favours) -> None:
+        """What was promised, and is asked for, by this process; it may have been another server when it did."""
+        self.favours = favours
+
+    def ask_members(self, nodes: Collection[str], number: int, for_ms: int) -> None:
+        """Ask these slaves whether this node may go on as the master for so long, though the engine does not answer."""
+        for session in self.sessions:
+            if isinstance(session, MasterSession) and session.member is not None and session.member.node in nodes:
+                session.say(ha.may_i(self.replica.epoch, number, for_ms))
+
+    def retire(self) -> None:
+        """The place of the master is given away: nothing is confirmed any more."""
+        self._term = None
+        self.broker.store.follow(True)
+        self.broker.copies.lead(False)
+
+    def leave_master(self) -> None:
+        """Take nothing more from the master that is followed."""
+        for session in self.sessions:
+            if isinstance(session, SlaveSession):
+                session.end()
 
     def renumber(self, about: JsonObject) -> None:
         """The master says which id this slave has."""
@@ -574,6 +540,7 @@ class HaFront(Front):
             log.warning("the id of this slave is changed from=%d to=%d", self.broker.config.broker_id, number)
             self.broker.core.change({"broker_id": number})
             self.broker.copies.renumber(number)
+            self._renumbered()
 
     def _keep(self, session: HaSession) -> HaSession:
         self.sessions.add(session)
@@ -585,6 +552,9 @@ class HaFront(Front):
 
     def end_turn(self, news: list[ConsumeQueue]) -> None:
         """Say what is new, and let the answers go that waited for it."""
+        if self._term is not None and self.broker.time.clock.monotonic_ms() >= self._term.until_ms:
+            self.fence("this turn stood still for longer than the lease goes")
+            return
         copies = self.broker.copies
         if not self.sessions and not copies.ever:
             return
@@ -602,7 +572,7 @@ class HaFront(Front):
         """Beats, and what is silent; a slave notes how far it may show its log."""
         mono_ms = self.broker.mono_ms
         if not self.sessions:
-            return None
+            return self._term.until_ms if self._term is not None else None
         if mono_ms >= self._due_ms:
             self._due_ms = mono_ms + BEAT_MS
             if self.broker.copies.following:

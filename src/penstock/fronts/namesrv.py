@@ -148,6 +148,13 @@ class NameServer:
         for address in (told.address, told.nsq_address):
             if address:
                 self._check_peer(ask.peer, address)
+        if newer := self.routes.superseded(told):
+            remark = (
+                f"broker {told.broker} has a master of epoch {newer}: the one at {told.address}, of epoch {told.epoch}, is "
+                "left out of the routes."
+            )
+            log.error("a master that was replaced: %s", remark)
+            return ask.command.reply(ext=_said(*self.routes.master_of(told.broker)), remark=remark)
         rival = self.routes.rival(told, ask.peer, ask.now_ms)
         if rival:
             remark = (
@@ -165,7 +172,7 @@ class NameServer:
                 "a slave registered whose master replicates nothing: it will stay empty, and would serve an empty route "
                 "after the master's end name=%s id=%d address=%s", told.broker, told.broker_id, told.address,
             )  # fmt: skip
-        ext = {key: value for key, value in (("haServerAddr", ha_address), ("masterAddr", master)) if value}
+        ext = _said(ha_address, master)
         orders = self._kv.get(ORDER_NAMESPACE)
         return ask.command.reply(ext=ext, body=dumps({"table": orders}) if orders is not None else b"")
 
@@ -311,6 +318,11 @@ def _topic_list(command: RemotingCommand, topics: list[str], address: str = "") 
     if address:
         answer["brokerAddr"] = address
     return command.reply(body=dumps(answer))
+
+
+def _said(ha_address: str, master: str) -> dict[str, str]:
+    """Where a master's slaves connect, and where its clients do; what is not known is not said."""
+    return {key: value for key, value in (("haServerAddr", ha_address), ("masterAddr", master)) if value}
 
 
 def _loopback(host: str) -> bool:

@@ -108,6 +108,9 @@ class Registration:
             told["nsq"] = {"address": self.nsq_address, "changes": {n.decode(): n in self._queues for n in queues}}
         body = fastjson.dumps(told)
         ext = self._names() | {"bodyCrc32": "0", "compressed": "false", "haServerAddr": self.ha_address}
+        copies = self.broker.copies
+        if copies.replica is not None and not copies.following:
+            ext["epoch"] = str(copies.replica.epoch)
         return RemotingCommand(RequestCode.REGISTER_BROKER, ext, body, language=LanguageCode.JAVA)
 
     def seek(self, seeking: Callable[[], bool], hear: Callable[[str], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from penstock.broker.broker import Broker
 from penstock.broker.replica import Replica
@@ -13,6 +13,8 @@ from penstock.config import BrokerConfig
 from penstock.errors import Refused
 from penstock.fronts.ha import HaFront
 from penstock.net import Net
+from penstock.registration.campaign import Campaign, Incumbent
+from penstock.registration.election import Election
 from penstock.registration.registrar import Registration
 
 log = logging.getLogger("penstock.ha")
@@ -37,6 +39,7 @@ def make_front(broker: Broker, registration: Registration, again: Callable[[str]
         broker.copies.follow(replica.confirmed())
     broker.copies.lead(False)
     front = HaFront(broker, replica, registration.address, registration.ha_address, again)
+    front.when_renumbered(registration.ask_again)
     broker.rule(front.mastership)
     return front
 
@@ -50,6 +53,32 @@ def lead(front: HaFront, *, lossy: bool) -> None:
     replica.lead(broker.store.min_position, broker.store.end_position, lossy=lossy)
     broker.copies.lead(True)
     broker.store.follow(False)
+
+
+async def elect(
+    net: Net, front: HaFront, registration: Registration, election: Election, again: Callable[[str], None]
+) -> Callable[[], Coroutine[None, None, None]]:
+    """Let the node follow, or lead, as the engine says; what goes on with it. StoreError."""
+    election.start()
+    front.broker.copies.ask_engine(election.row)
+    if front.broker.config.role == "slave":
+        link = MasterLink(net, front, registration, named_by_engine=True)
+        campaign = Campaign(front, link, election, again)
+
+        async def both() -> None:
+            await asyncio.gather(link.run(), campaign.run())
+
+        return both
+    if not election.leads or election.ends_ms <= front.broker.mono_ms:
+        again("the term was over before it began")
+        return _nothing
+    incumbent = Incumbent(net, front, election, again)
+    incumbent.lead()
+    return incumbent.run
+
+
+async def _nothing() -> None:
+    """The server starts anew."""
 
 
 async def begin(net: Net, front: HaFront, registration: Registration, *, lossy: bool) -> asyncio.Task[None]:
@@ -114,16 +143,32 @@ class MasterLink:
     to the node of the set that is.
     """
 
-    def __init__(self, net: Net, front: HaFront, registration: Registration) -> None:
+    def __init__(self, net: Net, front: HaFront, registration: Registration, *, named_by_engine: bool = False) -> None:
         self._net = net
         self._front = front
         self._registration = registration
+        self._by_engine = named_by_engine
+        self._seeks = not named_by_engine  # any known node that is the master will do
         self._away = True
         self._named = front.broker.config.ha_master  # by the settings, or by the registry
         self._turn = 0
         self._known = asyncio.Event()
         self._complained = ""
-        registration.seek(lambda: self._away, self.hear)
+        if not named_by_engine:
+            registration.seek(lambda: self._away, self.hear)
+
+    def follow(self, ha_address: str) -> None:
+        """The engine says whom."""
+        self._seeks = False
+        if ha_address != self._named:
+            self._named = ha_address
+            self._known.set()
+
+    def seek(self) -> None:
+        """The engine does not answer: any known node that is the master."""
+        if not self._seeks and not self._named:
+            self._seeks = True
+            self._known.set()
 
     def hear(self, ha_address: str) -> None:
         """The registry says where the master's slaves connect; empty: it does not know."""
@@ -133,7 +178,7 @@ class MasterLink:
 
     def _next(self) -> str:
         """The node that is named, then those that were heard of, then it again; empty when there is none."""
-        own, peers = self._front.ha_address, self._front.replica.peers
+        own, peers = self._front.ha_address, self._front.replica.peers if self._seeks else {}
         known = [address for address in dict.fromkeys([self._named, *peers.values()]) if address not in ("", own)]
         self._turn += 1
         return known[(self._turn - 1) % len(known)] if known else ""
@@ -147,12 +192,16 @@ class MasterLink:
                 await self._known.wait()
                 continue
             host, _, port = address.rpartition(":")
+            refused = False
             try:
                 connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_master)
                 self._complained = ""
                 self._away = False
-                while connection.transport is not None:
+                while connection.transport is not None and (self._seeks or address == self._named):
                     await asyncio.sleep(RECONNECT_S / 4)
+                if connection.transport is not None:
+                    connection.close()
+                refused = bool(getattr(connection.session, "refusal", ""))
                 if getattr(connection.session, "running", False):
                     self._turn = 0  # it was a master, and may be again
                 self._away = True
@@ -161,4 +210,4 @@ class MasterLink:
                 if self._complained != address:
                     log.warning("master not reached master=%s error=%s", address, error)
                     self._complained = address
-            await asyncio.sleep(RECONNECT_S)
+            await asyncio.sleep(RECONNECT_S / 4 if self._by_engine and not refused else RECONNECT_S)

@@ -40,8 +40,8 @@ def read_registration(fields: Fields, body: bytes, now_ms: int) -> Registration:
     check_address(address)
     if fields["haServerAddr"]:
         check_address(fields["haServerAddr"])
-    if fields["brokerId"] < 0:
-        raise Refused("brokerId is negative")
+    if fields["brokerId"] < 0 or (fields["epoch"] or 0) < 0:
+        raise Refused("brokerId or epoch is negative")
     if fields["bodyCrc32"] and isal_zlib.crc32(body) & 0xFFFFFFFF != fields["bodyCrc32"] & 0xFFFFFFFF:
         raise Refused("crc32 not match")
     nsq_address, nsq_topics, nsq_changes = _NO_NSQ
@@ -59,7 +59,7 @@ def read_registration(fields: Fields, body: bytes, now_ms: int) -> Registration:
             raise Refused("a topic name holds letters, digits and %|_- only")
     return Registration(
         broker, address, cluster, fields["brokerId"], fields["haServerAddr"], version, topics, nsq_address, nsq_topics,
-        nsq_changes,
+        nsq_changes, fields["epoch"] or 0,
     )  # fmt: skip
 
 

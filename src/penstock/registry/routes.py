@@ -50,6 +50,7 @@ class Registration(msgspec.Struct, frozen=True):
         frozenset()
     )  # its queue topics, all of them; None: as before, but for the changes
     nsq_changes: dict[str, bool] = msgspec.field(default_factory=dict)  # queue topics that came (true) or went
+    epoch: int = 0  # of a master of ours: the newest of a replica set counts
 
 
 class Live(msgspec.Struct):
@@ -76,14 +77,23 @@ class RouteTables:
         self.live: dict[str, Live] = {}  # address → liveness
         self.nsq: dict[str, tuple[str, set[str]]] = {}  # broker name → its NSQ address and queue topics
         self._scan_ms: int | None = None
+        self.epochs: dict[str, int] = {}  # broker name → epoch of its newest master
 
     # -- told by brokers
+
+    def superseded(self, told: Registration) -> int:
+        """The epoch of a newer master of the same replica set; 0 when there is none."""
+        known = self.epochs.get(told.broker, 0)
+        return known if told.broker_id == MASTER_ID and 0 < told.epoch < known else 0
 
     def rival(self, told: Registration, peer: object, now_ms: int) -> str:
         """The address of another living broker with this name and id; empty when there is none.
 
-        Were both taken, clients would be sent to the one or the other, as their registrations come: the first one stays.
+        Were both taken, clients would be sent to the one or the other, as their registrations come: the first one stays. But
+        a master of a newer epoch takes the place of the former, which may hang, and not know that it is the master no more.
         """
+        if told.broker_id == MASTER_ID and told.epoch > self.epochs.get(told.broker, 0) > 0:
+            return ""
         other = self.addresses.get(told.broker, {}).get(told.broker_id, told.address)
         live = self.live.get(other)
         if other == told.address or live is None or live.peer is peer or now_ms - live.seen_ms > RIVAL_MS:
@@ -99,6 +109,8 @@ class RouteTables:
             del members[broker_id]  # the same process, started again in another role
         first = told.broker_id not in members
         former = members.get(MASTER_ID, "")
+        if told.broker_id == MASTER_ID and told.epoch:
+            self.epochs[told.broker] = told.epoch
         members[told.broker_id] = told.address
         self.cluster_of[told.broker] = told.cluster
         before = self.live.get(told.address)
@@ -115,9 +127,14 @@ class RouteTables:
         master = members.get(MASTER_ID, "")
         if told.broker_id == MASTER_ID:
             master = former if former != told.address else ""
-        if master not in self.live:
-            return "", ""
-        return self.live[master].ha_address, master
+        return self._reached(master)
+
+    def master_of(self, broker: str) -> tuple[str, str]:
+        """(HA address, address) of the master of this name; empty when there is none."""
+        return self._reached(self.addresses.get(broker, {}).get(MASTER_ID, ""))
+
+    def _reached(self, master: str) -> tuple[str, str]:
+        return (self.live[master].ha_address, master) if master in self.live else ("", "")
 
     def heard(self, address: str, version: Version, now_ms: int) -> tuple[bool, Version | None]:
         """(whether a broker's version differs from the one known, the one known); the same one keeps it alive."""
@@ -161,6 +178,7 @@ class RouteTables:
         if not members:
             self.addresses.pop(broker, None)
             self.cluster_of.pop(broker, None)
+            self.epochs.pop(broker, None)
             self.nsq.pop(broker, None)
             for topic in list(self.topics):
                 self._drop(topic, broker)

@@ -316,7 +316,7 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.GET_KV_CONFIG: "namespace:s! key:s!",
     RequestCode.DELETE_KV_CONFIG: "namespace:s! key:s!",
     RequestCode.GET_KVLIST_BY_NAMESPACE: "namespace:s!",
-    RequestCode.REGISTER_BROKER: _BROKER + " haServerAddr:s! compressed:b bodyCrc32:i",
+    RequestCode.REGISTER_BROKER: _BROKER + " haServerAddr:s! compressed:b bodyCrc32:i epoch:i",
     RequestCode.UNREGISTER_BROKER: _BROKER,
     RequestCode.QUERY_DATA_VERSION: _BROKER,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: "topic:s! acceptStandardJsonOnly:b",

@@ -36,8 +36,8 @@ PROOF_BYTES = 32
 TAG_BYTES = 8
 SKIPPED = 0x40  # the bit of a type that may be passed over by those who do not know it
 
-ACCEPT, REFUSE, DATA, BEAT, META, TAKE = 0x01, 0x02, 0x03, 0x04, 0x05, 0x09
-HELLO, START, ACK, TAKEN = 0x81, 0x82, 0x83, 0x89
+ACCEPT, REFUSE, DATA, BEAT, META, MAY_I, TAKE = 0x01, 0x02, 0x03, 0x04, 0x05, 0x08, 0x09
+HELLO, START, ACK, YES, TAKEN = 0x81, 0x82, 0x83, 0x87, 0x89
 
 FLUSH_NOW, LAST, DAMAGED = 1, 2, 4  # flags of DATA
 IN_SYNC = 8  # a flag of DATA and BEAT: the master counts on this slave
@@ -48,13 +48,16 @@ WRONG_SET, WRONG_SEGMENTS, NOT_MASTER, BELOW_SAFE, NEWER_EPOCH, WRONG_VERSION, D
 
 _HEAD = struct.Struct(">BBHII")
 _NUMBER = struct.Struct(">I")
-_FIXED = {HELLO: 132, ACCEPT: 88, REFUSE: 4, START: 8, DATA: 40, BEAT: 52, META: 12, ACK: 32, TAKE: 8, TAKEN: 8}
+_FIXED = {
+    HELLO: 132, ACCEPT: 88, REFUSE: 4, START: 8, DATA: 40, BEAT: 52, META: 12, ACK: 32, MAY_I: 12, YES: 12, TAKE: 8, TAKEN: 8,
+}  # fmt: skip
 _HELLO = struct.Struct(">16s16s16sqqqqqqI")
 _ACCEPT = struct.Struct(">16s8sqqqII")
 _POSITIONS = struct.Struct(">qqqqq")
 _BEAT = struct.Struct(">qI")
 _ACK = struct.Struct(">qqqq")
 _META = struct.Struct(">Iq")
+_FAVOUR = struct.Struct(">QI")
 EPOCH = struct.Struct(">I8sq")
 
 
@@ -324,3 +327,19 @@ def read_meta(data: bytes) -> tuple[int, int, bytes]:
     """(kind, position, body)"""
     kind, position = _META.unpack_from(data)
     return kind, position, data[_META.size :]
+
+
+def may_i(epoch: int, number: int, for_ms: int) -> bytes:
+    """The engine does not answer: may the master go on for so long? A question has a number."""
+    return frame(MAY_I, epoch, _FAVOUR.pack(number, for_ms))
+
+
+def yes(epoch: int, number: int, for_ms: int) -> bytes:
+    """This slave does not stand before so much time has passed since it read the question."""
+    return frame(YES, epoch, _FAVOUR.pack(number, for_ms))
+
+
+def read_favour(data: bytes) -> tuple[int, int]:
+    """(number, for how long in ms) of a MAY_I or a YES."""
+    number, for_ms = _FAVOUR.unpack_from(data)
+    return number, for_ms

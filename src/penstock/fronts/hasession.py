@@ -1,0 +1,119 @@
+"""What both sides of a connection of replication have in common: frames in, bytes out, a connection that is not silent."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.broker.broker import Broker
+from penstock.errors import WireError
+from penstock.wire import ha
+
+log = logging.getLogger("penstock.ha")
+
+BEAT_MS = 500
+SILENT_MS = 10_000  # then the connection is dead
+OPENING_BYTES_MAX = 1 << 21  # of a frame before the peer has proved who it is
+
+
+class SessionsFront(Protocol):
+    """Who has made a session, and is told of its end."""
+
+    broker: Broker
+
+    def gone(self, session: HaSession) -> None:
+        """Its connection is."""
+
+
+class HaSession:
+    """What the two sides have in common: frames in, bytes out, a connection that is not silent."""
+
+    beats = True  # they have their own idea of silence
+
+    def __init__(self, front: SessionsFront, remote: str, wake: Callable[[], None]) -> None:
+        self._made_by = front
+        self.broker = front.broker
+        self.store = front.broker.store
+        self.remote = remote
+        self.need = 0
+        self.closing = False
+        self.trusted = False  # the peer has proved that it knows the secret
+        self.nonce = os.urandom(ha.NONCE_BYTES)
+        self.heard_ms = front.broker.mono_ms
+        self.spoke_ms = front.broker.mono_ms
+        self._wake = wake
+        self._out: list[bytes] = []
+        self._opened = False
+
+    def feed(self, owner: bytearray, total: int) -> int:
+        """Carry out every whole frame. WireError: no peer of ours."""
+        self.heard_ms = self.broker.mono_ms
+        pos = 0
+        if not self._opened:
+            pos = self._open(owner, total)
+            if not pos:
+                return 0
+            self._opened = True
+        while not self.closing:
+            head, need = ha.read_head(owner, pos, total)
+            if need > OPENING_BYTES_MAX and not self.trusted:
+                raise WireError(f"a first frame of {need} bytes")
+            if head is None:
+                self.need = need
+                return pos
+            if head.kind & ha.SKIPPED == 0:
+                self.frame(head, owner)
+            elif not self.trusted:
+                raise WireError("a frame to be passed over, of a peer that has proved nothing")
+            pos = head.end
+        return total
+
+    def _open(self, owner: bytearray, total: int) -> int:
+        """The bytes before the first frame: how many they are, or 0 while they are not all there."""
+        raise NotImplementedError
+
+    def frame(self, head: ha.Head, owner: bytearray) -> None:
+        """One whole frame."""
+        raise NotImplementedError
+
+    def body(self, head: ha.Head, owner: bytearray) -> bytes:
+        """What follows the head of a frame, as an object."""
+        return bytes(memoryview(owner)[head.fixed : head.end])
+
+    def say(self, data: bytes) -> None:
+        """Send it at the end of the turn."""
+        self._out.append(data)
+        self.spoke_ms = self.broker.mono_ms
+        self._wake()
+
+    def take(self) -> bytes:
+        """What is to be written now."""
+        out, self._out = self._out, []
+        return b"".join(out)
+
+    def end(self) -> None:
+        """Close behind what was said."""
+        self.closing = True
+        self._wake()
+
+    def look(self, mono_ms: int) -> None:
+        """Close a connection that is silent, keep ours from being so."""
+        if mono_ms - self.heard_ms > SILENT_MS and not self.closing:
+            log.warning("replication connection closed peer=%s reason=silent for %d ms", self.remote,
+                        mono_ms - self.heard_ms)  # fmt: skip
+            self.end()
+        elif mono_ms - self.spoke_ms >= BEAT_MS:
+            self.beat()
+
+    def beat(self) -> None:
+        """Say that we are there."""
+
+    def end_turn(self, mono_ms: int) -> None:
+        """Say what this turn has brought."""
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        self.closing = True
+        self._made_by.gone(self)
