@@ -6,12 +6,14 @@ import random
 from pathlib import Path
 
 import pytest
+from lying_disk import LyingFiles
 from store_parts import bodies, contents, make, put, snapshot, work
 
 from penstock.errors import StoreError
 from penstock.log import status
 from penstock.log.follow import Feeder, Follower
 from penstock.log.store import LogStore
+from penstock.log.verify import verify
 
 
 def fill(store: LogStore, count: int, seed: int = 1, size: int = 900) -> list[bytes]:
@@ -207,3 +209,42 @@ def test_a_power_cut_leaves_no_gap_in_the_queues_of_a_copy(pair: tuple[LogStore,
     copy_all(master, slave)
     work(slave)
     assert bodies(slave) == first + more
+
+
+@pytest.mark.parametrize("ended", ["it gets room", "killed", "stopped"])
+def test_records_that_had_no_room_in_their_queue_get_there_later(tmp_path: Path, ended: str) -> None:
+    """The log has them, and says so to the master: readers must find them as soon as there is room, or after a start."""
+    master, files = make(tmp_path / "a"), LyingFiles(tmp_path / "b")
+    slave = make(tmp_path / "b", files=files)
+    slave.follow(True)
+    master.open()
+    slave.open()
+    first = fill(master, 12, size=100)
+    copy_all(master, slave)
+    work(slave)
+    first += fill(master, 90, 2, size=20)  # more than one file of a queue
+    follower, feeder = Follower(slave), Feeder(master, slave.end_position)
+    files.full = True
+    outcomes = []
+    while not outcomes or outcomes[-1] == status.OK:
+        assert feeder.next(2000)
+        block = bytearray(feeder.block())
+        outcomes.append(follower.take(block, 0, feeder.count, len(block), feeder.damaged))
+    assert (outcomes[0], outcomes[-1]) == (status.OK, status.DISK_FULL)  # the log had room
+    end = slave.end_position
+    assert bodies(slave) != first[: len(bodies(slave)) + 1]
+    work(slave)
+    files.full = False
+    if ended != "it gets room":
+        slave.close(clean=ended == "stopped")
+        slave = make(tmp_path / "b", files=files)
+        slave.follow(True)
+        slave.open()
+        assert slave.end_position == end
+    copy_all(master, slave)
+    work(slave)
+    assert bodies(slave) == first
+    assert slave.query(b"T", b"k80", 10, 0, 1 << 50)
+    assert len(slave.query(b"T", b"k5", 10, 0, 1 << 50)) == 2  # each is in the index once
+    slave.close()
+    assert verify(tmp_path / "b").ok

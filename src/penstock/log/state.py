@@ -82,6 +82,7 @@ class LogState:
         self.index_from = 0
         self.subscribe_from = 0
         self.skipped = 0
+        self.underived = -1  # from there on nothing is derived yet: a copy, on a disk that is full; -1: all is
         self._live: memoryview = cython.NULL
         self._live_page: mmap | None = None
         self._now_ms = 0
@@ -327,6 +328,10 @@ class LogState:
         """A flush has failed: no more writing until a restart has checked the store."""
         self.healthy = False
         self.refusal = status.NOT_WRITABLE
+
+    def derived_to(self, position: int) -> None:
+        """Everything is derived below that position, and not from there on; -1: of the whole log."""
+        self.underived = position
 
     def refuse(self, why: int) -> None:
         """Refuse appends with this `status`, or take them again (0), as far as health allows."""
