@@ -35,6 +35,28 @@ def test_the_walks_go_everywhere() -> None:
         assert words in steps
 
 
+def test_a_change_of_places_waits_for_no_interval() -> None:
+    """The heir is told to flush what it has: the place is given away while the clock stands."""
+    walk = ha_set.Walk(0, 2)
+    try:
+        walk.settle(4)
+        a, b = walk.set.nodes
+        walk.set.send(a, "P", 100)
+        for _ in range(4):
+            for end in list(walk.set.live_ends()):
+                walk.set.deliver(end, 1)
+        assert b.store.flushed_position < b.store.end_position == a.store.end_position
+        a.turn(lambda: a.ha.mastership.switch("b") and None)
+        for _ in range(6):
+            for end in list(walk.set.live_ends()):
+                walk.set.deliver(end, 1)
+            a.work()
+            b.work()
+        assert b.again == "the master has given its place"
+    finally:
+        walk.set.close()
+
+
 # -- planted defects
 
 Patch = pytest.MonkeyPatch

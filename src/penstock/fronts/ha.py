@@ -144,6 +144,7 @@ class MasterSession(HaSession):
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
+        self._hurried = -1
         self._sent_ms = -PACE_MS
         self._offsets_ms = 0
 
@@ -273,6 +274,9 @@ class MasterSession(HaSession):
                 self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
         if feeder.position < end:
             self._send(feeder, member, epoch, end, mono_ms)
+        elif member is self.front.mastership.heir and member.flushed < end and self._hurried < end:
+            self._hurried = end  # the place is given away when it has flushed all
+            self.beat(ha.FLUSH_NOW)
         elif (told > self._told and member.written >= end) or member.in_sync != self._said_in_sync:
             if mono_ms - self._sent_ms >= PACE_MS:
                 self._sent_ms = mono_ms
@@ -317,11 +321,11 @@ class MasterSession(HaSession):
             under_way.append(feeder.position)
             sent += feeder.size
 
-    def beat(self) -> None:
+    def beat(self, flags: int = 0) -> None:
         if self.feeder is not None:
             positions = self._positions(self.feeder.position)
             self._told = positions.confirmed
-            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms, flags=self._in_sync()))
+            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms, flags=flags | self._in_sync()))
 
     def _in_sync(self) -> int:
         self._said_in_sync = self.member is not None and self.member.in_sync
@@ -376,6 +380,8 @@ class SlaveSession(HaSession):
             self._data(head, owner)
         elif head.kind == ha.BEAT and self.running:
             self._told(ha.read_positions(owner, head.fixed), head.flags)
+            if head.flags & ha.FLUSH_NOW:
+                self.store.want_flush()
         elif head.kind == ha.TAKE and self.running:
             self._take(head, ha.read_start(self.body(head, owner)))
         elif head.kind == ha.META and self.running:
