@@ -1,4 +1,6 @@
-"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|page] [--short]`, `… compare COMMIT`, `… profile [ROW]`"""
+"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|page] [--short]`, `… compare COMMIT`,
+`… profile [ROW]`
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ def main() -> None:
         from bench.profile import main as run
     else:
         raise SystemExit(
-            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, ha, client, page, compare and profile"
+            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, ha, client, page, compare and "
+            "profile"
         )
     run(arguments)
 

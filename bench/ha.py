@@ -1,7 +1,8 @@
-"""A replica set: what a copy costs beside a broker without, how long a change of master takes, how fast a new slave catches up."""
+"""A replica set: what a copy costs beside a broker without, how long a change of master takes, how fast a new slave is."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import signal
@@ -200,7 +201,7 @@ class Sender(threading.Thread):
     def gap(self, since: float) -> float:
         """The longest time without an accepted send since then."""
         times = [at for at in self.accepted if at >= since - 0.2]
-        return max((b - a for a, b in zip(times, times[1:], strict=False)), default=float("nan"))
+        return max((b - a for a, b in itertools.pairwise(times)), default=float("nan"))
 
     def first(self, since: float) -> float:
         """How long after that moment a send was accepted."""
@@ -217,14 +218,13 @@ def switches(count: int) -> list[float]:
         sender.start()
         sender.first(time.monotonic())
         for n in range(count):
-            old, new, name = (made.a, made.b, "a") if n % 2 == 0 else (made.b, made.a, "b")
+            old, name = (made.a, "a") if n % 2 == 0 else (made.b, "b")
             began = time.monotonic()
             admin.switch(old.at["remoting"], "")
             made.wait(name)
             sender.first(time.monotonic())
             gaps.append(sender.gap(began))
             print(".", end="", flush=True)
-            del new
         sender.over = True
         sender.join(30)
     return gaps
@@ -248,7 +248,7 @@ def promotions(count: int) -> dict[str, list[float]]:
                 except PenstockError:
                     time.sleep(0.01)
             since_promote.append(sender.first(asked))
-            since_kill.append(sender.first(killed + 0.05))
+            since_kill.append(sender.first(killed + 0.02) + 0.02)
             sender.over = True
             sender.join(30)
         print(".", end="", flush=True)
