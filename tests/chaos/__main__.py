@@ -7,7 +7,7 @@ same one. `--only images --again FOLDER --seed N` makes one image again whose ru
 brokers; with --short 2,400 rows and 3 kills of each; --minutes N makes no kills later than that.
 
 `./run chaos ha [--short | --long]`: a master and its slave under sends and readers; 60 faults of the two (kill -9, SIGSTOP, a
-switch, a disk that is full or slow), 30 of what is between them, then three planted defects, each of which must be found.
+switch, a disk that is full or slow), 30 of what is between them, then two planted defects, each of which must be found.
 With --long five times as many.
 
 `./run chaos model [--short]`: the rules of replication, two and three nodes, 3,000,000 states each.

@@ -68,15 +68,8 @@ def shown_unconfirmed() -> None:
     Copies.visible = lambda self, level, durable: 1 << 60  # type: ignore[method-assign]
 
 
-def never_cut() -> None:
-    """Where two logs part is not looked for: the longer one's end stays, and the next block goes behind it."""
-    from penstock.fronts import ha
-
-    ha.epochs.shared_end = lambda ours, our_end, theirs, their_end: min(our_end, their_end)
-
-
 DEFECTS: dict[str, Callable[[], None]] = {
-    "answered alone": answered_alone, "shown unconfirmed": shown_unconfirmed, "never cut": never_cut,
+    "answered alone": answered_alone, "shown unconfirmed": shown_unconfirmed,
 }  # fmt: skip
 
 

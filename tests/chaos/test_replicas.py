@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from chaos.replicas import NODES, WIRES, find, replicas
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("faults", [("master_killed", "slave_full", "places_changed"), ("wire_flips", "wire_cut")])
+@pytest.mark.parametrize("faults", [("both_killed", "slave_full", "places_changed"), ("wire_flips", "wire_cut")])
 def test_faults(faults: tuple[str, ...]) -> None:
     told: list[str] = []
     assert set(faults) <= {*NODES, *WIRES}
@@ -19,4 +21,4 @@ def test_faults(faults: tuple[str, ...]) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("defect", ["answered alone"])
 def test_a_planted_defect_is_found(defect: str) -> None:
-    assert find(defect, seed=5).startswith(("R1", "['R2"))
+    assert re.search("R[12]:", find(defect, seed=5))
