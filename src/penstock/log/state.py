@@ -329,10 +329,6 @@ class LogState:
         self.healthy = False
         self.refusal = status.NOT_WRITABLE
 
-    def derived_to(self, position: int) -> None:
-        """Everything is derived below that position, and not from there on; -1: of the whole log."""
-        self.underived = position
-
     def refuse(self, why: int) -> None:
         """Refuse appends with this `status`, or take them again (0), as far as health allows."""
         if why == status.OK and self.following:
