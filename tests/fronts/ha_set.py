@@ -212,8 +212,14 @@ class Node:
         return self.image
 
     def has(self, sent: Sent) -> bool:
+        """Or had it, and let it go because its disk was crowded."""
         begin, data, _ = self.log()
-        return sent.body in data[sent.at - begin : sent.end - begin]
+        return sent.at < begin or sent.body in data[sent.at - begin : sent.end - begin]
+
+    def shows(self, body: bytes, end: int) -> bool:
+        """The same of a message that a reader has seen, which ends there."""
+        begin, data, _ = self.log()
+        return end - len(body) < begin or body in data
 
     def turn(self, act: Callable[[], None] = lambda: None) -> None:
         """One turn of the loop."""
@@ -573,7 +579,7 @@ class Set:
         self.losses += 1
         self.owed = {number: sent for number, sent in self.owed.items() if node.has(sent)}
         end = node.store.end_position
-        self.seen = {key: one for key, one in self.seen.items() if one[1] <= end and one[0] in node.log()[1]}
+        self.seen = {key: one for key, one in self.seen.items() if one[1] <= end and node.shows(one[0], one[1])}
 
     def leads(self, node: Node, fresh: bool) -> None:
         """A node begins to lead."""
@@ -586,11 +592,10 @@ class Set:
         for number, sent in self.owed.items():
             self.must(node.has(sent), f"V2: {node.name} leads, and lacks message {number}, which was answered 0")
         if fresh:
-            log = node.log()[1]
-            self.seen = {key: one for key, one in self.seen.items() if one[2] or one[0] in log}
+            self.seen = {key: one for key, one in self.seen.items() if one[2] or node.shows(one[0], one[1])}
             for (topic, offset), (body, end, _) in self.seen.items():
                 self.must(
-                    body in log,
+                    node.shows(body, end),
                     f"V7: {node.name} leads, and lacks offset {offset} of {topic}, which was seen below {end}",
                 )
 
@@ -653,7 +658,7 @@ class Walk:
             self.send: 30, self.deliver: 60, self.work: 12, self.pass_time: 12, self.pull: 8, self.connect: 10,
             self.drop: 3, self.partition: 3, self.heal: 3, self.kill: 3, self.power: 2, self.start: 10, self.stop: 1,
             self.switch: 3, self.promote: 4, self.pause: 2, self.wake: 3, self.fill_disk: 1, self.free_disk: 2,
-            self.fail_flush: 1, self.watch: 3, self.fail_over: 4,
+            self.fail_flush: 1, self.watch: 3, self.fail_over: 4, self.crowd: 6,
         }  # fmt: skip
 
     def run(self, steps: int) -> Set:
@@ -700,7 +705,7 @@ class Walk:
             count = self.random.choice((1, 1, 1, 3))
             for _ in range(count):
                 delay_ms = self.random.choice((0, 0, 0, 0, 300, 2000, 9000))
-                self.set.send(node, topic, self.random.choice((20, 100, 700, 3000)), delay_ms)
+                self.set.send(node, topic, self.random.choice((20, 100, 700, 3000, 9000)), delay_ms)
             self.set.note(f"{node.name} gets {count} for {topic}")
 
     def deliver(self) -> None:
@@ -839,6 +844,20 @@ class Walk:
         for node in self.set.nodes:
             node.files.full = node.files.fail_flush = False
 
+    def crowd(self) -> None:
+        """So little of a disk is left that the oldest segments go, whatever their age."""
+        if (node := self.node()) is not None:
+            node.work()
+            node.files.used_ratio = 0.87
+            begin = node.store.min_position
+            for _ in range(3):
+                self.set.clock.advance(5_000)
+                for one in self.up():
+                    one.tick()
+            node.files.used_ratio = 0.1
+            if node.store.min_position > begin:
+                self.set.note(f"the log of {node.name} begins at {node.store.min_position}")
+
     def fail_flush(self) -> None:
         if (node := self.node()) is not None:
             node.files.fail_flush = True
@@ -904,6 +923,10 @@ class Walk:
                         self.rejoin(node)
             if attempt > 4 and len(masters) == 1:
                 for node in lost:
+                    if node.up and node.store.end_position == 0 and attempt < 8:  # its log says: start it again
+                        node.kill()
+                        node.start()
+                        continue
                     said = node.refused or node.stays_down or node.ha.mastership._uncut >= 0
                     owner.must(bool(said), f"{node.name} does not follow, and nothing says why")
                     self.rejoin(node)
@@ -942,9 +965,10 @@ class Walk:
 
     def delivered(self, master: Node) -> None:
         """V9: what was delayed, and answered 0, has come, and not before its time."""
-        found = {(m.topic, bytes(m.body)): m for m in records_of(master.log()[1])}
+        begin, log, _ = master.log()
+        found = {(m.topic, bytes(m.body)): m for m in records_of(log)}
         for number, sent in self.set.owed.items():
-            if sent.due_ms:
+            if sent.due_ms and sent.at >= begin:
                 message = found.get((sent.topic, sent.body))
                 self.set.must(message is not None, f"V9: message {number}, which was delayed, was never delivered")
                 self.set.must(message is None or message.store_ms >= sent.due_ms, f"V9: message {number} came early")

@@ -248,3 +248,25 @@ def test_records_that_had_no_room_in_their_queue_get_there_later(tmp_path: Path,
     assert len(slave.query(b"T", b"k5", 10, 0, 1 << 50)) == 2  # each is in the index once
     slave.close()
     assert verify(tmp_path / "b").ok
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_copy_without_a_record_begins_elsewhere_after_a_start(pair: tuple[LogStore, LogStore], clean: bool) -> None:
+    """Its first connection broke before anything came, and then the master let its oldest segments go."""
+    master, slave = pair
+    fill(master, 120)
+    assert Follower(slave).begin_at(0) == status.OK
+    work(slave)
+    slave.close(clean)
+    slave = make(slave.folder)
+    slave.follow(True)
+    slave.open()
+    assert Follower(slave).empty
+    copy_all(master, slave, position=1 << 14)
+    assert (slave.min_position, slave.end_position) == (1 << 14, master.end_position)
+    slave.close()
+    assert verify(slave.folder).ok
+    again = make(slave.folder)
+    again.follow(True)
+    again.open()
+    assert again.end_position == master.end_position

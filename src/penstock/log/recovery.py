@@ -74,6 +74,9 @@ class _Recoverer:
         else:
             self._open_unclean(known)
         log = store.log
+        if store.following and log.end == 0:  # where it begins, its master says
+            self.tail.drop_blank()
+            log.seek(0)
         for by_id in store.queues.values():
             for queue in by_id.values():
                 queue.follow(log.file.first)
