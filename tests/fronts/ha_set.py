@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import shutil
 import sys
@@ -408,7 +409,8 @@ class Set:
             held = bytearray(end.left + data[:n])
             try:
                 end.left = bytes(held[session.feed(held, len(held)) :])
-            except PenstockError:  # as `net.Connection` does
+            except PenstockError as error:  # as `net.Connection` does
+                end.node.refused |= "the master shares the log" in str(error)
                 session.take()
                 end.node.drop(end)
 
@@ -601,23 +603,22 @@ class Set:
 
     # -- the operator ------------------------------------------------------------------------------------------------
 
-    def newest(self) -> int:
-        return max((number for number, _ in self.led), default=0)
-
     def may_start(self, node: Node) -> bool:
-        """A slave at any time, and who led last; an old master when the new one can be reached."""
+        """A slave at any time, and who led last; an old master when the new one can be reached, and is known to it."""
         role = placed(check_role(BrokerConfig(data=str(node.folder), role="master" if node.number == 0 else "slave",
                                               ha_port=1)), node.files, node.folder).role  # fmt: skip
         if role == "slave" or not self.led:
             return True
         if self.chosen is not None:  # the old master stays stopped until the new one leads
             return self.chosen is node
-        if self.last_led() is node:
+        last, (number, tag) = self.last_led(), list(self.led)[-1]
+        if last is node:
             return True
-        return any(
-            other.leading and other.ha.replica.epoch == self.newest() and self.reaches(node, other)
-            for other in self.nodes
-        )
+        told = json.loads((node.folder / "ha" / "replica.json").read_bytes())
+        knows = (
+            last.name in told["peers"] and told["epoch"] < number
+        )  # else there are two: the registry, or nobody, tells it
+        return knows and last.leading and last.ha.replica.epochs[-1].tag == tag and self.reaches(node, last)
 
     def choose(self, node: Node) -> None:
         """It was promoted, or given the place, and does not lead yet."""
@@ -641,11 +642,10 @@ class Set:
             self.accept(node)
         return True
 
-    def last_led(self) -> Node | None:
-        newest = self.newest()
-        return next(
-            (n for n in self.nodes for key, name in self.led.items() if key[0] == newest and name == n.name), None
-        )
+    def last_led(self) -> Node:
+        """Who began the last epoch."""
+        name = list(self.led.values())[-1]
+        return next(node for node in self.nodes if node.name == name)
 
 
 class Walk:
@@ -923,11 +923,13 @@ class Walk:
                         self.rejoin(node)
             if attempt > 4 and len(masters) == 1:
                 for node in lost:
+                    if node.name in masters[0].copies.members or (not node.up and owner.may_start(node)):
+                        continue  # it is catching up, or could not start before
                     if node.up and node.store.end_position == 0 and attempt < 8:  # its log says: start it again
                         node.kill()
                         node.start()
                         continue
-                    said = node.refused or node.stays_down or node.ha.mastership._uncut >= 0
+                    said = not node.up or node.refused or node.stays_down or node.ha.mastership._uncut >= 0
                     owner.must(bool(said), f"{node.name} does not follow, and nothing says why")
                     self.rejoin(node)
         else:

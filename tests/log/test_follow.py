@@ -270,3 +270,39 @@ def test_a_copy_without_a_record_begins_elsewhere_after_a_start(pair: tuple[LogS
     again.follow(True)
     again.open()
     assert again.end_position == master.end_position
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("shared", "left_out"), [(0, 64), (6, 64), (6, 3), (90, 1), (38, 2)])
+def test_offsets_that_a_master_left_out_are_its_masters_once_it_is_a_copy(
+    tmp_path: Path, clean: bool, shared: int, left_out: int
+) -> None:
+    """Behind a power cut a master gives out no offset again. When it follows another one, that one gives them out: they must
+    be found here, too, and no reader may be led past them.
+    """
+    master, old = make(tmp_path / "a"), make(tmp_path / "b")
+    master.open()
+    old.open()
+    first = fill(master, shared, size=100)
+    fill(old, shared, size=100)
+    for queue_id in range(2):
+        queue = old.queue(b"T", queue_id)
+        queue.fill_to(queue.max_offset + left_out)
+        old.mark_dirty(queue)
+    work(old)
+    old.close(clean)
+    slave = make(tmp_path / "b")
+    slave.follow(True)
+    slave.open()
+    assert slave.queue(b"T", 0).max_offset == len(first)
+    first += fill(master, 40, 2, size=100)
+    copy_all(master, slave)
+    work(slave)
+    assert bodies(slave) == first
+    slave.close()
+    again = make(tmp_path / "b")
+    again.follow(True)
+    assert again.open().clean
+    assert bodies(again) == first
+    again.close()
+    assert verify(tmp_path / "b").ok
