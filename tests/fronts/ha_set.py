@@ -814,7 +814,16 @@ class Walk:
                 self.set.note(f"{node.name} is promoted{' and a loss accepted' if loss else ''}")
 
     def fail_over(self) -> None:
-        """The master is killed, with bytes on the way or not, and a slave promoted."""
+        """The master is killed, with bytes on the way or not, and a slave promoted, which may have lost power just before; then
+        some time may go by until the old one is back.
+        """
+        slaves = [node for node in self.up() if node.copies.following]
+        if slaves and self.random.random() < 0.3:
+            slave = self.random.choice(slaves)
+            self.set.note(f"{slave.name} loses power, and starts again")
+            slave.cut_power()
+            slave.start()
+            self.connect()
         for node in self.up():
             if node.leading:
                 self.set.note(f"{node.name} is killed, to be replaced")
@@ -825,6 +834,11 @@ class Walk:
             if self.set.promote(node, False):
                 self.set.note(f"{node.name} is promoted")
                 break
+        if self.random.random() < 0.5:
+            self.restart(surely=True)
+            self.settle(2)
+            self.send()
+            self.settle(1)
 
     def pause(self) -> None:
         if (node := self.node()) is not None:
@@ -893,12 +907,12 @@ class Walk:
         self.wake()
         self.heal()
         self.free_disk()
-        for attempt in range(12):
+        for attempt in range(16):
             for node in owner.nodes:
                 if node.up and not node.store.healthy:
                     node.kill()
                 if not node.up and owner.may_start(node):
-                    loss = bool(node.stays_down) and attempt >= 6 and owner.chosen is None
+                    loss = bool(node.stays_down) and attempt >= 5 and owner.chosen is None
                     owner.note(f"{node.name} starts{' with ha_accept_loss' if loss else ''}")
                     node.start(loss)
                     self.said(node)
@@ -916,16 +930,16 @@ class Walk:
             lost = [node for node in owner.nodes if not self.whole(node, masters)]
             if len(masters) == 1 and not lost:
                 break
-            if attempt > 4 and len(masters) > 1:  # of one epoch: the operator gives one up
+            if attempt > 8 and len(masters) > 1:  # of one epoch: the operator gives one up
                 keep = next((one for one in masters if all(one.has(sent) for sent in owner.owed.values())), masters[0])
                 for node in masters:
                     if node is not keep:
                         self.rejoin(node)
-            if attempt > 4 and len(masters) == 1:
+            if attempt > 8 and len(masters) == 1:
                 for node in lost:
                     if node.name in masters[0].copies.members or (not node.up and owner.may_start(node)):
                         continue  # it is catching up, or could not start before
-                    if node.up and node.store.end_position == 0 and attempt < 8:  # its log says: start it again
+                    if node.up and node.store.end_position == 0 and attempt < 12:  # its log says: start it again
                         node.kill()
                         node.start()
                         continue

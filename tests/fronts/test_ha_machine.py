@@ -75,12 +75,6 @@ def cut_what_was_confirmed_alone(patch: Patch) -> None:
     patch.setattr(Replica, "safe", lambda self, flushed, confirmed: min(flushed, self.confirmed()))
 
 
-def always_in_sync(patch: Patch) -> None:
-    """A slave believes that its master counts on it."""
-    note = Replica.note_in_sync
-    patch.setattr(Replica, "note_in_sync", lambda self, in_sync: note(self, True))
-
-
 def written_is_flushed(patch: Patch) -> None:
     heard = Member.heard
     patch.setattr(Member, "heard", lambda self, written, flushed, *more: heard(self, written, written, *more))
@@ -146,9 +140,9 @@ def cut_again_and_again(patch: Patch) -> None:
 
 
 DEFECTS: dict[Callable[[Patch], None], int] = {  # the walk to begin with: as it is now, this one finds it
-    fastest_slave: 1, cut_what_was_confirmed_alone: 4, always_in_sync: 250, written_is_flushed: 2, slave_shows_all: 6,
-    one_tag: 87, loss_forgotten: 112, nobody_is_asked: 435, acknowledged_before_it_came: 9, place_taken_blindly: 113,
-    cut_again_and_again: 64,
+    fastest_slave: 1, cut_what_was_confirmed_alone: 7, written_is_flushed: 58, slave_shows_all: 0, one_tag: 9,
+    loss_forgotten: 124, nobody_is_asked: 73, acknowledged_before_it_came: 17, place_taken_blindly: 56,
+    cut_again_and_again: 32,
 }  # fmt: skip
 
 
