@@ -144,7 +144,7 @@ class MasterSession(HaSession):
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
-        self._hurried = -1
+        self._hurried = False
         self._sent_ms = -PACE_MS
         self._offsets_ms = 0
 
@@ -272,11 +272,13 @@ class MasterSession(HaSession):
             self._offsets_ms = mono_ms + OFFSETS_MS
             for body in self.tables.offsets():
                 self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
+        if self.front.mastership.heir is not member:
+            self._hurried = False
+        elif feeder.position == end and not self._hurried:
+            self._hurried = True
+            self.beat(ha.FLUSH_NOW)  # the place is its own when it has flushed all
         if feeder.position < end:
             self._send(feeder, member, epoch, end, mono_ms)
-        elif member is self.front.mastership.heir and member.flushed < end and self._hurried < end:
-            self._hurried = end  # the place is given away when it has flushed all
-            self.beat(ha.FLUSH_NOW)
         elif (told > self._told and member.written >= end) or member.in_sync != self._said_in_sync:
             if mono_ms - self._sent_ms >= PACE_MS:
                 self._sent_ms = mono_ms
@@ -325,7 +327,8 @@ class MasterSession(HaSession):
         if self.feeder is not None:
             positions = self._positions(self.feeder.position)
             self._told = positions.confirmed
-            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms, flags=flags | self._in_sync()))
+            flags |= self._in_sync()
+            self.say(ha.beat(self.front.replica.epoch, positions, self.broker.now_ms, flags=flags))
 
     def _in_sync(self) -> int:
         self._said_in_sync = self.member is not None and self.member.in_sync
