@@ -90,6 +90,7 @@ class Ledger:
                     self.acked[body] = queue, offset
                 elif answer.code not in (11, 12):
                     return  # it is not the master, or its disk is full: ask who is
+                time.sleep(0.0005)  # the machine has other things to do, too
 
     def _send_once(self, number: object) -> None:
         """Each under a number, repeated until it is at its level."""

@@ -21,4 +21,5 @@ def test_faults(faults: tuple[str, ...]) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize("defect", ["answered alone"])
 def test_a_planted_defect_is_found(defect: str) -> None:
-    assert re.search("R[12]:", find(defect, seed=5))
+    said = find(defect, seed=5)
+    assert re.search("R[12]:", said), said
