@@ -1,4 +1,6 @@
-"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|client|page] [--short]`, `… compare COMMIT`, `… profile [ROW]`"""
+"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|page] [--short]`, `… compare COMMIT`,
+`… profile [ROW]`
+"""
 
 from __future__ import annotations
 
@@ -27,6 +29,8 @@ def main() -> None:
         from bench.scale import main as run
     elif name == "brokers":
         from bench.brokers import main as run
+    elif name == "ha":
+        from bench.ha import main as run
     elif name == "client":
         from bench.client import main as run
     elif name == "page":
@@ -37,7 +41,8 @@ def main() -> None:
         from bench.profile import main as run
     else:
         raise SystemExit(
-            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, client, page, compare and profile"
+            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, ha, client, page, compare and "
+            "profile"
         )
     run(arguments)
 

@@ -10,7 +10,7 @@ import pytest
 
 from broker.queueside import Reader, Side
 from penstock.broker.delayed import Delayed, Wanted
-from penstock.broker.due import LOOK_AT_LEAST_MS, DueMessages
+from penstock.broker.due import FOLLOWING_MS, LOOK_AT_LEAST_MS, DueMessages
 from penstock.broker.topics import TIMER_TOPIC
 from penstock.errors import Refused
 from penstock.wire import record
@@ -191,3 +191,16 @@ def test_when_to_look_again(tmp_path: Path) -> None:
     side.queueing.publish(side.queueing.topic(b"t"), [b"x"], 700)
     assert due.tick() <= side.broker.mono_ms + 700
     side.close()
+
+
+def test_what_is_due_while_a_place_is_about_to_be_given_away_comes_when_it_is_kept(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    due_ms = side.broker.now_ms + 1_000
+    put(side, b"T", b"late", {"TIMER_DELIVER_MS": str(due_ms)})
+    side.broker.store.follow(True)
+    side.turn(1_500)
+    assert pulled(side, b"T") == []
+    side.broker.store.follow(False)
+    side.turn(FOLLOWING_MS)
+    assert pulled(side, b"T") == [b"late"]
+    side.broker.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from penstock.broker.replica import NO_SET, Replica, check_role, followed
 from penstock.config import BrokerConfig
 from penstock.disk.files import Files
-from penstock.errors import ConfigError, StoreError
+from penstock.errors import ConfigError, DiskFull, StoreError
 from penstock.wire.ha import Epoch
 
 
@@ -116,3 +117,46 @@ def test_a_slave_has_a_number_of_its_own() -> None:
     assert check_role(BrokerConfig()).broker_id == 0
     assert check_role(BrokerConfig(role="slave")).broker_id == 1
     assert check_role(BrokerConfig(role="slave", broker_id=4)).broker_id == 4
+
+
+class Full(Files):
+    """A disk that is full while `full`."""
+
+    full = False
+
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+        if self.full:
+            raise DiskFull("no room (by order of the test)")
+        super().write(fd, at, data)
+
+
+CHANGES: dict[str, Callable[[Replica], None]] = {
+    "alone": lambda replica: replica.note_alone(False),
+    "in sync": lambda replica: replica.note_in_sync(True),
+    "followed": lambda replica: replica.note_slave(),
+    "peers": lambda replica: replica.note_peers({"other": "10.0.0.2:10912"}),
+    "role": lambda replica: replica.become("slave"),
+    "epochs": lambda replica: replica.join(replica.set_id, (*replica.epochs, Epoch(2, b"8 bytes.", 7))),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_what_could_not_be_written_down_is_not_believed_and_tried_again(tmp_path: Path, what: str) -> None:
+    """Else a master would confirm by itself, and nothing would tell its next start."""
+    opened(tmp_path).lead(0, 0)
+    files = Full()
+    replica = Replica(files, tmp_path, "n")
+    replica.open(lossy=False)
+
+    def told(one: Replica) -> tuple[object, ...]:
+        return one.alone, one.in_sync, one.followed, one.peers, one.role, one.epochs, one.led
+
+    before = told(replica)
+    files.full = True
+    for _ in range(2):
+        with pytest.raises(StoreError):
+            CHANGES[what](replica)
+        assert told(replica) == before
+    files.full = False
+    CHANGES[what](replica)
+    assert told(opened(tmp_path)) == told(replica) != before

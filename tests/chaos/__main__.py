@@ -6,6 +6,10 @@ same one. `--only images --again FOLDER --seed N` makes one image again whose ru
 `./run chaos spark`: a query from a topic to topics, 200,000 rows, 30 kills each of its driver, its executors and the
 brokers; with --short 2,400 rows and 3 kills of each; --minutes N makes no kills later than that.
 
+`./run chaos ha [--short | --long]`: a master and its slave under sends and readers; 60 faults of the two (kill -9, SIGSTOP, a
+switch, a disk that is full or slow), 30 of what is between them, then two planted defects, each of which must be found.
+With --long five times as many.
+
 `./run chaos model [--short]`: the rules of replication, two and three nodes, 3,000,000 states each.
 
 `./run chaos soak [--minutes 60]`: churn of topics, channels and connections; memory, descriptors and disk stay flat.
@@ -30,7 +34,7 @@ from chaos.slowly import SIDES  # noqa: E402
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", nargs="?", choices=("broker", "spark", "soak", "model"), default="broker")
+    parser.add_argument("what", nargs="?", choices=("broker", "spark", "soak", "model", "ha"), default="broker")
     parser.add_argument("--short", action="store_true", help="50 kills, 5 power cuts a level (the default)")
     parser.add_argument("--long", action="store_true", help="500 kills, 50 power cuts a level")
     parser.add_argument("--seed", type=int, default=int(time.time()) % 100_000)
@@ -49,6 +53,11 @@ def main() -> None:
         from model.replication import search
 
         search(200_000 if given.short else 3_000_000, tell)
+        return
+    if given.what == "ha":
+        from chaos import replicas
+
+        replicas.campaign(5 if given.long else 0 if given.short else 1, tell, given.seed)
         return
     if given.what == "soak":
         import tempfile

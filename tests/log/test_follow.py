@@ -6,12 +6,14 @@ import random
 from pathlib import Path
 
 import pytest
+from lying_disk import LyingFiles
 from store_parts import bodies, contents, make, put, snapshot, work
 
 from penstock.errors import StoreError
 from penstock.log import status
 from penstock.log.follow import Feeder, Follower
 from penstock.log.store import LogStore
+from penstock.log.verify import verify
 
 
 def fill(store: LogStore, count: int, seed: int = 1, size: int = 900) -> list[bytes]:
@@ -207,3 +209,100 @@ def test_a_power_cut_leaves_no_gap_in_the_queues_of_a_copy(pair: tuple[LogStore,
     copy_all(master, slave)
     work(slave)
     assert bodies(slave) == first + more
+
+
+@pytest.mark.parametrize("ended", ["it gets room", "killed", "stopped"])
+def test_records_that_had_no_room_in_their_queue_get_there_later(tmp_path: Path, ended: str) -> None:
+    """The log has them, and says so to the master: readers must find them as soon as there is room, or after a start."""
+    master, files = make(tmp_path / "a"), LyingFiles(tmp_path / "b")
+    slave = make(tmp_path / "b", files=files)
+    slave.follow(True)
+    master.open()
+    slave.open()
+    first = fill(master, 12, size=100)
+    copy_all(master, slave)
+    work(slave)
+    first += fill(master, 90, 2, size=20)  # more than one file of a queue
+    follower, feeder = Follower(slave), Feeder(master, slave.end_position)
+    files.full = True
+    outcomes = []
+    while not outcomes or outcomes[-1] == status.OK:
+        assert feeder.next(2000)
+        block = bytearray(feeder.block())
+        outcomes.append(follower.take(block, 0, feeder.count, len(block), feeder.damaged))
+    assert (outcomes[0], outcomes[-1]) == (status.OK, status.DISK_FULL)  # the log had room
+    end = slave.end_position
+    assert bodies(slave) != first[: len(bodies(slave)) + 1]
+    work(slave)
+    files.full = False
+    if ended != "it gets room":
+        slave.close(clean=ended == "stopped")
+        slave = make(tmp_path / "b", files=files)
+        slave.follow(True)
+        slave.open()
+        assert slave.end_position == end
+    copy_all(master, slave)
+    work(slave)
+    assert bodies(slave) == first
+    assert slave.query(b"T", b"k80", 10, 0, 1 << 50)
+    assert len(slave.query(b"T", b"k5", 10, 0, 1 << 50)) == 2  # each is in the index once
+    slave.close()
+    assert verify(tmp_path / "b").ok
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_copy_without_a_record_begins_elsewhere_after_a_start(pair: tuple[LogStore, LogStore], clean: bool) -> None:
+    """Its first connection broke before anything came, and then the master let its oldest segments go."""
+    master, slave = pair
+    fill(master, 120)
+    assert Follower(slave).begin_at(0) == status.OK
+    work(slave)
+    slave.close(clean)
+    slave = make(slave.folder)
+    slave.follow(True)
+    slave.open()
+    assert Follower(slave).empty
+    copy_all(master, slave, position=1 << 14)
+    assert (slave.min_position, slave.end_position) == (1 << 14, master.end_position)
+    slave.close()
+    assert verify(slave.folder).ok
+    again = make(slave.folder)
+    again.follow(True)
+    again.open()
+    assert again.end_position == master.end_position
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize(("shared", "left_out"), [(0, 64), (6, 64), (6, 3), (90, 1), (38, 2)])
+def test_offsets_that_a_master_left_out_are_its_masters_once_it_is_a_copy(
+    tmp_path: Path, clean: bool, shared: int, left_out: int
+) -> None:
+    """Behind a power cut a master gives out no offset again. When it follows another one, that one gives them out: they must
+    be found here, too, and no reader may be led past them.
+    """
+    master, old = make(tmp_path / "a"), make(tmp_path / "b")
+    master.open()
+    old.open()
+    first = fill(master, shared, size=100)
+    fill(old, shared, size=100)
+    for queue_id in range(2):
+        queue = old.queue(b"T", queue_id)
+        queue.fill_to(queue.max_offset + left_out)
+        old.mark_dirty(queue)
+    work(old)
+    old.close(clean)
+    slave = make(tmp_path / "b")
+    slave.follow(True)
+    slave.open()
+    assert slave.queue(b"T", 0).max_offset == len(first)
+    first += fill(master, 40, 2, size=100)
+    copy_all(master, slave)
+    work(slave)
+    assert bodies(slave) == first
+    slave.close()
+    again = make(tmp_path / "b")
+    again.follow(True)
+    assert again.open().clean
+    assert bodies(again) == first
+    again.close()
+    assert verify(tmp_path / "b").ok

@@ -18,6 +18,7 @@ log = logging.getLogger("penstock.broker")
 BATCH = 2_000
 RETRY_MS = 100
 LOOK_AT_LEAST_MS = 60_000
+FOLLOWING_MS = 500  # a place that was about to be given away can be kept: then what is due is late by so much
 _WHY_CHARS = 200
 
 
@@ -33,7 +34,7 @@ class DueMessages:
         core = self._core
         mono_ms, now_ms = core.time.mono_ms, core.time.now_ms
         if core.store.following:  # the master delivers, and its log says so
-            core.alarm.set(mono_ms + LOOK_AT_LEAST_MS)
+            core.alarm.set(mono_ms + FOLLOWING_MS)
             return core.alarm.due_ms
         if mono_ms < core.alarm.due_ms:
             return core.alarm.due_ms

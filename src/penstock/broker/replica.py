@@ -150,21 +150,32 @@ class Replica:
             self._epochs.save(self.epochs)
         save(self._files, self._folder / "replica.json", table)
 
+    def _change(self, **values: object) -> None:
+        """Let these be so, on the disk first: what could not be written down is as it was, and tried again when it is wanted
+        again. StoreError.
+        """
+        before = {name: getattr(self, name) for name in values}
+        self.__dict__.update(values)
+        try:
+            self.save()
+        except StoreError:
+            self.__dict__.update(before)
+            raise
+
     def lead(self, begin: int, end: int, *, lossy: bool = False) -> None:
         """This node is the master of a log from `begin` to `end`: the first one founds the set; one that was a slave, or has
         slaves and may have lost the end of its log, begins a new epoch. StoreError.
         """
-        if self.set_id == NO_SET:
-            self.set_id = os.urandom(ID_BYTES)
-        if not self.epochs:
-            self.epochs = (Epoch(1, os.urandom(TAG_BYTES), begin),)
+        set_id, epochs = self.set_id, self.epochs
+        if set_id == NO_SET:
+            set_id = os.urandom(ID_BYTES)
+        if not epochs:
+            epochs = (Epoch(1, os.urandom(TAG_BYTES), begin),)
         elif not self.led or (lossy and self.followed):
-            self.epochs = begun(self.epochs, os.urandom(TAG_BYTES), end)
+            epochs = begun(epochs, os.urandom(TAG_BYTES), end)
         elif self.alone:
             return
-        self.led = self.alone = True
-        self.in_sync = False
-        self.save()
+        self._change(set_id=set_id, epochs=epochs, led=True, alone=True, in_sync=False)
 
     def lead_by(self, set_id: bytes, number: int, tag: bytes, begin: int, end: int, *, alone: bool) -> None:
         """This node is the master of an epoch that the engine has given it; its log goes from `begin` to `end`. StoreError."""
@@ -177,33 +188,27 @@ class Replica:
     def note_slave(self) -> None:
         """A slave follows. StoreError."""
         if not self.followed:
-            self.followed = True
-            self.save()
+            self._change(followed=True)
 
     def note_alone(self, alone: bool) -> None:
         """A master: whether no slave is in sync, before it acts on that. StoreError."""
         if alone != self.alone:
-            self.alone = alone
-            self.save()
+            self._change(alone=alone)
 
     def note_in_sync(self, in_sync: bool) -> None:
         """A slave: its master counts on it, or does not. StoreError."""
         if in_sync != self.in_sync:
-            self.in_sync = in_sync
-            self.save()
+            self._change(in_sync=in_sync)
 
     def note_peers(self, peers: Mapping[str, str]) -> None:
         """Where other nodes of the set are found when they are masters. StoreError."""
         known = {**self.peers, **{node: at for node, at in peers.items() if node != self.node and at}}
         if known != self.peers and len(known) <= PEERS_MAX:
-            self.peers = known
-            self.save()
+            self._change(peers=known)
 
     def become(self, role: str) -> None:
         """Be the master or a slave from the next start on, whatever the settings say. StoreError."""
-        self.role = role
-        self.led = self.led and role != "master"  # it begins an epoch
-        self.save()
+        self._change(role=role, led=self.led and role != "master")  # a master begins an epoch
 
     def safe(self, flushed: int, confirmed: int) -> int:
         """This node cuts nothing below by itself: it may have been acknowledged, or seen, and be nowhere else."""
@@ -212,8 +217,7 @@ class Replica:
     def join(self, set_id: bytes, epochs: tuple[Epoch, ...]) -> None:
         """Follow a master of this set, whose epochs these are. StoreError."""
         if (set_id, epochs, False) != (self.set_id, self.epochs, self.led):
-            self.set_id, self.epochs, self.led, self.alone = set_id, epochs[-EPOCHS_MAX:], False, False
-            self.save()
+            self._change(set_id=set_id, epochs=epochs[-EPOCHS_MAX:], led=False, alone=False)
 
     # -- up to where a slave's log is confirmed --------------------------------------------------------------------
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from penstock.cli.tools import print_rows, time_text, with_json
+from penstock.cli.lost import lost
+from penstock.cli.tools import with_json
 
 
 @click.group()
@@ -84,50 +84,7 @@ def inspect(file: Path, limit: int) -> None:
             break
 
 
-@store.group()
-def lost() -> None:
-    """What was cut from the end of a log, because its master never had it."""
-
-
-@lost.command("ls")
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@with_json
-def lost_ls(folder: Path, as_json: bool) -> None:
-    """The tails that a data folder keeps, oldest first."""
-    from penstock.log.cutting import cut_tails
-
-    rows = [
-        {
-            "name": path.name,
-            "at": time_text(tail["at"]),
-            "position": tail["position"],
-            "bytes": tail["end"] - tail["position"],
-            "messages": sum(1 for row in _messages(path)),
-            "why": tail["why"],
-        }
-        for path, tail in cut_tails(folder)
-    ]
-    print_rows(rows, as_json)
-
-
-@lost.command("show")
-@click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.argument("name")
-def print_lost(folder: Path, name: str) -> None:
-    """The messages of one tail, one JSON object each; their bodies in base64."""
-    from penstock.log.cutting import cut_tails
-
-    found = next((path for path, _ in cut_tails(folder) if path.name == name), None)
-    if found is None:
-        raise click.ClickException(f"{folder} keeps no tail of this name: penstock store lost ls {folder}")
-    for row in _messages(found):
-        click.echo(json.dumps(row, ensure_ascii=False))
-
-
-def _messages(tail: Path) -> Iterator[dict[str, object]]:
-    from penstock.log.comparing import records
-
-    return records(tail)
+store.add_command(lost)
 
 
 @store.command()

@@ -330,7 +330,8 @@ class SlaveSession(HaSession):
             if told.cut_to % store.log.file.size or follower.begin_at(told.cut_to) != status.OK:
                 raise WireError(f"a log that begins at {told.cut_to} cannot be copied here")
         elif not store.min_position <= told.cut_to <= store.end_position:
-            raise WireError(f"the master shares the log up to {told.cut_to}, and ours ends at {store.end_position}")
+            what = "start this node again" if store.end_position == 0 else f"ours ends at {store.end_position}"
+            raise WireError(f"the master shares the log up to {told.cut_to}: {what}")
         size, found = last_records(store, told.cut_to, LAST_BYTES, told.block_size)
         if (size, found) != (told.block_size, told.block_sum):
             log.error(

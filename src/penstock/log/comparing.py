@@ -12,6 +12,7 @@ from penstock.disk.files import Files, number_names
 from penstock.disk.segments import segment_name
 from penstock.errors import WireError
 from penstock.log.epochs import EpochFile, shared_end
+from penstock.message import ReceivedMessage
 from penstock.wire.ha import Epoch
 from penstock.wire.record import MAGIC_BLANK, decode_record
 
@@ -83,13 +84,13 @@ def compare(one: Path, other: Path) -> Difference:
     return Difference(shared, min(position, end), rows[0], rows[1])
 
 
-def records(tail: Path) -> Iterator[dict[str, object]]:
+def messages(tail: Path) -> Iterator[ReceivedMessage | dict[str, object]]:
     """The messages of a tail that was cut; what cannot be read of a piece ends it, with a row that says so."""
     for piece in json.loads((tail / "manifest.json").read_bytes())["pieces"]:
         data, at = (tail / piece["file"]).read_bytes(), 0
         while at < len(data):
             try:
-                found = decode_record(data, at, check=True, decompress=False)
+                found = decode_record(data, at, check=True)
             except WireError as error:
                 yield {"position": int(piece["file"]) + at, "error": str(error)}
                 break
@@ -97,9 +98,15 @@ def records(tail: Path) -> Iterator[dict[str, object]]:
                 if data[at + 4 : at + 8] not in (_BLANK, bytes(4), b""):
                     yield {"position": int(piece["file"]) + at, "error": "no record"}
                 break
-            yield {
-                "position": found.physical_offset, "topic": found.topic, "queue": found.queue_id,
-                "offset": found.queue_offset, "properties": dict(found.properties),
-                "body": base64.b64encode(found.body).decode(),
-            }  # fmt: skip
+            yield found
             at += found.size
+
+
+def records(tail: Path) -> Iterator[dict[str, object]]:
+    """The same for people."""
+    for found in messages(tail):
+        yield found if isinstance(found, dict) else {
+            "position": found.physical_offset, "topic": found.topic, "queue": found.queue_id,
+            "offset": found.queue_offset, "properties": dict(found.properties),
+            "body": base64.b64encode(found.body).decode(),
+        }  # fmt: skip

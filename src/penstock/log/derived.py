@@ -6,6 +6,7 @@ What cannot be right is set aside and derived again; queue offsets that somebody
 from __future__ import annotations
 
 from penstock.disk import tables
+from penstock.disk.files import wipe
 from penstock.log import checkpoint as marks
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.contents import Contents, Recovery
@@ -192,6 +193,31 @@ class Derived:
             self.files.unlink(segment.path)  # their records, if there are any, are dispatched again
         if queue.is_dirty():
             self.mark_dirty(queue)
+
+    def shed_fillers(self) -> bool:
+        """Let the queues of a copy end behind their last messages; whether one did not. The offsets behind, which this broker
+        has left out as a master, are its master's to give out now. Done half, it is done again.
+        """
+        queues = [queue for by_id in self.store.queues.values() for queue in by_id.values()]
+        shed = [self._shed(queue) for queue in queues]
+        return any(shed)
+
+    def _shed(self, queue: ConsumeQueue) -> bool:
+        low, offset = queue.file.first // layout.ENTRY_BYTES, queue.max_offset
+        while offset > low and queue.entry(offset - 1) == (0, layout.FILLER_SIZE, 0):
+            offset -= 1
+        if offset == queue.max_offset:
+            return False
+        end = offset * layout.ENTRY_BYTES
+        for segment in reversed(queue.file.segments):
+            if segment.first >= end:
+                self.files.unlink(segment.path)
+            elif segment.first + segment.size > end:
+                wipe(self.files, segment.path, segment.map, end - segment.first, segment.size)
+                segment.datasync()
+        queue.close()
+        queue.load()
+        return True
 
     def mark_dirty(self, queue: ConsumeQueue) -> None:
         self.store.mark_dirty(queue)

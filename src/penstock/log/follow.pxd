@@ -36,11 +36,13 @@ cdef class Follower:
     cdef Draft draft
     cdef public long long bad
 
-    @cython.locals(b=cython.p_uchar, store=LogStore, pos=cython.longlong, first=cython.longlong, room=cython.int, n=cython.longlong, at=cython.longlong)
+    @cython.locals(b=cython.p_uchar, store=LogStore, pos=cython.longlong, first=cython.longlong, room=cython.int, n=cython.longlong, at=cython.longlong, crc=cython.longlong)
     cpdef int take(self, bytearray owner, long long sums, long long count, long long end, bint damaged) except -1
     @cython.locals(first=cython.longlong, following=cython.longlong, n=cython.longlong, at=cython.longlong, size=cython.longlong)
     cdef bint _sound(self, unsigned char *b, long long pos, long long sums, long long count, long long end, bint damaged) noexcept
     @cython.locals(store=LogStore, d=Draft, size=cython.longlong, holes=cython.bint)
-    cdef _derive(self, unsigned char *b, long long at, long long end, long long physical, long long crc, bint damaged)
+    cdef bint _derive(self, unsigned char *b, long long at, long long end, long long physical, long long crc, bint damaged) except -1
+    @cython.locals(store=LogStore, segment=Segment, sidecar=Sidecar, at=cython.longlong, n=cython.longlong, following=cython.longlong)
+    cdef bint _derive_rest(self) except -1
     cpdef int turn(self)
     cpdef int begin_at(self, long long position)

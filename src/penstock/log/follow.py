@@ -165,6 +165,8 @@ class Follower:
             return status.NOT_WRITABLE
         if not self._sound(b, pos, sums, count, end, damaged):
             return status.ILLEGAL
+        if store.underived >= 0 and not self._derive_rest():
+            return status.DISK_FULL
         first = store.log.end
         store.announce(end - pos)
         room = store.log.put_block(b, pos, end - pos, sums, count)
@@ -172,9 +174,10 @@ class Follower:
             return room
         for n in range(count):
             at = pos + ube32(b, sums + n * layout.SUM_BYTES)
-            self._derive(
-                b, at, end, first + at - pos, ube32(b, sums + n * layout.SUM_BYTES + layout.LENGTH_BYTES), damaged
-            )
+            crc = ube32(b, sums + n * layout.SUM_BYTES + layout.LENGTH_BYTES)
+            if not self._derive(b, at, end, first + at - pos, crc, damaged):
+                store.derived_to(first + at - pos)
+                break
         store.settle()
         return status.OK
 
@@ -205,29 +208,57 @@ class Follower:
         self.bad = -1
         return True
 
-    def _derive(self, b: Readable, at: int, end: int, physical: int, crc: int, damaged: bool) -> None:
-        """All that follows from the record at b[at:]. One that is damaged stays a hole."""
+    def _derive(self, b: Readable, at: int, end: int, physical: int, crc: int, damaged: bool) -> bool:
+        """All that follows from the record at b[at:]; False when the disk has no room for it now. One that is damaged stays a
+        hole.
+        """
         store = self.store
         d = self.draft
         if damaged:
             size = measure(b, at, end - at, physical)
             if size <= 0 or crc32(b, at, size, 0) != crc:
                 store.count_damage()
-                return
+                return True
         d.load(b, at)
         d.tail_len = 0
         holes = find(b, d.props_pos, d.props_pos + d.props_len, 0) >= 0
         store.log.note(d.store_ms, physical + d.size if holes else 0)
         try:
             d.queue = store.queue(d.topic_name(), d.queue_id)
+        except StoreError as error:
+            log.error("a copied record is of no queue position=%d error=%s", physical, error)
+            return True
+        try:
             if store.index is not None and store.index.room(2 + d.keys_len // 2):
                 raise DiskFull("no room for the key index")
-        except StoreError as error:  # the record is kept; the next start derives the rest of it
-            log.error("a copied record is not in its queue position=%d error=%s", physical, error)
-            return
-        store.dispatch(d)
+            store.dispatch(d)
+        except StoreError as error:  # the record is kept: the rest follows when there is room, or at the next start
+            log.error("a copied record is not in its queue yet position=%d error=%s", physical, error)
+            return False
         if d.seq_len > 0 and store.sequences is not None:
             store.sequences.again(d.sequence(), d.queue.topic, d.queue_id, d.queue_offset, physical, d.size)
+        return True
+
+    def _derive_rest(self) -> bool:
+        """Derive what could not be when it was copied; whether all of it is now."""
+        store = self.store
+        at = store.underived
+        while at < store.log.end:
+            segment = store.log.file.at(at)
+            sidecar = None if segment is None else store.log.sums.get(segment.first)
+            n = -1 if sidecar is None else sidecar.find(at - segment.first)  # type: ignore[union-attr]
+            if n < 0 or n >= sidecar.count or sidecar.start(n) != at - segment.first:  # type: ignore[union-attr]
+                at += store.log.file.size - at % store.log.file.size  # retention took it, or the segment ends here
+                continue
+            following = sidecar.start(n + 1) if n + 1 < sidecar.count else segment.size  # type: ignore[union-attr]
+            if not self._derive(
+                segment.base, at - segment.first, following, at, sidecar.sum(n), True  # type: ignore[union-attr]
+            ):  # fmt: skip
+                store.derived_to(at)
+                return False
+            at = segment.first + following  # type: ignore[union-attr]
+        store.derived_to(-1)
+        return True
 
     def turn(self) -> int:
         """End the segment as the master did: OK, or why not now."""

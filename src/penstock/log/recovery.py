@@ -74,6 +74,10 @@ class _Recoverer:
         else:
             self._open_unclean(known)
         log = store.log
+        if store.following and log.end == 0:  # where it begins, its master says
+            self.tail.drop_blank()
+            log.seek(0)
+        shed = store.following and self.derived.shed_fillers()
         for by_id in store.queues.values():
             for queue in by_id.values():
                 queue.follow(log.file.first)
@@ -87,6 +91,7 @@ class _Recoverer:
                 )
             if report.power_cut and not store.following:  # a master gives the offsets of its copy
                 self.derived.close_gaps()
+        if shed or not report.clean:
             self._flush_all()
         store.entry_count = sum(queue.max_offset for by_id in store.queues.values() for queue in by_id.values())
         self.upkeep.checkpoint.write(self.upkeep.state())

@@ -37,6 +37,7 @@ cdef class LogState:
     cdef public long long entry_count
     cdef public long long damaged
     cdef public long long skipped
+    cdef public long long underived
     cdef public long long trusted_from
     cdef public long long index_from
     cdef public long long subscribe_from

@@ -82,6 +82,7 @@ class LogState:
         self.index_from = 0
         self.subscribe_from = 0
         self.skipped = 0
+        self.underived = -1  # from there on nothing is derived yet: a copy, on a disk that is full; -1: all is
         self._live: memoryview = cython.NULL
         self._live_page: mmap | None = None
         self._now_ms = 0

@@ -169,6 +169,10 @@ class LogStore(Lookup):
         put64(self._live, sidelayout.LIVE_END, self.log.settled_end())
         put64(self._live, sidelayout.LIVE_NEXT, self.log.end + size)
 
+    def derived_to(self, position: int) -> None:
+        """Everything is derived below that position, and not from there on; -1: of the whole log."""
+        self.underived = position
+
     def append_batch_bytes(self, d: Draft, body: bytes) -> int:
         """As gather_batch, for a whole object, and settled."""
         count = self.gather_batch(d, address(body), 0, len(body))

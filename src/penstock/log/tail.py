@@ -143,6 +143,15 @@ class Tail:
         if sidecar is not None:
             sidecar.cut(at)
 
+    def drop_blank(self) -> None:
+        """Remove the segments of a log without a record."""
+        log = self.store.log
+        for segment in reversed(log.file.drop_from(0)):
+            sums_path = log.sums.drop(segment.first)
+            segment.close()
+            self.files.unlink(segment.path)
+            self.files.unlink(sums_path)
+
     def _save_tail(self, segment: Segment, at: int, used: int) -> None:
         path = self.folder / f"tail-{segment.first + at}"
         fd = self.files.open(path, create=True)

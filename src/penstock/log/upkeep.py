@@ -81,7 +81,8 @@ class Upkeep:
         store = self.store
         name, count = store.index.state() if store.index is not None else (0, 0)
         end = store.log.end
-        return Checkpoint(0, self.epoch, clean, end, end, name, count, store.log.store_ms, store.entry_count)
+        derived = store.underived if store.underived >= 0 else end
+        return Checkpoint(0, self.epoch, clean, end, derived, name, count, store.log.store_ms, store.entry_count)
 
     def close_clean(self) -> None:
         """Flush all there is; then say that nothing needs to be looked at on the next start."""
@@ -93,6 +94,8 @@ class Upkeep:
         run_now([flush], mono_ms)
         if store.durability.error is not None:
             raise StoreError(f"the last flush failed: {store.durability.error}")
+        if store.underived >= 0:  # the next start derives the rest: it looks as after a kill
+            return
         for subscriber in store.subscribers:
             job = subscriber.take_job(self._safe(), store.log.end, 1 << 62)
             if job is not None:
@@ -144,6 +147,8 @@ class Upkeep:
         """
         store = self.store
         flushed, confirmed = store.durability.flushed, store.confirmed
+        if store.underived >= 0:
+            flushed = min(flushed, store.underived)
         return flushed if confirmed < 0 else min(flushed, confirmed)
 
     def take_flush(self, mono_ms: int) -> list[Job]:

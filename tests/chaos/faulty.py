@@ -1,0 +1,81 @@
+"""A broker on a disk that is full or slow while a file says so: `python faulty.py CONTROL [defect=NAME] broker …`; CONTROL holds
+`full`, `slow MS` or nothing. NAME is of `DEFECTS`: what is planted, for the oracle to find.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock.cli.main import main
+from penstock.disk.files import Files
+from penstock.errors import DiskFull
+
+CONTROL = Path(sys.argv[1]) if __name__ == "__main__" else Path()
+
+
+def said() -> list[str]:
+    try:
+        return CONTROL.read_text().split()
+    except OSError:
+        return []
+
+
+def without_room(call: Callable[..., Any]) -> Callable[..., Any]:
+    """What takes room, on a disk that may be full."""
+
+    def refused(self: Files, fd: int, at: int, *words: Any) -> Any:
+        if said() == ["full"] and not (call.__name__ == "write" and at + len(words[0]) <= self.size(fd)):
+            raise DiskFull("no space left (by order of the test)")
+        return call(self, fd, at, *words)
+
+    return refused
+
+
+def plant() -> None:
+    datasync = Files.datasync
+
+    def slowly(self: Files, fd: int) -> None:
+        words = said()
+        if words[:1] == ["slow"]:
+            time.sleep(int(words[1]) / 1000)  # the slow disk is the experiment
+        datasync(self, fd)
+
+    Files.datasync = slowly  # type: ignore[method-assign]
+    Files.allocate = without_room(Files.allocate)  # type: ignore[method-assign]
+    Files.write = without_room(Files.write)  # type: ignore[method-assign]
+    Files.write_parts = without_room(Files.write_parts)  # type: ignore[method-assign]
+
+
+def answered_alone() -> None:
+    """Level `pair` is answered when the master has it."""
+    from penstock.delivery.waiters import Outcome
+    from penstock.fronts.remoting.front import BrokerFront
+
+    def at_once(self: BrokerFront, session: Any, answers: bytes, on_disk: bool) -> None:
+        session.copied(answers, Outcome.REACHED)
+
+    BrokerFront._await_copies = at_once  # type: ignore[method-assign]
+
+
+def shown_unconfirmed() -> None:
+    """Readers see what no slave has."""
+    from penstock.broker.copies import Copies
+
+    Copies.visible = lambda self, level, durable: 1 << 60  # type: ignore[method-assign]
+
+
+DEFECTS: dict[str, Callable[[], None]] = {
+    "answered alone": answered_alone, "shown unconfirmed": shown_unconfirmed,
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    del sys.argv[1]
+    plant()
+    if sys.argv[1].startswith("defect="):
+        DEFECTS[sys.argv.pop(1).removeprefix("defect=")]()
+    main()

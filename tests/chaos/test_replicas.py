@@ -1,0 +1,25 @@
+"""A sample of `./run chaos ha`."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from chaos.replicas import NODES, WIRES, find, replicas
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("faults", [("both_killed", "slave_full", "places_changed"), ("wire_flips", "wire_cut")])
+def test_faults(faults: tuple[str, ...]) -> None:
+    told: list[str] = []
+    assert set(faults) <= {*NODES, *WIRES}
+    replicas(len(faults), told.append, seed=3, faults=faults, longest_s=2.0)
+    assert len(told) == len(faults) + 1
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("defect", ["answered alone"])
+def test_a_planted_defect_is_found(defect: str) -> None:
+    said = find(defect, seed=5)
+    assert re.search("R[12]:", said), said

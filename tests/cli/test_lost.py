@@ -1,0 +1,95 @@
+"""`penstock store lost`: what a tail holds, and what of it is sent again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import penstock
+from penstock.cli.lost import lost as command
+from penstock.disk.files import Files
+from penstock.log import cutting
+from penstock.testing import Broker
+from polling import eventually
+
+SEGMENT = 1 << 20
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "new") as running:
+        yield running
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A data folder that has cut off what was sent behind the first two messages."""
+    old = tmp_path / "old"
+    with Broker(old, mapped_file_size_commit_log=SEGMENT) as running, penstock.Producer(running.registry) as producer:
+        for n in range(2):
+            producer.send(penstock.Message("orders", b"kept %d" % n))
+        delayed = penstock.Message("orders", b"long delayed", deliver_at_ms=4_000_000_000_000)
+        producer.send(penstock.Message("orders", b"short", deliver_at_ms=1))
+        to = running.call(lambda server: server.broker.store.end_position)
+        for n in range(5):
+            producer.send(penstock.Message("orders", b"lost %d" % n, keys=("k",), tags="A", properties={"p": str(n)}))
+        producer.send(delayed)
+        end = running.call(lambda server: server.broker.store.end_position)
+    intent = cutting.Intent(to, end, f"log-{to}-1", 1, "a test")
+    cutting.keep_tail(Files(), old, intent, SEGMENT, 1_700_000_000_000)
+    return old
+
+
+def run(*words: str) -> list[dict[str, object]]:
+    done = CliRunner().invoke(command, [*words, "--json"], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return [json.loads(line) for line in done.output.splitlines()]
+
+
+def found(broker: Broker) -> list[bytes]:
+    with penstock.Admin(broker.registry) as admin:
+        return sorted(m.body for m in admin.query_by_key("orders", "k"))
+
+
+def test_what_a_tail_holds(folder: Path) -> None:
+    [row] = run("ls", str(folder))
+    assert (row["messages"], row["why"]) == (6, "a test")
+    told = CliRunner().invoke(command, ["show", str(folder), str(row["name"])]).output.splitlines()
+    assert [json.loads(line)["topic"] for line in told] == ["orders"] * 5 + ["rmq_sys_wheel_timer"]
+    assert CliRunner().invoke(command, ["show", str(folder), "log-1-1"]).exit_code == 1
+
+
+def test_it_is_sent_again_once(folder: Path, broker: Broker) -> None:
+    name = str(run("ls", str(folder))[0]["name"])
+    again = ("republish", str(folder), name, "-n", broker.registry, "--force")
+    assert run(*again, "--dry-run") == [{"topic": "orders", "messages": 6, "what": "would be sent"}]
+    assert run(*again) == [{"topic": "orders", "messages": 6, "what": "sent"}]
+    eventually(lambda: found(broker) == [b"lost %d" % n for n in range(5)])
+    with penstock.Admin(broker.registry) as admin:
+        [first, *_] = admin.query_by_key("orders", "k")
+        assert (first.tags, first.properties["p"]) == ("A", "0")
+        assert sum(admin.delayed_counts([1_000])) == 1
+    assert run(*again) == [{"topic": "orders", "messages": 6, "what": "was sent by a former call"}]
+    assert len(found(broker)) == 5
+
+
+def test_a_call_that_was_interrupted_is_gone_on_with(folder: Path, broker: Broker) -> None:
+    name = str(run("ls", str(folder))[0]["name"])
+    again = ("republish", str(folder), name, "-n", broker.registry, "--force")
+    run(*again)
+    sent = folder / "lost+found" / name / "republished"
+    sent.write_text("\n".join(sent.read_text().split()[:3]) + "\n")
+    rows = run(*again)
+    assert {row["what"]: row["messages"] for row in rows} == {"was sent by a former call": 3, "sent": 3}
+
+
+def test_what_the_topic_has_already_is_left_out(folder: Path) -> None:
+    """Here the old broker itself: it has all of them."""
+    name = str(run("ls", str(folder))[0]["name"])
+    with Broker(folder, mapped_file_size_commit_log=SEGMENT) as broker:
+        rows = run("republish", str(folder), name, "-n", broker.registry, "--force")
+    assert {row["what"]: row["messages"] for row in rows} == {"is in the topic already": 5, "sent": 1}
