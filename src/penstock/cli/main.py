@@ -43,7 +43,7 @@ ABOUTS = {
     "bench": "Measure what a broker does from here.",
     "channel": "Look at channels and change them.",
     "cheat": "Print what one types most, of one subject or of all.",
-    "client": "Look at who is connected.",
+    "client": "Look at who is connected, end a connection.",
     "completion": "Print what makes SHELL complete commands, options and the names of topics, groups and channels.",
     "config": "Look at settings.",
     "console": "Run the web console of a broker.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
@@ -176,10 +176,15 @@ class Admin(_GroupAdmin):
         to: Literal["end"] | int | datetime = "end",
         *,
         queue: int | None = None,
+        broker: str | None = None,
         dry_run: bool = False,
     ) -> list[Json]:
         """Take the messages of a topic of either kind below a place out of the sight of all groups and channels."""
-        return portal().run(self._inner.purge_topic(topic, to, queue=queue, dry_run=dry_run))
+        return portal().run(self._inner.purge_topic(topic, to, queue=queue, broker=broker, dry_run=dry_run))
+
+    def redrive_page(self, broker: str, topic: str, wanted: Mapping[str, str]) -> tuple[list[Json], str | None]:
+        """Have one broker send some dead letters of a queue topic again, or say which; where to go on, None at the end."""
+        return portal().run(self._inner.redrive_page(broker, topic, wanted))
 
     def browse(
         self,
@@ -202,6 +207,14 @@ class Admin(_GroupAdmin):
     def clients(self) -> list[Json]:
         """Who is connected to each broker: producers and consumers of both protocols."""
         return portal().run(self._inner.clients())
+
+    def disconnect(self, address: str) -> int:
+        """End the connections that clients have from this address; how many those were. NotFound."""
+        return portal().run(self._inner.disconnect(address))
+
+    def drop_stage(self, sink: str, run: str) -> int:
+        """Forget all rows that are staged for a sink, at every broker; how many stages those were."""
+        return portal().run(self._inner.drop_stage(sink, run))
 
     def reload_config(self, broker: str | None = None) -> list[Json]:
         """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""

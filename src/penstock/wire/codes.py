@@ -150,6 +150,8 @@ class RequestCode(IntEnum):
     TOPIC_PURGE = 77_024
     CLIENTS = 77_025
     CONFIG_RELOAD = 77_026
+    DEAD_REDRIVE = 77_027
+    CLIENT_DISCONNECT = 77_028
     # And the roles of a replica set.
     HA_PROMOTE = 77_031
     HA_SWITCH = 77_032
@@ -393,6 +395,8 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.HA_SWITCH: "node:s",
     RequestCode.BROWSE: "topic:s! channel:s state:s from:s key:s queue:i limit:i after:s bodyBytes:i",
     RequestCode.TOPIC_PURGE: "topic:s! to:s! queue:i dryRun:b",
+    RequestCode.DEAD_REDRIVE: "topic:s! channel:s to:s text:s limit:i after:s dryRun:b",
+    RequestCode.CLIENT_DISCONNECT: "address:s!",
     RequestCode.CLIENTS: "after:s",
     RequestCode.CONFIG_RELOAD: "",
 }

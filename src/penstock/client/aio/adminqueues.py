@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -75,10 +75,12 @@ class QueueAdmin(ClusterAdmin):
         to: Literal["end"] | int | datetime = "end",
         *,
         queue: int | None = None,
+        broker: str | None = None,
         dry_run: bool = False,
     ) -> list[Json]:
         """Take the messages of a topic of either kind below a place out of the sight of all groups and channels: all there
-        are now, those below an offset (int), or those stored before a moment. A row for each queue: from, to, messages.
+        are now, those below an offset (int), or those stored before a moment; at every broker or one. A row for each
+        queue: from, to, messages.
         NotFound when no broker has the topic.
         """
         moment = start_ms(to) if isinstance(to, datetime) else None
@@ -87,8 +89,8 @@ class QueueAdmin(ClusterAdmin):
             ext["queue"] = str(queue)
         found: list[Json] = []
         missing = 0
-        brokers = await self._by_name()
-        for broker, address in brokers.items():
+        brokers = await self._by_name(broker)
+        for name, address in brokers.items():
             try:
                 answer = await self._own(address, RequestCode.TOPIC_PURGE, **ext)
             except BrokerRefused as refused:
@@ -97,10 +99,23 @@ class QueueAdmin(ClusterAdmin):
                 missing += 1
                 remark = refused.remark
             else:
-                found += [{"broker": broker, **row} for row in answer["queues"]]
+                found += [{"broker": name, **row} for row in answer["queues"]]
         if missing == len(brokers):
             raise NotFound(remark, "`penstock topic ls` lists the topics.")
         return found
+
+    async def redrive_page(self, broker: str, topic: str, wanted: Mapping[str, str]) -> tuple[list[Json], str | None]:
+        """Have one broker send some dead letters of a queue topic again, or say which; where to go on, None at the end.
+        `wanted` are the request's fields: channel, to, text, limit, after, dryRun. NotFound: no such topic.
+        """
+        address = (await self._by_name(broker))[broker]
+        try:
+            page = await self._own(address, RequestCode.DEAD_REDRIVE, topic=topic, **wanted)
+        except BrokerRefused as refused:
+            if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            raise NotFound(refused.remark, "Make it, or say another one with --to.") from None
+        return [{"broker": broker, **row} for row in page["rows"]], page["next"]
 
     # -- messages
 

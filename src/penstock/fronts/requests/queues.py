@@ -6,6 +6,8 @@ from penstock.broker.browse import Browse, browse_wanted
 from penstock.broker.clients import Peer
 from penstock.broker.delayed import Delayed, Key, Wanted
 from penstock.broker.levels import LEVEL_NAMES, QUEUE_LEVELS
+from penstock.broker.nsq.redrive import AT_ONCE
+from penstock.broker.nsq.redrive import Wanted as WantedDead
 from penstock.broker.nsq.sources import lag_ms
 from penstock.broker.nsq.topics import Topic
 from penstock.broker.purge import Purge
@@ -34,6 +36,7 @@ class QueueCalls(Calls):
         RequestCode.QUEUE_CHANGE: "queue_change",
         RequestCode.BROWSE: "browse",
         RequestCode.TOPIC_PURGE: "topic_purge",
+        RequestCode.DEAD_REDRIVE: "dead_redrive",
     }
 
     # -- delayed messages
@@ -128,6 +131,16 @@ class QueueCalls(Calls):
         self.broker.queueing.write_table()
         answer = request.reply(body=fastjson.dumps({"queues": [step.row() for step in steps]}))
         return self.when_saved(session, request, undo, answer)
+
+    def dead_redrive(self, session: Peer, request: RemotingCommand) -> Answer:
+        """Some dead letters of a queue topic go to the topics they came from; `dryRun`: say which."""
+        fields = read_fields(request.code, request.ext)
+        limit = AT_ONCE if fields["limit"] is None else max(1, fields["limit"])
+        wanted = WantedDead(
+            fields["topic"].encode(), (fields["channel"] or "").encode(), (fields["to"] or "").encode(),
+            (fields["text"] or "").encode(), limit, fields["after"] or "", bool(fields["dryRun"]),
+        )  # fmt: skip
+        return request.reply(body=fastjson.dumps(self.broker.queueing.redrive.page(wanted)))
 
     # -- messages
 
