@@ -101,6 +101,7 @@ ROWS: dict[int, str] = {
     C.QUEUE_TOPICS: "publish:T|subscribe:T|monitor",
     C.QUEUE_CHANGE: "admin",
     C.TOPIC_PURGE: "admin",
+    C.TOPIC_KEEP: "admin",
     C.DEAD_REDRIVE: "subscribe:T",
     C.CLIENTS: "monitor",
     C.CLIENT_DISCONNECT: "admin",

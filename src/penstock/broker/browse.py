@@ -292,7 +292,7 @@ class Browse:
         return None if data is None else self._of_record(data)
 
     def _of_record(self, data: bytes) -> Seen | None:
-        message = None if self.broker.staging.veils(data) else record.decode_record(data, 0)
+        message = None if self.broker.hides(data) else record.decode_record(data, 0)
         return None if message is None else _seen(message)
 
     def _by_key(self, wanted: Wanted, at: int) -> Steps:

@@ -3,7 +3,7 @@ cimport cython
 @cython.final
 cdef class LogTopic:
     cdef public bytes name
-    cdef public long long read_queues, write_queues, perm, level, sys_flag
+    cdef public long long read_queues, write_queues, perm, level, sys_flag, keep_ms, keep_bytes
     cdef public bint order, open, protected, is_retry
     cdef public str filter_type
     cdef public list queues

@@ -13,6 +13,7 @@ import click
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PIECE = re.compile(r"([0-9]{1,12})(ms|s|min|m|h|d)")
+_SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)(?:i?B)?")
 _DURATION = re.compile(rf"(?:{_PIECE.pattern})+")
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -87,6 +88,14 @@ def duration_ms(text: str, option: str) -> int:
     if not pieces:
         raise click.BadParameter(f"{text!r} is no time: write 10s, 5m, 1h30m, 2d or 500ms", param_hint=option)
     return sum(int(number) * _UNIT_MS[unit] for number, unit in pieces)
+
+
+def size_bytes(text: str, option: str) -> int:
+    """`500M`, `10G`, or a number of bytes. BadParameter."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no size: write 500M, 10G, or a number of bytes", param_hint=option)
+    return int(found[1]) << 10 * ("KMGT".index(found[2]) + 1 if found[2] else 0)
 
 
 def confirm(question: str, force: bool) -> None:

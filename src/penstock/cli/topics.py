@@ -9,7 +9,17 @@ import click
 
 import penstock
 from penstock.broker.levels import LEVEL_NAMES, LOG_LEVELS, QUEUE_LEVELS
-from penstock.cli.tools import confirm, permission, position, print_rows, time_text, with_json, with_registry
+from penstock.cli.tools import (
+    confirm,
+    duration_ms,
+    permission,
+    position,
+    print_rows,
+    size_bytes,
+    time_text,
+    with_json,
+    with_registry,
+)
 
 
 @click.group()
@@ -116,21 +126,33 @@ def topic_add(
 @click.option("--queues", type=click.IntRange(1, 1024), help="Message queues on each broker.")
 @click.option("--level", type=click.Choice(LOG_LEVELS), help="Durability of what is sent from now on.")
 @click.option("--perm", type=click.Choice(["R", "W", "RW"]), help="Who may: readers, writers, both.")
+@click.option(
+    "--retention", metavar="TIME", help="How long messages are kept: 7d, 12h; 0: as long as the broker's log."
+)
+@click.option("--retention-bytes", metavar="SIZE", help="How much is kept at each broker: 500M, 10G; 0: all.")
 @click.option("--force", is_flag=True, help="Fewer queues even where the others hold messages.")
 @click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing.")
 def topic_alter(
-    registry: str, as_json: bool, name: str, queues: int | None, level: str | None, perm: str | None, force: bool,
-    dry_run: bool,
+    registry: str, as_json: bool, name: str, queues: int | None, level: str | None, perm: str | None,
+    retention: str | None, **more: str | bool | None,
 ) -> None:  # fmt: skip
-    """Change what is named of a log topic, on every broker that has it, and nothing else."""
-    if queues is None and level is None and perm is None:
-        raise click.UsageError("say what to change: --queues, --level or --perm")
+    """Change what is named of a log topic, on every broker that has it, and nothing else.
+
+    A shorter retention takes messages out of sight, and gives back no disk: the log is shared. A longer one than the broker's
+    keeps the whole log from the topic's oldest message on.
+    """
+    force, dry_run, size = bool(more["force"]), bool(more["dry_run"]), more["retention_bytes"]
+    keep_ms = None if retention is None else 0 if retention == "0" else duration_ms(retention, "--retention")
+    keep_bytes = None if size is None else size_bytes(str(size), "--retention-bytes")
+    if all(one is None for one in (queues, level, perm, keep_ms, keep_bytes)):
+        raise click.UsageError("say what to change: --queues, --level, --perm, --retention or --retention-bytes")
     bits = None if perm is None else sum(bit for letter, bit in (("R", 4), ("W", 2)) if letter in perm)
     with penstock.Admin(registry) as admin:
         found = admin.describe_topic(name)
         if any(row["kind"] == "queue" for row in found):
             raise click.UsageError(f"{name} is a queue topic: its level is fixed, and it has nothing else to change")
         wanted = {"readQueues": queues, "writeQueues": queues, "level": level, "perm": bits}
+        wanted |= {"retentionMs": keep_ms, "retentionBytes": keep_bytes}
         rows = [
             {"topic": name, "broker": row["broker"], "what": what, "from": row[what], "to": value}
             for row in found
@@ -138,8 +160,10 @@ def topic_alter(
             if value is not None and row[what] != value
         ]
         if not dry_run:
-            for row in found:
+            for row in found if any(one is not None for one in (queues, level, perm)) else ():
                 admin.create_topic(name, queues, broker=row["broker"], perm=bits, level=level, force=force)
+            if keep_ms is not None or keep_bytes is not None:
+                admin.keep_topic(name, retention_ms=keep_ms, retention_bytes=keep_bytes)
     for row in rows:
         if row["what"] == "perm" and not as_json:
             row |= {"from": permission(row["from"]), "to": permission(row["to"])}

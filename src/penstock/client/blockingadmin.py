@@ -86,7 +86,35 @@ class _GroupAdmin(Client):
         portal().run(self._inner.delete_group(group))
 
 
-class Admin(_GroupAdmin):
+class _BrokerAdmin(_GroupAdmin):
+    """What brokers of ours alone are asked."""
+
+    def redrive_page(self, broker: str, topic: str, wanted: Mapping[str, str]) -> tuple[list[Json], str | None]:
+        """Have one broker send some dead letters of a queue topic again, or say which; where to go on, None at the end."""
+        return portal().run(self._inner.redrive_page(broker, topic, wanted))
+
+    def keep_topic(self, topic: str, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> None:
+        """How long, and how many bytes at each broker, a log topic keeps its messages; 0: as the broker does."""
+        portal().run(self._inner.keep_topic(topic, retention_ms=retention_ms, retention_bytes=retention_bytes))
+
+    def disconnect(self, address: str) -> int:
+        """End the connections that clients have from this address; how many those were. NotFound."""
+        return portal().run(self._inner.disconnect(address))
+
+    def drop_stage(self, sink: str, run: str) -> int:
+        """Forget all rows that are staged for a sink, at every broker; how many stages those were."""
+        return portal().run(self._inner.drop_stage(sink, run))
+
+    def clients(self) -> list[Json]:
+        """Who is connected to each broker: producers and consumers of both protocols."""
+        return portal().run(self._inner.clients())
+
+    def reload_config(self, broker: str | None = None) -> list[Json]:
+        """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
+        return portal().run(self._inner.reload_config(broker))
+
+
+class Admin(_BrokerAdmin):
     """Looking at a cluster and changing it. See `penstock.aio.Admin`."""
 
     def __init__(
@@ -182,10 +210,6 @@ class Admin(_GroupAdmin):
         """Take the messages of a topic of either kind below a place out of the sight of all groups and channels."""
         return portal().run(self._inner.purge_topic(topic, to, queue=queue, broker=broker, dry_run=dry_run))
 
-    def redrive_page(self, broker: str, topic: str, wanted: Mapping[str, str]) -> tuple[list[Json], str | None]:
-        """Have one broker send some dead letters of a queue topic again, or say which; where to go on, None at the end."""
-        return portal().run(self._inner.redrive_page(broker, topic, wanted))
-
     def browse(
         self,
         topic: str,
@@ -203,22 +227,6 @@ class Admin(_GroupAdmin):
             topic, channel=channel, state=state, start=start, key=key, queue=queue, limit=limit, body_bytes=body_bytes
         )
         return portal().run(asked)
-
-    def clients(self) -> list[Json]:
-        """Who is connected to each broker: producers and consumers of both protocols."""
-        return portal().run(self._inner.clients())
-
-    def disconnect(self, address: str) -> int:
-        """End the connections that clients have from this address; how many those were. NotFound."""
-        return portal().run(self._inner.disconnect(address))
-
-    def drop_stage(self, sink: str, run: str) -> int:
-        """Forget all rows that are staged for a sink, at every broker; how many stages those were."""
-        return portal().run(self._inner.drop_stage(sink, run))
-
-    def reload_config(self, broker: str | None = None) -> list[Json]:
-        """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
-        return portal().run(self._inner.reload_config(broker))
 
     def brokers(self) -> dict[str, str]:
         """The masters: name to address."""

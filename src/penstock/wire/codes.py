@@ -152,6 +152,7 @@ class RequestCode(IntEnum):
     CONFIG_RELOAD = 77_026
     DEAD_REDRIVE = 77_027
     CLIENT_DISCONNECT = 77_028
+    TOPIC_KEEP = 77_029
     # And the roles of a replica set.
     HA_PROMOTE = 77_031
     HA_SWITCH = 77_032
@@ -397,6 +398,7 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.TOPIC_PURGE: "topic:s! to:s! queue:i dryRun:b",
     RequestCode.DEAD_REDRIVE: "topic:s! channel:s to:s text:s limit:i after:s dryRun:b",
     RequestCode.CLIENT_DISCONNECT: "address:s!",
+    RequestCode.TOPIC_KEEP: "topic:s! retentionMs:l retentionBytes:l",
     RequestCode.CLIENTS: "after:s",
     RequestCode.CONFIG_RELOAD: "",
 }

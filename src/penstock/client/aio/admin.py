@@ -191,12 +191,19 @@ class Admin(GroupAdmin):
             if config:
                 row |= {"kind": "log", "level": config.get("level", "os"), "paused": False}
                 row |= {"readQueues": config.get("readQueueNums"), "writeQueues": config.get("writeQueueNums")}
+                row |= {"retentionMs": config.get("retentionMs", 0), "retentionBytes": config.get("retentionBytes", 0)}
                 stats = await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
                 ends = [(int(item.get("minOffset", 0)), int(item.get("maxOffset", 0))) for _, item in pairs(stats)]
                 row |= {"perm": config.get("perm"), "depth": None, "stored": sum(end - begin for begin, end in ends)}
             elif seen is not None:
                 row |= {name: seen[name] for name in ("kind", "level", "paused")}
-                row |= {"readQueues": None, "writeQueues": None, "perm": PERM_READ | PERM_WRITE}
+                row |= {
+                    "readQueues": None,
+                    "writeQueues": None,
+                    "retentionMs": None,
+                    "retentionBytes": None,
+                    "perm": PERM_READ | PERM_WRITE,
+                }
                 row |= {"depth": seen["depth"], "stored": None}
             row["oldest"] = page["rows"][0]["stored"] if page["rows"] else None
             row["channels"], row["groups"] = channels, await self._groups_of(address, topic) if config else []

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from penstock.client.aio.admincluster import ClusterAdmin
+from penstock.client.conversation import OK
 from penstock.client.routes import Json
 from penstock.client.subscriptions import Start, start_ms
 from penstock.errors import BrokerRefused, NoRoute, NotFound
@@ -116,6 +117,23 @@ class QueueAdmin(ClusterAdmin):
                 raise
             raise NotFound(refused.remark, "Make it, or say another one with --to.") from None
         return [{"broker": broker, **row} for row in page["rows"]], page["next"]
+
+    async def keep_topic(
+        self, topic: str, *, retention_ms: int | None = None, retention_bytes: int | None = None
+    ) -> None:
+        """How long, and how many bytes at each broker, a log topic keeps its messages; 0: as the broker does. What is not
+        named stays as it is. NotFound when no broker has it.
+        """
+        named = {"retentionMs": retention_ms, "retentionBytes": retention_bytes}
+        ext = {name: str(value) for name, value in named.items() if value is not None}
+        missing = 0
+        brokers = await self._by_name()
+        for address in brokers.values():
+            request = RemotingCommand(RequestCode.TOPIC_KEEP, {"topic": topic, **ext})
+            answer = await self._cluster.ask(address, request, (*OK, ResponseCode.TOPIC_NOT_EXIST))
+            missing += answer.code == ResponseCode.TOPIC_NOT_EXIST
+        if missing == len(brokers):
+            raise NotFound(f"no broker has the log topic {topic!r}", "`penstock topic ls` lists the topics.")
 
     # -- messages
 

@@ -37,6 +37,7 @@ class QueueCalls(Calls):
         RequestCode.BROWSE: "browse",
         RequestCode.TOPIC_PURGE: "topic_purge",
         RequestCode.DEAD_REDRIVE: "dead_redrive",
+        RequestCode.TOPIC_KEEP: "topic_keep",
     }
 
     # -- delayed messages
@@ -131,6 +132,19 @@ class QueueCalls(Calls):
         self.broker.queueing.write_table()
         answer = request.reply(body=fastjson.dumps({"queues": [step.row() for step in steps]}))
         return self.when_saved(session, request, undo, answer)
+
+    def topic_keep(self, session: Peer, request: RemotingCommand) -> Answer:
+        """How long, and how many bytes, a log topic keeps; what is not named stays as it is."""
+        fields = read_fields(request.code, request.ext)
+        topic = self.topic(fields["topic"])
+        if self.broker.is_system_topic(fields["topic"]):
+            raise Refused(f"topic {fields['topic']} is the broker's own")
+        keep_ms = topic.keep_ms if fields["retentionMs"] is None else fields["retentionMs"]
+        keep_bytes = topic.keep_bytes if fields["retentionBytes"] is None else fields["retentionBytes"]
+        if keep_ms < 0 or keep_bytes < 0:
+            raise Refused("a retention is 0, as the broker's, or more")
+        undo = self.broker.topics.keep(topic, keep_ms, keep_bytes, self.broker.now_ms)
+        return self.when_saved(session, request, undo)
 
     def dead_redrive(self, session: Peer, request: RemotingCommand) -> Answer:
         """Some dead letters of a queue topic go to the topics they came from; `dryRun`: say which."""
