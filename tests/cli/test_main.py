@@ -9,7 +9,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from penstock.cli.main import ABOUTS, Lazy, first_sentence, main, set_flags
+from penstock.cli.main import ABOUTS, Lazy, main, set_flags
+from penstock.cli.tools import first_sentence
 from penstock.config import BrokerConfig, RegistryConfig, load
 from penstock.errors import ConfigError
 

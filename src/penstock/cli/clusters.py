@@ -7,11 +7,11 @@ import time
 import click
 
 import penstock
-from penstock.cli.tools import confirm, print_rows, printable, with_json, with_registry
+from penstock.cli.tools import Whole, confirm, print_rows, printable, with_json, with_registry
 from penstock.errors import PenstockError
 
 
-@click.group()
+@click.group(cls=Whole)
 def client() -> None:
     """Look at who is connected, end a connection."""
 

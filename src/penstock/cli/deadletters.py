@@ -10,7 +10,7 @@ from typing import IO
 
 import click
 
-from penstock.cli.tools import print_rows, with_json, with_registry
+from penstock.cli.tools import Whole, print_rows, with_json, with_registry
 from penstock.client.deadletters import DeadLetters, exported, time_text
 from penstock.client.routes import Json
 from penstock.message import ReceivedMessage
@@ -21,7 +21,7 @@ _match = click.option(
 )
 
 
-@click.group()
+@click.group(cls=Whole)
 def dlq() -> None:
     """Dead letters: what consumers gave up."""
 

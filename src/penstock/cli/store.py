@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from penstock.cli.tools import print_rows, time_text, with_json
+from penstock.cli.tools import Whole, print_rows, time_text, with_json
 
 
-@click.group()
+@click.group(cls=Whole)
 def store() -> None:
     """Look into the files of a broker. Nothing is changed."""
 
@@ -84,7 +84,7 @@ def inspect(file: Path, limit: int) -> None:
             break
 
 
-@store.group()
+@store.group(cls=Whole)
 def lost() -> None:
     """What was cut from the end of a log, because its master never had it."""
 

@@ -19,6 +19,27 @@ _DURATION = re.compile(rf"(?:{_PIECE.pattern})+")
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
+def first_sentence(command: click.Command) -> str:
+    """What a command is for."""
+    about = " ".join((command.help or "").split("\n\n")[0].split())
+    return re.split(r"(?<!\(-)[.:;] ", about)[0].rstrip(".") + "."
+
+
+class Whole(click.Group):
+    """A group whose help has the first sentence of each command whole: click cuts it off."""
+
+    def about(self, ctx: click.Context, name: str) -> str:
+        """What one command is for."""
+        command = self.get_command(ctx, name)
+        return "" if command is None else first_sentence(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, but whole."""
+        rows = [(name, self.about(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
 def with_registry(command: Command) -> Command:
     return click.option(
         "-n",

@@ -10,6 +10,7 @@ import click
 import penstock
 from penstock.broker.levels import LEVEL_NAMES, LOG_LEVELS, QUEUE_LEVELS
 from penstock.cli.tools import (
+    Whole,
     confirm,
     duration_ms,
     permission,
@@ -22,7 +23,7 @@ from penstock.cli.tools import (
 )
 
 
-@click.group()
+@click.group(cls=Whole)
 def topic() -> None:
     """List, create, change and delete topics."""
 

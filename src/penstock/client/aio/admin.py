@@ -46,6 +46,9 @@ class QueueStats(NamedTuple):
     last_ms: int
 
 
+_NOT_FOUND = "can not find message"  # as RocketMQ has it
+
+
 class Admin(GroupAdmin):
     """Administration; of one event loop. Every change is asked of all brokers concerned.
 
@@ -292,14 +295,16 @@ class Admin(GroupAdmin):
         """One message by its offset message id, or, when `topic` is given, by the id its producer gave it.
 
         An offset message id names a broker; only one that the registry knows is asked. Without a topic the id of a producer
-        is looked for in all of them. BrokerRefused or NotFound when it is not there; ValueError when the id is none.
+        is looked for in all of them. NotFound when it is not there; ValueError when the id is none.
         """
         if topic is not None:
             found = [m for m in await self._query(topic, msg_id, 32, 0, 1 << 62, unique=True) if m.uniq_key == msg_id]
             if found:
                 return found[-1]
             if len(msg_id) not in (32, 56):
-                raise BrokerRefused(ResponseCode.QUERY_NOT_FOUND, f"no message {msg_id} in topic {topic}")
+                raise NotFound(
+                    f"no message {msg_id} in topic {topic}", "An id is what `penstock message find` prints as msgId."
+                )
         address, physical = parse_offset_msg_id(msg_id)
         if address not in await self._known_addresses():
             for name in await self.topics() if topic is None else ():
@@ -310,9 +315,15 @@ class Admin(GroupAdmin):
                     return found[-1]
             where = "any topic" if topic is None else f"topic {topic}"
             raise NotFound(f"no message {msg_id} in {where}", "An id is what `penstock message find` prints as msgId.")
-        answer = await self._cluster.ask(
-            address, RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical)})
-        )
+        request = RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical)})
+        try:
+            answer = await self._cluster.ask(address, request)
+        except BrokerRefused as refused:
+            if _NOT_FOUND in refused.remark:  # with code 1, which says many things
+                raise NotFound(
+                    f"no message {msg_id}", "An id is what `penstock message find` prints as msgId."
+                ) from None
+            raise
         message = decode_record(answer.body)
         if message is None:
             raise WireError("the body is no record")
