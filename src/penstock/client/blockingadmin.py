@@ -7,11 +7,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from penstock.client import aio
+from penstock.client.aio.admin import Admin as AioAdmin
 from penstock.client.aio.admin import QueueStats
 from penstock.client.aio.admincluster import ClusterInfo
 from penstock.client.aio.admingroups import GroupMember, GroupStats, OffsetMove
-from penstock.client.blocking import Client
+from penstock.client.face import Client
 from penstock.client.portal import portal
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.client.subscriptions import Start
@@ -23,7 +23,7 @@ from penstock.wire.traces import Trace
 class _GroupAdmin(Client):
     """The part of `Admin` that is about consumer groups."""
 
-    _inner: aio.Admin
+    _inner: AioAdmin
 
     def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
         """How far a group is in every queue, its retry topic included."""
@@ -124,7 +124,7 @@ class Admin(_BrokerAdmin):
         timeout_s: float = 10.0,
         security: Security | str | Path | None = None,
     ) -> None:
-        self._inner: aio.Admin = aio.Admin(registry, timeout_s=timeout_s, security=security)
+        self._inner: AioAdmin = AioAdmin(registry, timeout_s=timeout_s, security=security)
 
     def cluster_info(self) -> ClusterInfo:
         """Which brokers there are."""
