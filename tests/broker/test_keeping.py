@@ -6,7 +6,7 @@ from pathlib import Path
 
 from broker.queueside import Reader, Side
 from penstock.broker import keeping
-from penstock.broker.topics import LogTopic
+from penstock.broker.topics import PLAIN, LogTopic
 
 RULES = ({"name": "*", "kind": "log", "queues": 2},)
 HOUR = 3_600_000
@@ -21,6 +21,10 @@ def send(side: Side, topic: LogTopic, count: int, size: int = 100) -> None:
         side.broker.put(topic, n % 2, b"x" * size, {}, born_host=side.broker.store_host, born_ms=side.broker.now_ms)
 
 
+def keep(side: Side, topic: LogTopic, keep_ms: int, keep_bytes: int) -> None:
+    side.broker.topics.keep(topic, PLAIN._replace(keep_ms=keep_ms, keep_bytes=keep_bytes), 5)
+
+
 def held(topic: LogTopic) -> list[int]:
     return [queue.max_offset - queue.min_offset for queue in topic.queues]
 
@@ -28,7 +32,7 @@ def held(topic: LogTopic) -> list[int]:
 def test_what_is_too_old_is_out_of_sight(tmp_path: Path) -> None:
     side = Side(tmp_path, topic=RULES)
     topic, other = topic_of(side), topic_of(side, b"other")
-    side.broker.topics.keep(topic, HOUR, 0, 5)
+    keep(side, topic, HOUR, 0)
     channel, reader = side.queueing.topic(b"t").channel(b"c"), Reader()
     send(side, topic, 4)
     send(side, other, 4)
@@ -62,7 +66,7 @@ def test_what_is_too_much_goes_oldest_first(tmp_path: Path) -> None:
     send(side, topic, 10, 1_000)
     entry = topic.queues[0].entry(0)
     assert entry is not None
-    side.broker.topics.keep(topic, 0, 4 * entry[1], 5)
+    keep(side, topic, 0, 4 * entry[1])
     side.turn(keeping.EVERY_MS)
     side.turn(1)
     assert held(topic) == [2, 2]
@@ -70,7 +74,7 @@ def test_what_is_too_much_goes_oldest_first(tmp_path: Path) -> None:
     side.turn(keeping.EVERY_MS)
     side.turn(1)
     assert held(topic) == [2, 2]
-    side.broker.topics.keep(topic, 0, 0, 6)
+    keep(side, topic, 0, 0)
     send(side, topic, 10, 1_000)
     side.turn(keeping.EVERY_MS)
     side.turn(1)
@@ -85,7 +89,7 @@ def test_a_long_topic_is_counted_in_several_turns(tmp_path: Path) -> None:
     send(side, topic, 50)
     entry = topic.queues[0].entry(0)
     assert entry is not None
-    side.broker.topics.keep(topic, 0, 6 * entry[1], 5)
+    keep(side, topic, 0, 6 * entry[1])
     before, keeping.COUNT_MAX = keeping.COUNT_MAX, 20
     try:
         side.turn(keeping.EVERY_MS)
@@ -107,7 +111,7 @@ def test_one_that_keeps_longer_protects_the_log(tmp_path: Path) -> None:
     first = topic.queues[0].entry(0)
     assert first is not None
     assert side.broker.keeping.protected() == side.broker.store.end_position
-    side.broker.topics.keep(topic, 48 * HOUR, 0, 5)
+    keep(side, topic, 48 * HOUR, 0)
     assert side.broker.keeping.protected() == first[0]
     retention = side.broker.store.upkeep.retention
     assert retention is not None

@@ -27,6 +27,7 @@ from penstock.broker.staging import Staging
 from penstock.broker.stats import Stats
 from penstock.broker.systemtopics import is_system_topic, make_system_topics
 from penstock.broker.tables import Tables
+from penstock.broker.tracing import Tracing
 from penstock.broker.transactions import Transactions
 from penstock.clock import Clock
 from penstock.config import BrokerConfig
@@ -64,7 +65,9 @@ class Broker:
         self.reserve = Reserve(core.folder, core.files)
         self.tables = Tables(core)
         self.transactions = Transactions(core)
-        self.retry = Retry(core.sending, core.groups)
+        self.tracing = Tracing(core)
+        self.offsets.watch(self.tracing.committed)
+        self.retry = Retry(core.sending, core.groups, self.tracing)
         self.queueing = Queueing(core, self.retry)
         self.topics.share_names_with(self.queueing.registry.has_queue)
         self.due = DueMessages(core, self.queueing.deferral)
@@ -174,6 +177,8 @@ class Broker:
     def tick(self) -> int:
         """Do what is due; when to be asked again (monotonic ms)."""
         mono_ms = self.mono_ms
+        if len(self.tracing):
+            self.tracing.settle()
         due = [
             self.store.tick(self.now_ms, mono_ms),
             self.stats.tick(mono_ms, self.now_ms),

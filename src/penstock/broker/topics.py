@@ -83,7 +83,7 @@ def check_group_name(name: str) -> None:
 
 class TopicDetails(NamedTuple):
     """What RocketMQ keeps of a topic, and no rule of ours asks for; then how long, and how many bytes of it, ours keeps: 0
-    is as the broker does.
+    is as the broker does; whether each of its messages is traced.
     """
 
     order: bool = False
@@ -91,6 +91,7 @@ class TopicDetails(NamedTuple):
     sys_flag: int = 0
     keep_ms: int = 0
     keep_bytes: int = 0
+    traced: bool = False
 
 
 PLAIN = TopicDetails()
@@ -115,6 +116,7 @@ def details_of(config: Mapping[str, object]) -> TopicDetails:
         shapes.number(config, "topicSysFlag", 0),
         max(0, shapes.number(config, "retentionMs", 0)),
         max(0, shapes.number(config, "retentionBytes", 0)),
+        config.get("trace") is True,
     )
 
 
@@ -143,6 +145,7 @@ class LogTopic:
         self.sys_flag = 0
         self.keep_ms = 0
         self.keep_bytes = 0
+        self.traced = False
         self.open = True
         self.protected = name in PROTECTED
         self.is_retry = name.startswith(RETRY_PREFIX)
@@ -167,7 +170,11 @@ class LogTopic:
 
     def detail(self, more: TopicDetails) -> None:
         """What is kept beside that."""
-        self.order, self.filter_type, self.sys_flag, self.keep_ms, self.keep_bytes = more
+        self.order, self.filter_type, self.sys_flag, self.keep_ms, self.keep_bytes, self.traced = more
+
+    def trace(self, on: bool) -> None:
+        """Tell of each of its messages where it goes."""
+        self.traced = on
 
     def keep_order(self, ordered: bool) -> None:
         """Whether the registry says that it is an order topic."""
@@ -205,7 +212,9 @@ class LogTopic:
 
     def settings(self) -> TopicSettings:
         """What an administrator may change, for `TopicTable.undo`."""
-        more = TopicDetails(self.order, self.filter_type, self.sys_flag, self.keep_ms, self.keep_bytes)
+        more = TopicDetails(
+            self.order, self.filter_type, self.sys_flag, self.keep_ms, self.keep_bytes, bool(self.traced)
+        )
         return TopicSettings(self.read_queues, self.write_queues, self.perm, self.level, more)
 
     def described(self) -> str:
@@ -234,6 +243,8 @@ class LogTopic:
             config["retentionMs"] = self.keep_ms
         if self.keep_bytes:
             config["retentionBytes"] = self.keep_bytes
+        if self.traced and not self.is_retry:  # that one is, for as long as the broker runs, because another is
+            config["trace"] = True
         return config
 
 
@@ -349,10 +360,10 @@ class TopicTable:
             more=TopicDetails(filter_type=model.filter_type),
         )
 
-    def keep(self, topic: LogTopic, keep_ms: int, keep_bytes: int, now_ms: int) -> Callable[[], None]:
-        """How long and how much a topic keeps from now on. What takes it back."""
+    def keep(self, topic: LogTopic, more: TopicDetails, now_ms: int) -> Callable[[], None]:
+        """How long and how much a topic keeps from now on, and whether it is traced. What takes it back."""
         before = topic.settings()
-        topic.detail(before.more._replace(keep_ms=keep_ms, keep_bytes=keep_bytes))
+        topic.detail(more)
         self._announce(topic.name, now_ms)
         return lambda: topic.detail(before.more)
 

@@ -131,6 +131,9 @@ def topic_add(
     "--retention", metavar="TIME", help="How long messages are kept: 7d, 12h; 0: as long as the broker's log."
 )
 @click.option("--retention-bytes", metavar="SIZE", help="How much is kept at each broker: 500M, 10G; 0: all.")
+@click.option(
+    "--trace/--no-trace", default=None, help="Write down where each message goes: `penstock message trace ID`."
+)
 @click.option("--force", is_flag=True, help="Fewer queues even where the others hold messages.")
 @click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing.")
 def topic_alter(
@@ -145,15 +148,18 @@ def topic_alter(
     force, dry_run, size = bool(more["force"]), bool(more["dry_run"]), more["retention_bytes"]
     keep_ms = None if retention is None else 0 if retention == "0" else duration_ms(retention, "--retention")
     keep_bytes = None if size is None else size_bytes(str(size), "--retention-bytes")
-    if all(one is None for one in (queues, level, perm, keep_ms, keep_bytes)):
-        raise click.UsageError("say what to change: --queues, --level, --perm, --retention or --retention-bytes")
+    trace = None if more["trace"] is None else bool(more["trace"])
+    if all(one is None for one in (queues, level, perm, keep_ms, keep_bytes, trace)):
+        raise click.UsageError(
+            "say what to change: --queues, --level, --perm, --retention, --retention-bytes or --trace"
+        )
     bits = None if perm is None else sum(bit for letter, bit in (("R", 4), ("W", 2)) if letter in perm)
     with penstock.Admin(registry) as admin:
         found = admin.describe_topic(name)
         if any(row["kind"] == "queue" for row in found):
             raise click.UsageError(f"{name} is a queue topic: its level is fixed, and it has nothing else to change")
         wanted = {"readQueues": queues, "writeQueues": queues, "level": level, "perm": bits}
-        wanted |= {"retentionMs": keep_ms, "retentionBytes": keep_bytes}
+        wanted |= {"retentionMs": keep_ms, "retentionBytes": keep_bytes, "trace": trace}
         rows = [
             {"topic": name, "broker": row["broker"], "what": what, "from": row[what], "to": value}
             for row in found
@@ -163,8 +169,8 @@ def topic_alter(
         if not dry_run:
             for row in found if any(one is not None for one in (queues, level, perm)) else ():
                 admin.create_topic(name, queues, broker=row["broker"], perm=bits, level=level, force=force)
-            if keep_ms is not None or keep_bytes is not None:
-                admin.keep_topic(name, retention_ms=keep_ms, retention_bytes=keep_bytes)
+            if any(one is not None for one in (keep_ms, keep_bytes, trace)):
+                admin.keep_topic(name, retention_ms=keep_ms, retention_bytes=keep_bytes, trace=trace)
     for row in rows:
         if row["what"] == "perm" and not as_json:
             row |= {"from": permission(row["from"]), "to": permission(row["to"])}

@@ -93,9 +93,18 @@ class _BrokerAdmin(_GroupAdmin):
         """Have one broker send some dead letters of a queue topic again, or say which; where to go on, None at the end."""
         return portal().run(self._inner.redrive_page(broker, topic, wanted))
 
-    def keep_topic(self, topic: str, *, retention_ms: int | None = None, retention_bytes: int | None = None) -> None:
+    def keep_topic(
+        self,
+        topic: str,
+        *,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        trace: bool | None = None,
+    ) -> None:
         """How long, and how many bytes at each broker, a log topic keeps its messages; 0: as the broker does."""
-        portal().run(self._inner.keep_topic(topic, retention_ms=retention_ms, retention_bytes=retention_bytes))
+        portal().run(
+            self._inner.keep_topic(topic, retention_ms=retention_ms, retention_bytes=retention_bytes, trace=trace)
+        )
 
     def disconnect(self, address: str) -> int:
         """End the connections that clients have from this address; how many those were. NotFound."""

@@ -17,11 +17,11 @@ from penstock.disk import cursorlayout, tables
 from penstock.disk import readylayout as layout
 from penstock.disk.files import Files
 from penstock.disk.queuefiles import Paths, RecordFile, Sums, load_sums, queues_in, read_meta
+from penstock.disk.readysegment import HEAD
 
 Entry = dict[str, object]
 Add = Callable[[str, str, str, int, int], None]  # level, file, why, from, to
 
-_HEAD = Struct(">IIQIIII")  # magic, version, first ordinal, segment size, tag, count, sum
 _RECORD = Struct(">BIQHI")  # letter, length, id, attempts, mark
 _ENTRY = Struct(">II")
 _SLOT = Struct(">QQQ")
@@ -95,10 +95,10 @@ def _head(path: Path) -> tuple[int, int] | None:
     if not path.is_file():
         return None
     data = path.read_bytes()
-    for at in (0, len(data) - _HEAD.size):
-        copy = data[at : at + _HEAD.size]
-        if at >= 0 and len(copy) == _HEAD.size:
-            magic, version, first, _, _, count, crc = _HEAD.unpack(copy)
+    for at in (0, len(data) - HEAD.size):
+        copy = data[at : at + HEAD.size]
+        if at >= 0 and len(copy) == HEAD.size:
+            magic, version, first, _, _, count, crc = HEAD.unpack(copy)
             if magic == layout.MAGIC and version == layout.VERSION_NOW and crc32(copy[:_SUMMED]) == crc:
                 return first, -1 if count == _IN_USE else count
     return None

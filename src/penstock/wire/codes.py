@@ -398,7 +398,7 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.TOPIC_PURGE: "topic:s! to:s! queue:i dryRun:b",
     RequestCode.DEAD_REDRIVE: "topic:s! channel:s to:s text:s limit:i after:s dryRun:b",
     RequestCode.CLIENT_DISCONNECT: "address:s!",
-    RequestCode.TOPIC_KEEP: "topic:s! retentionMs:l retentionBytes:l",
+    RequestCode.TOPIC_KEEP: "topic:s! retentionMs:l retentionBytes:l trace:b",
     RequestCode.CLIENTS: "after:s",
     RequestCode.CONFIG_RELOAD: "",
 }

@@ -195,6 +195,7 @@ class Admin(GroupAdmin):
                 row |= {"kind": "log", "level": config.get("level", "os"), "paused": False}
                 row |= {"readQueues": config.get("readQueueNums"), "writeQueues": config.get("writeQueueNums")}
                 row |= {"retentionMs": config.get("retentionMs", 0), "retentionBytes": config.get("retentionBytes", 0)}
+                row["trace"] = bool(config.get("trace", False))
                 stats = await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
                 ends = [(int(item.get("minOffset", 0)), int(item.get("maxOffset", 0))) for _, item in pairs(stats)]
                 row |= {"perm": config.get("perm"), "depth": None, "stored": sum(end - begin for begin, end in ends)}
@@ -205,6 +206,7 @@ class Admin(GroupAdmin):
                     "writeQueues": None,
                     "retentionMs": None,
                     "retentionBytes": None,
+                    "trace": None,
                     "perm": PERM_READ | PERM_WRITE,
                 }
                 row |= {"depth": seen["depth"], "stored": None}

@@ -119,13 +119,19 @@ class QueueAdmin(ClusterAdmin):
         return [{"broker": broker, **row} for row in page["rows"]], page["next"]
 
     async def keep_topic(
-        self, topic: str, *, retention_ms: int | None = None, retention_bytes: int | None = None
+        self,
+        topic: str,
+        *,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        trace: bool | None = None,
     ) -> None:
-        """How long, and how many bytes at each broker, a log topic keeps its messages; 0: as the broker does. What is not
-        named stays as it is. NotFound when no broker has it.
+        """How long, and how many bytes at each broker, a log topic keeps its messages; 0: as the broker does. And whether
+        each broker writes down where they go (`traces`). What is not named stays as it is. NotFound when no broker has it.
         """
         named = {"retentionMs": retention_ms, "retentionBytes": retention_bytes}
         ext = {name: str(value) for name, value in named.items() if value is not None}
+        ext |= {} if trace is None else {"trace": str(trace).lower()}
         missing = 0
         brokers = await self._by_name()
         for address in brokers.values():

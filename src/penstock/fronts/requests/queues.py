@@ -134,7 +134,7 @@ class QueueCalls(Calls):
         return self.when_saved(session, request, undo, answer)
 
     def topic_keep(self, session: Peer, request: RemotingCommand) -> Answer:
-        """How long, and how many bytes, a log topic keeps; what is not named stays as it is."""
+        """How long, and how many bytes, a log topic keeps, and whether it is traced; what is not named stays as it is."""
         fields = read_fields(request.code, request.ext)
         topic = self.topic(fields["topic"])
         if self.broker.is_system_topic(fields["topic"]):
@@ -143,7 +143,9 @@ class QueueCalls(Calls):
         keep_bytes = topic.keep_bytes if fields["retentionBytes"] is None else fields["retentionBytes"]
         if keep_ms < 0 or keep_bytes < 0:
             raise Refused("a retention is 0, as the broker's, or more")
-        undo = self.broker.topics.keep(topic, keep_ms, keep_bytes, self.broker.now_ms)
+        traced = bool(topic.traced) if fields["trace"] is None else fields["trace"]
+        more = topic.settings().more._replace(keep_ms=keep_ms, keep_bytes=keep_bytes, traced=traced)
+        undo = self.broker.topics.keep(topic, more, self.broker.now_ms)
         return self.when_saved(session, request, undo)
 
     def dead_redrive(self, session: Peer, request: RemotingCommand) -> Answer:
