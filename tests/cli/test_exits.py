@@ -75,6 +75,7 @@ VERBS: dict[str, tuple[str, int | None]] = {
     "top": ("--count 1", None),
     "topic add": ("A", None),
     "topic alter": ("T --queues 16", 3),
+    "topic convert": ("Q --to log --yes", 3),
     "topic describe": ("T", 3),
     "topic info": ("T", 3),
     "topic ls": ("", None),

@@ -214,3 +214,19 @@ def test_what_is_purged_is_found_by_nothing(broker: Broker, run: Run) -> None:
     assert "k1" in run("message", "find", "hidden", "k1")
     assert "k1" in run("message", "get", sent[1].offset_msg_ids[0])
     assert rows_of(run("peek", "hidden", "--key", "k0", "--json")) == []
+
+
+def test_a_topic_changes_its_kind(broker: Broker, run: Run) -> None:
+    run("topic", "add", "turned", "--kind", "queue")
+    run("channel", "add", "turned", "c")
+    assert "can become a log topic" in run("topic", "convert", "turned", "--to", "log", "--dry-run")
+    assert "say --force" in run("topic", "convert", "turned", "--to", "log", status=2)
+    assert "turned is a log topic" in run("topic", "convert", "turned", "--to", "log", "--yes")
+    with Producer(broker.registry) as producer:
+        producer.send(Message("turned", b"x"))
+    assert "purge it" in run("topic", "convert", "turned", "--to", "queue", "--dry-run", status=1)
+    assert "purge it" in run("topic", "convert", "turned", "--to", "queue", "--yes", status=1)
+    run("topic", "purge", "turned", "--yes")
+    assert "turned is a queue topic" in run("topic", "convert", "turned", "--to", "queue", "--yes")
+    (row,) = rows_of(run("channel", "ls", "turned", "--json"))
+    assert row["channel"] == "c"

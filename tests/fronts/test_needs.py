@@ -102,6 +102,7 @@ ROWS: dict[int, str] = {
     C.QUEUE_CHANGE: "admin",
     C.TOPIC_PURGE: "admin",
     C.TOPIC_KEEP: "admin",
+    C.TOPIC_CONVERT: "admin",
     C.DEAD_REDRIVE: "subscribe:T",
     C.CLIENTS: "monitor",
     C.CLIENT_DISCONNECT: "admin",

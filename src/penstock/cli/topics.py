@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import Literal
 
@@ -214,6 +215,34 @@ def topic_purge(
             confirm(f"Purge {count:,} messages of {name}?", force)
             rows = admin.purge_topic(name, to, queue=queue)
     print_rows([{"topic": name, **row, "done": "" if dry_run else "purge"} for row in rows if row["messages"]], as_json)
+
+
+@topic.command("convert")
+@with_registry
+@with_json
+@click.argument("name")
+@click.option("--to", "kind", type=click.Choice(["log", "queue"]), required=True, help="The kind that it is to have.")
+@click.option("-f", "-y", "--force", "--yes", "force", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what stands against it; change nothing.")
+def topic_convert(
+    registry: str, as_json: bool, name: str, kind: Literal["log", "queue"], force: bool, dry_run: bool
+) -> None:
+    """Make a queue topic a log topic, or a log topic a queue topic, if nothing would be lost: it must be empty and unread.
+
+    Its channels keep their names and pauses. Exit code 1 where something stands against it.
+    """
+    with penstock.Admin(registry) as admin:
+        if not dry_run:
+            confirm(f"Make {name} a {kind} topic?", force)
+        rows = admin.convert_topic(name, kind, dry_run=dry_run)
+    against = [{"broker": row["broker"], "against": text} for row in rows for text in row["against"]]
+    if as_json:
+        print_rows(rows, as_json)
+    elif against:
+        print_rows(against, as_json)
+    else:
+        click.echo(f"{name} {'can become' if dry_run else 'is'} a {kind} topic")
+    sys.exit(1 if against else 0)
 
 
 @topic.command("rm")

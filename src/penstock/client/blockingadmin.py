@@ -89,6 +89,10 @@ class _GroupAdmin(Client):
 class _BrokerAdmin(_GroupAdmin):
     """What brokers of ours alone are asked."""
 
+    def convert_topic(self, topic: str, kind: Literal["log", "queue"], *, dry_run: bool = False) -> list[Json]:
+        """A topic becomes of this kind, if nothing would be lost; what would."""
+        return portal().run(self._inner.convert_topic(topic, kind, dry_run=dry_run))
+
     def redrive_page(self, broker: str, topic: str, wanted: Mapping[str, str]) -> tuple[list[Json], str | None]:
         """Have one broker send some dead letters of a queue topic again, or say which; where to go on, None at the end."""
         return portal().run(self._inner.redrive_page(broker, topic, wanted))

@@ -153,6 +153,7 @@ class RequestCode(IntEnum):
     DEAD_REDRIVE = 77_027
     CLIENT_DISCONNECT = 77_028
     TOPIC_KEEP = 77_029
+    TOPIC_CONVERT = 77_030
     # And the roles of a replica set.
     HA_PROMOTE = 77_031
     HA_SWITCH = 77_032
@@ -398,6 +399,7 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.TOPIC_PURGE: "topic:s! to:s! queue:i dryRun:b",
     RequestCode.DEAD_REDRIVE: "topic:s! channel:s to:s text:s limit:i after:s dryRun:b",
     RequestCode.CLIENT_DISCONNECT: "address:s!",
+    RequestCode.TOPIC_CONVERT: "topic:s! kind:s! dryRun:b",
     RequestCode.TOPIC_KEEP: "topic:s! retentionMs:l retentionBytes:l trace:b",
     RequestCode.CLIENTS: "after:s",
     RequestCode.CONFIG_RELOAD: "",

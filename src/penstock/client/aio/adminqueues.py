@@ -141,6 +141,30 @@ class QueueAdmin(ClusterAdmin):
         if missing == len(brokers):
             raise NotFound(f"no broker has the log topic {topic!r}", "`penstock topic ls` lists the topics.")
 
+    async def convert_topic(self, topic: str, kind: Literal["log", "queue"], *, dry_run: bool = False) -> list[Json]:
+        """A topic becomes of this kind at every broker that has it, if nothing would be lost at any: a row for each, `against`
+        says what would. BrokerRefused with that, and none is changed. NotFound when no broker has it.
+        """
+        rows: list[Json] = []
+        for dry in (True,) if dry_run else (True, False):
+            rows = []
+            for broker, address in (await self._by_name()).items():
+                ext = {"topic": topic, "kind": kind, "dryRun": str(dry).lower()}
+                try:
+                    found = await self._own(address, RequestCode.TOPIC_CONVERT, **ext)
+                except BrokerRefused as refused:
+                    if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+                        raise
+                else:
+                    rows.append({"broker": broker, "topic": topic, "to": kind, "against": found["against"]})
+            if not rows:
+                raise NotFound(f"no broker has topic {topic!r}", "`penstock topic ls` lists the topics.")
+            against = [text for row in rows for text in row["against"]]
+            if against and not dry_run:
+                raise BrokerRefused(ResponseCode.SYSTEM_ERROR, "; ".join(against))
+        self._cluster.routes.pop(topic, None)
+        return rows
+
     # -- messages
 
     async def browse(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.broker.browse import Browse, browse_wanted
 from penstock.broker.clients import Peer
+from penstock.broker.convert import Convert
 from penstock.broker.delayed import Delayed, Key, Wanted
 from penstock.broker.levels import LEVEL_NAMES, QUEUE_LEVELS
 from penstock.broker.nsq.redrive import AT_ONCE
@@ -38,6 +39,7 @@ class QueueCalls(Calls):
         RequestCode.TOPIC_PURGE: "topic_purge",
         RequestCode.DEAD_REDRIVE: "dead_redrive",
         RequestCode.TOPIC_KEEP: "topic_keep",
+        RequestCode.TOPIC_CONVERT: "topic_convert",
     }
 
     # -- delayed messages
@@ -147,6 +149,13 @@ class QueueCalls(Calls):
         more = topic.settings().more._replace(keep_ms=keep_ms, keep_bytes=keep_bytes, traced=traced)
         undo = self.broker.topics.keep(topic, more, self.broker.now_ms)
         return self.when_saved(session, request, undo)
+
+    def topic_convert(self, session: Peer, request: RemotingCommand) -> Answer:
+        """A topic becomes of the other kind, if nothing would be lost; `dryRun`: what stands against it."""
+        fields = read_fields(request.code, request.ext)
+        convert = Convert(self.broker, fields["topic"], fields["kind"])
+        answer = request.reply(body=fastjson.dumps({"against": convert.losses()}))
+        return answer if fields["dryRun"] else self.when_saved(session, request, convert.run(), answer)
 
     def dead_redrive(self, session: Peer, request: RemotingCommand) -> Answer:
         """Some dead letters of a queue topic go to the topics they came from; `dryRun`: say which."""
