@@ -10,9 +10,12 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+import yaml
 
 from commands import read
 from penstock import Message, Producer
+from penstock.cli.main import set_flags
+from penstock.config import BrokerConfig
 from penstock.fronts.figures import FAMILIES
 from penstock.testing import Broker
 from test_docs import OPERATION
@@ -99,6 +102,30 @@ def test_the_image() -> None:
     )
     read(" ".join([*entry, *command]))
     assert all(":" in rest.split()[0] for word, rest in lines if word == "FROM")  # a version, not the latest
+
+
+def test_the_compose_file() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    assert set(services) == {"penstock", "prometheus", "grafana"}
+    words = services["penstock"]["command"]
+    read(shlex.join(["penstock", *words]))
+    said = [word for word in words if "=" in word]
+    assert set(set_flags(tuple(said), "broker", "registry")["broker"]) >= {"insecure", "advertise", "allowed_hosts"}
+    assert (DEPLOY / services["penstock"]["build"]["dockerfile"].removeprefix("deploy/")).is_file()
+    for service in services.values():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert "/" not in source or (DEPLOY / source).is_file(), source
+    for service in (services["prometheus"], services["grafana"]):
+        assert re.fullmatch(r"[\w/]+:v?\d+\.\d+\.\d+", service["image"])
+    scraped = yaml.safe_load((DEPLOY / "compose/prometheus.yml").read_text())
+    ((target,),) = (one["static_configs"][0]["targets"] for one in scraped["scrape_configs"])
+    assert target == f"penstock:{BrokerConfig().http_port}"
+    assert scraped["scrape_configs"][0]["job_name"] in RULES
+    source = yaml.safe_load((DEPLOY / "compose/datasource.yml").read_text())["datasources"][0]
+    assert source["url"] == "http://prometheus:9090"
+    assert yaml.safe_load((DEPLOY / "compose/dashboards.yml").read_text())["providers"][0]["type"] == "file"
 
 
 @pytest.mark.parametrize("page", OPERATION)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock import Admin
 from penstock.config import BrokerConfig, RegistryConfig, defaults, meanings
 from penstock.testing import Broker
+from polling import eventually
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python( [a-z]+)?\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -34,7 +36,7 @@ PAGES = (
 
 
 # Pages whose commands are for a real installation: tests/test_deploy.py reads each by its command's own options.
-OPERATION = ("production", "three-machines", "from-nsqd", "from-rocketmq", "troubleshooting")
+OPERATION = ("production", "three-machines", "from-nsqd", "from-rocketmq", "from-celery", "troubleshooting")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -57,6 +59,15 @@ def test_the_tutorial_runs() -> None:
         if kind != "spark":
             exec(compile(code, "docs/tutorial.md", "exec"), names)
     assert names["seen"] == 66
+
+
+def test_the_page_for_celerys_users_runs() -> None:
+    with Broker() as broker:
+        names: dict[str, object] = {}
+        for _, code in blocks("docs/howto/from-celery.md"):
+            exec(compile(code.replace("127.0.0.1:9876", broker.registry), "from-celery.md", "exec"), names)
+        with Admin(broker.registry) as admin:
+            eventually(lambda: "%DLQ%resizers" in admin.topics(system=True))
 
 
 @pytest.mark.spark

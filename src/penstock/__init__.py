@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.client.results import SendReceipt as SendReceipt
     from penstock.client.results import SendStatus as SendStatus
     from penstock.client.routes import MessageQueue as MessageQueue
+    from penstock.client.tracecontext import context_of as context_of
+    from penstock.client.tracecontext import with_context as with_context
     from penstock.embedded import Broker as Broker
     from penstock.errors import PenstockError as Error  # noqa: F401
     from penstock.message import Message as Message
@@ -57,6 +59,8 @@ _PUBLIC = {
     "Security": "penstock.security",
     "SendReceipt": "penstock.client.results",
     "SendStatus": "penstock.client.results",
+    "context_of": "penstock.client.tracecontext",
+    "with_context": "penstock.client.tracecontext",
 }
 
 

@@ -73,6 +73,20 @@ def test_a_page_has_a_thousand_rows_at_most(side: Side) -> None:
     assert bodies(every(side, "t", channel="c", limit=1 << 30)) == [str(n) for n in range(1_200)]
 
 
+def test_large_bodies_come_in_pages_of_their_own(tmp_path: Path) -> None:
+    side = Side(tmp_path, max_msg_size=8 << 20, queue_segment_bytes=32 << 20)
+    large = b'"' * (6 << 20)  # each byte is two in JSON
+    queued(side, b"small", large, large, b"tiny")
+    after, sizes = "", []
+    while after is not None:
+        found = page(side, "t", channel="c", body_bytes=browse.BODY_BYTES_MAX, after=after)
+        assert len(fastjson.dumps(found)) < 16 << 20
+        sizes += [(row["size"], row["cut"]) for row in found["rows"]]
+        after = found["next"]
+    assert sizes == [(5, False), (len(large), False), (len(large), False), (4, False)]
+    side.close()
+
+
 def test_a_large_body_is_cut_off(side: Side) -> None:
     queued(side, b"a" * (1 << 20), b"small")
     [large, small] = every(side, "t", channel="c")
@@ -82,7 +96,7 @@ def test_a_large_body_is_cut_off(side: Side) -> None:
     assert (len(whole["body"]), whole["cut"]) == (1 << 20, False)
     [none, _] = every(side, "t", channel="c", body_bytes=0)
     assert (none["body"], none["cut"], none["encoding"]) == ("", True, "text")
-    for wrong in (-1, (1 << 20) + 1):
+    for wrong in (-1, browse.BODY_BYTES_MAX + 1):
         with pytest.raises(Refused, match="bodyBytes"):
             page(side, "t", body_bytes=wrong)
 

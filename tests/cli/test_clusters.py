@@ -24,4 +24,11 @@ def test_clients(run: Run, broker: Broker) -> None:
         assert "shop" in run("client", "ls")
         assert run("client", "ls", "--protocol", "nsq", "--of", "shop", rows=True) == []
     run("client", "ls", "--protocol", "mqtt", status=2)
-    assert list(client.commands) == ["ls"]
+    assert "say --force" in run("client", "disconnect", "1.2.3.4:5", status=2)
+    assert "no client is connected" in run("client", "disconnect", "1.2.3.4:5", "--force", status=3)
+    with Producer(broker.registry, group="cut-off") as producer:
+        producer.send(Message("orders", b"x"))
+        (row,) = run("client", "ls", "--of", "cut-off", rows=True)
+        assert "connections ended" in run("client", "disconnect", row["address"], "--force")
+        producer.send(Message("orders", b"again"))
+    assert set(client.commands) == {"ls", "disconnect"}

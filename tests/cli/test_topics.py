@@ -14,7 +14,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from cli.conftest import Run
+from cli.conftest import Run, rows_of
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.cli.groups import group
 from penstock.cli.main import main
@@ -180,3 +180,53 @@ def test_alter_changes_a_topic_that_is_there_and_says_what(broker: Broker, run: 
     with Admin(broker.registry) as admin:
         assert "nobody-made-this" not in admin.topics()
     run("topic", "alter", "altered", status=2)  # nothing is named
+
+
+def test_alter_says_how_long_a_topic_keeps(broker: Broker, run: Run) -> None:
+    def told() -> tuple[object, object]:
+        (row,) = rows_of(run("topic", "describe", "kept", "--json"))
+        return row["retentionMs"], row["retentionBytes"]
+
+    run("topic", "add", "kept")
+    assert told() == (0, 0)
+    run("topic", "alter", "kept", "--retention", "12h", "--dry-run")
+    assert told() == (0, 0)
+    (row,) = rows_of(run("topic", "alter", "kept", "--retention", "12h", "--json"))
+    assert (row["what"], row["from"], row["to"]) == ("retentionMs", 0, 43_200_000)
+    run("topic", "alter", "kept", "--retention-bytes", "10G", "--queues", "16")
+    assert told() == (43_200_000, 10 << 30)
+    run("topic", "add", "kept", "--queues", "24")  # and a tool that knows nothing of it leaves it alone
+    assert told() == (43_200_000, 10 << 30)
+    run("topic", "alter", "kept", "--retention", "0")
+    assert told() == (0, 10 << 30)
+    assert "is no size" in run("topic", "alter", "kept", "--retention-bytes", "9Q", status=2)
+    assert "is no time" in run("topic", "alter", "kept", "--retention", "9", status=2)
+    run("topic", "alter", "nobody-made-this", "--retention", "1h", status=3)
+
+
+def test_what_is_purged_is_found_by_nothing(broker: Broker, run: Run) -> None:
+    run("topic", "add", "hidden", "--queues", "1")
+    with Producer(broker.registry) as producer:
+        sent = [producer.send(Message("hidden", b"x", keys=(f"k{n}",))) for n in range(2)]
+    run("topic", "purge", "hidden", "--to", "1", "--yes")
+    assert rows_of(run("message", "find", "hidden", "k0", "--json")) == []
+    run("message", "get", sent[0].offset_msg_ids[0], status=3)
+    assert "k1" in run("message", "find", "hidden", "k1")
+    assert "k1" in run("message", "get", sent[1].offset_msg_ids[0])
+    assert rows_of(run("peek", "hidden", "--key", "k0", "--json")) == []
+
+
+def test_a_topic_changes_its_kind(broker: Broker, run: Run) -> None:
+    run("topic", "add", "turned", "--kind", "queue")
+    run("channel", "add", "turned", "c")
+    assert "can become a log topic" in run("topic", "convert", "turned", "--to", "log", "--dry-run")
+    assert "say --force" in run("topic", "convert", "turned", "--to", "log", status=2)
+    assert "turned is a log topic" in run("topic", "convert", "turned", "--to", "log", "--yes")
+    with Producer(broker.registry) as producer:
+        producer.send(Message("turned", b"x"))
+    assert "purge it" in run("topic", "convert", "turned", "--to", "queue", "--dry-run", status=1)
+    assert "purge it" in run("topic", "convert", "turned", "--to", "queue", "--yes", status=1)
+    run("topic", "purge", "turned", "--yes")
+    assert "turned is a queue topic" in run("topic", "convert", "turned", "--to", "queue", "--yes")
+    (row,) = rows_of(run("channel", "ls", "turned", "--json"))
+    assert row["channel"] == "c"

@@ -29,7 +29,8 @@ class Browser:
         path, _, query = target.partition("?")
         said = {"host": "127.0.0.1:4171"} | ({"cookie": self.cookie} if self.cookie else {}) | dict(headers or {})
         scope = {
-            "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": method, "scheme": "http",
+            "type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "http_version": "1.1", "method": method, "scheme": "http",
             "path": unquote(path), "raw_path": path.encode(), "query_string": query.encode(), "root_path": "",
             "headers": [(name.encode(), value.encode()) for name, value in said.items()],
             "client": ("127.0.0.1", 5), "server": ("127.0.0.1", 4171),

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import penstock
 from console.conftest import post
+from penstock.client.results import Reject
 from penstock.testing import Broker
 from polling import eventually
 
@@ -25,7 +30,8 @@ if CHROMIUM is None:
 
 PAGES = [
     "/", "/topics", "/topics/orders/about", "/topics/orders/messages?from=first", "/topics/audit/channel/archive/about",
-    "/topics/orders/group/billing/about", "/deadletters", "/delayed", "/clients", "/spark", "/settings", "/replication",
+    "/topics/orders/group/billing/about", "/deadletters", "/deadletters/tired/about", "/delayed", "/clients",
+    "/spark", "/settings", "/replication",
 ]  # fmt: skip
 
 
@@ -40,6 +46,24 @@ def address(broker: Broker) -> Iterator[str]:
         assert process.stdin is not None
         yield "http://" + json.loads(process.stdout.readline().removeprefix(b"ready "))["console"]
         process.stdin.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def traffic(broker: Broker) -> None:
+    """Dead letters and delayed messages, so that each page has something to show."""
+
+    def refuse(message: object) -> None:
+        raise Reject("<i>no such customer</i>")
+
+    with penstock.Producer(broker.registry) as producer, penstock.Admin(broker.registry) as admin:
+        later = int(time.time() * 1000) + 3_600_000
+        producer.send(penstock.Message("orders", b"later", deliver_at_ms=later))
+        for n in range(3):
+            producer.send(penstock.Message("frail", b"<u>%d</u>" % n))
+        with penstock.PushConsumer("tired", broker.registry, listener=refuse, start="first") as consumer:
+            consumer.subscribe("frail")
+            eventually(lambda: "%DLQ%tired" in admin.topics(system=True))
+            eventually(lambda: sum(s.max_offset for s in admin.topic_stats("%DLQ%tired").values()) == 3)
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +88,9 @@ def test_every_page_without_an_error_and_without_another_host(chromium: Any, add
         page.goto(address + path)
         assert page.locator("h1").count() == 1
         page.locator("#state.on").wait_for()
+    page.goto(f"{address}/topics/orders/messages?from=first")
+    page.locator("article.message a").first.click()
+    page.get_by_text("stored").first.wait_for()
     page.close()
     assert not errors
     assert all(url.startswith((address, "data:")) for url in asked)
@@ -126,4 +153,37 @@ def test_keys_and_zoom(chromium: Any, address: str) -> None:
     for path in PAGES:
         page.goto(address + path)
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), path
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing(chromium: Any, address: str, scheme: str) -> None:
+    """The rules of axe-core, which is not ours to keep: `npm pack axe-core`, and PENSTOCK_AXE says where its axe.min.js is."""
+    script = os.environ.get("PENSTOCK_AXE", "")
+    if not script:
+        pytest.skip("axe-core is not on this machine")
+    context = chromium.new_context(color_scheme=scheme, bypass_csp=True)
+    page = context.new_page()
+    page.set_default_timeout(60_000)
+    for path in PAGES:
+        page.goto(address + path)
+        page.evaluate(Path(script).read_text())
+        found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+        assert not found, (path, [(one["id"], one["nodes"][0]["html"]) for one in found])
+    context.close()
+
+
+def test_a_dead_letter_that_is_chosen_is_sent_again(chromium: Any, address: str, broker: Broker) -> None:
+    page = chromium.new_page()
+    page.set_default_timeout(60_000)
+    page.goto(f"{address}/deadletters/tired/about")
+    page.locator("#state.on").wait_for()
+    page.get_by_label("choose").first.check()
+    page.get_by_role("button", name="Send the chosen ones again").click()
+    page.get_by_role("status").get_by_text("1 of 1 were sent").wait_for()
+    with penstock.Admin(broker.registry) as admin:
+        assert sum(s.max_offset for s in admin.topic_stats("frail").values()) == 4
+    with page.expect_download() as download:
+        page.get_by_text("Export as JSON lines").click()
+    assert len(Path(download.value.path()).read_text().splitlines()) == 3
     page.close()

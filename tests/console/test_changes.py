@@ -9,10 +9,15 @@ from typing import Any
 import pytest
 
 import penstock
+from client.test_staging import stage as stage_rows
 from console.browser import Browser
 from console.conftest import post
+from fronts.nsq_peer import NsqPeer
+from penstock.client.deadletters import DeadLetters
 from penstock.client.results import Reject
+from penstock.client.staging import SinkRun, StageClient
 from penstock.console.changes import ACTS
+from penstock.errors import NotFound
 from penstock.testing import Broker
 from polling import eventually
 
@@ -97,6 +102,96 @@ async def test_dead_letters_are_shown_by_reason_and_sent_again(changing: Browser
     assert "Sent%3A+2+to+frail" in sent.headers["location"]
     assert (await _json(changing, "/deadletters.json"))["rows"][0]["left"] == 1
     assert any("dead letters of tired" in one["text"] for one in (await _json(changing, "/now.json"))["sentences"])
+
+
+async def test_dead_letters_of_both_kinds_are_chosen_and_exported(changing: Browser, broker: Broker) -> None:
+    def refuse(message: object) -> None:
+        raise Reject("no")
+
+    def bury() -> None:
+        for kind, topic, group in (("log", "picky", "chooser"), ("queue", "picked", "work")):
+            with penstock.Admin(broker.registry) as admin:
+                if kind == "queue":
+                    admin.change_queue(topic, "add")
+                    admin.change_queue(topic, "add", channel=group)
+                with penstock.Producer(broker.registry, kind=kind) as producer:
+                    for number in range(3):
+                        producer.send(penstock.Message(topic, b"<u>%d</u>" % number))
+                with penstock.PushConsumer(group, broker.registry, listener=refuse, start="first") as consumer:
+                    consumer.subscribe(topic)
+                    name = "chooser" if kind == "log" else "picked.work"
+                    eventually(lambda name=name: len(_letters(broker, name)) == 3)
+
+    await asyncio.to_thread(bury)
+    for group, topic in (("chooser", "picky"), ("picked.work", "picked")):
+        page = f"/deadletters/{group}/about"
+        rows = (await _json(changing, f"{page}.json"))["rows"]
+        assert [row["reason"] for row in rows] == ["rejected"] * 3
+        assert 'form="chosen"' in (await changing.get(page)).text
+        told = await changing.get(f"/export/deadletters?group={group}&match=%3Cu%3E1")
+        assert told.headers["content-disposition"].endswith(f"{group}.jsonl")
+        (line,) = map(json.loads, told.text.splitlines())
+        assert (line["body"], line["properties"]["DLQ_REASON"]) == ("<u>1</u>", "rejected")
+        ids = "\n".join(row["msgId"] for row in rows[:2])
+        sent = await changing.act("dead-resend", group=group, ids=ids)
+        assert "2+of+2+were+sent" in sent.headers["location"]
+        assert "0+of+2+were+sent" in (await changing.act("dead-resend", group=group, ids=ids)).headers["location"]
+        sent = await changing.act("dead-redrive", group=group)
+        assert f"Sent%3A+1+to+{topic}" in sent.headers["location"]
+    assert (await changing.get("/export/deadletters?group=nosuch")).status == 404
+
+
+def _letters(broker: Broker, group: str) -> Any:
+    with DeadLetters(broker.registry) as letters:
+        try:
+            return list(letters.letters(group))
+        except NotFound:
+            return []
+
+
+async def test_several_fields_of_one_name_are_lines(changing: Browser) -> None:
+    token = await changing.token()
+    body = f"token={token}&group=nosuch&ids=a&ids=b".encode()
+    told = await changing.ask("POST", "/do/dead-resend", body, {"origin": "http://127.0.0.1:4171"})
+    assert "no+dead+letters" in told.headers["location"]
+
+
+async def test_a_client_is_disconnected(changing: Browser, broker: Broker) -> None:
+    peer = NsqPeer(broker.nsq)
+    peer.subscribe(b"quiet", b"c", 1)
+    port = peer.socket.getsockname()[1]
+
+    async def mine() -> list[str]:
+        rows = (await _json(changing, "/clients.json"))["rows"]
+        return [row["address"] for row in rows if row["address"].endswith(f":{port}")]
+
+    (address,) = await mine()
+    assert "are+ended" in (await changing.act("client-disconnect", address=address)).headers["location"]
+    assert (
+        "no+client+is+connected" in (await changing.act("client-disconnect", address="1.2.3.4:5")).headers["location"]
+    )
+    peer.socket.settimeout(60)
+    while await asyncio.to_thread(peer.socket.recv, 100):
+        pass
+    peer.close()
+    assert await mine() == []
+
+
+async def test_a_stage_is_dropped(changing: Browser, broker: Broker) -> None:
+    def stage() -> None:
+        with StageClient(broker.registry, patience_s=60) as client:
+            stage_rows(client, SinkRun("sink-1", "query", "run-1"), 0, [b"row"] * 3, "drop-t")
+
+    await asyncio.to_thread(stage)
+    row = next(row for row in (await _json(changing, "/spark.json"))["rows"] if row["sink"] == "sink-1")
+    assert row["stages"] == 1
+    assert "type+sink-1" in (await changing.act("stage-drop", sink="sink-1", typed="x")).headers["location"]
+    told = await changing.act("stage-drop", sink="sink-1", typed="sink-1", run="run-1")
+    assert "1+stages+of+sink-1" in told.headers["location"]
+    row = next(
+        (row for row in (await _json(changing, "/spark.json"))["rows"] if row["sink"] == "sink-1"), {"stages": 0}
+    )
+    assert row["stages"] == 0
 
 
 @pytest.mark.parametrize("act", sorted(ACTS))

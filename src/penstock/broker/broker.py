@@ -17,6 +17,7 @@ from penstock.broker.core import Core
 from penstock.broker.counters import counters
 from penstock.broker.due import DueMessages
 from penstock.broker.history import History
+from penstock.broker.keeping import Keeping
 from penstock.broker.mastership import Mastership
 from penstock.broker.nsq.queueing import Queueing
 from penstock.broker.probes import Probes
@@ -26,6 +27,7 @@ from penstock.broker.staging import Staging
 from penstock.broker.stats import Stats
 from penstock.broker.systemtopics import is_system_topic, make_system_topics
 from penstock.broker.tables import Tables
+from penstock.broker.tracing import Tracing
 from penstock.broker.transactions import Transactions
 from penstock.clock import Clock
 from penstock.config import BrokerConfig
@@ -37,6 +39,7 @@ from penstock.limits import Limits, limits_of
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.recovery import Recovery
 from penstock.log.sequences import Sequences
+from penstock.wire import record
 
 CLIENTS_EVERY_MS = 10_000
 _MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -62,10 +65,13 @@ class Broker:
         self.reserve = Reserve(core.folder, core.files)
         self.tables = Tables(core)
         self.transactions = Transactions(core)
-        self.retry = Retry(core.sending, core.groups)
+        self.tracing = Tracing(core)
+        self.offsets.watch(self.tracing.committed)
+        self.retry = Retry(core.sending, core.groups, self.tracing)
         self.queueing = Queueing(core, self.retry)
         self.topics.share_names_with(self.queueing.registry.has_queue)
         self.due = DueMessages(core, self.queueing.deferral)
+        self.keeping = Keeping(core, self.queueing)
         self.staging = Staging(core, self.tables.write)
         self.store.attach(self.staging.sinks)
         self.sequences = Sequences(self.folder / "config" / "sequences.json", self.files)
@@ -148,6 +154,7 @@ class Broker:
         self.staging.open()  # nothing may come to stand between a publish that was cut short and its missing rows
         self.queueing.open(recovery.clean, recovery.power_cut)
         self.history.open()
+        self.keeping.open()
         return recovery
 
     def close(self, clean: bool = True) -> None:
@@ -170,6 +177,8 @@ class Broker:
     def tick(self) -> int:
         """Do what is due; when to be asked again (monotonic ms)."""
         mono_ms = self.mono_ms
+        if len(self.tracing):
+            self.tracing.settle()
         due = [
             self.store.tick(self.now_ms, mono_ms),
             self.stats.tick(mono_ms, self.now_ms),
@@ -178,6 +187,7 @@ class Broker:
             self.queueing.tick(),
             self.staging.tick(mono_ms),
             self.due.tick(),
+            self.keeping.tick(mono_ms, self.now_ms),
         ]
         if mono_ms >= self._clients_due_ms:
             self._clients_due_ms = mono_ms + CLIENTS_EVERY_MS
@@ -215,6 +225,16 @@ class Broker:
     def is_system_topic(self, name: str) -> bool:
         """Hidden in lists of topics, not to be deleted."""
         return is_system_topic(self.config, name)
+
+    def hides(self, data: bytes) -> bool:
+        """Whether a record is in the log, and nobody is to find it: it is not published yet, or purged."""
+        if self.staging.veils(data):
+            return True
+        message = record.decode_record(data, 0, decompress=False)
+        topic = None if message is None else self.topics.get(message.topic.encode())
+        if message is None or topic is None or message.queue_id >= len(topic.queues):
+            return False
+        return message.queue_offset < int(topic.queues[message.queue_id].min_offset)
 
     def is_new(self, queue: ConsumeQueue) -> bool:
         """Whether a queue still begins at its first message, and that is recent enough to lie in memory."""

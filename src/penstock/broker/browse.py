@@ -22,18 +22,19 @@ from penstock.broker.delayed import Delayed
 from penstock.broker.delayed import Wanted as WantedDelayed
 from penstock.broker.nsq import looking
 from penstock.broker.nsq.looking import Place, Seen, Steps
+from penstock.broker.nsq.redrive import with_notes
 from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.broker.topics import LogTopic
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.log.stream import LogStream
 from penstock.message import ReceivedMessage
-from penstock.wire import record
+from penstock.wire import names, record
 from penstock.wire.codes import Fields, ResponseCode
 from penstock.wire.fastjson import dumps
 
 ROWS_MAX = 1_000
-BODY_BYTES, BODY_BYTES_MAX = 64 << 10, 1 << 20
+BODY_BYTES, BODY_BYTES_MAX = 64 << 10, 7 << 20  # twice that, escaped, still fits a frame
 PAGE_BYTES_MAX = 4 << 20  # bytes of one page; the message that reaches it is still in it
 READ_MAX = 16 << 20  # bytes that are read for it, where bodies are cut off
 STEPS_MAX = 10_000  # places that are looked at
@@ -41,6 +42,7 @@ KEY_ROWS_MAX = 64
 GAP = -(1 << 62)  # before any place
 NS_A_MS = 1_000_000
 
+DEAD_SUFFIX = names.DEAD_SUFFIX.decode()
 READY, IN_FLIGHT, DEFERRED = STATES = ("ready", "in-flight", "deferred")
 SCHEDULE = "~"  # behind every name
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")  # what does something to a terminal
@@ -106,6 +108,11 @@ class Page:
         self._limit = min(wanted.limit, ROWS_MAX)
         self._steps = self._told = self._read = 0
 
+    def too_much(self, seen: Seen | None) -> bool:
+        """Whether a large message does not fit behind what is there."""
+        size = 0 if seen is None else min(len(seen.body), self.wanted.body_bytes)
+        return bool(self.rows) and self._told + size > BODY_BYTES_MAX
+
     def add(self, channel: str, seen: Seen | None) -> bool:
         """One step more; whether that is enough."""
         self._steps += 1
@@ -167,11 +174,19 @@ class Browse:
         name, slash, place = wanted.after.rpartition("/")
         if wanted.after and not slash:
             raise Refused("after is what next was in the answer before")
+        queueing, dead = self.broker.queueing, wanted.topic.encode()
         for part in parts:
             if slash and part.name < name:
                 continue
             begin = looking.read_place(place) if slash and part.name == name else part.begin
-            for behind, seen in part.run(begin):
+            steps = part.run(begin)
+            if wanted.topic.endswith(DEAD_SUFFIX) and part.name != SCHEDULE:
+                steps = with_notes(queueing.notes, dead, steps)
+            last = begin
+            for behind, seen in steps:
+                if page.too_much(seen):
+                    return {"rows": page.rows, "next": f"{part.name}/{last.text()}"}
+                last = behind
                 if page.add(part.channel, seen):
                     return {"rows": page.rows, "next": f"{part.name}/{behind.text()}"}
         return {"rows": page.rows, "next": None}
@@ -277,7 +292,7 @@ class Browse:
         return None if data is None else self._of_record(data)
 
     def _of_record(self, data: bytes) -> Seen | None:
-        message = None if self.broker.staging.veils(data) else record.decode_record(data, 0)
+        message = None if self.broker.hides(data) else record.decode_record(data, 0)
         return None if message is None else _seen(message)
 
     def _by_key(self, wanted: Wanted, at: int) -> Steps:

@@ -32,6 +32,9 @@ class Peer(Protocol):
     def push(self, command: RemotingCommand) -> None:
         """Send a one-way request, or an answer that took its time."""
 
+    def disconnect(self) -> None:
+        """End the connection behind what it is owed."""
+
     def call(self, command: RemotingCommand, done: Callable[[RemotingCommand | None], None], deadline_ms: int) -> None:
         """Ask the peer; `done` gets its answer, or None after the deadline or the end of the connection."""
 

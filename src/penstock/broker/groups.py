@@ -6,7 +6,7 @@ Both files are RocketMQ's (rocketmq.md §6, §9.2, §9.6); SmartGo's spelling of
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -215,6 +215,11 @@ class OffsetTable:
     def __init__(self) -> None:
         self.table: dict[tuple[str, str], dict[int, int]] = {}
         self.dirty = False
+        self._tell: Callable[[str, str, int, int | None, int], None] | None = None
+
+    def watch(self, tell: Callable[[str, str, int, int | None, int], None]) -> None:
+        """Tell of each commit: group, topic, queue, the offset before and the new one."""
+        self._tell = tell
 
     def changed(self) -> None:
         """The table must be written down."""
@@ -226,7 +231,12 @@ class OffsetTable:
 
     def commit(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Set an offset, forward or back."""
-        self.table.setdefault((topic, group), {})[queue_id] = offset
+        queues = self.table.setdefault((topic, group), {})
+        if self._tell is not None:
+            before = queues.get(queue_id)
+            if before != offset:
+                self._tell(group, topic, queue_id, before, offset)
+        queues[queue_id] = offset
         self.dirty = True
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:

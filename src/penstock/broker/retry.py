@@ -15,6 +15,7 @@ from typing import NamedTuple
 from penstock.broker.groups import Group, GroupTable
 from penstock.broker.sending import Marks, Placed, Sending
 from penstock.broker.topics import DEAD_PREFIX, RETRY_PREFIX, LogTopic
+from penstock.broker.tracing import Tracing
 from penstock.errors import Refused
 from penstock.message import ReceivedMessage
 from penstock.schedule.delays import LEVEL, TIMER_PROPERTIES
@@ -68,8 +69,9 @@ def is_dead(group: Group, times: int, retry_max: int | None) -> bool:
 class Retry:
     """See the module."""
 
-    def __init__(self, sending: Sending, groups: GroupTable) -> None:
+    def __init__(self, sending: Sending, groups: GroupTable, tracing: Tracing) -> None:
         self._sending = sending
+        self._tracing = tracing
         self._groups = groups
 
     def dead_letters_of(self, group_name: bytes) -> LogTopic:
@@ -120,6 +122,7 @@ class Retry:
             else:
                 properties[LEVEL] = str(level or FIRST_LEVEL + message.reconsume_times)
         group.was_sent_back()
+        self._tracing.given_back(message, topic, group_name, client)
         return sending.put_again(topic, queue_id, message, properties, given_back=1)
 
     def retry_topic_of(self, group_name: str) -> LogTopic:

@@ -14,7 +14,7 @@ from penstock.broker import shapes
 from penstock.broker.broker import Broker
 from penstock.broker.levels import LEVELS
 from penstock.broker.systemtopics import is_system_topic
-from penstock.broker.topics import TopicDetails
+from penstock.broker.topics import details_of
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError, Refused, WireError
 from penstock.log import epochs
@@ -119,8 +119,7 @@ class Taking:
                 topics.create(
                     name.encode(), shapes.number(config, "readQueueNums", 4), shapes.number(config, "writeQueueNums", 4),
                     shapes.number(config, "perm", 6), now_ms=now_ms, level=LEVELS.get(str(level), 0),
-                    more=TopicDetails(bool(config.get("order")), str(config.get("topicFilterType", "SINGLE_TAG")),
-                                      shapes.number(config, "topicSysFlag", 0)),
+                    more=details_of(config),
                 )  # fmt: skip
             except Refused as error:
                 log.error("topic of the master not taken name=%s error=%s", name, error)

@@ -82,11 +82,16 @@ def check_group_name(name: str) -> None:
 
 
 class TopicDetails(NamedTuple):
-    """What RocketMQ keeps of a topic, and no rule of ours asks for."""
+    """What RocketMQ keeps of a topic, and no rule of ours asks for; then how long, and how many bytes of it, ours keeps: 0
+    is as the broker does; whether each of its messages is traced.
+    """
 
     order: bool = False
     filter_type: str = "SINGLE_TAG"
     sys_flag: int = 0
+    keep_ms: int = 0
+    keep_bytes: int = 0
+    traced: bool = False
 
 
 PLAIN = TopicDetails()
@@ -102,13 +107,16 @@ class TopicSettings(NamedTuple):
     more: TopicDetails
 
 
-def _details(config: Mapping[str, object]) -> TopicDetails:
+def details_of(config: Mapping[str, object]) -> TopicDetails:
     """From a TopicConfig."""
     kind = config.get("topicFilterType")
     return TopicDetails(
         config.get("order") is True,
         kind if isinstance(kind, str) else PLAIN.filter_type,
         shapes.number(config, "topicSysFlag", 0),
+        max(0, shapes.number(config, "retentionMs", 0)),
+        max(0, shapes.number(config, "retentionBytes", 0)),
+        config.get("trace") is True,
     )
 
 
@@ -135,6 +143,9 @@ class LogTopic:
         self.order = False
         self.filter_type = "SINGLE_TAG"
         self.sys_flag = 0
+        self.keep_ms = 0
+        self.keep_bytes = 0
+        self.traced = False
         self.open = True
         self.protected = name in PROTECTED
         self.is_retry = name.startswith(RETRY_PREFIX)
@@ -158,8 +169,12 @@ class LogTopic:
         self.read_queues, self.write_queues, self.perm, self.level = read_queues, write_queues, perm, level
 
     def detail(self, more: TopicDetails) -> None:
-        """What RocketMQ keeps beside that."""
-        self.order, self.filter_type, self.sys_flag = more
+        """What is kept beside that."""
+        self.order, self.filter_type, self.sys_flag, self.keep_ms, self.keep_bytes, self.traced = more
+
+    def trace(self, on: bool) -> None:
+        """Tell of each of its messages where it goes."""
+        self.traced = on
 
     def keep_order(self, ordered: bool) -> None:
         """Whether the registry says that it is an order topic."""
@@ -197,7 +212,9 @@ class LogTopic:
 
     def settings(self) -> TopicSettings:
         """What an administrator may change, for `TopicTable.undo`."""
-        more = TopicDetails(self.order, self.filter_type, self.sys_flag)
+        more = TopicDetails(
+            self.order, self.filter_type, self.sys_flag, self.keep_ms, self.keep_bytes, bool(self.traced)
+        )
         return TopicSettings(self.read_queues, self.write_queues, self.perm, self.level, more)
 
     def described(self) -> str:
@@ -222,6 +239,12 @@ class LogTopic:
         }
         if self.level != LEVEL_OS:
             config["level"] = LEVEL_NAMES[self.level]
+        if self.keep_ms:
+            config["retentionMs"] = self.keep_ms
+        if self.keep_bytes:
+            config["retentionBytes"] = self.keep_bytes
+        if self.traced and not self.is_retry:  # that one is, for as long as the broker runs, because another is
+            config["trace"] = True
         return config
 
 
@@ -336,6 +359,13 @@ class TopicTable:
             now_ms=now_ms,
             more=TopicDetails(filter_type=model.filter_type),
         )
+
+    def keep(self, topic: LogTopic, more: TopicDetails, now_ms: int) -> Callable[[], None]:
+        """How long and how much a topic keeps from now on, and whether it is traced. What takes it back."""
+        before = topic.settings()
+        topic.detail(more)
+        self._announce(topic.name, now_ms)
+        return lambda: topic.detail(before.more)
 
     def demand_creation(self, now_ms: int) -> None:
         """A topic is about to be made by its first use. Refused when there were too many of late."""
@@ -489,7 +519,7 @@ class TopicTable:
                 shapes.number(config, "writeQueueNums", DEFAULT_QUEUES),
                 shapes.number(config, "perm", PERM_BOTH),
                 level=_log_level(config.get("level"), self._level),
-                more=_details(config),
+                more=details_of(config),
                 announce=False,
             )
             self._begin_at_floors(name.encode())

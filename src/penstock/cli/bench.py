@@ -13,7 +13,7 @@ from typing import Literal, NotRequired, TypedDict, Unpack
 
 import click
 
-from penstock.cli.tools import Command, duration_ms, print_rows, with_json, with_registry
+from penstock.cli.tools import Command, Whole, duration_ms, print_rows, with_json, with_registry
 from penstock.message import Message, ReceivedMessage
 
 STAMP_BYTES = 8
@@ -202,7 +202,7 @@ def _options(command: Command) -> Command:
     return with_registry(with_json(command))
 
 
-@click.group()
+@click.group(cls=Whole)
 def bench() -> None:
     """Measure what a broker does from here: rates and percentiles."""
 

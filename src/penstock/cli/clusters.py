@@ -1,4 +1,4 @@
-"""`penstock client ls | broker ls`: who is connected, and which brokers there are."""
+"""`penstock client ls | disconnect`, `broker ls`: who is connected, and which brokers there are."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import time
 import click
 
 import penstock
-from penstock.cli.tools import print_rows, printable, with_json, with_registry
+from penstock.cli.tools import Whole, confirm, print_rows, printable, with_json, with_registry
 from penstock.errors import PenstockError
 
 
-@click.group()
+@click.group(cls=Whole)
 def client() -> None:
-    """Look at who is connected."""
+    """Look at who is connected, end a connection."""
 
 
 @client.command("ls")
@@ -33,6 +33,17 @@ def client_ls(registry: str, as_json: bool, protocol: str | None, of: str) -> No
     if not as_json:
         rows = [{name: "-" if value is None else printable(str(value)) for name, value in row.items()} for row in rows]
     print_rows(rows, as_json)
+
+
+@client.command("disconnect")
+@with_registry
+@click.option("-f", "--force", is_flag=True, help="Do not ask.")
+@click.argument("address")
+def client_disconnect(registry: str, force: bool, address: str) -> None:
+    """End the connections from ADDRESS, as `client ls` shows it. A client may come again; what it had in flight goes back."""
+    confirm(f"end the connections from {address}?", force)
+    with penstock.Admin(registry) as admin:
+        click.echo(f"{admin.disconnect(address)} connections ended")
 
 
 @click.command("ls")

@@ -7,7 +7,7 @@ import sys
 import click
 
 import penstock
-from penstock.cli.tools import Command, print_rows, with_json, with_registry
+from penstock.cli.tools import Command, Whole, print_rows, with_json, with_registry
 from penstock.config import HIDDEN, BrokerConfig, RegistryConfig, is_secret, load, meanings, sources
 
 _ROLES: tuple[tuple[str, type[BrokerConfig] | type[RegistryConfig]], ...] = (
@@ -25,7 +25,7 @@ def _given(command: Command) -> Command:
     return command
 
 
-@click.group()
+@click.group(cls=Whole)
 def config() -> None:
     """Look at settings; have a broker take them anew."""
 

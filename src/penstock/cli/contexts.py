@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from penstock.cli.inuse import current, folder, path_of, read, word
-from penstock.cli.tools import confirm, print_rows, with_json
+from penstock.cli.tools import Whole, confirm, print_rows, with_json
 from penstock.errors import NotFound
 
 
@@ -37,7 +37,7 @@ def _toml(values: dict[str, object]) -> str:
     return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
 
 
-@click.group()
+@click.group(cls=Whole)
 def context() -> None:
     """Registries, users and TLS under names."""
 

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from typing import IO
 
 import click
 
-from penstock.cli.tools import print_rows, with_json, with_registry
-from penstock.client.deadletters import DeadLetters, describe
+from penstock.cli.tools import Whole, print_rows, with_json, with_registry
+from penstock.client.deadletters import DeadLetters, exported, time_text
 from penstock.client.routes import Json
 from penstock.message import ReceivedMessage
 
 TEXT_CHARS_MAX = 500  # of a body on a terminal; --json and export have all of it
-_match = click.option("--match", "text", default="", help="Only those with this text in the body, or with this key.")
+_match = click.option(
+    "--match", "text", default="", help="Only those with this text in the body, or with this key or id."
+)
 
 
-@click.group()
+@click.group(cls=Whole)
 def dlq() -> None:
     """Dead letters: what consumers gave up."""
 
@@ -39,8 +39,8 @@ def dlq_ls(registry: str, as_json: bool) -> None:
             "kind": one.kind,
             "count": one.count,
             "left": one.left,
-            "oldest": _time_text(one.oldest_ms),
-            "newest": _time_text(one.newest_ms),
+            "oldest": None if one.oldest_ms is None else time_text(one.oldest_ms),
+            "newest": None if one.newest_ms is None else time_text(one.newest_ms),
             "topic": one.topic,
         }
         for one in found
@@ -60,7 +60,8 @@ def dlq_read(registry: str, as_json: bool, text: str, limit: int, group: str) ->
     """The dead letters of GROUP, oldest first: why, when, by whom, how often, where from."""
     with DeadLetters(registry) as letters:
         for number, (message, redriven) in enumerate(letters.letters(group, text), 1):
-            row = _row(message, redriven)
+            row = exported(message, redriven=redriven)
+            del row["properties"]
             click.echo(json.dumps(row, ensure_ascii=False) if as_json else _lines(row))
             if number >= limit:
                 return
@@ -78,8 +79,7 @@ def dlq_export(registry: str, text: str, group: str, file: str) -> None:
         letters.find(group)  # before a file is made
         with _opened(file) as out:
             for message, redriven in letters.letters(group, text):
-                row = _row(message, redriven) | {"properties": dict(message.properties)}
-                out.write(json.dumps(row, ensure_ascii=False) + "\n")
+                out.write(json.dumps(exported(message, redriven=redriven), ensure_ascii=False) + "\n")
                 count += 1
     if file != "-":
         click.echo(f"{count} written to {file}")
@@ -89,43 +89,45 @@ def dlq_export(registry: str, text: str, group: str, file: str) -> None:
 @with_registry
 @with_json
 @_match
-@click.option("--to", default="", metavar="TOPIC", help="To this log topic, not to where each came from.")
+@click.option("--id", "ids", multiple=True, help="Only the one with this id; may be said several times.")
+@click.option("--to", default="", metavar="TOPIC", help="To this topic, not to where each came from.")
 @click.option("-l", "--limit", type=click.IntRange(1), help="At most so many, the oldest.")
 @click.option("--rate", type=click.FloatRange(0, min_open=True), help="At most so many a second.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent; send nothing.")
+@click.option(
+    "--delete", is_flag=True, help="Then take those out of sight that were sent again, as far as all before them were."
+)
 @click.argument("group")
 def dlq_redrive(
-    registry: str, as_json: bool, text: str, to: str, limit: int | None, rate: float | None, dry_run: bool, group: str
-) -> None:
-    """Send the dead letters of GROUP to the topics they came from, each once: a second call sends only what came since."""
+    registry: str, as_json: bool, text: str, ids: tuple[str, ...], to: str, limit: int | None, rate: float | None, group: str,
+    **flags: bool,
+) -> None:  # fmt: skip
+    """Send the dead letters of GROUP to the topics they came from, each once: a second call sends only what came since.
+    GROUP may be a queue topic's channel, as `dlq ls` names it: there what is sent leaves the dead letters.
+    """
+    dry_run, delete = flags["dry_run"], flags["delete"]
+    if ids and (text or limit or rate):
+        raise click.UsageError("--id names the messages: without --match, --limit and --rate")
 
     def tell(message: ReceivedMessage, topic: str) -> None:
         if as_json:
             told = {"to": topic, "broker": message.broker, "queue": message.queue_id, "offset": message.queue_offset}
             click.echo(json.dumps(told | {"msgId": message.msg_id, "done": "" if dry_run else "sent"}))
         elif dry_run:
-            click.echo(f"  {topic}  queue {message.queue_id} offset {message.queue_offset}  {' '.join(message.keys)}")
+            about = " ".join(message.keys) or message.msg_id
+            click.echo(f"  {topic}  queue {message.queue_id} offset {message.queue_offset}  {about}")
 
     with DeadLetters(registry) as letters:
-        done = letters.redrive(group, to=to, text=text, limit=limit, rate=rate, dry_run=dry_run, each=tell)
+        if ids:
+            done = letters.resend(group, ids, to=to, dry_run=dry_run, each=tell)
+        else:
+            done = letters.redrive(group, to=to, text=text, limit=limit, rate=rate, dry_run=dry_run, each=tell)
+        deleted = letters.delete_sent(group) if delete and not dry_run else 0
     if done.unreadable:
         click.echo(f"penstock: {done.unreadable} passed over, whose bodies cannot be decompressed", err=True)
     if not as_json:
         to_each = ", ".join(f"{count:,} to {topic}" for topic, count in sorted(done.topics.items())) or "nothing"
-        click.echo(f"{'would send' if dry_run else 'sent'} {to_each}")
-
-
-def _time_text(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-
-
-def _row(message: ReceivedMessage, redriven: bool) -> Json:
-    row = describe(message, redriven=redriven)
-    try:
-        body = {"body": message.body.decode()}
-    except UnicodeDecodeError:
-        body = {"bodyBase64": base64.b64encode(message.body).decode()}
-    return row | {"died": _time_text(row.pop("died_ms")), "born": _time_text(row.pop("born_ms"))} | body
+        click.echo(f"{'would send' if dry_run else 'sent'} {to_each}" + (f", deleted {deleted:,}" if delete else ""))
 
 
 def _lines(row: Json) -> str:

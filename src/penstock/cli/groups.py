@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import click
 
 import penstock
-from penstock.cli.tools import confirm, position, print_rows, with_json, with_registry
+from penstock.cli.tools import Whole, confirm, position, print_rows, with_json, with_registry
 from penstock.client.aio.admingroups import GroupStats
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Start
@@ -18,7 +18,7 @@ from penstock.wire.names import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 WATCH_S = 2.0
 
 
-@click.group()
+@click.group(cls=Whole)
 def group() -> None:
     """Look at consumer groups, move them, delete them."""
 

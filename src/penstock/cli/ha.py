@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 
 import penstock
-from penstock.cli.tools import confirm, print_rows, with_json, with_registry
-from penstock.errors import PenstockError
+from penstock.cli.tools import Whole, confirm, print_rows, with_json, with_registry
+from penstock.errors import NotFound, PenstockError
 
 _NOTHING = {
     "node": "", "role": "", "epoch": "", "written": "", "flushed": "", "confirmed": "", "lag_bytes": "", "lag_ms": "",
@@ -19,7 +19,7 @@ _NOTHING = {
 WAIT_S = 30.0  # until a node has its new role
 
 
-@click.group()
+@click.group(cls=Whole)
 def ha() -> None:
     """Look at masters and their slaves, and change who is which."""
 
@@ -89,10 +89,11 @@ def switch(registry: str, to: str, broker: str) -> None:
             if row["role"] == "master" and broker in ("", row["broker"]) and _has(admin, address, to)
         ]
         if len(masters) != 1:
-            raise click.ClickException(
+            if not masters:
+                raise NotFound(f"no master with the slave {to} is registered" if to else "no master is registered")
+            raise click.UsageError(
                 f"{len(masters)} masters {'have a slave ' + to if to else 'are there'}: name the set with --broker"
-                if masters else f"no master with the slave {to} is registered" if to else "no master is registered"
-            )  # fmt: skip
+            )
         _wait(admin, admin.switch(masters[0][0], to))
 
 
@@ -135,7 +136,7 @@ def _find(
     mine = [(address, row) for address, row in nodes if row["node"] == node]
     if len(mine) != 1:
         known = ", ".join(sorted(str(row["node"]) for _, row in nodes)) or "none"
-        raise click.ClickException(f"{len(mine)} nodes are called {node}; there are: {known}")
+        raise NotFound(f"{len(mine)} nodes are called {node}; there are: {known}")
     address, row = mine[0]
     return address, row, [(at, told) for at, told in nodes if told["broker"] == row["broker"] and at != address]
 

@@ -11,7 +11,7 @@ import click
 from msgspec.structs import replace
 
 import penstock
-from penstock.cli.tools import confirm, print_rows, time_text, with_json, with_registry
+from penstock.cli.tools import Whole, confirm, print_rows, time_text, with_json, with_registry
 from penstock.client.deadletters import again
 from penstock.errors import NoRoute, NotFound
 from penstock.message import ReceivedMessage
@@ -23,7 +23,7 @@ _SENT = "republished"  # the file, beside the tail, of the positions that were s
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(cls=Whole)
 def lost() -> None:
     """What was cut from the end of a log, because its master never had it."""
 

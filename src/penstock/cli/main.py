@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import json
 import os
-import re
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -14,6 +13,7 @@ from typing import TypeVar
 import click
 from msgspec.structs import replace
 
+from penstock.cli.tools import Whole
 from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig, defaults, load, meanings
 from penstock.errors import ConfigError, PenstockError
 from penstock.version import __version__
@@ -32,18 +32,12 @@ Settings = dict[str, object]
 Command = TypeVar("Command", bound=Callable[..., object])
 
 
-def first_sentence(command: click.Command) -> str:
-    """What a command is for."""
-    about = " ".join((command.help or "").split("\n\n")[0].split())
-    return re.split(r"(?<!\(-)[.:;] ", about)[0].rstrip(".") + "."
-
-
 # The first sentence of each command that is imported when it is called.
 ABOUTS = {
     "bench": "Measure what a broker does from here.",
     "channel": "Look at channels and change them.",
     "cheat": "Print what one types most, of one subject or of all.",
-    "client": "Look at who is connected.",
+    "client": "Look at who is connected, end a connection.",
     "completion": "Print what makes SHELL complete commands, options and the names of topics, groups and channels.",
     "config": "Look at settings.",
     "console": "Run the web console of a broker.",
@@ -69,7 +63,7 @@ ABOUTS = {
 }
 
 
-class Lazy(click.Group):
+class Lazy(Whole):
     """A group whose large members are imported when they are called: `penstock --help` stays quick."""
 
     elsewhere = {
@@ -116,15 +110,10 @@ class Lazy(click.Group):
             _complete_names(command)
         return command
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """As click does, but each first sentence whole."""
-        rows = []
-        for name in self.list_commands(ctx):
-            about = ABOUTS.get(name) if type(self) is Lazy else None  # not one of them is imported for that
-            command = None if about is not None else self.get_command(ctx, name)
-            rows.append((name, about or "" if command is None else first_sentence(command)))
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
+    def about(self, ctx: click.Context, name: str) -> str:
+        """Not one of them is imported for that."""
+        known = ABOUTS.get(name) if type(self) is Lazy else None
+        return super().about(ctx, name) if known is None else known
 
     def invoke(self, ctx: click.Context) -> object:
         try:

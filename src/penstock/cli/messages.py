@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import click
 
 import penstock
-from penstock.cli.tools import print_rows, printable, with_json, with_registry
+from penstock.cli.tools import Whole, print_rows, printable, with_json, with_registry
 from penstock.message import ReceivedMessage
 from penstock.wire.traces import Trace
 
@@ -36,7 +36,7 @@ def _print(messages: Iterable[ReceivedMessage], as_json: bool) -> None:
     print_rows(rows, as_json)
 
 
-@click.group()
+@click.group(cls=Whole)
 def message() -> None:
     """Find messages."""
 

@@ -12,7 +12,7 @@ from typing import Literal
 import click
 
 import penstock
-from penstock.cli.tools import Command, confirm, print_rows, printable, time_text, with_json, with_registry
+from penstock.cli.tools import Command, Whole, confirm, print_rows, printable, time_text, with_json, with_registry
 from penstock.client.routes import Json
 from penstock.errors import NotFound
 
@@ -25,7 +25,7 @@ EDGES = (
 NAMES = [EDGES[0][1], *(f"< {name}" for _, name in EDGES[1:]), f"≥ {EDGES[-1][1]}"]
 
 
-@click.group()
+@click.group(cls=Whole)
 def channel() -> None:
     """Look at channels and change them."""
 
@@ -74,7 +74,7 @@ channel_unpause = _changes("unpause", "Deliver again.")
 channel_empty = _changes("empty", "Drop what a channel holds.", "Drop what channel {channel} of {topic} holds?")
 
 
-@click.group()
+@click.group(cls=Whole)
 def delayed() -> None:
     """Look at delayed and deferred messages; cancel them, or deliver them now."""
 

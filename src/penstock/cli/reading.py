@@ -32,7 +32,7 @@ from penstock.message import ReceivedMessage
 from penstock.wire.names import EPHEMERAL
 
 IDLE_S = 2.0  # without a message a group or channel is at its end
-BROWSED_MAX = 1 << 20  # bytes of a body that BROWSE gives
+BROWSED_MAX = 7 << 20  # bytes of a body that BROWSE gives
 
 Messages = Generator[ReceivedMessage, None, None]
 Print = Callable[[ReceivedMessage], None]

@@ -15,13 +15,14 @@ import click
 
 from penstock.cli.sparkjobs import audit, compact, redrive, reindex, replay, search, stats
 from penstock.cli.sparkrun import fail, on_spark, run_job
+from penstock.cli.tools import Whole
 
 if TYPE_CHECKING:
     from penstock.spark.pipelines.archive import ArchiveResult
     from penstock.spark.pipelines.archive import Asked as ArchiveAsked
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Whole, context_settings={"help_option_names": ["-h", "--help"]})
 def spark() -> None:
     """Jobs over topics with Spark."""
 

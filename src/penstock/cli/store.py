@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 
 from penstock.cli.lost import lost
-from penstock.cli.tools import with_json
+from penstock.cli.tools import Whole, with_json
 
 
-@click.group()
+@click.group(cls=Whole)
 def store() -> None:
     """Look into the files of a broker. Nothing is changed."""
 
@@ -61,7 +61,8 @@ def verify(folder: Path, as_json: bool) -> None:
         click.echo(
             f"{report.records:,} records ({report.unchecked:,} without a sum) in {report.segments} segments, "
             f"{report.bytes / 2**20:,.1f} MiB; {report.queues} queues with {report.entries:,} entries; "
-            f"{report.index_entries:,} index entries"
+            f"{report.index_entries:,} index entries; {report.queue_messages:,} messages in {report.queue_segments} segments of "
+            "queue topics, and in disk queues"
         )
         for finding in report.findings:
             click.echo(f"{finding.level:8} {finding.file} {finding.position}–{finding.end}: {finding.why}")

@@ -13,9 +13,31 @@ import click
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PIECE = re.compile(r"([0-9]{1,12})(ms|s|min|m|h|d)")
+_SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)(?:i?B)?")
 _DURATION = re.compile(rf"(?:{_PIECE.pattern})+")
 
 Command = TypeVar("Command", bound=Callable[..., object])
+
+
+def first_sentence(command: click.Command) -> str:
+    """What a command is for."""
+    about = " ".join((command.help or "").split("\n\n")[0].split())
+    return re.split(r"(?<!\(-)[.:;] ", about)[0].rstrip(".") + "."
+
+
+class Whole(click.Group):
+    """A group whose help has the first sentence of each command whole: click cuts it off."""
+
+    def about(self, ctx: click.Context, name: str) -> str:
+        """What one command is for."""
+        command = self.get_command(ctx, name)
+        return "" if command is None else first_sentence(command)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """As click does, but whole."""
+        rows = [(name, self.about(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
 
 
 def with_registry(command: Command) -> Command:
@@ -87,6 +109,14 @@ def duration_ms(text: str, option: str) -> int:
     if not pieces:
         raise click.BadParameter(f"{text!r} is no time: write 10s, 5m, 1h30m, 2d or 500ms", param_hint=option)
     return sum(int(number) * _UNIT_MS[unit] for number, unit in pieces)
+
+
+def size_bytes(text: str, option: str) -> int:
+    """`500M`, `10G`, or a number of bytes. BadParameter."""
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise click.BadParameter(f"{text!r} is no size: write 500M, 10G, or a number of bytes", param_hint=option)
+    return int(found[1]) << 10 * ("KMGT".index(found[2]) + 1 if found[2] else 0)
 
 
 def confirm(question: str, force: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
 from typing import Literal
 
@@ -9,10 +10,21 @@ import click
 
 import penstock
 from penstock.broker.levels import LEVEL_NAMES, LOG_LEVELS, QUEUE_LEVELS
-from penstock.cli.tools import confirm, permission, position, print_rows, time_text, with_json, with_registry
+from penstock.cli.tools import (
+    Whole,
+    confirm,
+    duration_ms,
+    permission,
+    position,
+    print_rows,
+    size_bytes,
+    time_text,
+    with_json,
+    with_registry,
+)
 
 
-@click.group()
+@click.group(cls=Whole)
 def topic() -> None:
     """List, create, change and delete topics."""
 
@@ -116,21 +128,39 @@ def topic_add(
 @click.option("--queues", type=click.IntRange(1, 1024), help="Message queues on each broker.")
 @click.option("--level", type=click.Choice(LOG_LEVELS), help="Durability of what is sent from now on.")
 @click.option("--perm", type=click.Choice(["R", "W", "RW"]), help="Who may: readers, writers, both.")
+@click.option(
+    "--retention", metavar="TIME", help="How long messages are kept: 7d, 12h; 0: as long as the broker's log."
+)
+@click.option("--retention-bytes", metavar="SIZE", help="How much is kept at each broker: 500M, 10G; 0: all.")
+@click.option(
+    "--trace/--no-trace", default=None, help="Write down where each message goes: `penstock message trace ID`."
+)
 @click.option("--force", is_flag=True, help="Fewer queues even where the others hold messages.")
 @click.option("--dry-run", is_flag=True, help="Say what would be changed; change nothing.")
 def topic_alter(
-    registry: str, as_json: bool, name: str, queues: int | None, level: str | None, perm: str | None, force: bool,
-    dry_run: bool,
+    registry: str, as_json: bool, name: str, queues: int | None, level: str | None, perm: str | None,
+    retention: str | None, **more: str | bool | None,
 ) -> None:  # fmt: skip
-    """Change what is named of a log topic, on every broker that has it, and nothing else."""
-    if queues is None and level is None and perm is None:
-        raise click.UsageError("say what to change: --queues, --level or --perm")
+    """Change what is named of a log topic, on every broker that has it, and nothing else.
+
+    A shorter retention takes messages out of sight, and gives back no disk: the log is shared. A longer one than the broker's
+    keeps the whole log from the topic's oldest message on.
+    """
+    force, dry_run, size = bool(more["force"]), bool(more["dry_run"]), more["retention_bytes"]
+    keep_ms = None if retention is None else 0 if retention == "0" else duration_ms(retention, "--retention")
+    keep_bytes = None if size is None else size_bytes(str(size), "--retention-bytes")
+    trace = None if more["trace"] is None else bool(more["trace"])
+    if all(one is None for one in (queues, level, perm, keep_ms, keep_bytes, trace)):
+        raise click.UsageError(
+            "say what to change: --queues, --level, --perm, --retention, --retention-bytes or --trace"
+        )
     bits = None if perm is None else sum(bit for letter, bit in (("R", 4), ("W", 2)) if letter in perm)
     with penstock.Admin(registry) as admin:
         found = admin.describe_topic(name)
         if any(row["kind"] == "queue" for row in found):
             raise click.UsageError(f"{name} is a queue topic: its level is fixed, and it has nothing else to change")
         wanted = {"readQueues": queues, "writeQueues": queues, "level": level, "perm": bits}
+        wanted |= {"retentionMs": keep_ms, "retentionBytes": keep_bytes, "trace": trace}
         rows = [
             {"topic": name, "broker": row["broker"], "what": what, "from": row[what], "to": value}
             for row in found
@@ -138,8 +168,10 @@ def topic_alter(
             if value is not None and row[what] != value
         ]
         if not dry_run:
-            for row in found:
+            for row in found if any(one is not None for one in (queues, level, perm)) else ():
                 admin.create_topic(name, queues, broker=row["broker"], perm=bits, level=level, force=force)
+            if any(one is not None for one in (keep_ms, keep_bytes, trace)):
+                admin.keep_topic(name, retention_ms=keep_ms, retention_bytes=keep_bytes, trace=trace)
     for row in rows:
         if row["what"] == "perm" and not as_json:
             row |= {"from": permission(row["from"]), "to": permission(row["to"])}
@@ -183,6 +215,34 @@ def topic_purge(
             confirm(f"Purge {count:,} messages of {name}?", force)
             rows = admin.purge_topic(name, to, queue=queue)
     print_rows([{"topic": name, **row, "done": "" if dry_run else "purge"} for row in rows if row["messages"]], as_json)
+
+
+@topic.command("convert")
+@with_registry
+@with_json
+@click.argument("name")
+@click.option("--to", "kind", type=click.Choice(["log", "queue"]), required=True, help="The kind that it is to have.")
+@click.option("-f", "-y", "--force", "--yes", "force", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what stands against it; change nothing.")
+def topic_convert(
+    registry: str, as_json: bool, name: str, kind: Literal["log", "queue"], force: bool, dry_run: bool
+) -> None:
+    """Make a queue topic a log topic, or a log topic a queue topic, if nothing would be lost: it must be empty and unread.
+
+    Its channels keep their names and pauses. Exit code 1 where something stands against it.
+    """
+    with penstock.Admin(registry) as admin:
+        if not dry_run:
+            confirm(f"Make {name} a {kind} topic?", force)
+        rows = admin.convert_topic(name, kind, dry_run=dry_run)
+    against = [{"broker": row["broker"], "against": text} for row in rows for text in row["against"]]
+    if as_json:
+        print_rows(rows, as_json)
+    elif against:
+        print_rows(against, as_json)
+    else:
+        click.echo(f"{name} {'can become' if dry_run else 'is'} a {kind} topic")
+    sys.exit(1 if against else 0)
 
 
 @topic.command("rm")

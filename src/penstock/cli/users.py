@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from penstock.access import usersfile
 from penstock.access.rights import users_file
 from penstock.access.users import Right, User, Verb, check_address, check_name, check_secret, read_right, token_digest
-from penstock.cli.tools import confirm, print_rows, with_json
+from penstock.cli.tools import Whole, confirm, print_rows, with_json
 from penstock.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -42,7 +42,7 @@ def _rights(texts: tuple[str, ...]) -> tuple[Right, ...]:
     return tuple(dict.fromkeys(map(read_right, texts)))
 
 
-@click.group()
+@click.group(cls=Whole)
 def user() -> None:
     """Make users, and say what they may do. From the first one on nothing is allowed that was not granted."""
 

@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Literal
 
 from penstock.client import aio
 from penstock.client.aio.listening import Listener
 from penstock.client.aio.producer import RETRIES, SEND_TIMEOUT_S, report
 from penstock.client.direct import DirectSends
+from penstock.client.face import Client
 from penstock.client.gathering import BATCH_BYTES, BUFFER_BYTES, Selector, WhenFull
 from penstock.client.handout import Delivery, Handout, Iteration
 from penstock.client.handover import Handover, Sending
@@ -37,29 +37,6 @@ from penstock.message import Message, ReceivedMessage
 from penstock.security import Security
 
 SIGTERM_S = 5.0
-
-C = TypeVar("C", bound="Client")
-
-
-class Client:
-    """What all blocking clients share: start, close, with."""
-
-    _inner: aio.Producer | aio.PushConsumer | aio.PullConsumer | aio.Admin
-
-    def start(self: C) -> C:
-        """Connect to a name server. ConnectionLost when none answers."""
-        portal().run(self._inner.start())
-        return self
-
-    def close(self) -> None:
-        """Leave in order and close the connections."""
-        portal().run(self._inner.close())
-
-    def __enter__(self: C) -> C:
-        return self.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
 
 
 class Producer(Client):

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
-from penstock.client import aio
+from penstock.client.aio.admin import Admin as AioAdmin
 from penstock.client.aio.admin import QueueStats
 from penstock.client.aio.admincluster import ClusterInfo
 from penstock.client.aio.admingroups import GroupMember, GroupStats, OffsetMove
-from penstock.client.blocking import Client
+from penstock.client.face import Client
 from penstock.client.portal import portal
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.client.subscriptions import Start
@@ -23,7 +23,7 @@ from penstock.wire.traces import Trace
 class _GroupAdmin(Client):
     """The part of `Admin` that is about consumer groups."""
 
-    _inner: aio.Admin
+    _inner: AioAdmin
 
     def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
         """How far a group is in every queue, its retry topic included."""
@@ -86,7 +86,48 @@ class _GroupAdmin(Client):
         portal().run(self._inner.delete_group(group))
 
 
-class Admin(_GroupAdmin):
+class _BrokerAdmin(_GroupAdmin):
+    """What brokers of ours alone are asked."""
+
+    def convert_topic(self, topic: str, kind: Literal["log", "queue"], *, dry_run: bool = False) -> list[Json]:
+        """A topic becomes of this kind, if nothing would be lost; what would."""
+        return portal().run(self._inner.convert_topic(topic, kind, dry_run=dry_run))
+
+    def redrive_page(self, broker: str, topic: str, wanted: Mapping[str, str]) -> tuple[list[Json], str | None]:
+        """Have one broker send some dead letters of a queue topic again, or say which; where to go on, None at the end."""
+        return portal().run(self._inner.redrive_page(broker, topic, wanted))
+
+    def keep_topic(
+        self,
+        topic: str,
+        *,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        trace: bool | None = None,
+    ) -> None:
+        """How long, and how many bytes at each broker, a log topic keeps its messages; 0: as the broker does."""
+        portal().run(
+            self._inner.keep_topic(topic, retention_ms=retention_ms, retention_bytes=retention_bytes, trace=trace)
+        )
+
+    def disconnect(self, address: str) -> int:
+        """End the connections that clients have from this address; how many those were. NotFound."""
+        return portal().run(self._inner.disconnect(address))
+
+    def drop_stage(self, sink: str, run: str) -> int:
+        """Forget all rows that are staged for a sink, at every broker; how many stages those were."""
+        return portal().run(self._inner.drop_stage(sink, run))
+
+    def clients(self) -> list[Json]:
+        """Who is connected to each broker: producers and consumers of both protocols."""
+        return portal().run(self._inner.clients())
+
+    def reload_config(self, broker: str | None = None) -> list[Json]:
+        """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
+        return portal().run(self._inner.reload_config(broker))
+
+
+class Admin(_BrokerAdmin):
     """Looking at a cluster and changing it. See `penstock.aio.Admin`."""
 
     def __init__(
@@ -96,7 +137,7 @@ class Admin(_GroupAdmin):
         timeout_s: float = 10.0,
         security: Security | str | Path | None = None,
     ) -> None:
-        self._inner: aio.Admin = aio.Admin(registry, timeout_s=timeout_s, security=security)
+        self._inner: AioAdmin = AioAdmin(registry, timeout_s=timeout_s, security=security)
 
     def cluster_info(self) -> ClusterInfo:
         """Which brokers there are."""
@@ -176,10 +217,11 @@ class Admin(_GroupAdmin):
         to: Literal["end"] | int | datetime = "end",
         *,
         queue: int | None = None,
+        broker: str | None = None,
         dry_run: bool = False,
     ) -> list[Json]:
         """Take the messages of a topic of either kind below a place out of the sight of all groups and channels."""
-        return portal().run(self._inner.purge_topic(topic, to, queue=queue, dry_run=dry_run))
+        return portal().run(self._inner.purge_topic(topic, to, queue=queue, broker=broker, dry_run=dry_run))
 
     def browse(
         self,
@@ -198,14 +240,6 @@ class Admin(_GroupAdmin):
             topic, channel=channel, state=state, start=start, key=key, queue=queue, limit=limit, body_bytes=body_bytes
         )
         return portal().run(asked)
-
-    def clients(self) -> list[Json]:
-        """Who is connected to each broker: producers and consumers of both protocols."""
-        return portal().run(self._inner.clients())
-
-    def reload_config(self, broker: str | None = None) -> list[Json]:
-        """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
-        return portal().run(self._inner.reload_config(broker))
 
     def brokers(self) -> dict[str, str]:
         """The masters: name to address."""

@@ -2,8 +2,9 @@
 
 How far a dead-letter topic was sent again is a committed offset of a group of ours: `penstock-redrive`; for those that
 match a text a group whose name holds the text, `penstock-redrive-<text in base64>`. A message was sent again when it lies
-below the offset of a group whose text it matches. The offset is committed when the messages before it are stored: who is
-killed in between sends the last ones a second time.
+below the offset of a group whose text it matches. The offset is committed when the messages before it are stored. Who was
+killed in between sends the last ones again, and so do two at a time: each send has a number, the dead letter's offset, by
+which a broker knows it (`log.sequences`) and stores it once.
 """
 
 from __future__ import annotations
@@ -11,27 +12,34 @@ from __future__ import annotations
 import base64
 import binascii
 import difflib
+import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Literal, Self
 
+from msgspec import structs
+
 from penstock.client.blocking import Producer, PullConsumer
 from penstock.client.blockingadmin import Admin
+from penstock.client.deadqueues import SUFFIX, DeadQueues
 from penstock.client.routes import Json, MessageQueue
-from penstock.errors import BrokerRefused, ConfigError, NoRoute, NotFound, PenstockError
+from penstock.client.sending import by_sharding_key
+from penstock.errors import BrokerRefused, NoRoute, NotFound, PenstockError
 from penstock.message import Message, ReceivedMessage
 from penstock.security import Security
 from penstock.wire import names
+from penstock.wire.codes import ResponseCode
 
 GROUP = "penstock-redrive"
+Each = Callable[[ReceivedMessage, str], object]  # told of one, and of the topic it goes to
 BATCH = 100  # at most so many are sent before the offset is committed
 MATCH_BYTES_MAX = 150  # a group's name has 255
 PULL_S = 2.0
 _PREFIX = names.DEAD_PREFIX.decode()
-_SUFFIX = names.DEAD_SUFFIX.decode()
 # What belongs to the delivery that failed, or to the send before it.
 _NOT_SENT_AGAIN = names.DEAD_PROPERTIES | {
     names.RETRY_TOPIC, names.WAIT, names.DELAY, names.HALF, names.PRODUCER_GROUP, names.REAL_TOPIC, names.REAL_QUEUE,
@@ -62,6 +70,13 @@ class Redriven:
     unreadable: int = 0
     topics: dict[str, int] = field(default_factory=dict)
 
+    def merge(self, more: Redriven) -> None:
+        """Those of another call."""
+        self.count += more.count
+        self.unreadable += more.unreadable
+        for topic, count in more.topics.items():
+            self.topics[topic] = self.topics.get(topic, 0) + count
+
     def add(self, topic: str) -> None:
         """One more."""
         self.count += 1
@@ -69,8 +84,8 @@ class Redriven:
 
 
 def matches(message: ReceivedMessage, text: str) -> bool:
-    """Whether the text is one of the message's keys, or in its body; the empty one is in all."""
-    return not text or text in message.keys or text.encode() in message.body
+    """Whether the text is one of the message's keys, its id, or in its body; the empty one is in all."""
+    return not text or text in message.keys or text.encode() in message.body or text == message.msg_id
 
 
 def origin(message: ReceivedMessage) -> str:
@@ -100,6 +115,22 @@ def describe(message: ReceivedMessage, *, redriven: bool) -> Json:
         "keys": list(message.keys),
         "redriven": redriven,
     }
+
+
+def exported(message: ReceivedMessage, *, redriven: bool) -> Json:
+    """A dead letter as a line of a file: times as text, the body as text or in base64, with all properties."""
+    row = describe(message, redriven=redriven)
+    try:
+        body = {"body": message.body.decode()}
+    except UnicodeDecodeError:
+        body = {"bodyBase64": base64.b64encode(message.body).decode()}
+    times = {"died": time_text(row.pop("died_ms")), "born": time_text(row.pop("born_ms"))}
+    return row | times | body | {"properties": dict(message.properties)}
+
+
+def time_text(ms: int) -> str:
+    """A time as ISO 8601 has it."""
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 class DeadLetters:
@@ -159,35 +190,40 @@ class DeadLetters:
         }
         counts: dict[str, int] = {}
         for row in rows:
-            if row["kind"] == "queue" and row["topic"].endswith(_SUFFIX):
+            if row["kind"] == "queue" and row["topic"].endswith(SUFFIX):
                 waiting = [one["depth"] + one["inFlight"] + one["deferred"] for one in row["channels"]]
                 counts[row["topic"]] = counts.get(row["topic"], 0) + row["depth"] + max(waiting, default=0)
         for topic, count in counts.items():
-            name = ".".join(origins[topic]) if topic in origins else topic.removesuffix(_SUFFIX)
-            yield DeadTopic(name, topic, "queue", count)
+            name = ".".join(origins[topic]) if topic in origins else topic.removesuffix(SUFFIX)
+            yield DeadTopic(name, topic, "queue", count, count)
 
-    def find(self, name: str) -> str:
-        """The dead-letter topic of a group, named with `%DLQ%` or without. NotFound; ConfigError for a queue topic's."""
+    def find(self, name: str) -> str | DeadQueues:
+        """The dead-letter topic of a group, named with `%DLQ%` or without; or of a queue topic's channel, named with
+        `.dead` or without. NotFound.
+        """
         topic = _PREFIX + name.removeprefix(_PREFIX)
         try:
             self._admin.route(topic)
             return topic
         except NoRoute:
-            raise self._unknown(name) from None
+            found = self._queue(name)
+        if found is None:
+            raise self._unknown(name)
+        return found
+
+    def _queue(self, name: str) -> DeadQueues | None:
+        try:
+            found = DeadQueues(self._admin, name.removesuffix(SUFFIX) + SUFFIX)
+        except BrokerRefused:  # who may not know of it
+            return None
+        return found if found.there else None
 
     def _unknown(self, name: str) -> PenstockError:
         """What to say of a name, as far as this user may know which there are."""
         try:
-            logs = [topic for topic in self._admin.topics(system=True) if topic.startswith(_PREFIX)]
-            queues = list(self._queues())
+            known = [one.name for one in self.topics()]
         except BrokerRefused:
             return NotFound(f"group {name!r} has no dead letters")
-        if any(name in (one.name, one.topic) for one in queues):
-            return ConfigError(
-                f"the dead letters of {name} are a queue topic, and those are not read without being taken",
-                "An NSQ consumer of that topic takes them, nsq_to_nsq sends them on.",
-            )
-        known = [one.removeprefix(_PREFIX) for one in logs]
         near = difflib.get_close_matches(name, known, 1)
         hint = f"Did you mean {near[0]}?" if near else "`penstock dlq ls` lists those that have some."
         return NotFound(f"group {name!r} has no dead letters", hint)
@@ -197,6 +233,9 @@ class DeadLetters:
     def letters(self, name: str, text: str = "") -> Iterator[tuple[ReceivedMessage, bool]]:
         """The dead letters of a group that match a text, oldest first in each queue, and whether each was sent again."""
         topic = self.find(name)
+        if isinstance(topic, DeadQueues):
+            yield from ((letter, False) for letter in topic.letters() if matches(letter, text))
+            return
         sent = _Sent(self._offsets(topic))
         with self._reader(GROUP) as reader:
             for queue in reader.queues(topic):
@@ -216,7 +255,7 @@ class DeadLetters:
         limit: int | None = None,
         rate: float | None = None,
         dry_run: bool = False,
-        each: Callable[[ReceivedMessage, str], object] | None = None,
+        each: Each | None = None,
     ) -> Redriven:
         """Send the dead letters of a group again that match a text and were not sent before: `limit` of them at most,
         `rate` a second; to the topics they came from, or all to one. `each` is told of every one and its topic.
@@ -224,17 +263,53 @@ class DeadLetters:
         NotFound when a topic is not there (any more): nothing behind that message is sent.
         """
         topic, group = self.find(name), group_of(text)
+        done = Redriven()
+        pace = _Pace(rate, self._clock, self._sleep)
+        if isinstance(topic, DeadQueues):
+            _redrive_queue(topic, text, to, limit, pace, dry_run, each, done)
+            return done
         if to:
             self._check_topic(to)
         sent = _Sent(self._offsets(topic))
-        done = Redriven()
-        pace = _Pace(rate, self._clock, self._sleep)
         with self._reader(group) as reader, self._producer() as producer:
             for queue in reader.queues(topic):
                 if limit is None or done.count < limit:
-                    job = _Job(self, reader, producer, queue, done, pace, to, dry_run, each)
+                    job = _Job(self, reader, producer, queue, done, pace, to, dry_run, each, _producer_id(queue, group))
                     job.run(sent, text, limit)
         return done
+
+    def resend(
+        self, name: str, ids: Iterable[str], *, to: str = "", dry_run: bool = False, each: Each | None = None
+    ) -> Redriven:
+        """Send the dead letters with these ids again, each that was not sent before. NotFound: no topic."""
+        done = Redriven()
+        for id_ in dict.fromkeys(ids):
+            done.merge(self.redrive(name, to=to, text=id_, dry_run=dry_run, each=each))
+        return done
+
+    def delete_sent(self, name: str) -> int:
+        """Take those out of sight that were sent again and lie before all that were not; how many. Of a queue topic none
+        is left that was sent again.
+        """
+        topic = self.find(name)
+        if isinstance(topic, DeadQueues):
+            return 0
+        offsets = self._offsets(topic)
+        sent, gone = _Sent(offsets), 0
+        with self._reader(GROUP) as reader:
+            for queue in reader.queues(topic):
+                low, high = reader.offsets(queue)
+                end = high
+                for message in _read(reader, queue, low, min(high, sent.reach(queue))):
+                    if not sent.has(queue, message):
+                        end = message.queue_offset
+                        break
+                else:
+                    end = min(high, sent.reach(queue))
+                if end > low:
+                    rows = self._admin.purge_topic(topic, end, queue=queue.queue_id, broker=queue.broker)
+                    gone += sum(row["messages"] for row in rows)
+        return gone
 
     def check_origin(self, topic: str, known: set[str]) -> None:
         """NotFound when a message cannot be sent to the topic it came from."""
@@ -281,6 +356,10 @@ class _Sent:
         """Whether this one was."""
         return any(message.queue_offset < at.get(queue, 0) and matches(message, text) for text, at in self._offsets)
 
+    def reach(self, queue: MessageQueue) -> int:
+        """Nothing from here on was."""
+        return max((at.get(queue, 0) for _, at in self._offsets), default=0)
+
 
 class _Pace:
     """So many a second."""
@@ -291,6 +370,13 @@ class _Pace:
         self._clock = clock
         self._sleep = sleep
         self._next = clock()
+
+    def some(self, count: int) -> int:
+        """Wait until some may go, at most so many; how many."""
+        allowed = min(count, self.batch)
+        for _ in range(allowed if self.step else 0):
+            self.wait()
+        return allowed
 
     def wait(self) -> None:
         """Until the next one's time."""
@@ -313,7 +399,8 @@ class _Job:
     pace: _Pace
     to: str
     dry_run: bool
-    each: Callable[[ReceivedMessage, str], object] | None
+    each: Each | None
+    producer_id: str  # the same one whenever this queue is sent again by the same text
     known: set[str] = field(default_factory=set)
 
     def run(self, sent: _Sent, text: str, limit: int | None) -> None:
@@ -344,15 +431,51 @@ class _Job:
         self.owner.check_origin(topic, self.known)
         if not self.dry_run:
             self.pace.wait()
-            self.producer.send(again(message, topic))
+            if not self._stored(again(message, topic), message.queue_offset):
+                return
         self.done.add(topic)
         if self.each is not None:
             self.each(message, topic)
+
+    def _stored(self, letter: Message, offset: int) -> bool:
+        """Send it under its number, always to the same queue; False when it is known that another call did."""
+        numbered = dict(letter.properties) | {names.SEQUENCE: f"{self.producer_id}.{offset + 1}.1"}
+        queues = sorted(self.producer.queues(letter.topic))
+        if letter.sharding_key is None:
+            queue = queues[offset % len(queues)]
+        else:
+            queue = by_sharding_key(letter.sharding_key, queues)
+        try:
+            self.producer.send(structs.replace(letter, properties=numbered), queue=queue)
+        except BrokerRefused as refused:
+            if refused.code != ResponseCode.SEQUENCE_TOO_OLD:
+                raise
+            return False
+        return True
 
     def _commit(self, before: int, at: int) -> int:
         if at > before and not self.dry_run:
             self.reader.commit({self.queue: at})
         return at
+
+
+def _producer_id(queue: MessageQueue, group: str) -> str:
+    about = f"{queue.topic}\0{queue.broker}\0{queue.queue_id}\0{group}"
+    return hashlib.sha256(about.encode()).hexdigest()[:16]
+
+
+def _redrive_queue(
+    letters: DeadQueues, text: str, to: str, limit: int | None, pace: _Pace, dry_run: bool, each: Each | None, done: Redriven
+) -> None:  # fmt: skip
+    """Those of a queue topic: the broker sends them."""
+    fields = {"to": to, "text": text, "dryRun": str(dry_run).lower()}
+
+    def tell(message: ReceivedMessage, topic: str) -> None:
+        done.add(topic)
+        if each is not None:
+            each(message, topic)
+
+    letters.redrive(fields, pace.some if not dry_run else lambda count: count, limit, tell)
 
 
 def again(message: ReceivedMessage, topic: str) -> Message:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from penstock.client.routes import Json, MessageQueue
 from penstock.errors import Refused, WireError
 from penstock.message import ReceivedMessage
 from penstock.wire.fastjson import Pairs
 from penstock.wire.record import java_hash
-from penstock.wire.sql92 import Selector, compile_selector
+
+if TYPE_CHECKING:
+    from penstock.wire.sql92 import Selector
 
 Start = Literal["first", "last"] | int | datetime
 
@@ -64,6 +66,8 @@ def selection(topic: str, expression: str = "*", where: str | None = None, versi
 
 def selector_of(where: str) -> Selector:
     """An expression over properties, compiled. ValueError when it is none."""
+    from penstock.wire.sql92 import compile_selector  # most programs filter by tags alone
+
     try:
         return compile_selector(where)
     except Refused as refused:

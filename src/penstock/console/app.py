@@ -24,6 +24,7 @@ from starlette.routing import Route
 from penstock.access.audit import audit
 from penstock.console import pages, words
 from penstock.console.changes import ACTS, Act
+from penstock.console.exports import export_dead
 from penstock.console.guard import HEADERS, SESSION, Guard
 from penstock.console.pages import Data, Site, View
 from penstock.console.upstream import Refusal, Unreachable
@@ -65,6 +66,7 @@ class Console:
                 Route("/live", self._guarded(self.live)),
                 Route("/static/{name}", self._guarded(self.file)),
                 Route("/do/{act}", self._guarded(self.do), methods=["POST"]),
+                Route("/export/deadletters", self._guarded(self.export)),
                 Route("/{path:path}", self._guarded(self.page)),
             ]
         )
@@ -157,6 +159,16 @@ class Console:
             return Response("no such file\n", 404, media_type="text/plain")
         return Response(self._files[name], headers={"content-type": FILES[name]})
 
+    async def export(self, request: Request) -> Response:
+        """The dead letters of a group or channel as JSON lines, a file."""
+        group, text = request.query_params.get("group", ""), request.query_params.get("match", "")
+        try:
+            lines = await asyncio.to_thread(export_dead, self.site, group, text)
+        except PenstockError as error:
+            return Response(f"{error}\n", 404, media_type="text/plain")
+        name = {"content-disposition": f"attachment; filename*=UTF-8''{_part(group)}.jsonl"}
+        return StreamingResponse(lines, media_type="application/x-ndjson", headers=name)
+
     # -- live ----------------------------------------------------------------------------------------------------
 
     async def live(self, request: Request) -> Response:
@@ -203,7 +215,9 @@ class Console:
             body += piece
             if len(body) > FORM_BYTES_MAX:
                 return Response("the form is too large\n", 413, media_type="text/plain")
-        form = dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))
+        form: dict[str, str] = {}
+        for field, value in parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True):
+            form[field] = f"{form[field]}\n{value}" if field in form else value
         if not self.guard.token_is_right(request.cookies.get(SESSION, ""), form.pop("token", "")):
             audit(None, remote, f"console {name}", "wrong token")
             return Response("the form is not of this session: load the page again\n", 403, media_type="text/plain")

@@ -148,6 +148,34 @@ async def dead_redrive(act: Act) -> Done:
     return f"{'Would be sent' if dry else 'Sent'}: {said}.", back
 
 
+async def dead_resend(act: Act) -> Done:
+    """Send the chosen dead letters again, each once."""
+    group, ids = act.need("group"), act.need("ids").split("\n")
+
+    def resend() -> int:
+        with DeadLetters(act.site.registry, security=act.site.security) as letters:
+            return letters.resend(group, ids).count
+
+    count = await asyncio.to_thread(resend)
+    return f"{count} of {len(ids)} were sent.", f"/deadletters/{quote(group, safe='')}/about"
+
+
+async def client_disconnect(act: Act) -> Done:
+    """End the connections of a client."""
+    address = act.need("address")
+    async with act.site.admin() as admin:
+        count = await admin.disconnect(address)
+    return f"{count} connections from {address} are ended. The client may come again.", "/clients"
+
+
+async def stage_drop(act: Act) -> Done:
+    """Forget what is staged for a sink."""
+    sink = act.typed("sink")
+    async with act.site.admin() as admin:
+        count = await admin.drop_stage(sink, act.form.get("run", ""))
+    return f"{count} stages of {sink} are dropped.", "/spark"
+
+
 async def delayed_fire(act: Act) -> Done:
     """Deliver a delayed message now."""
     async with act.site.admin() as admin:
@@ -173,6 +201,7 @@ async def log_level(act: Act) -> Done:
 ACTS: dict[str, Callable[[Act], Awaitable[Done]]] = {
     "topic-add": topic_add, "topic-delete": topic_delete, "topic-empty": topic_empty, "topic-pause": topic_pause,
     "topic-send": topic_send, "channel-pause": channel_pause, "channel-empty": channel_empty,
-    "channel-delete": channel_delete, "group-reset": group_reset, "dead-redrive": dead_redrive,
+    "channel-delete": channel_delete, "group-reset": group_reset, "dead-redrive": dead_redrive, "dead-resend": dead_resend,
+    "client-disconnect": client_disconnect, "stage-drop": stage_drop,
     "delayed-fire": delayed_fire, "delayed-cancel": delayed_cancel, "log-level": log_level,
 }  # fmt: skip

@@ -96,6 +96,9 @@ class Consumer:
     def close(self) -> None:
         """The channel is deleted: end the connection."""
 
+    def disconnect(self) -> None:
+        """End the connection, as if its peer had."""
+
 
 class ChannelState:
     """What the owner of a channel knows and says of it: how far it has come, whether it is paused, marked or deleted."""
@@ -354,6 +357,12 @@ class Channel(ChannelState):
         if self.leaving.get((lane, place)) == number:
             del self.leaving[lane, place]
             self.source.done(lane, place)
+
+    def withdraw(self, slot: int) -> None:
+        """A message that waits to be given again is done, and nobody has it: it was put elsewhere."""
+        self.waiting = deque(pair for pair in self.waiting if pair[0] != slot)
+        self.waiting_count = len(self.waiting)
+        self._finished_waiting(slot)
 
     # -- what consumers say --------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ log = logging.getLogger("penstock.disk")
 STEP_MIN, STEP_MAX = 64 << 10, 8 << 20
 SMALL = 256 << 10  # below, a page is faulted in alone: the system would zero megabytes around the first one
 NOT_CLEAN = 0xFFFFFFFF  # the count of a segment that is in use
-_HEAD = Struct(">IIQIIII")  # magic, version, first ordinal, segment size, tag, count, sum
+HEAD = Struct(">IIQIIII")  # magic, version, first ordinal, segment size, tag, count, sum
 _OLD_HEAD = Struct(">IIQQQ")  # of version 1: magic, version, first ordinal, segment size, count
 _SUMMED = 28  # bytes of a head
 _OLD_VERSION = 1
@@ -325,8 +325,8 @@ class ReadySegment(SegmentFile):
             self.files.close(fd)
         found = []
         for data in copies:
-            if len(data) == _HEAD.size:
-                magic, version, first, segment_size, tag, count, crc = _HEAD.unpack(data)
+            if len(data) == HEAD.size:
+                magic, version, first, segment_size, tag, count, crc = HEAD.unpack(data)
                 if magic == layout.MAGIC and version == layout.VERSION_NOW and crc32_of(data[:_SUMMED]) == crc:
                     found.append(Head(first, segment_size, tag, count))
         if not found and len(front) == _OLD_HEAD.size:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from penstock.disk.job import Job
+from penstock.histogram import Histogram
 
 FLUSH_S_BRIEF = 0.002
 FLUSH_FADES = 0.9
@@ -25,6 +26,7 @@ class Workers:
         self._slow_thread = ThreadPoolExecutor(1, "penstock-files")
         self._flush_s = FLUSH_S_BRIEF  # of the last flushes the longest, the older the less
         self.under_way = 0
+        self.took = {"flush": Histogram(), "other": Histogram()}  # jobs, by what they are
 
     @property
     def brief(self) -> bool:
@@ -51,6 +53,7 @@ class Workers:
 
     def _finish(self, job: Job, error: BaseException | None, took_s: float) -> None:
         self.under_way -= 1
+        self.took["flush" if job.kind == "flush" else "other"].add(took_s)
         if job.kind == "flush":
             self._flush_s = max(took_s, self._flush_s * FLUSH_FADES)
         self._done(job, error)

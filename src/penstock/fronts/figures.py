@@ -21,6 +21,8 @@ from penstock.broker.nsq.sources import lag_ms
 from penstock.broker.nsq.topics import Topic
 from penstock.config import parts
 from penstock.delivery.channel import Channel
+from penstock.disk.workers import Workers
+from penstock.histogram import Histogram
 from penstock.limits import Limits
 from penstock.version import __version__
 from penstock.wire.fastjson import JsonObject
@@ -90,6 +92,8 @@ class Net(Protocol):
     def handshakes(self) -> Mapping[str, int]: ...
     @property
     def role(self) -> Role: ...
+    @property
+    def workers(self) -> Workers: ...
 
 
 def latency(of: Iterable[Channel], quantiles: list[float]) -> JsonObject:
@@ -312,6 +316,7 @@ FAMILIES = {
     "delayed_messages": ("gauge", "messages in the schedule"),
     "storage_size_bytes": ("gauge", "commit log written since its beginning"),
     "storage_flush_behind_bytes": ("gauge", "written and not flushed"),
+    "disk_job_seconds": ("histogram", "how long the disk took: flushes, and the making and removing of files"),
     "disk_size_bytes": ("gauge", "size of the file system that the data folder is on"),
     "disk_free_bytes": ("gauge", "what is free there"),
     "replica_in_sync": ("gauge", "1 for each slave that a send of level pair waits for"),
@@ -346,6 +351,14 @@ def sample(family: str, value: float | int, **labels: str) -> tuple[str, str]:
     return family.removesuffix(
         "_count"
     ), f"penstock_{family}{{{inside}}} {value}" if inside else f"penstock_{family} {value}"
+
+
+def histogram_samples(family: str, histogram: Histogram, **labels: str) -> Iterator[tuple[str, str]]:
+    """The samples of a histogram: its buckets, sum and count."""
+    for bound, count in histogram.buckets():
+        yield family, sample(f"{family}_bucket", count, **labels, le=bound)[1]
+    yield family, sample(f"{family}_sum", round(histogram.sum_s, 6), **labels)[1]
+    yield family, sample(f"{family}_count", histogram.count, **labels)[1]
 
 
 def topic_samples(topics: Iterable[JsonObject]) -> Iterator[tuple[str, str]]:
@@ -440,6 +453,8 @@ def net_samples(net: Net) -> Iterator[tuple[str, str]]:
     yield sample("connections", len(net.connections))
     yield sample("connection_memory_bytes", net.waiting_bytes)
     yield sample("faults_total", net.role.faults.count)
+    for job, took in net.workers.took.items():
+        yield from histogram_samples("disk_job_seconds", took, job=job)
     for limit, count in net.limits.reached.items():
         yield sample("limit_reached_total", count, limit=limit)
     for result, count in net.handshakes.items():

@@ -121,6 +121,13 @@ def _delayed(broker: Broker, request: RemotingCommand) -> Needs:
     return (subscribe(topic), group(channel)) if channel else (publish(topic),)
 
 
+def _redrive(broker: Broker, request: RemotingCommand) -> Needs:
+    """To send dead letters of a queue topic again: to take them, and to publish where they go."""
+    dead, to = _of(request, "topic"), _of(request, "to")
+    targets = [to] if to else [name.decode() for name in broker.queueing.redrive.origins(dead.encode())]
+    return (subscribe(dead), *map(publish, targets))
+
+
 def _delayed_pages(request: RemotingCommand) -> Needs:
     topic = _of(request, "topic")
     return (subscribe(topic),) if topic else (ADMIN,)
@@ -261,7 +268,11 @@ BROKER: Mapping[int, _BrokerRow] = {
     Code.QUEUE_TOPICS: _by(_queue_topics),
     Code.QUEUE_CHANGE: _all(ADMIN),
     Code.TOPIC_PURGE: _all(ADMIN),
+    Code.TOPIC_KEEP: _all(ADMIN),
+    Code.TOPIC_CONVERT: _all(ADMIN),
+    Code.DEAD_REDRIVE: _redrive,
     Code.CLIENTS: _all(MONITOR),
+    Code.CLIENT_DISCONNECT: _all(ADMIN),
     Code.CONFIG_RELOAD: _all(ADMIN),
     Code.BROWSE: _by(lambda r: (subscribe(_of(r, "topic")),)),
     Code.HA_PROMOTE: _all(ADMIN),
@@ -305,7 +316,9 @@ _ACTS = frozenset(
         Code.UPDATE_AND_CREATE_TOPIC, Code.DELETE_TOPIC_IN_BROKER, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         Code.DELETE_SUBSCRIPTIONGROUP, Code.UPDATE_BROKER_CONFIG, Code.CLEAN_EXPIRED_CONSUMEQUEUE, Code.CLEAN_UNUSED_TOPIC,
         Code.DELETE_EXPIRED_COMMITLOG, Code.INVOKE_BROKER_TO_RESET_OFFSET, Code.CLONE_GROUP_OFFSET, Code.DELAYED_CANCEL,
-        Code.DELAYED_FIRE, Code.QUEUE_CHANGE, Code.TOPIC_PURGE, Code.CONFIG_RELOAD,
+        Code.DELAYED_FIRE, Code.QUEUE_CHANGE, Code.TOPIC_PURGE, Code.TOPIC_KEEP, Code.TOPIC_CONVERT,
+        Code.DEAD_REDRIVE, Code.CLIENT_DISCONNECT,
+        Code.CONFIG_RELOAD,
         Code.STAGE_DROP, Code.PUT_KV_CONFIG, Code.DELETE_KV_CONFIG,
         Code.DELETE_TOPIC_IN_NAMESRV, Code.WIPE_WRITE_PERM_OF_BROKER, Code.ADD_WRITE_PERM_OF_BROKER,
         Code.UPDATE_AND_CREATE_TOPIC_LIST, Code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST,
@@ -322,6 +335,7 @@ _TOLD = (
     "group",
     "groupName",
     "action",
+    "address",
     "srcGroup",
     "destGroup",
     "brokerName",

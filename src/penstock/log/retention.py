@@ -40,6 +40,10 @@ class Retention:
         self.used_ratio = 0.0
         self._asked = False
 
+    def protect(self, protected: Callable[[], int]) -> None:
+        """Ask this from now on."""
+        self.protected = protected
+
     def ask(self) -> None:
         """Delete what is old enough at the next tick, whatever the hour: somebody asked for it."""
         self._asked = True

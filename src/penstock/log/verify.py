@@ -20,10 +20,11 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.disk import tables
+from penstock.disk import inspecting, tables
 from penstock.disk.files import Files, number_names
 from penstock.disk.segments import Segment, SegmentedFile, segment_name
 from penstock.errors import Corrupt, StoreError
+from penstock.lmdbfile import Damaged, LmdbFile
 from penstock.log import checkpoint as marks
 from penstock.log import sidelayout
 from penstock.log.checksums import Checksums
@@ -75,6 +76,8 @@ class Report:
     queues: int = 0
     entries: int = 0
     index_entries: int = 0
+    queue_segments: int = 0
+    queue_messages: int = 0
     findings: list[Finding] = field(default_factory=list)
     more_findings: int = 0
 
@@ -127,6 +130,7 @@ class _Verifier:
             for queue in self.queues.values():
                 queue.close()
             log.close()
+        self.report.queue_segments, self.report.queue_messages = inspecting.verify(self.folder, self.report.add)
         return self.report
 
     def _name(self, path: Path) -> str:
@@ -161,7 +165,8 @@ class _Verifier:
             log.sums.ignore_from(checkpoint.foreign_from)
         position = end = file.first
         reported = position
-        while position < file.end:
+        stop = known.durable if known is not None and known.clean else file.end  # what stands behind is no message
+        while position < min(file.end, stop):
             size = log.check(position)
             if size > 0:
                 self._record(log, position, size)
@@ -325,6 +330,9 @@ def inspect(path: Path) -> Iterator[dict[str, object]]:
         head = stream.read(8)
     name = path.name
     number = len(name) == 20 and name.isdigit()
+    found = inspecting.inspect(path)
+    if found is not None:
+        return found
     if head[:4] == sidelayout.MAGIC.to_bytes(4) and number:
         return _inspect_sums(path)
     if head[:4] == b"PLIV" or name in ("live0", "live1"):
@@ -343,7 +351,32 @@ def inspect(path: Path) -> Iterator[dict[str, object]]:
         return iter([{"kind": "table", **_table(path)}])
     if name in ("abort", "lock"):
         return iter([{"kind": "text", "text": path.read_bytes()[:200].decode("utf-8", "replace").strip()}])
+    if name == "data.mdb":
+        return _inspect_schedule(path)
+    if name in ("lock.mdb", "reserve", "history.bin"):
+        return iter([{"kind": "bytes", "size": path.stat().st_size, "about": _ABOUTS[name]}])
     raise StoreError(f"{path} is none of the files of a store")
+
+
+_ABOUTS = {
+    "lock.mdb": "LMDB's readers; nothing is kept in it",
+    "reserve": "room for a start on a full disk",
+    "history.bin": "rates and lag; the console and GET /api/history show them",
+}
+
+
+def _inspect_schedule(path: Path) -> Iterator[dict[str, object]]:
+    """The tables of the schedule and how many entries each has; the messages themselves are in the log."""
+    try:
+        with LmdbFile(path) as file:
+            for name in sorted(file.trees()):
+                yield {
+                    "kind": "tree",
+                    "name": name.decode("ascii", "backslashreplace"),
+                    "entries": sum(1 for _ in file.pairs(name)),
+                }
+    except Damaged as error:
+        yield {"kind": "damage", "why": str(error)}
 
 
 def _lines(path: Path) -> Iterator[dict[str, object]]:
@@ -381,7 +414,8 @@ def _inspect_log(path: Path) -> Iterator[dict[str, object]]:
         sums.ignore_from(checkpoint.foreign_from)
     log.seek_reading(first + size)
     position = first
-    while position < first + size:
+    end = known.durable if known is not None and known.clean else first + size
+    while position < min(end, first + size):
         found = log.check(position)
         if found > 0:
             record = decode_record(log.bytes_at(position, found), decompress=False)
@@ -416,6 +450,8 @@ def _inspect_log(path: Path) -> Iterator[dict[str, object]]:
                 return
             yield {"kind": "damage", "position": position, "size": following - position}
             position = following
+    if position < first + size:
+        yield {"kind": "end", "position": position, "clean": True}
 
 
 def _inspect_queue(path: Path) -> Iterator[dict[str, object]]:

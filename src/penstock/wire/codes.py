@@ -150,6 +150,10 @@ class RequestCode(IntEnum):
     TOPIC_PURGE = 77_024
     CLIENTS = 77_025
     CONFIG_RELOAD = 77_026
+    DEAD_REDRIVE = 77_027
+    CLIENT_DISCONNECT = 77_028
+    TOPIC_KEEP = 77_029
+    TOPIC_CONVERT = 77_030
     # And the roles of a replica set.
     HA_PROMOTE = 77_031
     HA_SWITCH = 77_032
@@ -393,6 +397,10 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.HA_SWITCH: "node:s",
     RequestCode.BROWSE: "topic:s! channel:s state:s from:s key:s queue:i limit:i after:s bodyBytes:i",
     RequestCode.TOPIC_PURGE: "topic:s! to:s! queue:i dryRun:b",
+    RequestCode.DEAD_REDRIVE: "topic:s! channel:s to:s text:s limit:i after:s dryRun:b",
+    RequestCode.CLIENT_DISCONNECT: "address:s!",
+    RequestCode.TOPIC_CONVERT: "topic:s! kind:s! dryRun:b",
+    RequestCode.TOPIC_KEEP: "topic:s! retentionMs:l retentionBytes:l trace:b",
     RequestCode.CLIENTS: "after:s",
     RequestCode.CONFIG_RELOAD: "",
 }

@@ -3,7 +3,7 @@
 Records end with 02, their fields are separated by 01; a missing tag or key is written as `null`.
 
     Pub time region group topic msgId tags keys storeHost bodyLength cost msgType offsetMsgId success [clientHost]
-    SubBefore time region group requestId msgId retryTimes keys
+    SubBefore time region group requestId msgId retryTimes keys [client, as a broker of ours tells it]
     SubAfter requestId msgId cost success keys contextCode [time group]
     EndTransaction time region group topic msgId tags keys storeHost msgType transactionId state fromCheck
 
@@ -61,6 +61,8 @@ class Trace(NamedTuple):
                 self.retry_times,
                 self.keys or _NULL,
             )
+            if self.host:  # as a broker of ours tells it; Java reads on to the end that it knows
+                fields = (*fields, self.host)
         elif self.what == "SubAfter":
             fields = (self.request_id, self.msg_id, self.cost_ms, self.success, self.keys or _NULL, self.code, self.time_ms,
                       self.group)  # fmt: skip
@@ -97,7 +99,8 @@ def _read(fields: list[str]) -> Trace | None:
         )  # fmt: skip
     if what == "SubBefore":
         _, time, _, group, request, msg_id, retries, keys = fields[:8]
-        return Trace(what, msg_id, int(time), group, keys=keys, request_id=request, retry_times=int(retries))
+        host = fields[8] if len(fields) > 8 else ""
+        return Trace(what, msg_id, int(time), group, keys=keys, host=host, request_id=request, retry_times=int(retries))
     if what == "SubAfter":
         _, request, msg_id, cost, success, keys, code = fields[:7]
         time, group = (fields[7], fields[8]) if len(fields) > 8 else ("0", "")

@@ -14,7 +14,7 @@ from penstock.client.routes import MessageQueue
 from penstock.disk import tables
 from penstock.disk.changes import noted
 from penstock.disk.files import Files
-from penstock.errors import BrokerRefused, NoRoute
+from penstock.errors import BrokerRefused, NoRoute, NotFound
 from penstock.message import Message
 from polling import later_ms
 
@@ -99,9 +99,9 @@ async def test_messages(registry: str, fresh: Fresh) -> None:
         assert (await admin.message(receipt.msg_id, topic)).body == b"one"
         with pytest.raises(ValueError):
             await admin.message("nonsense")
-        with pytest.raises(BrokerRefused):
+        with pytest.raises(NotFound):
             await admin.message(f"{int(receipt.offset_msg_id, 16) + 1:032X}")
-        with pytest.raises(BrokerRefused):
+        with pytest.raises(NotFound):
             await admin.message("nonsense", topic)
 
 

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 
 from penstock.broker.levels import LEVEL_MEMORY
+from penstock.broker.nsq.deathnotes import DeathNotes
 from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.names import printable
 from penstock.broker.nsq.publishing import Publishing
 from penstock.broker.nsq.registry import Registry
+from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.broker.retry import Death, Retry, dead_letter_name
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
+from penstock.wire import names
 
 log = logging.getLogger("penstock.queueing")
 
@@ -22,13 +25,20 @@ class DeadLetters:
     """See the module."""
 
     def __init__(
-        self, registry: Registry, publishing: Publishing, flush: GroupFlush, moving: Moving, retry: Retry
+        self,
+        registry: Registry,
+        publishing: Publishing,
+        flush: GroupFlush,
+        moving: Moving,
+        retry: Retry,
+        notes: DeathNotes,
     ) -> None:
         self._registry = registry
         self._publishing = publishing
         self._flush = flush
         self._moving = moving
         self._retry = retry
+        self._notes = notes
 
     def bury(self, channel: Channel, slot: int, why: str) -> bool:
         """Store a message with the dead letters of its channel; False when it cannot be now."""
@@ -38,10 +48,10 @@ class DeadLetters:
         if not source.point_at(lane, place):
             return True  # damaged: there is nothing to keep
         origin = self._registry.topics.get(channel.topic_name)
+        death = Death(why, channel.name.decode(), slots.attempts[slot], _client(channel, slot))
         try:
             if isinstance(origin, LogChannels):
                 message = origin.message(lane, place)
-                death = Death(why, channel.name.decode(), slots.attempts[slot], _client(channel, slot))
                 self._retry.bury(channel.name, origin.name, message, source.body(), death)
                 self._moving.leave(channel, lane, place, position=self._publishing.log_end())
                 return True
@@ -49,6 +59,7 @@ class DeadLetters:
             if dead.name == channel.topic_name:
                 return False
             self._publishing.publish(dead, [source.body()])
+            self._note(dead, death, channel.topic_name, slots.id[slot])
         except Refused as refused:
             log.warning("dead letter not stored topic=%s error=%s", printable(channel.topic_name), refused)
             return False
@@ -58,6 +69,13 @@ class DeadLetters:
             else:
                 self._moving.leave(channel, lane, place, flush=self._flush.want(dead))
         return True
+
+    def _note(self, dead: Topic, death: Death, origin: bytes, id_: int) -> None:
+        """Why the last message of the dead-letter topic is there: a queue topic's messages have no properties."""
+        if isinstance(dead, QueueTopic) and dead.stream.find(dead.stream.total - 1):
+            about = {names.RETRY_TOPIC: origin.decode(), names.ORIGIN_ID: f"{id_:016x}"}
+            told = death.mark(about, self._registry.now_ms)
+            self._notes.add(dead, dead.stream.total - 1, f"{dead.stream.message_id:016x}", told)
 
 
 def _client(channel: Channel, slot: int) -> str:

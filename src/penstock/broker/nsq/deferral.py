@@ -10,8 +10,11 @@
 Level `memory` defers in memory. A message is at one place or on its way between two; what is on its way stands in both,
 and a start tells which of the two counts by what the second one says of the first:
 
+    dead letter sent again   its channel ─ take_out ─▶ the same entry, with the place it leaves; that is finished before `deliver`
+
     killed between               is found                                   a start
-    entry and old place          an entry that names channel and place      finishes that place
+    entry and old place          an entry that names channel and place,     finishes that place
+                                 or the place it left
     copy and "done"              a copy with the mark of an entry           hands the entry out as copied, settles it later
 
 So a message comes once wherever the process ends. A power cut may take the copy and not the entry, or the entry and not
@@ -22,10 +25,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from penstock import words
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.claims import Claims
-from penstock.broker.nsq.entry import AGAIN_LANE, Deferred, deferred_of
+from penstock.broker.nsq.entry import AGAIN_LANE, Deferred, Left, deferred_of
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.sources import finish_ahead
@@ -38,6 +42,7 @@ from penstock.disk.readyqueue import ReadyQueue, mark_of
 from penstock.errors import Refused
 from penstock.wire import names
 
+SOON_MS = 1
 Copies = list[tuple[ReadyQueue, int]]
 
 
@@ -51,6 +56,7 @@ class Deferral:
         self._moving = moving
         self.early: dict[int, tuple[Deferred, bytes]] = {}  # due, and not on the disk yet
         self._when_copied: dict[int, list[Callable[[], None]]] = {}
+        self.leaving: set[Left] = set()  # dead letters on their way to another topic
 
     # -- into the schedule ---------------------------------------------------------------------------------------
 
@@ -99,6 +105,28 @@ class Deferral:
         self._moving.leave(channel, lane, place, position=self._core.store.end_position)
         return True
 
+    def take_out(self, left: Left, body: bytes, topic: QueueTopic) -> None:
+        """A dead letter goes to another topic, once: it leaves its own when the entry is durable. Refused."""
+        message_id = topic.new_id(self._core.time.now_ns)
+        self._append(Deferred(topic.name, b"", message_id, 0, message_id, left=left), body, SOON_MS)
+        self.leaving.add(left)
+        topic.count(len(body))
+        for channel in topic.channels.values():
+            channel.count_deferred(1)
+
+    def finish_left(self, left: Left) -> None:
+        """The place that a dead letter has left is done, if it is not yet."""
+        self.leaving.discard(left)
+        topic = self._topics.get(left.topic)
+        channel = None if topic is None else topic.channels.get(left.channel)
+        if channel is None or not isinstance(channel.source, CursorSource) or not _is_there(channel, left):
+            return
+        slot = channel.slots.find(left.id)
+        if slot >= 0 and channel.slots.state[slot] == words.WAITING:
+            channel.withdraw(slot)
+        else:
+            channel.source.finish_ahead(0, left.place)
+
     def _append(self, about: Deferred, body: bytes, delay_ms: int) -> None:
         due = {names.TIMER_DELIVER_MS: str(self._core.time.now_ms + delay_ms)}
         self._core.sending.put_own(TIMER_TOPIC, body, about.properties() | due)
@@ -109,12 +137,16 @@ class Deferral:
         """A deferred message is due: to its topic, for the channels it is owed to. False: try again."""
         core = self._core
         topic = self._topics.get(about.topic)
-        if topic is None:
+        if topic is None:  # and a dead letter on its way there stays where it is
+            if about.left is not None:
+                self.leaving.discard(about.left)
             return core.sending.put_over(schedule_id)
         if schedule_id > core.store.flushed_position:  # a copy without its entry would belong to nobody
             self.early[schedule_id] = (about, body)
             core.store.want_flush()
             return True
+        if about.left is not None:
+            self.finish_left(about.left)
         claimants = self._claims.claimants(topic, about, schedule_id)
         if claimants is not None and not claimants:
             return core.sending.put_over(schedule_id)
@@ -154,6 +186,8 @@ class Deferral:
 
     def stop_counting(self, about: Deferred, schedule_id: int) -> None:
         """Its channels do not wait for a deferred message any more."""
+        if about.left is not None:
+            self.leaving.discard(about.left)
         topic, names = self.waiting_channels(about, schedule_id) or (None, [])
         for name in names:
             channel = None if topic is None else topic.channels.get(name)
@@ -180,6 +214,8 @@ class Deferral:
                 (stream, ordinal) for of, stream, ordinal in marked.get((mark_of(id_), about.id), ()) if of is topic
             ]
             self._finish_original(topic, about)
+            if about.left is not None:
+                self.finish_left(about.left)
             if copies:
                 for stream, ordinal in copies:
                     self._moving.arrive(id_, topic, stream, ordinal)
@@ -226,3 +262,12 @@ class Deferral:
                 for _, ordinal in copies:
                     if name not in names and not topic.has_finished(name, ordinal):
                         finish_ahead(channel, 0, ordinal)
+
+
+def _is_there(channel: Channel, left: Left) -> bool:
+    """Whether the channel still has this very message at that place."""
+    source = channel.source
+    assert isinstance(source, CursorSource)
+    file, stream = source.lanes[0].file, source.lanes[0].stream
+    unfinished = file.committed <= left.place < stream.end() and not file.finished(left.place)
+    return bool(unfinished and stream.find(left.place) and stream.message_id == left.id)

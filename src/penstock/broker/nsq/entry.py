@@ -7,6 +7,7 @@ this broker put under the timer topic for itself, which no sender can address.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,9 +27,15 @@ LANE_PROPERTY = (
 )  # which of its channel's streams a message given back with a delay stood in
 PLACE_PROPERTY = names.RESERVED_PREFIX + "PLACE"  # and where
 STAMP_PROPERTY = names.RESERVED_PREFIX + "STAMP"  # where the id is not the timestamp
+LEFT_PROPERTY = (
+    names.RESERVED_PREFIX + "LEFT"
+)  # a dead letter that is sent again: topic, channel, id and place it leaves
 RESERVED = frozenset(
-    (TOPIC_PROPERTY, CHANNEL_PROPERTY, ID_PROPERTY, ATTEMPTS_PROPERTY, LANE_PROPERTY, PLACE_PROPERTY, STAMP_PROPERTY)
-)
+    (
+        TOPIC_PROPERTY, CHANNEL_PROPERTY, ID_PROPERTY, ATTEMPTS_PROPERTY, LANE_PROPERTY, PLACE_PROPERTY, STAMP_PROPERTY,
+        LEFT_PROPERTY,
+    )
+)  # fmt: skip
 AGAIN_LANE = -1  # the lane of messages deferred before, whatever its number is
 
 
@@ -37,8 +44,28 @@ def reserved(names: Iterable[str]) -> str:
     return next((name for name in names if name.startswith(RESERVED_PREFIX)), "")
 
 
+class Left(NamedTuple):
+    """Where a dead letter is taken from, when it is sent again."""
+
+    topic: bytes
+    channel: bytes
+    id: int
+    place: int
+
+    def text(self) -> str:
+        """As the record carries it."""
+        return f"{self.topic.decode()} {self.channel.decode()} {self.id} {self.place}"
+
+
+def _left(text: str) -> Left:
+    topic, channel, id_, place = text.split(" ")
+    return Left(topic.encode(), channel.encode(), _number(id_, 1 << 63), _number(place, 1 << 62))
+
+
 class Deferred(msgspec.Struct, frozen=True):
-    """`channel` empty: for every channel. `place` -1: it was published with a delay."""
+    """`channel` empty: for every channel. `place` -1: it was published with a delay, or is a dead letter that `left`
+    another topic.
+    """
 
     topic: bytes
     channel: bytes
@@ -47,6 +74,7 @@ class Deferred(msgspec.Struct, frozen=True):
     stamp_ns: int
     lane: int = 0
     place: int = -1
+    left: Left | None = None
 
     def properties(self) -> dict[str, str]:
         """As the record carries it."""
@@ -62,6 +90,8 @@ class Deferred(msgspec.Struct, frozen=True):
             found[PLACE_PROPERTY] = str(self.place)
         if self.lane:
             found[LANE_PROPERTY] = str(self.lane)
+        if self.left is not None:
+            found[LEFT_PROPERTY] = self.left.text()
         return found
 
 
@@ -79,6 +109,7 @@ def deferred(message: ReceivedMessage) -> Deferred | None:
         _number(properties.get(STAMP_PROPERTY, str(message_id)), 1 << 63),
         _number(properties.get(LANE_PROPERTY, "0"), 1 << 31),
         _number(properties.get(PLACE_PROPERTY, "-1"), 1 << 62),
+        _left(properties[LEFT_PROPERTY]) if LEFT_PROPERTY in properties else None,
     )
 
 

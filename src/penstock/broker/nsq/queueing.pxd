@@ -13,7 +13,7 @@ cdef class Queueing:
     cdef BrokerClock _time
     cdef list _lagging
     cdef tuple _seen_of_log
-    cdef public object folder, claims, moving, registry, table, deferral, publishing, dead_letters
+    cdef public object folder, claims, moving, registry, table, deferral, publishing, dead_letters, notes, redrive
     cdef public Turns turns
     cdef public GroupFlush flush
     cdef public set producers

@@ -4,6 +4,7 @@ registry     topics and channels come and go        table        nsqd.dat      o
 publishing   messages in                            flush        one for all, and who waits for it
 turns        marks and timers of channels           deferral     into the schedule and out of it (`entry`, `claims`)
 deadletters  what was given back too often          moving       nothing is let go of before its copy is durable
+deathnotes   why that was                           redrive      it is sent again
 topics*      queue topics, in memory, ephemeral     logchannels  log topics as NSQ sees them
 folder       where the files are
 """
@@ -19,6 +20,7 @@ from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.claims import Claims
 from penstock.broker.nsq.deadletters import DeadLetters
+from penstock.broker.nsq.deathnotes import DeathNotes
 from penstock.broker.nsq.deferral import Deferral
 from penstock.broker.nsq.folder import QueueFolder
 from penstock.broker.nsq.logchannels import LogChannels
@@ -26,6 +28,7 @@ from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.names import refusal
 from penstock.broker.nsq.opening import Opening
 from penstock.broker.nsq.publishing import Publishing
+from penstock.broker.nsq.redrive import Redrive
 from penstock.broker.nsq.registry import Registry
 from penstock.broker.retry import Retry
 from penstock.errors import DiskFull, StoreError
@@ -55,6 +58,9 @@ class Producer(Protocol):
     def describe(self, now_s: int) -> dict[str, object]:
         """The connection in statistics."""
 
+    def disconnect(self) -> None:
+        """End the connection."""
+
 
 class Queueing:
     """See the module. `open` after the broker's store and tables; every method on the broker's thread."""
@@ -70,7 +76,9 @@ class Queueing:
         self.registry = Registry(core, self.folder, self.claims, self.turns, self.flush, self.moving, self)
         self.deferral = Deferral(core, self.registry.topics, self.claims, self.moving)
         self.publishing = Publishing(core, self.flush, self.deferral)
-        self.dead_letters = DeadLetters(self.registry, self.publishing, self.flush, self.moving, retry)
+        self.notes = DeathNotes(self.folder)
+        self.dead_letters = DeadLetters(self.registry, self.publishing, self.flush, self.moving, retry, self.notes)
+        self.redrive = Redrive(core, self.registry, self.deferral, self.notes)
         self.producers: set[Producer] = set()
         self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
         self._seen_of_log = (0, 0, 0, 0)

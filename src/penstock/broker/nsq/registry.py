@@ -243,6 +243,11 @@ class Registry:
         """The time of this turn."""
         return self._core.time.mono_ms
 
+    @property
+    def now_ms(self) -> int:
+        """The wall time of this turn."""
+        return self._core.time.now_ms
+
     def want_flush(self, topic: Topic) -> int:
         """Flush it as soon as can be; the number of that flush."""
         return self._flush.want(topic)

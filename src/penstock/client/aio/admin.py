@@ -46,6 +46,9 @@ class QueueStats(NamedTuple):
     last_ms: int
 
 
+_NOT_FOUND = "can not find message"  # as RocketMQ has it
+
+
 class Admin(GroupAdmin):
     """Administration; of one event loop. Every change is asked of all brokers concerned.
 
@@ -191,12 +194,21 @@ class Admin(GroupAdmin):
             if config:
                 row |= {"kind": "log", "level": config.get("level", "os"), "paused": False}
                 row |= {"readQueues": config.get("readQueueNums"), "writeQueues": config.get("writeQueueNums")}
+                row |= {"retentionMs": config.get("retentionMs", 0), "retentionBytes": config.get("retentionBytes", 0)}
+                row["trace"] = bool(config.get("trace", False))
                 stats = await self._own(address, RequestCode.GET_TOPIC_STATS_INFO, topic=topic)
                 ends = [(int(item.get("minOffset", 0)), int(item.get("maxOffset", 0))) for _, item in pairs(stats)]
                 row |= {"perm": config.get("perm"), "depth": None, "stored": sum(end - begin for begin, end in ends)}
             elif seen is not None:
                 row |= {name: seen[name] for name in ("kind", "level", "paused")}
-                row |= {"readQueues": None, "writeQueues": None, "perm": PERM_READ | PERM_WRITE}
+                row |= {
+                    "readQueues": None,
+                    "writeQueues": None,
+                    "retentionMs": None,
+                    "retentionBytes": None,
+                    "trace": None,
+                    "perm": PERM_READ | PERM_WRITE,
+                }
                 row |= {"depth": seen["depth"], "stored": None}
             row["oldest"] = page["rows"][0]["stored"] if page["rows"] else None
             row["channels"], row["groups"] = channels, await self._groups_of(address, topic) if config else []
@@ -285,14 +297,16 @@ class Admin(GroupAdmin):
         """One message by its offset message id, or, when `topic` is given, by the id its producer gave it.
 
         An offset message id names a broker; only one that the registry knows is asked. Without a topic the id of a producer
-        is looked for in all of them. BrokerRefused or NotFound when it is not there; ValueError when the id is none.
+        is looked for in all of them. NotFound when it is not there; ValueError when the id is none.
         """
         if topic is not None:
             found = [m for m in await self._query(topic, msg_id, 32, 0, 1 << 62, unique=True) if m.uniq_key == msg_id]
             if found:
                 return found[-1]
             if len(msg_id) not in (32, 56):
-                raise BrokerRefused(ResponseCode.QUERY_NOT_FOUND, f"no message {msg_id} in topic {topic}")
+                raise NotFound(
+                    f"no message {msg_id} in topic {topic}", "An id is what `penstock message find` prints as msgId."
+                )
         address, physical = parse_offset_msg_id(msg_id)
         if address not in await self._known_addresses():
             for name in await self.topics() if topic is None else ():
@@ -303,9 +317,15 @@ class Admin(GroupAdmin):
                     return found[-1]
             where = "any topic" if topic is None else f"topic {topic}"
             raise NotFound(f"no message {msg_id} in {where}", "An id is what `penstock message find` prints as msgId.")
-        answer = await self._cluster.ask(
-            address, RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical)})
-        )
+        request = RemotingCommand(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(physical)})
+        try:
+            answer = await self._cluster.ask(address, request)
+        except BrokerRefused as refused:
+            if _NOT_FOUND in refused.remark:  # with code 1, which says many things
+                raise NotFound(
+                    f"no message {msg_id}", "An id is what `penstock message find` prints as msgId."
+                ) from None
+            raise
         message = decode_record(answer.body)
         if message is None:
             raise WireError("the body is no record")

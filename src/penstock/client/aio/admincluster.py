@@ -10,7 +10,7 @@ from typing import Self
 from penstock.client.aio.cluster import Cluster
 from penstock.client.routes import Json
 from penstock.clock import Clock
-from penstock.errors import NoRoute, WireError
+from penstock.errors import NoRoute, NotFound, WireError
 from penstock.security import Security
 from penstock.wire.codes import (
     RequestCode,
@@ -91,6 +91,27 @@ class ClusterAdmin:
                 after = page["next"]
         return found
 
+    async def disconnect(self, address: str) -> int:
+        """End the connections that clients have from this address, at whichever broker; how many those were. They may come
+        again. NotFound when there are none.
+        """
+        count = 0
+        for at in (await self._by_name()).values():
+            count += int((await self._own(at, RequestCode.CLIENT_DISCONNECT, address=address))["count"])
+        if not count:
+            raise NotFound(f"no client is connected from {address}", "`penstock client ls` lists them.")
+        return count
+
+    async def drop_stage(self, sink: str, run: str) -> int:
+        """Forget all rows that are staged for a sink, at every broker; how many stages those were. BrokerRefused when a
+        newer run than this one writes to it.
+        """
+        count = 0
+        for at in (await self._by_name()).values():
+            request = RemotingCommand(RequestCode.STAGE_DROP, {"sink": sink, "run": run}, b"{}")
+            count += int((await self._cluster.ask(at, request)).ext.get("count", "0"))
+        return count
+
     async def reload_config(self, broker: str | None = None) -> list[Json]:
         """Have all brokers, or one, read their settings again: what changed, and whether that holds now."""
         found: list[Json] = []
@@ -110,7 +131,7 @@ class ClusterAdmin:
         """Let the master at this address begin to change places with a slave in sync, the one of this name or any; its name."""
         return str((await self._own(address, RequestCode.HA_SWITCH, node=node)).get("node", ""))
 
-    async def _own(self, address: str, code: RequestCode, **ext: str) -> Json:
+    async def _own(self, address: str, code: RequestCode, /, **ext: str) -> Json:
         value = loads((await self._cluster.ask(address, RemotingCommand(code, dict(ext)))).body)
         if not isinstance(value, dict):
             raise WireError("the body is no object")

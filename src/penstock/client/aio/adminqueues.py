@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
 from penstock.client.aio.admincluster import ClusterAdmin
+from penstock.client.conversation import OK
 from penstock.client.routes import Json
 from penstock.client.subscriptions import Start, start_ms
 from penstock.errors import BrokerRefused, NoRoute, NotFound
@@ -75,10 +76,12 @@ class QueueAdmin(ClusterAdmin):
         to: Literal["end"] | int | datetime = "end",
         *,
         queue: int | None = None,
+        broker: str | None = None,
         dry_run: bool = False,
     ) -> list[Json]:
         """Take the messages of a topic of either kind below a place out of the sight of all groups and channels: all there
-        are now, those below an offset (int), or those stored before a moment. A row for each queue: from, to, messages.
+        are now, those below an offset (int), or those stored before a moment; at every broker or one. A row for each
+        queue: from, to, messages.
         NotFound when no broker has the topic.
         """
         moment = start_ms(to) if isinstance(to, datetime) else None
@@ -87,8 +90,8 @@ class QueueAdmin(ClusterAdmin):
             ext["queue"] = str(queue)
         found: list[Json] = []
         missing = 0
-        brokers = await self._by_name()
-        for broker, address in brokers.items():
+        brokers = await self._by_name(broker)
+        for name, address in brokers.items():
             try:
                 answer = await self._own(address, RequestCode.TOPIC_PURGE, **ext)
             except BrokerRefused as refused:
@@ -97,10 +100,70 @@ class QueueAdmin(ClusterAdmin):
                 missing += 1
                 remark = refused.remark
             else:
-                found += [{"broker": broker, **row} for row in answer["queues"]]
+                found += [{"broker": name, **row} for row in answer["queues"]]
         if missing == len(brokers):
             raise NotFound(remark, "`penstock topic ls` lists the topics.")
         return found
+
+    async def redrive_page(self, broker: str, topic: str, wanted: Mapping[str, str]) -> tuple[list[Json], str | None]:
+        """Have one broker send some dead letters of a queue topic again, or say which; where to go on, None at the end.
+        `wanted` are the request's fields: channel, to, text, limit, after, dryRun. NotFound: no such topic.
+        """
+        address = (await self._by_name(broker))[broker]
+        try:
+            page = await self._own(address, RequestCode.DEAD_REDRIVE, topic=topic, **wanted)
+        except BrokerRefused as refused:
+            if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+                raise
+            raise NotFound(refused.remark, "Make it, or say another one with --to.") from None
+        return [{"broker": broker, **row} for row in page["rows"]], page["next"]
+
+    async def keep_topic(
+        self,
+        topic: str,
+        *,
+        retention_ms: int | None = None,
+        retention_bytes: int | None = None,
+        trace: bool | None = None,
+    ) -> None:
+        """How long, and how many bytes at each broker, a log topic keeps its messages; 0: as the broker does. And whether
+        each broker writes down where they go (`traces`). What is not named stays as it is. NotFound when no broker has it.
+        """
+        named = {"retentionMs": retention_ms, "retentionBytes": retention_bytes}
+        ext = {name: str(value) for name, value in named.items() if value is not None}
+        ext |= {} if trace is None else {"trace": str(trace).lower()}
+        missing = 0
+        brokers = await self._by_name()
+        for address in brokers.values():
+            request = RemotingCommand(RequestCode.TOPIC_KEEP, {"topic": topic, **ext})
+            answer = await self._cluster.ask(address, request, (*OK, ResponseCode.TOPIC_NOT_EXIST))
+            missing += answer.code == ResponseCode.TOPIC_NOT_EXIST
+        if missing == len(brokers):
+            raise NotFound(f"no broker has the log topic {topic!r}", "`penstock topic ls` lists the topics.")
+
+    async def convert_topic(self, topic: str, kind: Literal["log", "queue"], *, dry_run: bool = False) -> list[Json]:
+        """A topic becomes of this kind at every broker that has it, if nothing would be lost at any: a row for each, `against`
+        says what would. BrokerRefused with that, and none is changed. NotFound when no broker has it.
+        """
+        rows: list[Json] = []
+        for dry in (True,) if dry_run else (True, False):
+            rows = []
+            for broker, address in (await self._by_name()).items():
+                ext = {"topic": topic, "kind": kind, "dryRun": str(dry).lower()}
+                try:
+                    found = await self._own(address, RequestCode.TOPIC_CONVERT, **ext)
+                except BrokerRefused as refused:
+                    if refused.code != ResponseCode.TOPIC_NOT_EXIST:
+                        raise
+                else:
+                    rows.append({"broker": broker, "topic": topic, "to": kind, "against": found["against"]})
+            if not rows:
+                raise NotFound(f"no broker has topic {topic!r}", "`penstock topic ls` lists the topics.")
+            against = [text for row in rows for text in row["against"]]
+            if against and not dry_run:
+                raise BrokerRefused(ResponseCode.SYSTEM_ERROR, "; ".join(against))
+        self._cluster.routes.pop(topic, None)
+        return rows
 
     # -- messages
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, cast
 
 from penstock.client.results import Outcome, Reject, Retry
+from penstock.client.tracecontext import context_of, used
 from penstock.message import ReceivedMessage
 
 log = logging.getLogger("penstock.client")
@@ -95,10 +96,18 @@ class Listeners:
         listener = self.by_topic.get(message.topic, self._default)
         assert listener is not None
         try:
-            done = listener(message)
+            done = self._within(listener, message)
         except Exception as error:
             return self._outcome(error, message)
         return self._made_of(done, message)
+
+    @staticmethod
+    def _within(listener: Listener, message: ReceivedMessage) -> object:
+        """Call it within the trace context of the message."""
+        if not used():
+            return listener(message)
+        with context_of(message):
+            return listener(message)
 
     def answer_with(self, reply: Callable[[ReceivedMessage, bytes], None]) -> None:
         """Call `reply`, in whichever thread, with what a listener returns as bytes."""
@@ -136,10 +145,11 @@ class Listeners:
         assert listener is not None
         try:
             if not self.runs_in_thread(message.topic):
-                async with asyncio.timeout(self.timeout_s):
-                    done: object = await cast(Awaitable[object], listener(message))
+                with context_of(message):
+                    async with asyncio.timeout(self.timeout_s):
+                        done: object = await cast(Awaitable[object], listener(message))
             else:
-                done = await asyncio.get_running_loop().run_in_executor(self._threads, listener, message)
+                done = await asyncio.get_running_loop().run_in_executor(self._threads, self._within, listener, message)
         except Exception as error:
             return self._outcome(error, message)
         return self._made_of(done, message)

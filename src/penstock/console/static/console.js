@@ -5,7 +5,7 @@
   const of = document.body.dataset.live;
   // What a person is doing must not be taken from under the hands.
   const busy = () => live.contains(document.activeElement) && document.activeElement.matches("input,textarea,select")
-    || live.querySelector("details[open]") || String(getSelection()).length > 0;
+    || live.querySelector("details[open],input:checked") || String(getSelection()).length > 0;
   if (live && window.EventSource) {
     const source = new EventSource("/live?of=" + encodeURIComponent(of));
     source.onopen = () => { state.textContent = "live"; state.className = "on"; };

@@ -330,6 +330,11 @@ class NsqSession(NsqConnection):  # type: ignore[misc]
             self.fail(failed.text)
             self.wake()
 
+    def disconnect(self) -> None:
+        """End the connection, as if its peer had."""
+        self.closing = True
+        self.wake()
+
     def close(self) -> None:
         """The channel is gone: end the connection."""
         self.closing = True

@@ -37,7 +37,7 @@ cdef class Puller:
     @cython.locals(scan=HeaderScan, topic=LogTopic)
     cdef LogTopic _find(self, RemotingSession asker, long long has_expression, long long version)
     @cython.locals(out=Outbox, result=ReadResult)
-    cdef int _found(self, RemotingSession asker, list counts) except -1
+    cdef int _found(self, RemotingSession asker, LogTopic topic, str group, list counts) except -1
     @cython.locals(result=ReadResult)
     cdef _not_found(self, RemotingSession asker, int outcome, long long offset, list counts)
     @cython.locals(outcome=cython.int, nothing=cython.bint)

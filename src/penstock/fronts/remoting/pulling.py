@@ -80,6 +80,7 @@ class Hold(Waiter):
         self.codes: TagCodes | None = None
         self.selector: Selector | None = None
         self.counts = [0, 0, 0, 0]
+        self.group = ""
 
 
 class Puller:
@@ -156,7 +157,7 @@ class Puller:
         if asker.oneway:
             return
         if outcome == status.FOUND:
-            self._found(asker, self.counts)
+            self._found(asker, topic, self.names[0], self.counts)
             return
         suspend = flags & words.PULL_SUSPEND and self.shared.hold_enabled and suspend_ms > 0
         empty = outcome == status.OFFSET_OVERFLOW_ONE or (outcome == status.NO_MESSAGE_IN_QUEUE and offset == 0)
@@ -164,6 +165,7 @@ class Puller:
             deadline_ms = self.broker.mono_ms + min(suspend_ms, words.HOLD_MS_MAX)
             hold = Hold(asker, deadline_ms, topic, queue, offset, (max_count, max_bytes), gate)
             hold.codes, hold.selector, hold.counts = self.codes, self.selector, self.counts
+            hold.group = self.names[0]
             if self.park(hold):
                 return
         self._not_found(asker, outcome, offset, self.counts)
@@ -281,7 +283,7 @@ class Puller:
 
     # -- answers -------------------------------------------------------------------------------------------------
 
-    def _found(self, asker: RemotingSession, counts: list[int]) -> None:
+    def _found(self, asker: RemotingSession, topic: LogTopic, group: str, counts: list[int]) -> None:
         """Answer with the records of `result`, which go from the mapped log into the outbox."""
         out = asker.out
         result = self.result
@@ -294,6 +296,8 @@ class Puller:
         counts[0] += result.count
         counts[1] += result.bytes_
         counts[_HITS] += 1
+        if topic.traced:
+            self.broker.tracing.handed(topic, group, asker.id, bytes(out.base[out.size - result.bytes_ : out.size]))
 
     def _not_found(self, asker: RemotingSession, outcome: int, offset: int, counts: list[int]) -> None:
         result = self.result
@@ -324,7 +328,7 @@ class Puller:
             self._not_found(asker, status.OFFSET_OVERFLOW_ONE, hold.offset, hold.counts)
             return True
         if outcome == status.FOUND:
-            self._found(asker, hold.counts)
+            self._found(asker, hold.topic, hold.group, hold.counts)
             return True
         nothing = outcome == status.OFFSET_OVERFLOW_ONE or outcome == status.NO_MESSAGE_IN_QUEUE
         if not expired and hold.topic.open and (nothing or outcome == status.NO_MATCHED_MESSAGE):

@@ -14,7 +14,7 @@ cdef class RemotingSession:
     cdef FrameCutter cutter
     cdef public long long need, opaque_now, header_max, answers_max, parked_bytes
     cdef public int serialize
-    cdef public bint oneway, closed, full, parked
+    cdef public bint oneway, closed, closing, full, parked
     cdef public dict _pending
     cdef public long long _opaque
     cdef unsigned char *base

@@ -78,6 +78,7 @@ class RemotingSession:
         self.serialize = 0
         self.oneway = False
         self.closed = False
+        self.closing = False  # what is there is written, then the connection is closed
         self.rights = rights or Rights()
         self.acting: User | None = None  # whose request is carried out
         self._met: User | None = None  # of the connection
@@ -238,6 +239,11 @@ class RemotingSession:
         self._opaque += 1
         self._pending[command.number(self._opaque)] = (done, deadline_ms)
         self.push(command)
+
+    def disconnect(self) -> None:
+        """End the connection behind what it is owed."""
+        self.closing = True
+        self.wake()
 
     def tick(self, mono_ms: int) -> None:
         """Give up questions that were not answered in time."""

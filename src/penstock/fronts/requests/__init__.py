@@ -39,7 +39,8 @@ MASTERS_WORK = frozenset(
         RequestCode.CONSUMER_SEND_MSG_BACK, RequestCode.END_TRANSACTION, RequestCode.RESUME_CHECK_HALF_MESSAGE,
         RequestCode.LOCK_BATCH_MQ, RequestCode.STAGE_OPEN, RequestCode.STAGE_APPEND, RequestCode.STAGE_SEAL,
         RequestCode.STAGE_PUBLISH, RequestCode.STAGE_DROP, RequestCode.DELAYED_CANCEL, RequestCode.DELAYED_FIRE,
-        RequestCode.QUEUE_CHANGE, RequestCode.TOPIC_PURGE,
+        RequestCode.QUEUE_CHANGE, RequestCode.TOPIC_PURGE, RequestCode.DEAD_REDRIVE, RequestCode.TOPIC_KEEP,
+        RequestCode.TOPIC_CONVERT,
     }
 )  # fmt: skip
 

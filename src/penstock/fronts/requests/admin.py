@@ -11,8 +11,8 @@ from penstock.broker.levels import LEVELS, LOG_LEVELS
 from penstock.broker.topics import (
     HALF_TOPIC,
     PERM_BOTH,
+    PLAIN,
     LogTopic,
-    TopicDetails,
     TopicSettings,
     check_group_name,
     check_topic_name,
@@ -86,8 +86,8 @@ class Administration(Calls):
                     fields["writeQueueNums"],
                     fields["perm"],
                     now_ms=self.broker.now_ms,
-                    more=TopicDetails(
-                        known is not None and known.order, fields["topicFilterType"], fields["topicSysFlag"] or 0
+                    more=(PLAIN if before is None else before.more)._replace(
+                        filter_type=fields["topicFilterType"], sys_flag=fields["topicSysFlag"] or 0
                     ),
                     level=None if level is None else LEVELS[level],
                 )

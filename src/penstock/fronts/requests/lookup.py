@@ -62,7 +62,7 @@ class Lookup(Calls):
         found = store.query(
             fields["topic"].encode(), fields["key"].encode(), count, fields["beginTimestamp"], fields["endTimestamp"]
         )
-        found = [data for data in found if not self.broker.staging.veils(data)]
+        found = [data for data in found if not self.broker.hides(data)]
         if not found:
             return request.reply(
                 ResponseCode.QUERY_NOT_FOUND, remark="can not find message, maybe time range not correct"
@@ -73,7 +73,7 @@ class Lookup(Calls):
     def view_message(self, session: Peer, request: RemotingCommand) -> Answer:
         offset = read_fields(request.code, request.ext)["offset"]
         data = self.broker.store.record_at(offset) if offset >= 0 else None
-        if data is None or self.broker.staging.veils(data):
+        if data is None or self.broker.hides(data):
             raise Refused(f"can not find message by the offset, {offset}")
         return request.reply(body=data)
 

@@ -16,7 +16,11 @@ ROWS_MAX = 1_000
 class Operation(Calls):
     """The part of the requests' table for who operates a broker."""
 
-    TABLE = {RequestCode.CLIENTS: "clients", RequestCode.CONFIG_RELOAD: "reload"}
+    TABLE = {
+        RequestCode.CLIENTS: "clients",
+        RequestCode.CONFIG_RELOAD: "reload",
+        RequestCode.CLIENT_DISCONNECT: "disconnect",
+    }
 
     def clients(self, session: Peer, request: RemotingCommand) -> Answer:
         """A page of the clients that have said what they are, by address."""
@@ -29,6 +33,27 @@ class Operation(Calls):
         at = int(after or 0) + ROWS_MAX
         found = {"rows": rows[:ROWS_MAX], "next": str(at) if len(rows) > ROWS_MAX else None}
         return request.reply(body=fastjson.dumps(found))
+
+    def disconnect(self, session: Peer, request: RemotingCommand) -> Answer:
+        """End the connection of a client; it may come again, as clients do."""
+        address = read_fields(request.code, request.ext)["address"]
+        broker, now_s = self.broker, self.broker.now_ms // 1000
+        groups = [online.members for online in broker.clients.consumers.values()]
+        peers = {
+            id(one.peer): one.peer for members in (*groups, *broker.clients.producers.values())
+            for one in members.values() if one.peer.remote == address
+        }  # fmt: skip
+        for peer in peers.values():
+            peer.disconnect()
+        found = [
+            one for topic in broker.queueing.all() for channel in topic.channels.values() for one in channel.consumers
+        ]
+        nsq = [
+            one for one in (*found, *broker.queueing.producers) if one.describe(now_s).get("remote_address") == address
+        ]
+        for one in nsq:
+            one.disconnect()
+        return request.reply(body=fastjson.dumps({"count": len(peers) + len(nsq)}))
 
     def _rows(self) -> list[JsonObject]:
         broker, now_s = self.broker, self.broker.now_ms // 1000

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from penstock.broker.browse import Browse, browse_wanted
 from penstock.broker.clients import Peer
+from penstock.broker.convert import Convert
 from penstock.broker.delayed import Delayed, Key, Wanted
 from penstock.broker.levels import LEVEL_NAMES, QUEUE_LEVELS
+from penstock.broker.nsq.redrive import AT_ONCE
+from penstock.broker.nsq.redrive import Wanted as WantedDead
 from penstock.broker.nsq.sources import lag_ms
 from penstock.broker.nsq.topics import Topic
 from penstock.broker.purge import Purge
@@ -34,6 +37,9 @@ class QueueCalls(Calls):
         RequestCode.QUEUE_CHANGE: "queue_change",
         RequestCode.BROWSE: "browse",
         RequestCode.TOPIC_PURGE: "topic_purge",
+        RequestCode.DEAD_REDRIVE: "dead_redrive",
+        RequestCode.TOPIC_KEEP: "topic_keep",
+        RequestCode.TOPIC_CONVERT: "topic_convert",
     }
 
     # -- delayed messages
@@ -128,6 +134,38 @@ class QueueCalls(Calls):
         self.broker.queueing.write_table()
         answer = request.reply(body=fastjson.dumps({"queues": [step.row() for step in steps]}))
         return self.when_saved(session, request, undo, answer)
+
+    def topic_keep(self, session: Peer, request: RemotingCommand) -> Answer:
+        """How long, and how many bytes, a log topic keeps, and whether it is traced; what is not named stays as it is."""
+        fields = read_fields(request.code, request.ext)
+        topic = self.topic(fields["topic"])
+        if self.broker.is_system_topic(fields["topic"]):
+            raise Refused(f"topic {fields['topic']} is the broker's own")
+        keep_ms = topic.keep_ms if fields["retentionMs"] is None else fields["retentionMs"]
+        keep_bytes = topic.keep_bytes if fields["retentionBytes"] is None else fields["retentionBytes"]
+        if keep_ms < 0 or keep_bytes < 0:
+            raise Refused("a retention is 0, as the broker's, or more")
+        traced = bool(topic.traced) if fields["trace"] is None else fields["trace"]
+        more = topic.settings().more._replace(keep_ms=keep_ms, keep_bytes=keep_bytes, traced=traced)
+        undo = self.broker.topics.keep(topic, more, self.broker.now_ms)
+        return self.when_saved(session, request, undo)
+
+    def topic_convert(self, session: Peer, request: RemotingCommand) -> Answer:
+        """A topic becomes of the other kind, if nothing would be lost; `dryRun`: what stands against it."""
+        fields = read_fields(request.code, request.ext)
+        convert = Convert(self.broker, fields["topic"], fields["kind"])
+        answer = request.reply(body=fastjson.dumps({"against": convert.losses()}))
+        return answer if fields["dryRun"] else self.when_saved(session, request, convert.run(), answer)
+
+    def dead_redrive(self, session: Peer, request: RemotingCommand) -> Answer:
+        """Some dead letters of a queue topic go to the topics they came from; `dryRun`: say which."""
+        fields = read_fields(request.code, request.ext)
+        limit = AT_ONCE if fields["limit"] is None else max(1, fields["limit"])
+        wanted = WantedDead(
+            fields["topic"].encode(), (fields["channel"] or "").encode(), (fields["to"] or "").encode(),
+            (fields["text"] or "").encode(), limit, fields["after"] or "", bool(fields["dryRun"]),
+        )  # fmt: skip
+        return request.reply(body=fastjson.dumps(self.broker.queueing.redrive.page(wanted)))
 
     # -- messages
 

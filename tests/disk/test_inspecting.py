@@ -1,0 +1,154 @@
+"""`inspecting`: every file of the queue side can be printed, up to where it is known to end, and damage is named."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.queueside import Reader, Side
+from penstock.disk import inspecting
+from penstock.log.verify import inspect, verify
+
+RULES = ({"name": "mem*", "level": "memory"},)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A queue topic with five messages, of which the channel has finished one, rejected and deferred another; a disk queue."""
+    side = Side(tmp_path, topic=RULES)
+    topic = side.queueing.topic(b"q")
+    channel, reader = topic.channel(b"c"), Reader()
+    reader.ready_count = 10
+    channel.add(reader)
+    side.queueing.publish(topic, [b"%d" % n for n in range(5)])
+    side.turn()
+    given = list(reader.deliveries())
+    channel.reject(reader, given[0].id)
+    channel.finish(reader, given[2].id, 0, side.broker.mono_ms)
+    channel.requeue(reader, given[3].id, 60_000, side.broker.mono_ms)
+    side.turn(10)
+    memory = side.queueing.topic(b"mem-q")
+    memory.channel(b"c")
+    side.queueing.publish(memory, [b"m%d" % n for n in range(9)])
+    side.turn(10)
+    side.close()
+    return tmp_path
+
+
+def entries(path: Path, kind: str) -> list[dict[str, Any]]:
+    return [entry for entry in inspect(path) if entry["kind"] == kind]
+
+
+def test_every_file_of_a_folder_is_printed(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            assert list(inspect(path)), path
+
+
+def test_what_is_in_them(folder: Path) -> None:
+    (path,) = (folder / "queues/q").glob("*.queue")
+    found = entries(path, "message")
+    assert [(one["ordinal"], one["bodySize"], one["attempts"]) for one in found] == [(n, 1, 0) for n in range(5)]
+    (end,) = entries(path, "end")
+    assert (end["position"], end["clean"]) == (found[-1]["position"] + found[-1]["size"], True)
+    assert len(entries(path.with_suffix(".sums"), "sum")) == 5
+    cursor = folder / "queues/q/c.cursor"
+    assert entries(cursor, "committed")[0]["ordinal"] == 1
+    assert [(one["first"], one["count"]) for one in entries(cursor, "finished")] == [(2, 2)]
+    (line,) = entries(folder / "queues/q.c.dead/deaths.jsonl", "line")
+    assert line["properties"]["DLQ_REASON"] == "rejected"
+    disk = sorted(folder.glob("mem-q:c.diskqueue.0*.dat"))
+    assert sum(len(entries(one, "message")) for one in disk) == 9
+    assert sum(len(entries(one.with_suffix(".sum"), "sum")) for one in disk) >= 9
+    assert entries(folder / "mem-q:c.diskqueue.meta.dat", "meta")[0]["depth"] == 9
+    report = verify(folder)
+    assert report.ok, report.findings
+    assert (report.queue_segments, report.queue_messages) == (2, 15)
+
+
+def test_both_stop_at_the_known_end(folder: Path) -> None:
+    """A segment that was used before: what stands behind its last message is of an earlier life, and looks like messages."""
+    (path,) = (folder / "queues/q").glob("*.queue")
+    found = entries(path, "message")
+    first, end = found[0], entries(path, "end")[0]["position"]
+    data = bytearray(path.read_bytes())
+    data[end : end + 2 * first["size"]] = bytes(data[: first["size"]]) * 2
+    path.write_bytes(data)
+    (log,) = (folder / "commitlog").iterdir()
+    log_data = bytearray(log.read_bytes())
+    begin = log_data.index(b"\0" * 64)
+    log_data[begin + 100 : begin + 132] = b"\xff" * 32
+    before = len(list(inspect(log)))
+    log.write_bytes(log_data)
+    assert len(list(inspect(log))) == before
+    assert len(entries(path, "message")) == 5
+    report = verify(folder)
+    assert report.ok, report.findings
+    assert report.queue_messages == 15
+
+
+@pytest.mark.parametrize("name", ["queues/q/*.queue", "mem-q:c.diskqueue.000000.dat"])
+def test_a_flipped_bit_is_named(folder: Path, name: str) -> None:
+    path = next(folder.glob(name))
+    last = entries(path, "message")[-1]
+    data = bytearray(path.read_bytes())
+    data[last["position"] + last["size"] - 1] ^= 1
+    path.write_bytes(data)
+    report = verify(folder)
+    assert not report.ok
+    (finding,) = [one for one in report.findings if one.level != "note"]
+    assert (finding.level, finding.position) == ("damage", last["position"])
+    assert report.queue_messages == 14
+    assert entries(path, "damage")
+
+
+def test_derived_files_that_do_not_hold(folder: Path) -> None:
+    (folder / "queues/q/c.cursor").write_bytes(b"PCUR" + bytes(4092))
+    (folder / "nsqd.dat").write_text("{")
+    (folder / "mem-q:c.diskqueue.meta.dat").write_text("x")
+    found = {one.file: one.level for one in verify(folder).findings if one.level != "note"}
+    assert found == dict.fromkeys(("nsqd.dat", "mem-q:c.diskqueue.meta.dat", "queues/q/c.cursor"), "derived")
+    assert not (folder / "lost+found").exists()  # looking changes nothing
+
+
+def test_a_queue_without_sums_is_read_by_its_lengths(folder: Path) -> None:
+    (path,) = (folder / "queues/q").glob("*.queue")
+    path.with_suffix(".sums").unlink()
+    assert [one["checked"] for one in entries(path, "message")] == [False] * 5
+    report = verify(folder)
+    assert report.ok
+    assert any("no sums" in one.why for one in report.findings)
+
+
+def test_a_killed_process_has_left_no_damage(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    side.queueing.publish(side.queueing.topic(b"q"), [b"x"] * 3)
+    side.turn()
+    side.broker.close(False)
+    (path,) = (tmp_path / "queues/q").glob("*.queue")
+    assert len(entries(path, "message")) == 3
+    assert entries(path, "end")[0]["clean"] is False
+    assert verify(tmp_path).ok
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_any_bytes(folder: Path, seed: int) -> None:
+    """Whatever stands in a file, it is told, not raised, but for what is no JSON."""
+    rng = random.Random(seed)
+    path = rng.choice(
+        [one for one in sorted(folder.rglob("*")) if one.is_file() and inspecting.inspect(one) is not None]
+    )
+    data = bytearray(path.read_bytes()[: 64 << 10])
+    for _ in range(rng.randrange(1, 30)):
+        at = rng.randrange(len(data) + 1)
+        data[at : at + rng.randrange(20)] = rng.randbytes(rng.randrange(20))
+    path.write_bytes(data)
+    try:
+        list(inspect(path))
+    except ValueError:
+        assert path.name.startswith("nsqd.dat")
+    verify(folder)
+    assert path.read_bytes() == data
