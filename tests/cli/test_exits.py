@@ -85,8 +85,9 @@ VERBS: dict[str, tuple[str, int | None]] = {
 # Where a user who may nothing is not refused: who knows of the cluster may be told by anybody who is a user, and of what is
 # not there nobody has to be refused.
 ANYBODY = {"broker ls": 0, "ha status": 0, "ha promote": 3, "ha switch": 3, "delayed cancel": 3, "delayed fire": 3}
-# Jobs of Spark, whose exit codes have tests of their own, what starts a process, and what only notes an address.
-OTHERS = {"broker", "console", "context add"}
+# Jobs of Spark, whose exit codes have tests of their own, what starts a process, what only notes an address, and what looks
+# into a folder before it asks anybody.
+OTHERS = {"broker", "console", "context add", "store lost republish"}
 
 
 def verbs() -> Iterator[str]:

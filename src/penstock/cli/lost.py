@@ -107,7 +107,7 @@ def _tail(folder: Path, name: str) -> tuple[Path, int]:
     for path, tail in cut_tails(folder):
         if path.name == name:
             return path, tail["position"]
-    raise click.ClickException(f"{folder} keeps no tail of this name: penstock store lost ls {folder}")
+    raise NotFound(f"{folder} keeps no tail {name}", f"Those it keeps: penstock store lost ls {folder}")
 
 
 def _to_send(tail: Path, position: int) -> Iterator[tuple[ReceivedMessage | None, str]]:
