@@ -61,7 +61,7 @@ def test_keys(store: LogStore) -> None:
         return [message.body for message in found if message is not None]
 
     assert bodies(b"k3") == [b"m3"]
-    assert bodies(b"all", most=2) == [b"m3", b"m4"]  # the newest, in the order of the log, as RocketMQ
-    assert bodies(b"all", end_ms=START_MS + 10_000) == [b"m0", b"m1"]
+    assert bodies(b"all", most=2) == [b"m4", b"m3"]  # newest first
+    assert bodies(b"all", end_ms=START_MS + 10_000) == [b"m1", b"m0"]
     assert bodies(b"k3", topic=b"U") == []
     assert bodies(b"al") == []

@@ -298,7 +298,7 @@ class Browse:
     def _by_key(self, wanted: Wanted, at: int) -> Steps:
         """The newest with this key, oldest first."""
         found = self.broker.store.query(wanted.topic.encode(), wanted.key.encode(), KEY_ROWS_MAX, 0, 1 << 62)
-        for n, data in enumerate(found[at:], at + 1):
+        for n, data in enumerate(found[::-1][at:], at + 1):
             yield Place("q", [n]), self._of_record(data)
 
 

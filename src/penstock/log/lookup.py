@@ -92,8 +92,8 @@ class Lookup(LogState):
         return after if later - ms < ms - self.store_time(queue, before) else before
 
     def query(self, topic: bytes, key: bytes, max_num: int, begin_ms: int, end_ms: int) -> list[bytes]:
-        """Records of the topic that carry the key (in KEYS or as UNIQ_KEY) and were stored in begin … end: the newest
-        `max_num` of them, in the order of the log.
+        """Records of the topic that carry the key (in KEYS or as UNIQ_KEY) and were stored in begin … end, newest
+        first.
         """
         if self.index is None:
             return []
@@ -104,7 +104,7 @@ class Lookup(LogState):
             h = -h
         if h > layout.INDEX_HASH_MAX:
             h = 0
-        found: list[tuple[int, bytes]] = []
+        found: list[bytes] = []
         seen: set[int] = set()
         for physical in self.index.find(h, begin_ms, end_ms, _QUERY_PLACES):
             if physical in seen or len(found) >= max_num:
@@ -116,8 +116,8 @@ class Lookup(LogState):
                 and self._carries(record, topic, key)
                 and begin_ms <= self._store_time_at(physical) <= end_ms
             ):
-                found.append((physical, record))
-        return [record for _, record in sorted(found)]
+                found.append(record)
+        return found
 
     def _carries(self, record: bytes, topic: bytes, key: bytes) -> bool:
         d = Draft()

@@ -62,7 +62,9 @@ class Lookup(Calls):
         found = store.query(
             fields["topic"].encode(), fields["key"].encode(), count, fields["beginTimestamp"], fields["endTimestamp"]
         )
-        found = [data for data in found if not self.broker.hides(data)]
+        found = [
+            data for data in reversed(found) if not self.broker.hides(data)
+        ]  # in the order of the log, as RocketMQ
         if not found:
             return request.reply(
                 ResponseCode.QUERY_NOT_FOUND, remark="can not find message, maybe time range not correct"
