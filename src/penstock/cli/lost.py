@@ -23,6 +23,12 @@ _SENT = "republished"  # the file, beside the tail, of the positions that were s
 _FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
+class NoTail(click.ClickException):
+    """A folder that has no tail of the name given."""
+
+    exit_code = 3  # as of everything that is not there
+
+
 @click.group(cls=Whole)
 def lost() -> None:
     """What was cut from the end of a log, because its master never had it."""
@@ -107,7 +113,7 @@ def _tail(folder: Path, name: str) -> tuple[Path, int]:
     for path, tail in cut_tails(folder):
         if path.name == name:
             return path, tail["position"]
-    raise NotFound(f"{folder} keeps no tail {name}", f"Those it keeps: penstock store lost ls {folder}")
+    raise NoTail(f"{folder} keeps no tail of this name: penstock store lost ls {folder}")
 
 
 def _to_send(tail: Path, position: int) -> Iterator[tuple[ReceivedMessage | None, str]]:
