@@ -98,3 +98,21 @@ def test_who_is_told_may_wait_again() -> None:
     room.wait(0, "me", again)
     room.settle(10)
     assert (len(told), len(room)) == (2, 1)
+
+
+def test_each_deadline_is_kept_whatever_came_before_it() -> None:
+    room, told = Positions(), []
+    for name, deadline_ms in (("b", 20), ("never", None), ("a", 10), ("c", 30)):
+        room.wait(100, name, lambda outcome, name=name: told.append((name, outcome)), deadline_ms)
+    room.expire(9)
+    assert not told
+    room.drop("a")
+    room.expire(10)  # the deadline of one that is gone
+    room.expire(20)
+    assert told == [("b", Outcome.EXPIRED)]
+    room.wait(100, "d", lambda outcome: told.append(("d", outcome)), 25)  # earlier than what was left
+    room.expire(25)
+    room.expire(1_000)
+    assert told[1:] == [("d", Outcome.EXPIRED), ("c", Outcome.EXPIRED)]
+    room.settle(100)
+    assert told[3:] == [("never", Outcome.REACHED)]

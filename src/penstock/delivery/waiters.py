@@ -8,6 +8,7 @@ two positions, and nothing else changes.
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Callable, Hashable
 from enum import IntEnum
 from typing import Protocol
@@ -122,6 +123,7 @@ class Positions:
     def __init__(self) -> None:
         self.line: list[tuple[int, int, _Waits]] = []  # a heap: (position, number, who)
         self._number = 0
+        self._due_ms = sys.maxsize  # no deadline comes before this moment
 
     def __len__(self) -> int:
         return len(self.line)
@@ -131,6 +133,8 @@ class Positions:
     ) -> None:
         """Let `told` know when the position is reached, or will not be, or the deadline (monotonic) has passed."""
         self._number += 1
+        if deadline_ms is not None and deadline_ms < self._due_ms:
+            self._due_ms = deadline_ms
         heapq.heappush(self.line, (position, self._number, _Waits(owner, told, deadline_ms)))
 
     def settle(self, reached: int) -> None:
@@ -146,12 +150,16 @@ class Positions:
 
     def expire(self, mono_ms: int) -> None:
         """Give up those whose deadline has passed."""
+        if mono_ms < self._due_ms:
+            return  # asked in every turn, and seldom is there one
         late = [entry for entry in self.line if entry[2].is_late(mono_ms)]
         if late:
             self.line = [entry for entry in self.line if not entry[2].is_late(mono_ms)]
             heapq.heapify(self.line)
-            for entry in sorted(late, key=lambda entry: entry[:2]):
-                entry[2].told(Outcome.EXPIRED)
+        deadlines = [entry[2].deadline_ms for entry in self.line]
+        self._due_ms = min((at for at in deadlines if at is not None), default=sys.maxsize)
+        for entry in sorted(late, key=lambda entry: entry[:2]):
+            entry[2].told(Outcome.EXPIRED)
 
     def drop(self, owner: object) -> None:
         """Forget everything an owner waits for: its connection is gone."""
