@@ -1,8 +1,9 @@
 """`./run bench compare COMMIT`: this tree beside another commit of it, in the same minutes, row by row, as ratios.
 
 The other commit is unpacked and compiled in a folder of its own. Each round measures every row once with either tree, the
-one that comes first by turns, so that a busy minute touches both. A ratio below 1 means that this tree is cheaper; it is
-a finding when its range leaves 1 out.
+one that comes first by turns, so that a busy minute touches both. Latency is measured with both brokers up, some messages
+to each by turns: how soon a sleeping process runs changes with what else the machine does, from one second to the next. A
+ratio below 1 means that this tree is cheaper; it is a finding when its range leaves 1 out.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import tarfile
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -25,7 +28,8 @@ from bench.machine import describe, touch_memory
 from bench.servers import HERE, Running, load, nsq_load, penstock
 
 ROOT = HERE.parent
-Measure = Callable[[Path, float], float]
+Measure = Callable[[list[Path], float], list[float]]  # the sources, and how many seconds a load takes: a figure of each
+LATENCY_MESSAGES = 20  # to one broker, before it is the other's turn
 
 
 def unpack(commit: str, folder: Path) -> Path:
@@ -53,9 +57,12 @@ def rows() -> dict[str, Measure]:
     found: dict[str, Measure] = {}
 
     def add(name: str, level: str, run: Callable[[Running, float], float]) -> None:
-        def measure(source: Path, seconds: float) -> float:
-            with penstock(source, level=level) as broker:
-                return run(broker, seconds)
+        def measure(sources: list[Path], seconds: float) -> list[float]:
+            figures = []
+            for source in sources:
+                with penstock(source, level=level) as broker:
+                    figures.append(run(broker, seconds))
+            return figures
 
         found[name] = measure
 
@@ -64,19 +71,29 @@ def rows() -> dict[str, Measure]:
     for name, level, mode, flags, _, _ in log.ROWS:
         add(f"log: {name}", level, lambda b, s, m=mode, f=flags: _cpu(load(m, b, t=s, W=0.5, **f)))  # type: ignore[misc]
     for level in ("os", "disk"):
-        add(
-            f"latency: level {level}, median ms",
-            level,
-            lambda b, s: float(nsq_load("latency", b, n=int(100 * s))["median_ms"]),
-        )
+        found[f"latency: level {level}, median ms"] = partial(_latency, level)
 
-    def start(source: Path, seconds: float) -> float:
-        began = time.monotonic()
-        with penstock(source):
-            return time.monotonic() - began
+    def start(sources: list[Path], seconds: float) -> list[float]:
+        figures = []
+        for source in sources:
+            began = time.monotonic()
+            with penstock(source):
+                figures.append(time.monotonic() - began)
+        return figures
 
     found["start: s until ready"] = start
     return found
+
+
+def _latency(level: str, sources: list[Path], seconds: float) -> list[float]:
+    """The median of each broker's medians, a hundred messages a second."""
+    with ExitStack() as stack:
+        brokers = [stack.enter_context(penstock(source, level=level)) for source in sources]
+        medians: list[list[float]] = [[] for _ in brokers]
+        for _ in range(max(1, int(100 * seconds) // LATENCY_MESSAGES)):
+            for broker, found in zip(brokers, medians, strict=True):
+                found.append(float(nsq_load("latency", broker, n=LATENCY_MESSAGES)["median_ms"]))
+        return [statistics.median(found) for found in medians]
 
 
 def compare(commit: str, rounds: int, seconds: float, only: str) -> dict[str, Any]:
@@ -88,8 +105,9 @@ def compare(commit: str, rounds: int, seconds: float, only: str) -> dict[str, An
         for number in range(rounds):
             for name, measure in rows().items():
                 if name.startswith(only):
-                    for tree in trees if number % 2 == 0 else reversed(trees):
-                        figures.setdefault(name, {}).setdefault(tree, []).append(measure(trees[tree], seconds))
+                    names = list(trees) if number % 2 == 0 else list(reversed(trees))
+                    for tree, figure in zip(names, measure([trees[tree] for tree in names], seconds), strict=True):
+                        figures.setdefault(name, {}).setdefault(tree, []).append(figure)
                     print(".", end="", flush=True)
         print()
     return {

@@ -164,7 +164,7 @@ async def test_users_and_passwords(tmp_path: Path) -> None:
         deadline = time.monotonic() + 60
         while not await again():
             assert time.monotonic() < deadline
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.01)
         await etcd.close()
         os.chmod(secret, 0o644)
         with pytest.raises(ConfigError):
