@@ -92,6 +92,16 @@ def _latency() -> list[str]:
     ]
     for name, row in figures["rows"].items():
         lines.append(f"| {name} | {row['median_ms']:.2f} | {row['p99_ms']:.2f} | {row['most_ms']:.2f} |")
+    lines += [
+        "",
+        "`Producer.request` of our client until the reply of another is there (RocketMQ's request-reply), some requests to each",
+        "broker by turns:",
+        "",
+        "| | median ms | p99 ms | most ms |",
+        "|---|---|---|---|",
+    ]
+    for name, row in figures["requests"].items():
+        lines.append(f"| {name} | {row['median_ms']:.2f} | {row['p99_ms']:.2f} | {row['most_ms']:.2f} |")
     return lines
 
 

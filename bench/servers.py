@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
+LISTENERS = ("remoting", "nsq", "http", "registry", "lookup", "lookup-http")  # the last three are a registry's
 
 
 @dataclass
@@ -77,14 +78,14 @@ def penstock(source: Path = HERE.parent / "src", **settings: Any) -> Iterator[Ru
     """`penstock up` in a process of its own, from the sources of this tree or of another; `data`: its folder, if it is to
     stay.
     """
-    with _up(source, settings) as ready:
+    with _started(source, settings, "up", LISTENERS) as ready:
         yield _running(ready, ready["registry"])
 
 
 @contextmanager
 def several(count: int, **settings: Any) -> Iterator[list[Running]]:
     """`penstock up --brokers N`: each of its brokers."""
-    with _up(HERE.parent / "src", settings, f"--brokers={count}") as ready:
+    with _started(HERE.parent / "src", settings, "up", LISTENERS, f"--brokers={count}") as ready:
         yield [_running(broker, ready["registry"]) for broker in ready.get("brokers", [ready])]
 
 
@@ -94,11 +95,19 @@ def _running(ready: dict[str, Any], registry: str) -> Running:
 
 
 @contextmanager
-def _up(source: Path, settings: dict[str, Any], *flags: str) -> Iterator[dict[str, Any]]:
+def name_server() -> Iterator[str]:
+    """`penstock registry` without a broker of ours: its address."""
+    with _started(HERE.parent / "src", {}, "registry", LISTENERS[3:]) as ready:
+        yield str(ready["registry"])
+
+
+@contextmanager
+def _started(
+    source: Path, settings: dict[str, Any], verb: str, listeners: tuple[str, ...], *flags: str
+) -> Iterator[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        listeners = ("remoting", "registry", "nsq", "http", "lookup", "lookup-http")
         data = str(settings.pop("data", folder))
-        command = [sys.executable, "-m", "penstock.cli", "up", "--data", data, *flags]
+        command = [sys.executable, "-m", "penstock.cli", verb, "--data", data, *flags]
         command += [f"--{name}-port=0" for name in listeners]
         for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
@@ -194,8 +203,8 @@ def find_rocketmq() -> Path | None:
 
 
 @contextmanager
-def rocketmq(jars: Path, *, sync_flush: bool = False) -> Iterator[Running]:
-    """Its broker with its own defaults, 2 GiB of heap, alone: clients of a load need no name server."""
+def rocketmq(jars: Path, *, sync_flush: bool = False, registry: str = "") -> Iterator[Running]:
+    """Its broker with its own defaults, 2 GiB of heap; without a registry, which the load clients do not need, or at one."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         port = _free_port()
         home = Path(folder) / "home"
@@ -207,6 +216,7 @@ def rocketmq(jars: Path, *, sync_flush: bool = False) -> Iterator[Running]:
             "diskMaxUsedSpaceRatio": 95, "brokerIP1": "127.0.0.1",
             # It refuses what has waited 200 ms; a load is to be carried, not turned away.
             "waitTimeMillsInSendQueue": 60_000, "osPageCacheBusyTimeOutMills": 60_000,
+            **({"namesrvAddr": registry} if registry else {}),
         }  # fmt: skip
         given = home / "broker.properties"
         given.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
@@ -225,7 +235,7 @@ def rocketmq(jars: Path, *, sync_flush: bool = False) -> Iterator[Running]:
                 if process.poll() is not None:
                     raise SystemExit("bench: RocketMQ's broker ended before it listened")
                 time.sleep(0.01)
-            server = Running(process.pid, port)
+            server = Running(process.pid, port, registry)
             load("send", server, t=3, W=0, P=4, w=100, j=True)  # its topic is made, its code compiled
             yield server
         finally:
