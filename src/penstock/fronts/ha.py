@@ -11,13 +11,16 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
+from penstock.access.users import address_matches
 from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, Taking, checked, last_records, peers_of, secret_of
 from penstock.broker.term import Favours, Term
+from penstock.config import parts
 from penstock.errors import Refused, StoreError, WireError
+from penstock.fronts.bare import RocketmqMaster, RocketmqSlave
 from penstock.fronts.front import Front, no_beginning
 from penstock.fronts.hasession import BEAT_MS, HaSession
 from penstock.log import epochs, status
@@ -54,6 +57,18 @@ class MasterSession(HaSession):
         self._hurried = False
         self._sent_ms = -PACE_MS
         self._offsets_ms = 0
+        self.bare: RocketmqSlave | None = None  # it speaks RocketMQ's protocol
+
+    def feed(self, owner: bytearray, total: int) -> int:
+        if self.bare is None:
+            if self._opened or total < ha.REPORT_BYTES or not ha.is_bare(owner):
+                return super().feed(owner, total)
+            if not self.front.admits_rocketmq(self.remote):
+                raise WireError("RocketMQ's bare protocol is served to the addresses of ha_rocketmq, and this is none")
+            self.beat_ms, self.silent_ms = RocketmqMaster.beat_ms, RocketmqMaster.silent_ms
+            self.bare = RocketmqSlave(self.store, self.front.replica, self.broker.copies, self.remote)
+        self.heard_ms = self.broker.mono_ms
+        return self.bare.hear(owner, total)
 
     def _open(self, owner: bytearray, total: int) -> int:
         if total < len(ha.OPENER):
@@ -174,6 +189,8 @@ class MasterSession(HaSession):
 
     def end_turn(self, mono_ms: int) -> None:
         feeder, member = self.feeder, self.member
+        if self.bare is not None and not self.closing:
+            self._feed_bare(self.bare)
         if feeder is None or member is None or self.closing:
             return
         epoch, told, end = self.front.replica.epoch, self.broker.copies.confirmed, self.store.end_position
@@ -196,6 +213,14 @@ class MasterSession(HaSession):
                 self.beat()  # readers of the slave wait for it
             else:
                 self.broker.copies.look_at(self._sent_ms + PACE_MS)
+
+    def _feed_bare(self, slave: RocketmqSlave) -> None:
+        try:
+            for piece in slave.pieces():
+                self.say(piece)
+        except WireError as error:
+            log.error("slave not served peer=%s error=%s", self.remote, error)
+            self.end()
 
     def _gather(self, pending: int, mono_ms: int) -> bool:
         """Whether to wait for more before a frame is made. Each frame costs both sides a turn, and the master another for its
@@ -235,7 +260,9 @@ class MasterSession(HaSession):
             sent += feeder.size
 
     def beat(self, flags: int = 0) -> None:
-        if self.feeder is not None:
+        if self.bare is not None:
+            self.say(self.bare.beat())
+        elif self.feeder is not None:
             positions = self._positions(self.feeder.position)
             self._told = positions.confirmed
             flags |= self._in_sync()
@@ -248,6 +275,8 @@ class MasterSession(HaSession):
     def lost(self) -> None:
         if self.member is not None:
             self.broker.copies.leave(self.member)
+        if self.bare is not None:
+            self.bare.lost()
         super().lost()
 
 
@@ -262,11 +291,15 @@ class SlaveSession(HaSession):
         self.running = False
         self.epoch = 0
         self.refusal = ""  # why the master does not let us follow
+        self.bare = False  # it is RocketMQ's
         self._said = (-1, -1)
         self._asked = False
         self.say(ha.OPENER)
 
     def _open(self, owner: bytearray, total: int) -> int:
+        if total >= len(ha.OPENER) and ha.is_echo(owner):
+            self._meet_rocketmq()
+            return total
         if total < ha.GREETING_BYTES:
             self.need = ha.GREETING_BYTES
             return 0
@@ -275,6 +308,15 @@ class SlaveSession(HaSession):
             raise WireError("the master wants a secret: set ha_secret_file")
         self.say(ha.hello(self.hello(), self.front.secret, nonce))
         return ha.GREETING_BYTES
+
+    def _meet_rocketmq(self) -> None:
+        """A RocketMQ master has taken the opener for the end of a log, and says that it goes on there."""
+        if self.front.admits_rocketmq(self.remote):
+            self.bare = True
+        else:
+            self.refusal = "it speaks RocketMQ's protocol, and its address is none of ha_rocketmq"
+            log.error("the master cannot be followed peer=%s reason=%s", self.remote, self.refusal)
+        self.end()
 
     def hello(self) -> ha.Hello:
         """What this node says of itself."""
@@ -473,6 +515,15 @@ class HaFront(Front):
         """We connect to the master."""
         return self._keep(SlaveSession(self, remote, wake))
 
+    def to_rocketmq(self, remote: str, wake: Callable[[], None]) -> HaSession:
+        """We connect to a RocketMQ master."""
+        return self._keep(RocketmqMaster(self, remote, wake))
+
+    def admits_rocketmq(self, remote: str) -> bool:
+        """Whether RocketMQ's protocol is spoken with this peer."""
+        host = remote.rpartition(":")[0].strip("[]")
+        return any(address_matches(pattern, host) for pattern in parts(self.broker.config.ha_rocketmq))
+
     def to_ask(self, remote: str, wake: Callable[[], None]) -> HaSession:
         """We ask a node whether it is a newer master."""
         return self._keep(AskingSession(self, remote, wake))
@@ -531,7 +582,7 @@ class HaFront(Front):
     def leave_master(self) -> None:
         """Take nothing more from the master that is followed."""
         for session in self.sessions:
-            if isinstance(session, SlaveSession):
+            if isinstance(session, SlaveSession | RocketmqMaster):
                 session.end()
 
     def renumber(self, about: JsonObject) -> None:

@@ -6,15 +6,17 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 
 from penstock.broker.broker import Broker
 from penstock.broker.replica import Replica
 from penstock.config import BrokerConfig
 from penstock.errors import Refused
 from penstock.fronts.ha import HaFront
-from penstock.net import Net
+from penstock.net import Net, Session
 from penstock.registration.campaign import Campaign, Incumbent
 from penstock.registration.election import Election
+from penstock.registration.mastertables import MasterTables
 from penstock.registration.registrar import Registration
 
 log = logging.getLogger("penstock.ha")
@@ -152,6 +154,7 @@ class MasterLink:
         self._away = True
         self._named = front.broker.config.ha_master  # by the settings, or by the registry
         self._turn = 0
+        self._bare: set[str] = set()  # where a RocketMQ master was met
         self._known = asyncio.Event()
         self._complained = ""
         if not named_by_engine:
@@ -172,7 +175,7 @@ class MasterLink:
 
     def hear(self, ha_address: str) -> None:
         """The registry says where the master's slaves connect; empty: it does not know."""
-        if not self._front.broker.config.ha_master and ha_address:
+        if not self._front.broker.config.ha_master and ha_address not in ("", self._named):
             self._named = ha_address
             self._known.set()
 
@@ -191,23 +194,49 @@ class MasterLink:
                 self._known.clear()
                 await self._known.wait()
                 continue
-            host, _, port = address.rpartition(":")
-            refused = False
+            self._known.clear()
+            pause_s = RECONNECT_S / 4 if self._by_engine else RECONNECT_S
             try:
-                connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_master)
-                self._complained = ""
-                self._away = False
-                while connection.transport is not None and (self._seeks or address == self._named):
-                    await asyncio.sleep(RECONNECT_S / 4)
-                if connection.transport is not None:
-                    connection.close()
-                refused = bool(getattr(connection.session, "refusal", ""))
-                if getattr(connection.session, "running", False):
-                    self._turn = 0  # it was a master, and may be again
-                self._away = True
-                self._registration.ask_again()
+                pause_s = self._look_back(address, await self._stay(address), pause_s)
             except (OSError, ValueError) as error:
                 if self._complained != address:
                     log.warning("master not reached master=%s error=%s", address, error)
                     self._complained = address
-            await asyncio.sleep(RECONNECT_S / 4 if self._by_engine and not refused else RECONNECT_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._known.wait()  # who is the master is news
+
+    async def _stay(self, address: str) -> Session | None:
+        """Follow this node for as long as it can be followed, and nobody names another one. OSError, ValueError."""
+        host, _, port = address.rpartition(":")
+        bare = address in self._bare
+        make = self._front.to_rocketmq if bare else self._front.to_master
+        connection = await self._net.connect(host.strip("[]"), int(port), make)
+        self._complained = ""
+        self._away = False
+        tables = asyncio.create_task(MasterTables(self._net, self._registration).run()) if bare else None
+        try:
+            while connection.transport is not None and (self._seeks or address == self._named):
+                await asyncio.sleep(RECONNECT_S / 4)
+        finally:
+            if tables is not None:
+                tables.cancel()
+                await asyncio.gather(tables, return_exceptions=True)
+        if connection.transport is not None:
+            connection.close()
+        self._away = True
+        self._registration.ask_again()
+        return connection.session
+
+    def _look_back(self, address: str, session: Session | None, pause_s: float) -> float:
+        """What a connection that is over has told; how long to wait before the next."""
+        running, refusal = getattr(session, "running", False), getattr(session, "refusal", "")
+        if running:
+            self._turn = 0  # it was a master, and may be again
+        if getattr(session, "bare", False):
+            self._bare.add(address)
+            self._turn = 0
+            return 0.0
+        if not running:
+            self._bare.discard(address)  # whoever is there by now
+        return RECONNECT_S if refusal else pause_s
