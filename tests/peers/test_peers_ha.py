@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from ha_parts import Process, eventually
 from peers.rocketmq_broker import SEGMENT_BYTES, Installed, Rocketmq
 from penstock import Admin
+from penstock.wire import fastjson
 from ports import free_port
 
 TOPIC = "Peer"
@@ -20,6 +20,7 @@ COUNT = 600
 SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": SEGMENT_BYTES, "mapped_file_size_consume_queue": 6000, "max_hash_slot_num": 500,
     "max_index_num": 2000, "message_delay_level": " ".join(["1s"] * 18), "broker_name": NAME, "ha_rocketmq": "127.0.0.1",
+    "nsq_port": -1, "http_port": -1,
 }  # fmt: skip
 
 
@@ -35,10 +36,13 @@ def whole_log(folder: Path) -> bytes:
 
 def tables(folder: Path, name: str) -> Any:
     """A table of the config folder; RocketMQ's have keys without quotes."""
-    from penstock.wire import fastjson
-
     path = folder / "config" / name
     return fastjson.loads(path.read_bytes()) if path.exists() else {}
+
+
+def registered(registry: str) -> None:
+    with Admin(registry) as admin:
+        eventually(lambda: NAME in admin.cluster_info().brokers)
 
 
 @pytest.fixture
@@ -61,6 +65,7 @@ def test_its_slave_follows_our_master_over_segments_and_restarts(
     registry = ours.addresses["registry"]
     client = installed.client(registry, tmp_path)
     ours.start()
+    registered(registry)
     slave = Rocketmq(
         installed, tmp_path / "theirs", name=NAME, brokerId="1", brokerRole="SLAVE", namesrvAddr=registry
     )  # fmt: skip
@@ -72,19 +77,61 @@ def test_its_slave_follows_our_master_over_segments_and_restarts(
 
     assert {line["status"] for line in client.run("send", TOPIC, COUNT)} == {"SEND_OK"}
     with slave:
-        eventually(same, 120)
+        eventually(same, 60)
         client.run("send", TOPIC, COUNT)
-        eventually(same, 120)
+        eventually(same, 60)
         ours.kill()
         ours.start()
+        registered(registry)
         client.run("send", TOPIC, COUNT)
-        eventually(same, 120)
+        eventually(same, 60)
         with Admin(registry) as admin:
             admin.create_topic("OnlyAtTheMaster")
         client.run("read", TOPIC)
-        eventually(lambda: "OnlyAtTheMaster" in tables(slave.store, "topics.json").get("topicConfigTable", {}), 120)
+        eventually(lambda: "OnlyAtTheMaster" in tables(slave.store, "topics.json").get("topicConfigTable", {}), 60)
     client.run("send", TOPIC, COUNT)  # while it is away
     with slave:
-        eventually(same, 120)
+        eventually(same, 60)
         assert len(list((ours.folder / "commitlog").glob("0*"))) > 4
+    ours.stop()
+
+
+def test_we_follow_its_master_and_take_its_place(installed: Installed, tmp_path: Path) -> None:
+    """Log, topics, groups, committed offsets; over segments and restarts of either side; then we are the master, and what it
+    has delivered of delayed messages is not delivered again.
+    """
+    (tmp_path / "theirs").mkdir()
+    with Rocketmq(installed, tmp_path / "theirs", name=NAME, brokerIP2="127.0.0.1", enablePropertyFilter="true") as theirs:
+        client = installed.client(theirs.registry, tmp_path)
+        client.run("send", TOPIC, COUNT)
+        ours = Process(
+            "broker", tmp_path / "ours", tmp_path / "ours.log", remoting_port=0, ha_port=0, role="slave",
+            registry=theirs.registry, **SIZES,
+        ).start()  # fmt: skip
+        begin = 0
+
+        def same() -> bool:
+            nonlocal begin
+            segments = sorted((ours.folder / "commitlog").glob("0*"))
+            begin = int(segments[0].name) if segments else 0
+            log = whole_log(ours.folder)
+            return len(log) > 0 and whole_log(theirs.store)[begin:] == log
+
+        eventually(same, 60)
+        assert begin > 0  # a RocketMQ master gives a new slave its last segment
+        client.run("send", TOPIC, COUNT)
+        eventually(same, 60)
+        ours.kill()
+        client.run("send", TOPIC, COUNT)
+        ours.start()
+        eventually(same, 60)
+        consumed = client.run("subscribe", "Consumed", 40, "TRUE")
+        assert consumed
+        eventually(
+            lambda: "Consumed@peer-sql" in tables(ours.folder, "consumerOffset.json").get("offsetTable", {}), 120
+        )
+        eventually(same, 60)
+        told = tables(ours.folder, "topics.json")["topicConfigTable"]
+        assert told["Consumed"]["readQueueNums"] == 4
+        assert "peer-sql" in tables(ours.folder, "subscriptionGroup.json")["subscriptionGroupTable"]
     ours.stop()

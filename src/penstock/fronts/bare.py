@@ -3,7 +3,7 @@ slave of a RocketMQ master.
 
 Neither side proves who it is, so both are only for addresses that `ha_rocketmq` names. A RocketMQ slave gets what is safe: what
 no master of this set ever cuts off again, so that its log remains the beginning of ours whoever that is. It is never in sync:
-it does not say what is on its disk. A RocketMQ master has no epochs: a node that has followed one of ours does not follow it.
+it does not say what is on its disk. A RocketMQ master has no epochs: a node of a set of ours does not follow it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Protocol
 
 from penstock.broker.copies import Copies
 from penstock.broker.mastership import Mastership
-from penstock.broker.replica import NO_SET, Replica
+from penstock.broker.replica import Replica
 from penstock.errors import WireError
 from penstock.fronts.hasession import HaSession, SessionsFront
 from penstock.log import status
@@ -128,7 +128,6 @@ class RocketmqSlave:
 class FollowingFront(SessionsFront, Protocol):
     """What a slave's connection is part of."""
 
-    replica: Replica
     mastership: Mastership
 
 
@@ -140,19 +139,12 @@ class RocketmqMaster(HaSession):
 
     def __init__(self, front: FollowingFront, remote: str, wake: Callable[[], None]) -> None:
         super().__init__(front, remote, wake)
-        self._replica = front.replica
         self._mastership = front.mastership
         self._pieces = Pieces(self.store)
-        self.refusal = ""  # why it is not followed
         self.running = False  # it has sent something that makes sense
         self._said = (-1, -1)
         self._end = 0
-        if self._replica.set_id != NO_SET:
-            self.refusal = "this node has followed masters of ours: a RocketMQ master has no part in its set"
-            log.error("the RocketMQ master is not followed peer=%s reason=%s", remote, self.refusal)
-            self.end()
-        else:
-            self._report()
+        self._report()
 
     def feed(self, owner: bytearray, total: int) -> int:
         """Take every piece. WireError."""

@@ -311,10 +311,13 @@ class SlaveSession(HaSession):
 
     def _meet_rocketmq(self) -> None:
         """A RocketMQ master has taken the opener for the end of a log, and says that it goes on there."""
-        if self.front.admits_rocketmq(self.remote):
-            self.bare = True
-        else:
+        if not self.front.admits_rocketmq(self.remote):
             self.refusal = "it speaks RocketMQ's protocol, and its address is none of ha_rocketmq"
+        elif self.front.replica.set_id != NO_SET:
+            self.refusal = "it is RocketMQ's, and this node is of a set of ours"
+        else:
+            self.bare = True
+        if self.refusal:
             log.error("the master cannot be followed peer=%s reason=%s", self.remote, self.refusal)
         self.end()
 

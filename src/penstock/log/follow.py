@@ -337,7 +337,7 @@ class Pieces:
             if outcome != status.OK:
                 self.bad = self.follower.bad
                 return outcome, False
-            del self._held[:at]
+            self._held = self._held[at:]
         if found < 0:
             self.bad = first + at
             return status.ILLEGAL, False
@@ -348,7 +348,7 @@ class Pieces:
         if outcome == status.OK:
             gone = min(room, len(self._held))
             self._skipped = room - gone
-            del self._held[:gone]
+            self._held = self._held[gone:]
         return outcome, True
 
     def _whole(self, b: Readable, at: int, room: int, physical: int) -> int:
