@@ -11,12 +11,15 @@ import pytest
 from ha_parts import Process, eventually
 from peers.rocketmq_broker import SEGMENT_BYTES, Installed, Rocketmq
 from penstock import Admin
+from penstock.app import Server
+from penstock.testing import Broker
 from penstock.wire import fastjson
 from ports import free_port
 
 TOPIC = "Peer"
 NAME = "broker-a"
 COUNT = 600
+ALONE: dict[str, Any] = {"registry_port": -1, "lookup_port": -1, "lookup_http_port": -1}
 SIZES: dict[str, Any] = {
     "mapped_file_size_commit_log": SEGMENT_BYTES, "mapped_file_size_consume_queue": 6000, "max_hash_slot_num": 500,
     "max_index_num": 2000, "message_delay_level": " ".join(["1s"] * 18), "broker_name": NAME, "ha_rocketmq": "127.0.0.1",
@@ -101,7 +104,9 @@ def test_we_follow_its_master_and_take_its_place(installed: Installed, tmp_path:
     has delivered of delayed messages is not delivered again.
     """
     (tmp_path / "theirs").mkdir()
-    with Rocketmq(installed, tmp_path / "theirs", name=NAME, brokerIP2="127.0.0.1", enablePropertyFilter="true") as theirs:
+    with Rocketmq(
+        installed, tmp_path / "theirs", name=NAME, brokerIP2="127.0.0.1", enablePropertyFilter="true"
+    ) as theirs:
         client = installed.client(theirs.registry, tmp_path)
         client.run("send", TOPIC, COUNT)
         ours = Process(
@@ -125,13 +130,34 @@ def test_we_follow_its_master_and_take_its_place(installed: Installed, tmp_path:
         client.run("send", TOPIC, COUNT)
         ours.start()
         eventually(same, 60)
-        consumed = client.run("subscribe", "Consumed", 40, "TRUE")
-        assert consumed
-        eventually(
-            lambda: "Consumed@peer-sql" in tables(ours.folder, "consumerOffset.json").get("offsetTable", {}), 120
-        )
-        eventually(same, 60)
-        told = tables(ours.folder, "topics.json")["topicConfigTable"]
-        assert told["Consumed"]["readQueueNums"] == 4
-        assert "peer-sql" in tables(ours.folder, "subscriptionGroup.json")["subscriptionGroupTable"]
-    ours.stop()
+        assert client.run("subscribe", "Consumed", 40, "TRUE")
+        ours.stop()
+        with Broker(ours.folder, role="slave", registry=theirs.registry, ha_port=0, **ALONE, **SIZES) as slave:
+
+            def tables() -> bool:
+                def look(server: Server) -> bool:
+                    topic = server.broker.topics.by_name.get(b"Consumed")
+                    offsets = server.broker.offsets.table.get(("Consumed", "peer-sql"), {})
+                    known = "peer-sql" in server.broker.groups.by_name and topic is not None
+                    return known and sum(offsets.values()) == 41 and len(server.broker.schedule) == 0
+
+                return bool(slave.call(look))
+
+            eventually(tables)
+            eventually(same)
+            assert slave.call(lambda server: server.broker.topics.by_name[b"Consumed"].read_queues) == 4
+            slave.call(lambda server: server.broker.mastership.promote(True))
+        before = [line for line in client.run("read", TOPIC) if line["physical"] >= begin]
+    with Broker(ours.folder, role="slave", ha_port=0, **SIZES) as master:
+        client = installed.client(master.registry, tmp_path)
+        sent = client.run("send", TOPIC, 10)  # the tenth is delayed
+        more = sum(line["how"] != "rolled back" for line in sent) + 4 * sum(line["how"] == "batch" for line in sent)
+        after: list[Any] = []
+
+        def delivered() -> bool:
+            after[:] = client.run("read", TOPIC)
+            return len(after) >= len(before) + more
+
+        eventually(delivered)
+        assert len(after) == len(before) + more
+        assert [line for line in after if line in before] == before
