@@ -187,10 +187,8 @@ class Replica:
     def lead_by(self, set_id: bytes, number: int, tag: bytes, begin: int, end: int, *, alone: bool) -> None:
         """This node is the master of an epoch that the engine has given it; its log goes from `begin` to `end`. StoreError."""
         epoch = Epoch(number, tag, end if self.epochs else begin)
-        self.epochs = (*(former for former in self.epochs if former.start <= end), epoch)[-EPOCHS_MAX:]
-        self.set_id, self.role = set_id, "master"
-        self.led, self.alone, self.in_sync = True, alone, False
-        self.save()
+        epochs = (*(former for former in self.epochs if former.start <= end), epoch)[-EPOCHS_MAX:]
+        self._change(set_id=set_id, epochs=epochs, role="master", led=True, alone=alone, in_sync=False)
 
     def note_slave(self) -> None:
         """A slave follows. StoreError."""
