@@ -44,8 +44,12 @@ def tables(folder: Path, name: str) -> Any:
 
 
 def registered(registry: str) -> None:
+    """The master is, and the topic: a client looks for it at once."""
     with Admin(registry) as admin:
         eventually(lambda: NAME in admin.cluster_info().brokers)
+        if TOPIC not in admin.topics():
+            admin.create_topic(TOPIC, 4)
+        eventually(lambda: TOPIC in admin.topics())
 
 
 @pytest.fixture

@@ -9,12 +9,14 @@ it does not say what is on its disk. A RocketMQ master has no epochs: a node of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Protocol
 
+from penstock.access.users import address_matches
 from penstock.broker.copies import Copies
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import Replica
+from penstock.config import BrokerConfig, parts
 from penstock.errors import WireError
 from penstock.fronts.hasession import HaSession, SessionsFront
 from penstock.log import status
@@ -28,6 +30,12 @@ BEAT_MS = 5_000
 SILENT_MS = 20_000
 WINDOW_BYTES = 4 << 20  # sent and not reported
 TURN_BYTES = 1 << 20
+
+
+def admitted(config: BrokerConfig, remote: str) -> bool:
+    """Whether RocketMQ's protocol is spoken with the peer at this address."""
+    host = remote.rpartition(":")[0].strip("[]")
+    return any(address_matches(pattern, host) for pattern in parts(config.ha_rocketmq))
 
 
 def stands(store: LogStore, position: int) -> bool:
@@ -102,19 +110,29 @@ class RocketmqSlave:
         """Nothing below is ever cut off."""
         return self._replica.safe(self._store.flushed_position, self._copies.confirmed)
 
-    def pieces(self) -> Iterator[bytes]:
-        """What it is sent in this turn. WireError when retention has taken what it lacks."""
-        if self.position < 0:
-            return
+    @property
+    def overtaken(self) -> bool:
+        """Whether retention has taken what it lacks; the log says so."""
+        begin = self._store.min_position
+        if not 0 <= self.position < begin:
+            return False
+        log.error("a RocketMQ slave lacks what retention has taken: empty it peer=%s position=%d begin=%d",
+                  self.remote, self.position, begin)  # fmt: skip
+        return True
+
+    def next(self) -> bytes:
+        """What it is sent in this turn."""
         store, safe = self._store, self.safe
         most = min(safe, self.position + TURN_BYTES, self._reported + WINDOW_BYTES)
-        while self.position < most:
-            if store.log.file.at(self.position) is None:
-                raise WireError(f"a RocketMQ slave lacks {self.position}, and the log begins at {store.min_position}")
+        said = []
+        while 0 <= self.position < most:
             end = piece_end(store, self.position, safe)
-            yield ha.bare_head(self.position, end - self.position)
-            yield store.log.bytes_at(self.position, end - self.position)
+            said += [
+                ha.bare_head(self.position, end - self.position),
+                store.log.bytes_at(self.position, end - self.position),
+            ]
             self.position = end
+        return b"".join(said)
 
     def beat(self) -> bytes:
         """It is told that we are there."""

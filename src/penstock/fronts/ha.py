@@ -11,16 +11,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from penstock.access.users import address_matches
 from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, Taking, checked, last_records, peers_of, secret_of
 from penstock.broker.term import Favours, Term
-from penstock.config import parts
 from penstock.errors import Refused, StoreError, WireError
-from penstock.fronts.bare import RocketmqMaster, RocketmqSlave
+from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, admitted
 from penstock.fronts.front import Front, no_beginning
 from penstock.fronts.hasession import BEAT_MS, HaSession
 from penstock.log import epochs, status
@@ -63,7 +61,7 @@ class MasterSession(HaSession):
         if self.bare is None:
             if self._opened or total < ha.REPORT_BYTES or not ha.is_bare(owner):
                 return super().feed(owner, total)
-            if not self.front.admits_rocketmq(self.remote):
+            if not admitted(self.broker.config, self.remote):
                 raise WireError("RocketMQ's bare protocol is served to the addresses of ha_rocketmq, and this is none")
             self.beat_ms, self.silent_ms = RocketmqMaster.beat_ms, RocketmqMaster.silent_ms
             self.bare = RocketmqSlave(self.store, self.front.replica, self.broker.copies, self.remote)
@@ -190,7 +188,10 @@ class MasterSession(HaSession):
     def end_turn(self, mono_ms: int) -> None:
         feeder, member = self.feeder, self.member
         if self.bare is not None and not self.closing:
-            self._feed_bare(self.bare)
+            if self.bare.overtaken:
+                self.end()
+            elif piece := self.bare.next():
+                self.say(piece)
         if feeder is None or member is None or self.closing:
             return
         epoch, told, end = self.front.replica.epoch, self.broker.copies.confirmed, self.store.end_position
@@ -213,14 +214,6 @@ class MasterSession(HaSession):
                 self.beat()  # readers of the slave wait for it
             else:
                 self.broker.copies.look_at(self._sent_ms + PACE_MS)
-
-    def _feed_bare(self, slave: RocketmqSlave) -> None:
-        try:
-            for piece in slave.pieces():
-                self.say(piece)
-        except WireError as error:
-            log.error("slave not served peer=%s error=%s", self.remote, error)
-            self.end()
 
     def _gather(self, pending: int, mono_ms: int) -> bool:
         """Whether to wait for more before a frame is made. Each frame costs both sides a turn, and the master another for its
@@ -311,7 +304,7 @@ class SlaveSession(HaSession):
 
     def _meet_rocketmq(self) -> None:
         """A RocketMQ master has taken the opener for the end of a log, and says that it goes on there."""
-        if not self.front.admits_rocketmq(self.remote):
+        if not admitted(self.broker.config, self.remote):
             self.refusal = "it speaks RocketMQ's protocol, and its address is none of ha_rocketmq"
         elif self.front.replica.set_id != NO_SET:
             self.refusal = "it is RocketMQ's, and this node is of a set of ours"
@@ -521,11 +514,6 @@ class HaFront(Front):
     def to_rocketmq(self, remote: str, wake: Callable[[], None]) -> HaSession:
         """We connect to a RocketMQ master."""
         return self._keep(RocketmqMaster(self, remote, wake))
-
-    def admits_rocketmq(self, remote: str) -> bool:
-        """Whether RocketMQ's protocol is spoken with this peer."""
-        host = remote.rpartition(":")[0].strip("[]")
-        return any(address_matches(pattern, host) for pattern in parts(self.broker.config.ha_rocketmq))
 
     def to_ask(self, remote: str, wake: Callable[[], None]) -> HaSession:
         """We ask a node whether it is a newer master."""

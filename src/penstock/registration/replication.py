@@ -7,17 +7,20 @@ import logging
 import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from ssl import SSLContext
 
 from penstock.broker.broker import Broker
 from penstock.broker.replica import Replica
 from penstock.config import BrokerConfig
-from penstock.errors import Refused
+from penstock.errors import ConfigError, Refused
+from penstock.fronts.bare import admitted
 from penstock.fronts.ha import HaFront
 from penstock.net import Net, Session
 from penstock.registration.campaign import Campaign, Incumbent
 from penstock.registration.election import Election
 from penstock.registration.mastertables import MasterTables
 from penstock.registration.registrar import Registration
+from penstock.tls import peer_context
 
 log = logging.getLogger("penstock.ha")
 
@@ -28,6 +31,14 @@ ASK_S = 1.5  # for one node to say whether it is a master
 def node_of(config: BrokerConfig) -> str:
     """The name of a broker within its replica set."""
     return config.node or f"{socket.gethostname()}-{config.remoting_port}"
+
+
+def tls_for(front: HaFront, address: str) -> SSLContext | None:
+    """The TLS of a connection to another node, with the certificates as they are now; None for a plain one: RocketMQ's masters
+    would take a handshake for the end of a log. ConfigError.
+    """
+    config = front.broker.config
+    return None if admitted(config, address) else peer_context(config)
 
 
 def make_front(broker: Broker, registration: Registration, again: Callable[[str], None], *, lossy: bool) -> HaFront:
@@ -125,10 +136,11 @@ class Watch:
         host, _, port = address.rpartition(":")
         try:
             async with asyncio.timeout(ASK_S):
-                connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_ask)
+                context = tls_for(self._front, address)
+                connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_ask, context)
                 while connection.transport is not None:
                     await asyncio.sleep(ASK_S / 100)
-        except (OSError, ValueError, TimeoutError):
+        except (OSError, ValueError, TimeoutError, ConfigError):
             return  # it is away: nobody to follow
 
     async def run(self) -> None:
@@ -198,7 +210,7 @@ class MasterLink:
             pause_s = RECONNECT_S / 4 if self._by_engine else RECONNECT_S
             try:
                 pause_s = self._look_back(address, await self._stay(address), pause_s)
-            except (OSError, ValueError) as error:
+            except (OSError, ValueError, ConfigError) as error:
                 if self._complained != address:
                     log.warning("master not reached master=%s error=%s", address, error)
                     self._complained = address
@@ -211,7 +223,7 @@ class MasterLink:
         host, _, port = address.rpartition(":")
         bare = address in self._bare
         make = self._front.to_rocketmq if bare else self._front.to_master
-        connection = await self._net.connect(host.strip("[]"), int(port), make)
+        connection = await self._net.connect(host.strip("[]"), int(port), make, tls_for(self._front, address))
         self._complained = ""
         self._away = False
         tables = asyncio.create_task(MasterTables(self._net, self._registration).run()) if bare else None
