@@ -46,7 +46,7 @@ def tables(folder: Path, name: str) -> Any:
 def registered(registry: str) -> None:
     """The master is, and the topic: a client looks for it at once."""
     with Admin(registry) as admin:
-        eventually(lambda: NAME in admin.cluster_info().brokers)
+        eventually(lambda: 0 in admin.cluster_info().brokers.get(NAME, {}))
         if TOPIC not in admin.topics():
             admin.create_topic(TOPIC, 4)
         eventually(lambda: TOPIC in admin.topics())
