@@ -6,6 +6,7 @@ import contextlib
 import random
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -325,6 +326,55 @@ def test_a_slave_of_a_slave_is_refused(master: Broker, tmp_path: Path, secret: s
         head, body = peer.frame() or pytest.fail("closed")
         assert (head.kind, ha.read_refuse(body)[0]) == (ha.REFUSE, ha.NOT_MASTER)
         peer.close()
+
+
+def test_a_slave_names_its_master_to_who_asks_it_instead(master: Broker, tmp_path: Path, secret: str) -> None:
+    fill(master, 20)
+    with slave_of(tmp_path, master.addresses["ha"], secret, ha_port=0) as slave:
+        eventually(lambda: end(slave) == end(master))
+        peer = Peer(slave.addresses["ha"])
+        peer.greet()
+        peer.send(ha.hello(hello(), SECRET, peer.nonce))
+        _, body = peer.frame() or pytest.fail("closed")
+        assert ha.master_in(ha.read_refuse(body)[1]) == master.addresses["ha"]
+        peer.close()
+        with slave_of(tmp_path, slave.addresses["ha"], secret, "c") as third:
+            eventually(lambda: end(third) == end(master))
+            fill(master, 5)
+            eventually(lambda: end(third) == end(master))
+
+
+def test_a_node_that_names_anybody_is_believed_once(tmp_path: Path, secret: str) -> None:
+    """Two that name each other, or one that names nonsense: the slave goes on asking at its pace."""
+    asked: list[int] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    names = [address, "nowhere", "127.0.0.1:99999", "127.0.0.1:1", "x" * 5_000, ""]
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.settimeout(10)
+                    connection.recv(8)
+                    connection.sendall(ha.greeting(bytes(16), True))
+                    connection.recv(1 << 16)
+                    name = names[len(asked) % len(names)]
+                    asked.append(1)
+                    connection.sendall(ha.refuse(1, ha.NOT_MASTER, "not I", name))
+                    connection.recv(1)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    begin = time.monotonic()
+    with slave_of(tmp_path, address, secret) as slave:
+        eventually(lambda: len(asked) > len(names))
+        assert len(asked) <= 2 + 4 * (time.monotonic() - begin)
+        assert end(slave) == 0
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(30)
 
 
 def test_two_slaves_and_a_topic_that_is_deleted(master: Broker, tmp_path: Path, secret: str) -> None:

@@ -97,9 +97,9 @@ class MasterSession(HaSession):
         self.trusted = True
         return data
 
-    def _refuse(self, reason: int, text: str) -> None:
+    def _refuse(self, reason: int, text: str, master: str = "") -> None:
         log.log(self._level, "slave refused peer=%s reason=%d %s", self.remote, reason, text)
-        self.say(ha.refuse(self.front.replica.epoch, reason, text))
+        self.say(ha.refuse(self.front.replica.epoch, reason, text, master))
         self.end()
 
     def _hello(self, told: ha.Hello) -> None:
@@ -110,7 +110,7 @@ class MasterSession(HaSession):
         empty = told.written == told.begin == 0
         shared = epochs.common(replica.epochs, told.epochs)
         if store.following:
-            return self._refuse(ha.NOT_MASTER, "this broker is a slave itself")
+            return self._refuse(ha.NOT_MASTER, "this broker is a slave itself", self.front.followed_at)
         if told.set_id not in (NO_SET, replica.set_id) or (not empty and not shared):
             return self._refuse(ha.WRONG_SET, "its log is of another replica set: give it an empty folder")
         if node == replica.node or not node:
@@ -284,6 +284,8 @@ class SlaveSession(HaSession):
         self.running = False
         self.epoch = 0
         self.refusal = ""  # why the master does not let us follow
+        self.other = ""  # the master instead, says who is not
+        self.not_master = False
         self.bare = False  # it is RocketMQ's
         self._said = (-1, -1)
         self._asked = False
@@ -349,6 +351,7 @@ class SlaveSession(HaSession):
         elif head.kind == ha.REFUSE and not self.running:
             reason, text = ha.read_refuse(self.body(head, owner))
             self.refusal = text
+            self.not_master, self.other = reason == ha.NOT_MASTER, ha.master_in(text)
             log.error("the master refuses this slave peer=%s reason=%d %s", self.remote, reason, text)
             self.end()
         else:
@@ -384,6 +387,7 @@ class SlaveSession(HaSession):
         self.front.replica.join(told.set_id, checked(told.epochs))
         self.front.replica.note_peers(peers_of(told.about))
         self.front.mastership.hear_master(True)
+        self.front.follow_at(peers_of(told.about).get(str(told.about.get("node", "")), ""))
         self.epoch = head.epoch
         self.running = True
         self.say(ha.start(self.epoch, store.end_position))
@@ -410,6 +414,7 @@ class SlaveSession(HaSession):
     def lost(self) -> None:
         if self.running:
             self.front.mastership.hear_master(False)
+            self.front.follow_at("")
         super().lost()
 
     def _told(self, positions: ha.Positions, flags: int) -> None:
@@ -492,6 +497,7 @@ class HaFront(Front):
         self.address = address  # of the RocketMQ listener: what clients are told
         self.ha_address = ha_address  # where slaves connect; empty: nowhere
         self.mastership = Mastership(broker.core, replica, again, lambda: broker.staging.unfinished_at)
+        self.followed_at = ""  # of a slave: where slaves connect to the master it follows now
         self.newer: tuple[str, str, int] | None = None  # a master of a newer epoch: node, address, epoch
         self.secret = secret_of(broker.config)
         self.sessions: set[HaSession] = set()
@@ -522,6 +528,10 @@ class HaFront(Front):
     def when_renumbered(self, call: Callable[[], None]) -> None:
         """`call` when the master has given this slave another id: registries know it by that."""
         self._renumbered = call
+
+    def follow_at(self, address: str) -> None:
+        """This slave follows the master there."""
+        self.followed_at = address
 
     def hear_of(self, node: str, address: str, epoch: int) -> None:
         """There is a master of a newer epoch."""

@@ -166,6 +166,8 @@ class MasterLink:
         self._away = True
         self._named = front.broker.config.ha_master  # by the settings, or by the registry
         self._turn = 0
+        self._other = ""  # the master, says a node that is not
+        self._sent_on = False  # such a word was followed just now
         self._bare: set[str] = set()  # where a RocketMQ master was met
         self._known = asyncio.Event()
         self._complained = ""
@@ -192,7 +194,13 @@ class MasterLink:
             self._known.set()
 
     def _next(self) -> str:
-        """The node that is named, then those that were heard of, then it again; empty when there is none."""
+        """The node that another one has just named, or the node that is named by others, then those that were heard of, then it
+        again; empty when there is none.
+        """
+        other, self._other = self._other, ""
+        self._sent_on = bool(other)
+        if other:
+            return other
         own, peers = self._front.ha_address, self._front.replica.peers if self._seeks else {}
         known = [address for address in dict.fromkeys([self._named, *peers.values()]) if address not in ("", own)]
         self._turn += 1
@@ -251,4 +259,8 @@ class MasterLink:
             return 0.0
         if not running:
             self._bare.discard(address)  # whoever is there by now
-        return RECONNECT_S if refusal else pause_s
+        other = getattr(session, "other", "")
+        if self._seeks and not self._sent_on and other not in ("", address, self._front.ha_address):
+            self._other = other  # once: two that name each other are asked no more often for it
+            return 0.0
+        return RECONNECT_S if refusal and not (self._by_engine and getattr(session, "not_master", False)) else pause_s

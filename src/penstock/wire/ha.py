@@ -55,6 +55,8 @@ OFFSETS, TABLES = 1, 4  # kinds of META
 
 WRONG_SET, WRONG_SEGMENTS, NOT_MASTER, BELOW_SAFE, NEWER_EPOCH, WRONG_VERSION, DIVERGED, BEHIND = range(2, 10)
 
+_MASTER_IS = "; the master is at "
+
 _HEAD = struct.Struct(">BBHII")
 _NUMBER = struct.Struct(">I")
 _FIXED = {
@@ -268,14 +270,20 @@ def read_accept(data: bytes, count: int) -> Accept:
     return Accept._make((*_ACCEPT.unpack_from(data, PROOF_BYTES), epochs, about))
 
 
-def refuse(epoch: int, reason: int, text: str) -> bytes:
-    """The slave cannot follow, and why."""
+def refuse(epoch: int, reason: int, text: str, master: str = "") -> bytes:
+    """The slave cannot follow, and why; where slaves connect to the master, if that is known and another node."""
+    text += f"{_MASTER_IS}{master}" if master else ""
     return frame(REFUSE, epoch, _NUMBER.pack(reason), text.encode())
 
 
 def read_refuse(data: bytes) -> tuple[int, str]:
     """(reason, text)"""
     return _NUMBER.unpack_from(data)[0], data[4:].decode("utf-8", "replace")
+
+
+def master_in(text: str) -> str:
+    """The master's address in the text of a REFUSE; empty where it names none."""
+    return text.rpartition(_MASTER_IS)[2] if _MASTER_IS in text else ""
 
 
 def start(epoch: int, position: int) -> bytes:
