@@ -76,6 +76,7 @@ class Server:
         self._process = Process(self._clock, self._stop, self._rights)
         self._bound: dict[str, socket.socket] = {}
         self._tls: list[Tls] = []
+        self._ha_door = Door(tls=None, plain=False)
         self.broken = ""  # why this server cannot go on
         self.again = ""  # why it is to be started anew
         self._over: asyncio.Event | None = None
@@ -261,6 +262,7 @@ class Server:
         process, bound = self._process, self._bound
         tls = self._make_tls(config)
         remoting = door(config.remoting_tls, "remoting_tls", tls)
+        self._ha_door = door(config.ha_tls, "ha_tls", tls)
         if config.engine:
             election = self._election = self._election or _election(config, self._clock)
             stack.push_async_exit(partial(_leave_engine, election, lambda: bool(self.again)))
@@ -357,7 +359,7 @@ class Server:
             task = await begin(net, front, registration, lossy=self.recovery.power_cut)
         stack.push_async_callback(_cancelled, task)
         if "ha" in self._bound and not self.again:
-            await net.listen(self._bound["ha"], front.session, front.name)
+            await net.listen(self._bound["ha"], front.session, front.name, **self._ha_door)
 
     async def _start_http(
         self, net: Net, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, tls: Tls | None

@@ -115,6 +115,14 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
     ha_port: Annotated[int, "port where slaves connect (RocketMQ's is 10912); 0: any free one, -1: none"] = -1
     ha_master: Annotated[str, "host:port of the master's ha_port; empty: as the registry says"] = ""
     ha_secret_file: Annotated[str, "file with the secret of a replica set, 16 bytes or more; empty: none"] = ""
+    ha_rocketmq: Annotated[
+        str,
+        "addresses of RocketMQ 4's slaves and masters, with which its protocol is spoken, which knows no secret; separated by ;",
+    ] = ""
+    ha_tls: Annotated[
+        str,
+        "TLS between the nodes of a set: off, optional (slaves may, and we do not), required (of both; tls_root_ca_file signs)",
+    ] = "off"
     ha_answer_ms: Annotated[int, "longest wait of a send of level pair for slaves; then code 12"] = 3_000
     ha_in_sync_ms: Annotated[int, "time after which a slave that does not reach the end is out of sync"] = 3_000
     ha_slave_lag_bytes_max: Annotated[int, "bytes a slave may be behind and be in sync"] = 256 << 20

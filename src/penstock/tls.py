@@ -123,6 +123,23 @@ def server_context(config: BrokerConfig | RegistryConfig) -> ssl.SSLContext | No
     return context
 
 
+def peer_context(config: BrokerConfig) -> ssl.SSLContext | None:
+    """For our connections to other nodes of the replica set; None where they are plain. It shows our certificate, and wants
+    one of the other's address that tls_root_ca_file has signed, or an authority of the system. ConfigError.
+    """
+    if config.ha_tls != "required":
+        return None
+    try:
+        context = ssl.create_default_context(cafile=config.tls_root_ca_file or None)
+        context.minimum_version = max(VERSIONS[config.tls_min_version], ssl.TLSVersion.TLSv1_2)
+        context.load_cert_chain(config.tls_cert, config.tls_key or None, password=_no_password)
+    except (OSError, ssl.SSLError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"TLS files cannot be used: {error}", "Look at tls_cert, tls_key, tls_root_ca_file."
+        ) from None
+    return context
+
+
 def _no_password() -> str:
     """A process has nobody to ask for the password of a key."""
     raise ValueError("the key is encrypted")

@@ -136,6 +136,7 @@ CHANGES: dict[str, Callable[[Replica], None]] = {
     "followed": lambda replica: replica.note_slave(),
     "peers": lambda replica: replica.note_peers({"other": "10.0.0.2:10912"}),
     "role": lambda replica: replica.become("slave"),
+    "led by an engine": lambda replica: replica.lead_by(replica.set_id, 5, b"8 bytes.", 0, 7, alone=False),
     "epochs": lambda replica: replica.join(replica.set_id, (*replica.epochs, Epoch(2, b"8 bytes.", 7))),
 }
 
@@ -160,3 +161,36 @@ def test_what_could_not_be_written_down_is_not_believed_and_tried_again(tmp_path
     files.full = False
     CHANGES[what](replica)
     assert told(opened(tmp_path)) == told(replica) != before
+
+
+class Failing(Full):
+    """A disk with room for so many writes."""
+
+    def __init__(self, writes: int) -> None:
+        super().__init__()
+        self.left = writes
+
+    def write(self, fd: int, at: int, data: bytes | memoryview) -> None:
+        self.left -= 1
+        self.full = self.left < 0
+        super().write(fd, at, data)
+
+
+@pytest.mark.parametrize("writes", [0, 1])
+def test_an_epoch_that_could_not_be_written_down_is_not_led(tmp_path: Path, writes: int) -> None:
+    """Whichever of the two files has no room; the next start may read the epoch, and does not hold itself for its master."""
+    opened(tmp_path).join(b"a set of 16 byte", (Epoch(1, b"8 bytes!", 0),))
+    files = Failing(1 << 30)
+    replica = Replica(files, tmp_path, "n")
+    replica.open(lossy=False)
+    files.left = writes
+    with pytest.raises(StoreError):
+        replica.lead_by(replica.set_id, 2, b"8 bytes.", 0, 9, alone=True)
+    assert (replica.led, replica.alone, replica.role, replica.epoch) == (False, False, "", 1)
+    assert replica.safe(9, 4) == 4
+    after = opened(tmp_path)
+    assert (after.led, after.role, after.safe(9, 4)) == (False, "", 4)
+    files.left = 1 << 30
+    replica.lead_by(replica.set_id, 2, b"8 bytes.", 0, 9, alone=True)
+    assert opened(tmp_path).epochs == replica.epochs == (Epoch(1, b"8 bytes!", 0), Epoch(2, b"8 bytes.", 9))
+    assert opened(tmp_path).led

@@ -6,6 +6,7 @@ import contextlib
 import random
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from certificates import Authority
 from ha_parts import Peer, eventually, log_bytes
 from penstock.app import Server
 from penstock.broker.taking import secret_of
@@ -326,6 +328,55 @@ def test_a_slave_of_a_slave_is_refused(master: Broker, tmp_path: Path, secret: s
         peer.close()
 
 
+def test_a_slave_names_its_master_to_who_asks_it_instead(master: Broker, tmp_path: Path, secret: str) -> None:
+    fill(master, 20)
+    with slave_of(tmp_path, master.addresses["ha"], secret, ha_port=0) as slave:
+        eventually(lambda: end(slave) == end(master))
+        peer = Peer(slave.addresses["ha"])
+        peer.greet()
+        peer.send(ha.hello(hello(), SECRET, peer.nonce))
+        _, body = peer.frame() or pytest.fail("closed")
+        assert ha.master_in(ha.read_refuse(body)[1]) == master.addresses["ha"]
+        peer.close()
+        with slave_of(tmp_path, slave.addresses["ha"], secret, "c") as third:
+            eventually(lambda: end(third) == end(master))
+            fill(master, 5)
+            eventually(lambda: end(third) == end(master))
+
+
+def test_a_node_that_names_anybody_is_believed_once(tmp_path: Path, secret: str) -> None:
+    """Two that name each other, or one that names nonsense: the slave goes on asking at its pace."""
+    asked: list[int] = []
+    listener = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{listener.getsockname()[1]}"
+    names = [address, "nowhere", "127.0.0.1:99999", "127.0.0.1:1", "x" * 5_000, ""]
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                with connection, contextlib.suppress(OSError):
+                    connection.settimeout(10)
+                    connection.recv(8)
+                    connection.sendall(ha.greeting(bytes(16), True))
+                    connection.recv(1 << 16)
+                    name = names[len(asked) % len(names)]
+                    asked.append(1)
+                    connection.sendall(ha.refuse(1, ha.NOT_MASTER, "not I", name))
+                    connection.recv(1)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    begin = time.monotonic()
+    with slave_of(tmp_path, address, secret) as slave:
+        eventually(lambda: len(asked) > len(names))
+        assert len(asked) <= 2 + 4 * (time.monotonic() - begin)
+        assert end(slave) == 0
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+    thread.join(30)
+
+
 def test_two_slaves_and_a_topic_that_is_deleted(master: Broker, tmp_path: Path, secret: str) -> None:
     address = master.addresses["ha"]
     with slave_of(tmp_path, address, secret) as one, slave_of(tmp_path, address, secret, "c") as two:
@@ -380,3 +431,68 @@ def test_what_has_no_copies_is_refused_at_level_pair(tmp_path: Path) -> None:
         assert told == [0, 4, 3]
     with Broker(tmp_path / "x") as broker:  # the table says so after a start
         assert broker.call(lambda server: server.broker.topics.by_name[b"safe"].level) == 4
+
+
+@pytest.fixture
+def secured(authority: Authority) -> dict[str, str]:
+    """The settings of a node whose certificate the authority has signed."""
+    return {**authority.sign("node").settings, "tls_root_ca_file": str(authority.cert)}
+
+
+@pytest.mark.parametrize("policy", ["", "require-verify"])
+def test_a_set_that_speaks_tls(tmp_path: Path, secret: str, secured: dict[str, str], policy: str) -> None:
+    """Both sides: a slave shows its certificate where the master wants one. Plain slaves and strangers get nothing."""
+    tls = {**secured, "ha_tls": "required", "tls_client_auth_policy": policy}
+    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a", **tls) as master:
+        address = master.addresses["ha"]
+        fill(master, 300)
+        with slave_of(tmp_path, address, secret, **tls) as slave:
+            eventually(lambda: end(slave) == end(master))
+            eventually(lambda: master.call(lambda server: server.broker.copies.in_sync) == 2)
+            shaken = master.call(lambda server: server.net.handshakes["done"])
+            assert shaken >= 1
+            peer = Peer(address)
+            peer.send(ha.OPENER)
+            assert b"PHB" not in peer.rest()
+            peer.close()
+            fill(master, 10)
+            eventually(lambda: end(slave) == end(master))
+            size = end(master)
+            assert log_bytes(slave.folder, size) == log_bytes(master.folder, size)
+
+
+def test_a_set_goes_over_to_tls_node_by_node(tmp_path: Path, secret: str, secured: dict[str, str]) -> None:
+    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a", ha_tls="optional", **secured) as master:
+        address = master.addresses["ha"]
+        for step, tls in enumerate(({}, {**secured, "ha_tls": "optional"}, {**secured, "ha_tls": "required"})):
+            shaken = master.call(lambda server: server.net.handshakes["done"])
+            fill(master, 20)
+            with slave_of(tmp_path, address, secret, **tls) as slave:
+                eventually(lambda slave=slave: end(slave) == end(master))
+            assert (master.call(lambda server: server.net.handshakes["done"]) > shaken) is (step == 2)
+
+
+@pytest.mark.parametrize("what", ["plain", "stranger", "address"])
+def test_a_master_that_cannot_show_who_it_is_is_not_followed(
+    tmp_path: Path, secret: str, secured: dict[str, str], authority: Authority, what: str
+) -> None:
+    shown: dict[str, str] = {"ha_tls": "required"}
+    if what == "plain":
+        shown = {}
+    elif what == "stranger":
+        shown |= Authority(tmp_path / "other", "nobody").sign("node").settings
+    else:
+        shown |= authority.sign("elsewhere", "DNS:elsewhere,IP:10.9.9.9").settings
+    with Broker(tmp_path / "a", ha_port=0, ha_secret_file=secret, node="a", **shown) as master:
+        fill(master, 20)
+        between = Between(master.addresses["ha"], lambda data, seen: data)
+        with slave_of(tmp_path, between.address, secret, ha_tls="required", **secured) as slave:
+            eventually(lambda: between.connections >= 2)
+            assert end(slave) == 0
+        between.close()
+
+
+@pytest.mark.parametrize("settings", [{"ha_tls": "required"}, {"ha_tls": "yes"}])
+def test_tls_that_cannot_be(tmp_path: Path, settings: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="ha_tls"), Broker(tmp_path / "x", ha_port=0, **settings):
+        pass

@@ -11,9 +11,10 @@ from store_parts import bodies, contents, make, put, snapshot, work
 
 from penstock.errors import StoreError
 from penstock.log import status
-from penstock.log.follow import Feeder, Follower
+from penstock.log.follow import Feeder, Follower, Pieces
 from penstock.log.store import LogStore
 from penstock.log.verify import verify
+from penstock.wire import layout
 
 
 def fill(store: LogStore, count: int, seed: int = 1, size: int = 900) -> list[bytes]:
@@ -306,3 +307,72 @@ def test_offsets_that_a_master_left_out_are_its_masters_once_it_is_a_copy(
     assert bodies(again) == first
     again.close()
     assert verify(tmp_path / "b").ok
+
+
+def whole(store: LogStore, folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in sorted((folder / "commitlog").iterdir()))[: store.end_position]
+
+
+@pytest.mark.parametrize("most", [1, 7, 500, 1 << 16])
+def test_pieces_cut_anywhere_make_the_same_log(pair: tuple[LogStore, LogStore], tmp_path: Path, most: int) -> None:
+    """As RocketMQ's masters send it: with what stands behind the last record of a segment, without sums."""
+    master, slave = pair
+    first = fill(master, 200)
+    data = bytearray(whole(master, tmp_path / "a"))
+    pieces, rng, at = Pieces(slave), random.Random(most), 0
+    assert pieces.follower.begin_at(0) == status.OK
+    while at < len(data):
+        size = rng.randint(1, most)
+        assert pieces.position == at
+        assert pieces.take(data, at, min(at + size, len(data))) == status.OK
+        at = min(at + size, len(data))
+    assert slave.end_position == master.end_position
+    work(slave)
+    work(master)
+    assert bodies(slave) == first
+    assert len(slave.query(b"T", b"k7", 9, 0, 1 << 60)) == 1
+    end = master.end_position
+    master.close()
+    slave.close()
+    same_files(tmp_path / "a", tmp_path / "b", end)
+    assert verify(tmp_path / "b").ok
+
+
+def test_pieces_go_on_at_the_last_whole_record(pair: tuple[LogStore, LogStore], tmp_path: Path) -> None:
+    """A connection that ends within a record, or within what stands behind the last one of a segment."""
+    master, slave = pair
+    fill(master, 120)
+    data = bytearray(whole(master, tmp_path / "a"))
+    assert Pieces(slave).follower.begin_at(0) == status.OK
+    rng = random.Random(4)
+    while slave.end_position < master.end_position:
+        pieces, at = Pieces(slave), slave.end_position
+        assert pieces.position == at
+        assert pieces.take(data, at, min(at + rng.randint(1, 5_000), len(data))) == status.OK
+    assert whole(slave, tmp_path / "b") == data
+
+
+@pytest.mark.parametrize("where", ["size", "body", "position", "blank", "large"])
+def test_pieces_of_something_else_are_not_taken(pair: tuple[LogStore, LogStore], tmp_path: Path, where: str) -> None:
+    """All that is sound before it is."""
+    master, slave = pair
+    fill(master, 10)
+    data = bytearray(whole(master, tmp_path / "a"))
+    begin = 0
+    for _ in range(4):
+        begin += master.log.size_at(begin)
+    if where == "size":
+        data[begin + layout.SIZE + 3] ^= 1
+    elif where == "body":
+        data[begin + layout.BODY] ^= 1
+    elif where == "position":
+        data[begin + layout.PHYSICAL + 7] ^= 1
+    elif where == "blank":
+        data[begin + layout.MAGIC : begin + layout.BLANK_BYTES] = layout.MAGIC_BLANK.to_bytes(4, "big")
+    else:
+        data[begin : begin + layout.LENGTH_BYTES] = (1 << 30).to_bytes(4, "big")
+    pieces = Pieces(slave)
+    assert pieces.follower.begin_at(0) == status.OK
+    assert pieces.take(data, 0, len(data)) == status.ILLEGAL
+    assert pieces.bad == begin
+    assert slave.end_position == begin

@@ -1,6 +1,7 @@
 """Where queue topics live: told by brokers in a field of ours, answered to those who ask for any kind."""
 
 import json
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -110,3 +111,18 @@ def test_nobody_registers_another_machine_s_listener(names: NameServer) -> None:
     assert answer is not None
     assert answer.code == 1
     assert ask(names, "jobs", "any") == 17
+
+
+@pytest.mark.parametrize("high", [False, True])
+def test_the_sum_of_a_rocketmq_broker_has_31_bits(high: bool) -> None:
+    """Else every second one is refused, by its topics' luck."""
+    fields = {
+        "brokerName": "b", "brokerAddr": "127.0.0.1:1", "clusterName": "c", "brokerId": 1, "haServerAddr": "127.0.0.1:2",
+        "compressed": False, "epoch": None,
+    }  # fmt: skip
+    bodies = (b'{"filterServerList":[%d]}' % number for number in range(1_000))
+    body = next(body for body in bodies if (zlib.crc32(body) >= 1 << 31) is high)
+    told = zlib.crc32(body) & 0x7FFFFFFF
+    assert read_registration({**fields, "bodyCrc32": told}, body, NOW).broker_id == 1
+    with pytest.raises(Refused, match="crc32"):
+        read_registration({**fields, "bodyCrc32": told ^ 1}, body, NOW)

@@ -180,6 +180,49 @@ def test_what_a_rocketmq_broker_has_delivered_stays_delivered(tmp_path: Path, ha
     store.close()
 
 
+@pytest.mark.parametrize("committed", ["before", "after", "never"])
+def test_what_a_rocketmq_master_has_delivered_is_told_as_it_goes(tmp_path: Path, committed: str) -> None:
+    """Level by level, of those that are due; the others stay, and nothing of it is forgotten by the next start."""
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    began = clock.now_ms()
+    for n in range(6):
+        delay(store, b"%d" % n, 1 + n % 2)  # 1 s, 5 s
+    put(store, b"timer", TIMER_TOPIC, 0, b"REAL_TOPIC\x01T\x02REAL_QID\x010\x02TIMER_DELIVER_MS\x01%d" % began)
+    if committed == "before":
+        work(store)
+    assert not schedule.note_delivered({1: 3, 2: 3}, store.end_position - 1, began + 500, 100)
+    assert len(schedule) == 7  # none of them can have been
+    assert not schedule.note_delivered({1: 2, 2: 3}, store.end_position - 1, began + 1_000, 100)
+    assert len(schedule) == 5
+    delay(store, b"late", 1)  # behind what was told
+    for _ in range(2):
+        assert not schedule.note_delivered({1: 2, 2: 1}, store.end_position - 1, began + 5_000, 100)
+        assert len(schedule) == 5
+    if committed != "never":
+        work(store)
+    store.close()
+    store, schedule = opened(tmp_path, clock)
+    if committed == "never":  # derived from the log again: it is told again
+        schedule.note_delivered({1: 2, 2: 1}, store.end_position - 1, began + 5_000, 100)
+    assert len(schedule) == 5
+    assert sorted(run_due(store, schedule, began + 20_000)) == [b"3", b"4", b"5", b"late", b"timer"]
+    store.close()
+
+
+def test_many_that_are_delivered_are_told_of_in_steps(tmp_path: Path) -> None:
+    clock = FakeClock()
+    store, schedule = opened(tmp_path, clock)
+    for n in range(50):
+        delay(store, b"%d" % n)
+    work(store)
+    steps = 0
+    while schedule.note_delivered({1: 47}, store.end_position - 1, clock.now_ms() + 5_000, 10):
+        steps += 1
+    assert (steps, len(schedule)) == (5, 3)  # the last three are due, and not delivered
+    store.close()
+
+
 def test_put_back_cancel_fire_find_count(tmp_path: Path) -> None:
     clock = FakeClock()
     store, schedule = opened(tmp_path, clock)

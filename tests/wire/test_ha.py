@@ -146,3 +146,29 @@ def test_a_table_of_epochs_that_is_cut_short(kind: int) -> None:
 def test_frames_that_are_none(data: bytes, why: str) -> None:
     with pytest.raises(WireError, match=why):
         ha.read_head(data, 0, len(data))
+
+
+def test_a_refusal_may_name_the_master() -> None:
+    for text, master in (("not I", ""), ("not I", "10.0.0.1:10912"), ("", "[::1]:1"), ("so; the master is at x", "h:2")):
+        data = ha.refuse(7, ha.NOT_MASTER, text, master)
+        head, _ = ha.read_head(data, 0, len(data))
+        assert head is not None
+        reason, told = ha.read_refuse(data[head.fixed :])
+        assert (reason, told.startswith(text)) == (ha.NOT_MASTER, True)
+        assert ha.master_in(told) == (master or text.rpartition(" at ")[2] * (" at " in text))
+
+
+def test_rocketmqs_frames() -> None:
+    assert ha.report(5 << 30) == bytes.fromhex("0000000140000000")
+    assert ha.read_report(b"xx" + ha.report((1 << 63) - 1), 2) == (1 << 63) - 1
+    assert ha.bare_head(5 << 30, 32768) == bytes.fromhex("000000014000000000008000")
+    assert ha.read_bare_head(b"x" + ha.bare_head(1, 0), 1) == (1, 0)
+    for bad in (ha.bare_head(-1, 0), ha.bare_head(0, -1), ha.bare_head(0, ha.BARE_BYTES_MAX + 1)):
+        with pytest.raises(WireError):
+            ha.read_bare_head(bad, 0)
+    assert ha.is_bare(ha.report(0))
+    assert ha.is_bare(ha.report((1 << 63) - 1))
+    assert not ha.is_bare(ha.report(-1))
+    assert not ha.is_bare(ha.OPENER)
+    assert ha.is_echo(ha.OPENER + bytes(4))
+    assert not ha.is_echo(ha.greeting(bytes(16), False))

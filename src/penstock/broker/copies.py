@@ -97,6 +97,9 @@ class Copies:
         self.master_written = 0  # where the master's log ended when it was heard last
         self.heard_ms = -1
         self.bad_blocks = 0  # whose sums did not hold on arrival
+        self.bare: dict[
+            str, int
+        ] = {}  # RocketMQ's slaves, and where they say that their logs end; none is ever in sync
         self.version = 0  # of the positions: readers may see more when it has changed
         self._wholes: list[tuple[int, int]] = []  # records that are confirmed together
         self.waiting = Positions()
@@ -331,6 +334,12 @@ class Copies:
                 "written": member.written, "flushed": member.flushed, "confirmed": min(self.confirmed, member.written),
                 "lag_bytes": max(0, end - member.written), "lag_ms": behind if end > member.written else 0,
                 "in_sync": "yes" if member.in_sync else "no", "why_not": member.why_not,
+            }  # fmt: skip
+        for remote, written in self.bare.items():
+            yield {
+                "node": remote, "id": -1, "role": "slave", "epoch": 0, "written": written, "flushed": 0,
+                "confirmed": min(self.confirmed, written), "lag_bytes": max(0, end - written), "lag_ms": 0,
+                "in_sync": "no", "why_not": "RocketMQ's protocol does not say what is on its disk",
             }  # fmt: skip
 
 

@@ -84,7 +84,7 @@ class Mastership:
             raise Refused(
                 f"the master {copies.master} is alive: change places with it (penstock ha switch), or stop it first"
             )
-        if not replica.epochs:
+        if not replica.epochs and not store.end_position:  # a RocketMQ master has no epochs
             raise Refused(f"node {replica.node} has never followed a master: it has nothing")
         if config.ha_port < 0:
             raise Refused(f"node {replica.node} has no ha_port: nobody could follow it")

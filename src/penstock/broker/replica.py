@@ -14,8 +14,9 @@ from pathlib import Path
 from isal import isal_zlib
 from msgspec.structs import replace
 
+from penstock.access.users import check_address
 from penstock.broker.levels import LEVELS
-from penstock.config import BrokerConfig
+from penstock.config import BrokerConfig, parts
 from penstock.disk.files import Files
 from penstock.disk.tables import load, save
 from penstock.errors import ConfigError, StoreError
@@ -40,6 +41,12 @@ def check_role(config: BrokerConfig) -> BrokerConfig:
             "ha_port can be reached from other machines, and there is no ha_secret_file",
             "Whoever connects there gets every message: give master and slaves a file with the same 16 bytes or more.",
         )
+    for pattern in parts(config.ha_rocketmq):
+        if pattern in ("*", "*.*.*.*"):
+            raise ConfigError(
+                "ha_rocketmq cannot be *", "Whoever connects from there gets every message: name the addresses."
+            )
+        check_address(pattern)
     return _numbered(config)
 
 
@@ -180,10 +187,8 @@ class Replica:
     def lead_by(self, set_id: bytes, number: int, tag: bytes, begin: int, end: int, *, alone: bool) -> None:
         """This node is the master of an epoch that the engine has given it; its log goes from `begin` to `end`. StoreError."""
         epoch = Epoch(number, tag, end if self.epochs else begin)
-        self.epochs = (*(former for former in self.epochs if former.start <= end), epoch)[-EPOCHS_MAX:]
-        self.set_id, self.role = set_id, "master"
-        self.led, self.alone, self.in_sync = True, alone, False
-        self.save()
+        epochs = (*(former for former in self.epochs if former.start <= end), epoch)[-EPOCHS_MAX:]
+        self._change(set_id=set_id, epochs=epochs, role="master", led=True, alone=alone, in_sync=False)
 
     def note_slave(self) -> None:
         """A slave follows. StoreError."""

@@ -25,6 +25,7 @@ from penstock.wire.fastjson import JsonObject
 log = logging.getLogger("penstock.broker")
 
 SECRET_BYTES_MIN = 16
+DELIVERED_MAX = 5_000  # delayed messages that are looked at in one go
 
 
 def secret_of(config: BrokerConfig) -> bytes:
@@ -100,14 +101,15 @@ class Taking:
         told = ha.read_json(body)
         try:
             if kind == ha.TABLES:
-                self._take_topics(shapes.entries(shapes.entries(told, "topics"), "topicConfigTable"))
-                self._take_groups(told)
+                self.take_topics(shapes.entries(shapes.entries(told, "topics"), "topicConfigTable"))
+                self.take_groups(told)
             elif kind == ha.OFFSETS:
-                self._take_offsets(told)
+                self.take_offsets(told)
         except (TypeError, ValueError, AttributeError) as error:
             raise WireError(f"tables that make no sense: {error}") from error
 
-    def _take_topics(self, table: dict[str, dict[str, object]]) -> None:
+    def take_topics(self, table: dict[str, dict[str, object]]) -> None:
+        """These topics, and no others."""
         broker = self._broker
         topics, now_ms = broker.topics, broker.now_ms
         for name, config in table.items():
@@ -127,7 +129,8 @@ class Taking:
             if topic.decode() not in table and not is_system_topic(broker.config, topic.decode()):
                 topics.delete(topic, now_ms)
 
-    def _take_groups(self, told: dict[str, object]) -> None:
+    def take_groups(self, told: dict[str, object]) -> None:
+        """These groups, and no others."""
         groups, now_ms = self._broker.groups, self._broker.now_ms
         table = shapes.entries(shapes.entries(told, "groups"), "subscriptionGroupTable")
         for name, config in table.items():
@@ -137,7 +140,8 @@ class Taking:
         for name in [name for name in groups.by_name if name not in table]:
             groups.delete(name, now_ms)
 
-    def _take_offsets(self, told: dict[str, object]) -> None:
+    def take_offsets(self, told: dict[str, object]) -> None:
+        """These committed offsets beside those there are; none of a group on a topic: there are none any more."""
         offsets = self._broker.offsets
         for key, queues in shapes.entries(told, "offsets").items():
             topic, _, group = key.rpartition("@")
@@ -146,6 +150,57 @@ class Taking:
                 offsets.changed()
             for queue_id in queues:
                 offsets.commit(group, topic, int(queue_id), shapes.number(queues, queue_id, 0))
+
+
+class TakingRocketmq:
+    """Makes the tables of a slave those of a RocketMQ master, which answers requests for them."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._taking = Taking(broker)
+        self._versions: dict[str, object] = {}
+        self.more = False  # delayed messages to be looked at, whether they are delivered
+
+    def take(self, what: str, body: bytes) -> None:
+        """The answer to a request for "topics", "groups", "offsets" or "delays". WireError when it makes no sense."""
+        told = ha.read_json(body)
+        try:
+            if what == "delays":
+                self._take_delays(told)
+            elif what == "offsets":
+                self._take_offsets(told)
+            elif self._versions.get(what) != told.get("dataVersion"):
+                (self._take_topics if what == "topics" else self._take_groups)(told)
+                self._versions[what] = told.get("dataVersion")
+        except (TypeError, ValueError, AttributeError) as error:
+            raise WireError(f"{what} of the master that make no sense: {error}") from error
+
+    def _take_topics(self, told: JsonObject) -> None:
+        config = self._broker.config
+        table = shapes.entries(told, "topicConfigTable")
+        if not table:  # a master has some at least
+            raise ValueError("there are none")
+        self._taking.take_topics({name: about for name, about in table.items() if not is_system_topic(config, name)})
+
+    def _take_groups(self, told: JsonObject) -> None:
+        self._taking.take_groups({"groups": told})
+
+    def _take_offsets(self, told: JsonObject) -> None:
+        if not shapes.offsets(told):
+            raise ValueError("no table")
+        table = shapes.entries(told, "offsetTable")
+        gone = [f"{topic}@{group}" for topic, group in self._broker.offsets.table if f"{topic}@{group}" not in table]
+        self._taking.take_offsets({"offsets": {**table, **{key: {} for key in gone}}})
+
+    def _take_delays(self, told: JsonObject) -> None:
+        if not shapes.delays(told):
+            raise ValueError("no table")
+        broker = self._broker
+        table = told["offsetTable"]
+        assert isinstance(table, dict)  # it is one of delays
+        delivered = {int(level): int(offset) for level, offset in table.items()}
+        end = max(0, broker.store.end_position - 1)
+        self.more = broker.schedule.note_delivered(delivered, end, broker.now_ms, DELIVERED_MAX)
 
 
 def checked(table: tuple[ha.Epoch, ...]) -> tuple[ha.Epoch, ...]:

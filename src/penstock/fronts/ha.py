@@ -18,6 +18,7 @@ from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, Taking, checked, last_records, peers_of, secret_of
 from penstock.broker.term import Favours, Term
 from penstock.errors import Refused, StoreError, WireError
+from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, admitted
 from penstock.fronts.front import Front, no_beginning
 from penstock.fronts.hasession import BEAT_MS, HaSession
 from penstock.log import epochs, status
@@ -54,6 +55,18 @@ class MasterSession(HaSession):
         self._hurried = False
         self._sent_ms = -PACE_MS
         self._offsets_ms = 0
+        self.bare: RocketmqSlave | None = None  # it speaks RocketMQ's protocol
+
+    def feed(self, owner: bytearray, total: int) -> int:
+        if self.bare is None:
+            if self._opened or total < ha.REPORT_BYTES or not ha.is_bare(owner):
+                return super().feed(owner, total)
+            if not admitted(self.broker.config, self.remote):
+                raise WireError("RocketMQ's bare protocol is served to the addresses of ha_rocketmq, and this is none")
+            self.beat_ms, self.silent_ms = RocketmqMaster.beat_ms, RocketmqMaster.silent_ms
+            self.bare = RocketmqSlave(self.store, self.front.replica, self.broker.copies, self.remote)
+        self.heard_ms = self.broker.mono_ms
+        return self.bare.hear(owner, total)
 
     def _open(self, owner: bytearray, total: int) -> int:
         if total < len(ha.OPENER):
@@ -84,9 +97,9 @@ class MasterSession(HaSession):
         self.trusted = True
         return data
 
-    def _refuse(self, reason: int, text: str) -> None:
+    def _refuse(self, reason: int, text: str, master: str = "") -> None:
         log.log(self._level, "slave refused peer=%s reason=%d %s", self.remote, reason, text)
-        self.say(ha.refuse(self.front.replica.epoch, reason, text))
+        self.say(ha.refuse(self.front.replica.epoch, reason, text, master))
         self.end()
 
     def _hello(self, told: ha.Hello) -> None:
@@ -97,7 +110,7 @@ class MasterSession(HaSession):
         empty = told.written == told.begin == 0
         shared = epochs.common(replica.epochs, told.epochs)
         if store.following:
-            return self._refuse(ha.NOT_MASTER, "this broker is a slave itself")
+            return self._refuse(ha.NOT_MASTER, "this broker is a slave itself", self.front.followed_at)
         if told.set_id not in (NO_SET, replica.set_id) or (not empty and not shared):
             return self._refuse(ha.WRONG_SET, "its log is of another replica set: give it an empty folder")
         if node == replica.node or not node:
@@ -174,6 +187,11 @@ class MasterSession(HaSession):
 
     def end_turn(self, mono_ms: int) -> None:
         feeder, member = self.feeder, self.member
+        if self.bare is not None and not self.closing:
+            if self.bare.overtaken:
+                self.end()
+            elif piece := self.bare.next():
+                self.say(piece)
         if feeder is None or member is None or self.closing:
             return
         epoch, told, end = self.front.replica.epoch, self.broker.copies.confirmed, self.store.end_position
@@ -235,7 +253,9 @@ class MasterSession(HaSession):
             sent += feeder.size
 
     def beat(self, flags: int = 0) -> None:
-        if self.feeder is not None:
+        if self.bare is not None:
+            self.say(self.bare.beat())
+        elif self.feeder is not None:
             positions = self._positions(self.feeder.position)
             self._told = positions.confirmed
             flags |= self._in_sync()
@@ -248,6 +268,8 @@ class MasterSession(HaSession):
     def lost(self) -> None:
         if self.member is not None:
             self.broker.copies.leave(self.member)
+        if self.bare is not None:
+            self.bare.lost()
         super().lost()
 
 
@@ -262,11 +284,17 @@ class SlaveSession(HaSession):
         self.running = False
         self.epoch = 0
         self.refusal = ""  # why the master does not let us follow
+        self.other = ""  # the master instead, says who is not
+        self.not_master = False
+        self.bare = False  # it is RocketMQ's
         self._said = (-1, -1)
         self._asked = False
         self.say(ha.OPENER)
 
     def _open(self, owner: bytearray, total: int) -> int:
+        if total >= len(ha.OPENER) and ha.is_echo(owner):
+            self._meet_rocketmq()
+            return total
         if total < ha.GREETING_BYTES:
             self.need = ha.GREETING_BYTES
             return 0
@@ -275,6 +303,18 @@ class SlaveSession(HaSession):
             raise WireError("the master wants a secret: set ha_secret_file")
         self.say(ha.hello(self.hello(), self.front.secret, nonce))
         return ha.GREETING_BYTES
+
+    def _meet_rocketmq(self) -> None:
+        """A RocketMQ master has taken the opener for the end of a log, and says that it goes on there."""
+        if not admitted(self.broker.config, self.remote):
+            self.refusal = "it speaks RocketMQ's protocol, and its address is none of ha_rocketmq"
+        elif self.front.replica.set_id != NO_SET:
+            self.refusal = "it is RocketMQ's, and this node is of a set of ours"
+        else:
+            self.bare = True
+        if self.refusal:
+            log.error("the master cannot be followed peer=%s reason=%s", self.remote, self.refusal)
+        self.end()
 
     def hello(self) -> ha.Hello:
         """What this node says of itself."""
@@ -311,6 +351,7 @@ class SlaveSession(HaSession):
         elif head.kind == ha.REFUSE and not self.running:
             reason, text = ha.read_refuse(self.body(head, owner))
             self.refusal = text
+            self.not_master, self.other = reason == ha.NOT_MASTER, ha.master_in(text)
             log.error("the master refuses this slave peer=%s reason=%d %s", self.remote, reason, text)
             self.end()
         else:
@@ -346,6 +387,7 @@ class SlaveSession(HaSession):
         self.front.replica.join(told.set_id, checked(told.epochs))
         self.front.replica.note_peers(peers_of(told.about))
         self.front.mastership.hear_master(True)
+        self.front.follow_at(peers_of(told.about).get(str(told.about.get("node", "")), ""))
         self.epoch = head.epoch
         self.running = True
         self.say(ha.start(self.epoch, store.end_position))
@@ -372,6 +414,7 @@ class SlaveSession(HaSession):
     def lost(self) -> None:
         if self.running:
             self.front.mastership.hear_master(False)
+            self.front.follow_at("")
         super().lost()
 
     def _told(self, positions: ha.Positions, flags: int) -> None:
@@ -454,6 +497,7 @@ class HaFront(Front):
         self.address = address  # of the RocketMQ listener: what clients are told
         self.ha_address = ha_address  # where slaves connect; empty: nowhere
         self.mastership = Mastership(broker.core, replica, again, lambda: broker.staging.unfinished_at)
+        self.followed_at = ""  # of a slave: where slaves connect to the master it follows now
         self.newer: tuple[str, str, int] | None = None  # a master of a newer epoch: node, address, epoch
         self.secret = secret_of(broker.config)
         self.sessions: set[HaSession] = set()
@@ -473,6 +517,10 @@ class HaFront(Front):
         """We connect to the master."""
         return self._keep(SlaveSession(self, remote, wake))
 
+    def to_rocketmq(self, remote: str, wake: Callable[[], None]) -> HaSession:
+        """We connect to a RocketMQ master."""
+        return self._keep(RocketmqMaster(self, remote, wake))
+
     def to_ask(self, remote: str, wake: Callable[[], None]) -> HaSession:
         """We ask a node whether it is a newer master."""
         return self._keep(AskingSession(self, remote, wake))
@@ -480,6 +528,10 @@ class HaFront(Front):
     def when_renumbered(self, call: Callable[[], None]) -> None:
         """`call` when the master has given this slave another id: registries know it by that."""
         self._renumbered = call
+
+    def follow_at(self, address: str) -> None:
+        """This slave follows the master there."""
+        self.followed_at = address
 
     def hear_of(self, node: str, address: str, epoch: int) -> None:
         """There is a master of a newer epoch."""
@@ -531,7 +583,7 @@ class HaFront(Front):
     def leave_master(self) -> None:
         """Take nothing more from the master that is followed."""
         for session in self.sessions:
-            if isinstance(session, SlaveSession):
+            if isinstance(session, SlaveSession | RocketmqMaster):
                 session.end()
 
     def renumber(self, about: JsonObject) -> None:

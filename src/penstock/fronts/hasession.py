@@ -31,6 +31,8 @@ class HaSession:
     """What the two sides have in common: frames in, bytes out, a connection that is not silent."""
 
     beats = True  # they have their own idea of silence
+    beat_ms = BEAT_MS
+    silent_ms = SILENT_MS
 
     def __init__(self, front: SessionsFront, remote: str, wake: Callable[[], None]) -> None:
         self._made_by = front
@@ -100,11 +102,11 @@ class HaSession:
 
     def look(self, mono_ms: int) -> None:
         """Close a connection that is silent, keep ours from being so."""
-        if mono_ms - self.heard_ms > SILENT_MS and not self.closing:
+        if mono_ms - self.heard_ms > self.silent_ms and not self.closing:
             log.warning("replication connection closed peer=%s reason=silent for %d ms", self.remote,
                         mono_ms - self.heard_ms)  # fmt: skip
             self.end()
-        elif mono_ms - self.spoke_ms >= BEAT_MS:
+        elif mono_ms - self.spoke_ms >= self.beat_ms:
             self.beat()
 
     def beat(self) -> None:

@@ -46,3 +46,22 @@ cdef class Follower:
     cdef bint _derive_rest(self) except -1
     cpdef int turn(self)
     cpdef int begin_at(self, long long position)
+
+
+@cython.final
+cdef class Pieces:
+    cdef public Follower follower
+    cdef public LogStore store
+    cdef public long long bad
+    cdef object _held
+    cdef long long _skipped
+    cdef object _buffer
+    cdef unsigned char *_sums
+
+    @cython.locals(skipped=cython.longlong, outcome=cython.int, going=cython.bint)
+    cpdef int take(self, bytearray owner, long long pos, long long end) except -1
+    @cython.locals(b=cython.p_uchar, total=cython.longlong, size=cython.longlong, first=cython.longlong, at=cython.longlong,
+                   count=cython.longlong, found=cython.longlong, table=cython.longlong, room=cython.longlong, outcome=cython.int)
+    cdef tuple _cut(self)
+    @cython.locals(size=cython.longlong)
+    cdef long long _whole(self, unsigned char *b, long long at, long long room, long long physical) noexcept

@@ -4,6 +4,8 @@
 
 The sums are those of the master's sidecar. The follower checks each record against its sum before it takes any of a block,
 keeps the master's sum beside it, and derives everything else by `dispatch`, as for a message of its own.
+
+A RocketMQ master sends pieces cut anywhere, without sums: `Pieces` makes blocks of them, whose sums are those of what came.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -21,23 +23,25 @@ if cython.compiled:
     from cython.cimports.penstock.disk.segments import Segment
     from cython.cimports.penstock.log import status
     from cython.cimports.penstock.log.checksums import Sidecar
-    from cython.cimports.penstock.log.commitlog import measure
+    from cython.cimports.penstock.log.commitlog import body_matches, measure
     from cython.cimports.penstock.log.draft import Draft
     from cython.cimports.penstock.log.store import LogStore
-    from cython.cimports.penstock.octets import address, copy, crc32, find, put32, ube32
+    from cython.cimports.penstock.octets import address, be32, copy, crc32, find, put32, ube32
     from cython.cimports.penstock.wire import layout
 else:
     from penstock import words
     from penstock.disk.segments import Segment
     from penstock.log import status
     from penstock.log.checksums import Sidecar
-    from penstock.log.commitlog import measure
+    from penstock.log.commitlog import body_matches, measure
     from penstock.log.draft import Draft
     from penstock.log.store import LogStore
-    from penstock.octets import address, copy, crc32, find, put32, ube32
+    from penstock.octets import address, be32, copy, crc32, find, put32, ube32
     from penstock.wire import layout
 
 log = logging.getLogger("penstock.log")
+
+PIECED_RECORD_BYTES_MAX = 32 << 20  # so much is held of a record that is not whole yet
 
 
 class Feeder:
@@ -272,3 +276,86 @@ class Follower:
     def empty(self) -> bool:
         """Whether there is nothing yet."""
         return not self.store.log.file.segments
+
+
+class Pieces:
+    """Appends to a log what comes in pieces. Only whole records are taken whose lengths, position and body sum hold."""
+
+    def __init__(self, store: LogStore) -> None:
+        self.follower = Follower(store)
+        self.store = store
+        self.bad = -1  # where the log goes on with something else than a record
+        self._held = bytearray()  # the beginning of a record
+        self._skipped = 0  # bytes behind a segment's last record that are yet to come
+        self._buffer = bytearray(layout.SUM_BYTES * words.BLOCK_RECORDS_MAX)
+        self._sums = address(self._buffer)
+
+    @property
+    def position(self) -> int:
+        """Where the next byte belongs."""
+        return self.store.log.end - self._skipped + len(self._held)
+
+    def take(self, owner: bytearray, pos: int, end: int) -> int:
+        """Append what owner[pos:end] makes whole: OK; ILLEGAL and `bad` at something else than a record; another `status`
+        when it cannot be stored now: then this object is of no use any more.
+        """
+        skipped = min(self._skipped, end - pos)
+        self._skipped -= skipped
+        self._held += memoryview(owner)[pos + skipped : end]
+        outcome = status.OK
+        going = True
+        while going and outcome == status.OK:
+            outcome, going = self._cut()
+        return outcome
+
+    def _cut(self) -> tuple[int, bool]:
+        """Take the records that are whole, at most as many as a block has. How that went, and whether to go on."""
+        b = address(self._held)
+        total = len(self._held)
+        size = self.store.log.file.size
+        first = self.store.log.end
+        at = 0
+        count = 0
+        found = 1  # 0: the segment ends here, -1: no record is here
+        while count < words.BLOCK_RECORDS_MAX and total - at >= layout.BLANK_BYTES:
+            found = self._whole(b, at, size - (first + at) % size, first + at)
+            if found <= 0 or total - at < found:
+                break
+            if measure(b, at, found, first + at) != found or not body_matches(b, at):
+                found = -1
+                break
+            put32(self._sums, count * layout.SUM_BYTES, at)
+            put32(self._sums, count * layout.SUM_BYTES + layout.LENGTH_BYTES, crc32(b, at, found, 0))
+            count += 1
+            at += found
+        if count > 0:
+            table = count * layout.SUM_BYTES
+            block = bytearray(table + at)
+            copy(address(block), 0, self._sums, 0, table)
+            copy(address(block), table, b, 0, at)
+            outcome = self.follower.take(block, 0, count, table + at, False)
+            if outcome != status.OK:
+                self.bad = self.follower.bad
+                return outcome, False
+            self._held = self._held[at:]
+        if found < 0:
+            self.bad = first + at
+            return status.ILLEGAL, False
+        if found > 0:
+            return status.OK, count == words.BLOCK_RECORDS_MAX
+        room = size - (first + at) % size
+        outcome = self.follower.turn()
+        if outcome == status.OK:
+            gone = min(room, len(self._held))
+            self._skipped = room - gone
+            self._held = self._held[gone:]
+        return outcome, True
+
+    def _whole(self, b: Readable, at: int, room: int, physical: int) -> int:
+        """The size that the record at b[at:] says it has; 0 for the end of its segment, -1 for what is none."""
+        size = be32(b, at)
+        if ube32(b, at + layout.MAGIC) == layout.MAGIC_BLANK:
+            return 0 if size == room else -1
+        if size < layout.RECORD_FIXED_BYTES or size + layout.BLANK_BYTES > room or size > PIECED_RECORD_BYTES_MAX:
+            return -1
+        return size

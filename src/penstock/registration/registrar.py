@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from penstock.broker.broker import Broker
 from penstock.fronts.namesrv import NameServer
-from penstock.fronts.remoting.session import RemotingSession
-from penstock.net import Connection, Net
+from penstock.net import Net
+from penstock.registration.caller import Caller
 from penstock.security import PLAIN, Security
 from penstock.wire import fastjson
 from penstock.wire.codes import LanguageCode, RequestCode
@@ -17,7 +17,6 @@ from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.app")
 
-REGISTER_TIMEOUT_MS = 6_000
 RECONNECT_S = 1.0
 
 
@@ -69,6 +68,7 @@ class Registration:
         self.address = address
         self.nsq_address = nsq_address
         self.ha_address = ha_address  # where slaves connect
+        self.master_address = ""  # of a slave: where its master answers, as a registry says
         self.seeking: Callable[[], bool] = lambda: False  # whether the registry is asked again and again for a master
         self.on_seek: list[Callable[[], None]] = []
         self.on_master: list[
@@ -145,6 +145,7 @@ class Registration:
             self._remark = reply.remark or ""
             if self._remark:
                 log.error("the registry says: %s", self._remark)
+        self.master_address = reply.ext.get("masterAddr", "") or self.master_address
         for call in self.on_master:
             call(reply.ext.get("haServerAddr", ""))
         if reply.body:
@@ -194,16 +195,12 @@ class Registrar:
     connection was lost."""
 
     def __init__(self, net: Net, registration: Registration, registry: str, security: Security = PLAIN) -> None:
-        self.net = net
-        self._security = security
         self.registration = registration
-        self.host, _, port = registry.rpartition(":")
-        self.port = int(port)
         self.registry = registry
+        self._caller = Caller(net, registry, security, self._lost)
         self.changed = asyncio.Event()
         self.news = News(registration, self.changed.set)
         registration.on_seek.append(self.changed.set)
-        self._connection: Connection | None = None
         self._complained = False
 
     async def run(self) -> None:
@@ -211,7 +208,7 @@ class Registrar:
         while True:
             self.changed.clear()
             try:
-                self.registration.take(await self._ask(self.registration.request(self.news)))
+                self.registration.take(await self._caller.ask(self.registration.request(self.news)))
                 self._complained = False
                 pause = self.registration.broker.config.register_broker_period_ms / 1000
                 if self.registration.seeking():
@@ -231,45 +228,14 @@ class Registrar:
             except TimeoutError:
                 self.news.everything()
 
-    async def _ask(self, command: RemotingCommand) -> RemotingCommand:
-        connection = self._connection
-        session = None if connection is None else connection.session
-        if not isinstance(session, RemotingSession) or session.closed:
-            connection = self._connection = await self.net.connect(
-                self.host.strip("[]"),
-                self.port,
-                lambda remote, wake: RemotingSession(self, remote, wake),
-                self._security.context,
-            )
-            session = connection.session
-            assert isinstance(session, RemotingSession)
-        answer: asyncio.Future[RemotingCommand | None] = self.net.loop.create_future()
-
-        def done(reply: RemotingCommand | None) -> None:
-            if not answer.done():
-                answer.set_result(reply)
-
-        self._security.sign(command)
-        session.call(command, done, self.net.role.mono_ms + REGISTER_TIMEOUT_MS)
-        async with asyncio.timeout(REGISTER_TIMEOUT_MS / 1000):
-            reply = await answer
-        if reply is None:
-            raise ConnectionResetError("the connection was lost")
-        if reply.code:
-            raise ConnectionRefusedError(f"refused with code {reply.code}: {reply.remark}")
-        return reply
-
     async def leave(self) -> None:
         """Say goodbye, if the registry is there to hear it."""
         try:
             async with asyncio.timeout(1.0):
-                await self._ask(self.registration.goodbye())
+                await self._caller.ask(self.registration.goodbye())
         except (OSError, TimeoutError) as error:
             log.info("not unregistered registry=%s error=%s", self.registry, error)
 
-    def handle(self, session: RemotingSession, request: RemotingCommand) -> None:
-        """Registries ask nothing of us."""
-
-    def lost(self, session: RemotingSession) -> None:
+    def _lost(self) -> None:
         self.news.everything()
         self.changed.set()

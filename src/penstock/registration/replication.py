@@ -6,16 +6,21 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from ssl import SSLContext
 
 from penstock.broker.broker import Broker
 from penstock.broker.replica import Replica
 from penstock.config import BrokerConfig
-from penstock.errors import Refused
+from penstock.errors import ConfigError, Refused
+from penstock.fronts.bare import admitted
 from penstock.fronts.ha import HaFront
-from penstock.net import Net
+from penstock.net import Net, Session
 from penstock.registration.campaign import Campaign, Incumbent
 from penstock.registration.election import Election
+from penstock.registration.mastertables import MasterTables
 from penstock.registration.registrar import Registration
+from penstock.tls import peer_context
 
 log = logging.getLogger("penstock.ha")
 
@@ -26,6 +31,14 @@ ASK_S = 1.5  # for one node to say whether it is a master
 def node_of(config: BrokerConfig) -> str:
     """The name of a broker within its replica set."""
     return config.node or f"{socket.gethostname()}-{config.remoting_port}"
+
+
+def tls_for(front: HaFront, address: str) -> SSLContext | None:
+    """The TLS of a connection to another node, with the certificates as they are now; None for a plain one: RocketMQ's masters
+    would take a handshake for the end of a log. ConfigError.
+    """
+    config = front.broker.config
+    return None if admitted(config, address) else peer_context(config)
 
 
 def make_front(broker: Broker, registration: Registration, again: Callable[[str], None], *, lossy: bool) -> HaFront:
@@ -123,10 +136,11 @@ class Watch:
         host, _, port = address.rpartition(":")
         try:
             async with asyncio.timeout(ASK_S):
-                connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_ask)
+                context = tls_for(self._front, address)
+                connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_ask, context)
                 while connection.transport is not None:
                     await asyncio.sleep(ASK_S / 100)
-        except (OSError, ValueError, TimeoutError):
+        except (OSError, ValueError, TimeoutError, ConfigError):
             return  # it is away: nobody to follow
 
     async def run(self) -> None:
@@ -152,6 +166,9 @@ class MasterLink:
         self._away = True
         self._named = front.broker.config.ha_master  # by the settings, or by the registry
         self._turn = 0
+        self._other = ""  # the master, says a node that is not
+        self._sent_on = False  # such a word was followed just now
+        self._bare: set[str] = set()  # where a RocketMQ master was met
         self._known = asyncio.Event()
         self._complained = ""
         if not named_by_engine:
@@ -172,12 +189,18 @@ class MasterLink:
 
     def hear(self, ha_address: str) -> None:
         """The registry says where the master's slaves connect; empty: it does not know."""
-        if not self._front.broker.config.ha_master and ha_address:
+        if not self._front.broker.config.ha_master and ha_address not in ("", self._named):
             self._named = ha_address
             self._known.set()
 
     def _next(self) -> str:
-        """The node that is named, then those that were heard of, then it again; empty when there is none."""
+        """The node that another one has just named, or the node that is named by others, then those that were heard of, then it
+        again; empty when there is none.
+        """
+        other, self._other = self._other, ""
+        self._sent_on = bool(other)
+        if other:
+            return other
         own, peers = self._front.ha_address, self._front.replica.peers if self._seeks else {}
         known = [address for address in dict.fromkeys([self._named, *peers.values()]) if address not in ("", own)]
         self._turn += 1
@@ -191,23 +214,53 @@ class MasterLink:
                 self._known.clear()
                 await self._known.wait()
                 continue
-            host, _, port = address.rpartition(":")
-            refused = False
+            self._known.clear()
+            pause_s = RECONNECT_S / 4 if self._by_engine else RECONNECT_S
             try:
-                connection = await self._net.connect(host.strip("[]"), int(port), self._front.to_master)
-                self._complained = ""
-                self._away = False
-                while connection.transport is not None and (self._seeks or address == self._named):
-                    await asyncio.sleep(RECONNECT_S / 4)
-                if connection.transport is not None:
-                    connection.close()
-                refused = bool(getattr(connection.session, "refusal", ""))
-                if getattr(connection.session, "running", False):
-                    self._turn = 0  # it was a master, and may be again
-                self._away = True
-                self._registration.ask_again()
-            except (OSError, ValueError) as error:
+                pause_s = self._look_back(address, await self._stay(address), pause_s)
+            except (OSError, ValueError, ConfigError) as error:
                 if self._complained != address:
                     log.warning("master not reached master=%s error=%s", address, error)
                     self._complained = address
-            await asyncio.sleep(RECONNECT_S / 4 if self._by_engine and not refused else RECONNECT_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._known.wait()  # who is the master is news
+
+    async def _stay(self, address: str) -> Session | None:
+        """Follow this node for as long as it can be followed, and nobody names another one. OSError, ValueError."""
+        host, _, port = address.rpartition(":")
+        bare = address in self._bare
+        make = self._front.to_rocketmq if bare else self._front.to_master
+        connection = await self._net.connect(host.strip("[]"), int(port), make, tls_for(self._front, address))
+        self._complained = ""
+        self._away = False
+        tables = asyncio.create_task(MasterTables(self._net, self._registration).run()) if bare else None
+        try:
+            while connection.transport is not None and (self._seeks or address == self._named):
+                await asyncio.sleep(RECONNECT_S / 4)
+        finally:
+            if tables is not None:
+                tables.cancel()
+                await asyncio.gather(tables, return_exceptions=True)
+        if connection.transport is not None:
+            connection.close()
+        self._away = True
+        self._registration.ask_again()
+        return connection.session
+
+    def _look_back(self, address: str, session: Session | None, pause_s: float) -> float:
+        """What a connection that is over has told; how long to wait before the next."""
+        running, refusal = getattr(session, "running", False), getattr(session, "refusal", "")
+        if running:
+            self._turn = 0  # it was a master, and may be again
+        if getattr(session, "bare", False):
+            self._bare.add(address)
+            self._turn = 0
+            return 0.0
+        if not running:
+            self._bare.discard(address)  # whoever is there by now
+        other = getattr(session, "other", "")
+        if self._seeks and not self._sent_on and other not in ("", address, self._front.ha_address):
+            self._other = other  # once: two that name each other are asked no more often for it
+            return 0.0
+        return RECONNECT_S if refusal and not (self._by_engine and getattr(session, "not_master", False)) else pause_s

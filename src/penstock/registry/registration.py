@@ -18,6 +18,7 @@ from penstock.errors import Refused, WireError
 from penstock.registry.routes import Registration, TopicQueues, Version
 from penstock.wire.codes import Fields
 from penstock.wire.fastjson import loads
+from penstock.wire.layout import CRC_MASK
 
 BODY_BYTES_MAX = 64 << 20  # after decompression
 TOPICS_MAX = 65_536
@@ -42,7 +43,7 @@ def read_registration(fields: Fields, body: bytes, now_ms: int) -> Registration:
         check_address(fields["haServerAddr"])
     if fields["brokerId"] < 0 or (fields["epoch"] or 0) < 0:
         raise Refused("brokerId or epoch is negative")
-    if fields["bodyCrc32"] and isal_zlib.crc32(body) & 0xFFFFFFFF != fields["bodyCrc32"] & 0xFFFFFFFF:
+    if fields["bodyCrc32"] and (isal_zlib.crc32(body) ^ fields["bodyCrc32"]) & CRC_MASK:  # Java's sum has 31 bits
         raise Refused("crc32 not match")
     nsq_address, nsq_topics, nsq_changes = _NO_NSQ
     if fields["compressed"]:

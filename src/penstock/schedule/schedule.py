@@ -111,6 +111,24 @@ class Schedule:
         self._file.remove(gone)
         self._count -= len(gone)
 
+    def note_delivered(self, delivered: Mapping[int, int], physical: int, now_ms: int, most: int) -> bool:
+        """A RocketMQ master whose log, up to `physical`, is copied here has delivered so much (level to queue offset); its
+        log does not say so. Looks at `most` of those that are due by now; whether there are more.
+        """
+        self._delivered = {**self._delivered, **delivered}
+        gone = []
+        seen = 0
+        for due in self.entries(0, now_ms + 1):
+            if seen == most:
+                break
+            seen += 1
+            message = None if due.damaged else decode_record(due.record, decompress=False)
+            if message is not None and self._has_delivered(message):
+                gone.append(due.id)
+        for id_ in gone:
+            self.done(id_, physical)
+        return seen == most
+
     def put(self, due_ms: int, id_: int, record: bytes, physical: int) -> None:
         """Keep a message under its id, which the log knows of from physical on."""
         due_ms = min(max(due_ms, 0), (1 << 63) - 1)

@@ -6,6 +6,10 @@
                   | CRC-32 of the 12 bytes before and of the fixed part (4) | fixed part | variable part
 
 Numbers are big-endian. The CRC covers what a frame says of positions; records have sums of their own.
+
+RocketMQ's own protocol is bare of all that:
+
+    slave  ▶ end of its log (8), again and again          master ▶ position (8) | size (4) | bytes of the log, cut anywhere
 """
 
 from __future__ import annotations
@@ -34,6 +38,11 @@ NONCE_BYTES = 16
 ID_BYTES = 16
 PROOF_BYTES = 32
 TAG_BYTES = 8
+REPORT_BYTES = 8
+BARE_HEAD_BYTES = 12
+BARE_BYTES = 32 << 10  # of the log in one piece, as RocketMQ's masters send it
+BARE_BYTES_MAX = 4 << 20  # a RocketMQ slave has no buffer for more
+SIGN_BIT = 0x80  # of the first byte of a number
 SKIPPED = 0x40  # the bit of a type that may be passed over by those who do not know it
 
 ACCEPT, REFUSE, DATA, BEAT, META, MAY_I, TAKE = 0x01, 0x02, 0x03, 0x04, 0x05, 0x08, 0x09
@@ -45,6 +54,8 @@ DISK_FULL, FLUSH_FAILED = 1, 2  # flags of ACK
 OFFSETS, TABLES = 1, 4  # kinds of META
 
 WRONG_SET, WRONG_SEGMENTS, NOT_MASTER, BELOW_SAFE, NEWER_EPOCH, WRONG_VERSION, DIVERGED, BEHIND = range(2, 10)
+
+_MASTER_IS = "; the master is at "
 
 _HEAD = struct.Struct(">BBHII")
 _NUMBER = struct.Struct(">I")
@@ -58,6 +69,8 @@ _BEAT = struct.Struct(">qI")
 _ACK = struct.Struct(">qqqq")
 _META = struct.Struct(">Iq")
 _FAVOUR = struct.Struct(">QI")
+_REPORT = struct.Struct(">q")
+_BARE = struct.Struct(">qi")
 EPOCH = struct.Struct(">I8sq")
 
 
@@ -257,14 +270,20 @@ def read_accept(data: bytes, count: int) -> Accept:
     return Accept._make((*_ACCEPT.unpack_from(data, PROOF_BYTES), epochs, about))
 
 
-def refuse(epoch: int, reason: int, text: str) -> bytes:
-    """The slave cannot follow, and why."""
+def refuse(epoch: int, reason: int, text: str, master: str = "") -> bytes:
+    """The slave cannot follow, and why; where slaves connect to the master, if that is known and another node."""
+    text += f"{_MASTER_IS}{master}" if master else ""
     return frame(REFUSE, epoch, _NUMBER.pack(reason), text.encode())
 
 
 def read_refuse(data: bytes) -> tuple[int, str]:
     """(reason, text)"""
     return _NUMBER.unpack_from(data)[0], data[4:].decode("utf-8", "replace")
+
+
+def master_in(text: str) -> str:
+    """The master's address in the text of a REFUSE; empty where it names none."""
+    return text.rpartition(_MASTER_IS)[2] if _MASTER_IS in text else ""
 
 
 def start(epoch: int, position: int) -> bytes:
@@ -343,3 +362,40 @@ def read_favour(data: bytes) -> tuple[int, int]:
     """(number, for how long in ms) of a MAY_I or a YES."""
     number, for_ms = _FAVOUR.unpack_from(data)
     return number, for_ms
+
+
+# -- RocketMQ's protocol -------------------------------------------------------------------------------------------------
+
+
+def is_bare(data: bytearray | bytes) -> bool:
+    """Whether the first eight bytes of a slave are a report: a position, which is not negative."""
+    return data[0] < SIGN_BIT
+
+
+def is_echo(data: bytearray | bytes) -> bool:
+    """Whether these bytes are the opener: a RocketMQ master, which takes it for a position, sends it back after 5 s."""
+    return data[: len(OPENER)] == OPENER
+
+
+def report(position: int) -> bytes:
+    """A slave's log ends there."""
+    return _REPORT.pack(position)
+
+
+def read_report(data: bytearray | bytes, pos: int) -> int:
+    """The position."""
+    position: int = _REPORT.unpack_from(data, pos)[0]
+    return position
+
+
+def bare_head(position: int, size: int) -> bytes:
+    """So many bytes of the log follow, which belong there; none: that is where the next ones do."""
+    return _BARE.pack(position, size)
+
+
+def read_bare_head(data: bytearray | bytes, pos: int) -> tuple[int, int]:
+    """(position, size). WireError."""
+    position, size = _BARE.unpack_from(data, pos)
+    if position < 0 or not 0 <= size <= BARE_BYTES_MAX:
+        raise WireError(f"a piece of {size} bytes at {position} of a log")
+    return position, size
