@@ -301,6 +301,187 @@ func broadcast() {
 	must(sender.Shutdown())
 }
 
+// One who replies. A client that has not told the broker of itself yet gets no reply: the request is sent again.
+func requests() {
+	sender := newProducer()
+	replier := newProducer(producer.WithGroupName("go-replier-"+topic), producer.WithInstanceName("replier"))
+	reader := consume("go-replies-"+topic, all, func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		for _, one := range messages {
+			reply, err := consumer.CreateReplyMessage(one, nil)
+			must(err)
+			reply.Body = append([]byte("reply to "), one.Body...)
+			_, err = replier.SendSync(context.Background(), reply)
+			if err != nil {
+				return consumer.ConsumeSuccess, nil // who asked is not there (any more)
+			}
+		}
+		return consumer.ConsumeSuccess, nil
+	}, consumer.WithInstance("reader"))
+	end := time.Now().Add(readyFor)
+	for n := 0; n < 3; n++ {
+		reply, err := sender.Request(context.Background(), 3*time.Second, message("TagA", n))
+		for err != nil && time.Now().Before(end) {
+			reply, err = sender.Request(context.Background(), 3*time.Second, message("TagA", n))
+		}
+		must(err)
+		tell("how", "sync", "reply", string(reply.Body))
+	}
+	answered := make(chan string)
+	must(sender.RequestAsync(context.Background(), 20*time.Second, func(_ context.Context, reply *primitive.Message, err error) {
+		must(err)
+		answered <- string(reply.Body)
+	}, message("TagA", 7)))
+	tell("how", "async", "reply", <-answered)
+	must(reader.Shutdown())
+	_, err := sender.Request(context.Background(), time.Second, message("TagA", 9))
+	tell("nobody replies", err != nil)
+	must(replier.Shutdown())
+	must(sender.Shutdown())
+}
+
+func namespace() {
+	sender := newProducer(producer.WithNamespace("MQ_INST_1"))
+	for n := 0; n < 5; n++ {
+		_, err := sender.SendSync(context.Background(), message("TagA", n))
+		must(err)
+	}
+	var got, outside seen
+	reader := consume("go-namespace-"+topic, all, func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		for _, one := range messages {
+			got.add(fmt.Sprintf("%s %s", one.Topic, one.Body)[len(topic):])
+		}
+		return consumer.ConsumeSuccess, nil
+	}, consumer.WithNamespace("MQ_INST_1"), consumer.WithInstance("inside"))
+	got.wait(5)
+	other := consume("go-namespace-"+topic, all, take(&outside), consumer.WithInstance("outside"))
+	time.Sleep(1500 * time.Millisecond) // what is too much would be here by then
+	tell("got", got.different(), "outside", outside.different())
+	must(other.Shutdown())
+	must(reader.Shutdown())
+	must(sender.Shutdown())
+}
+
+// What is sent and received is told to the trace topic; that is read like any other.
+func trace() {
+	to := &primitive.TraceConfig{GroupName: "go-trace", Access: primitive.Local, Resolver: resolver()}
+	sender := newProducer(producer.WithTrace(to))
+	result, err := sender.SendSync(context.Background(), message("TagA", 1))
+	must(err)
+	var got seen
+	reader := consume("go-traced-"+topic, all, take(&got), consumer.WithTrace(to))
+	got.wait(1)
+	own := topic
+	topic = "RMQ_SYS_TRACE_TOPIC"
+	var told seen
+	traces := consume("go-traces-"+own, all, func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		for _, one := range messages {
+			for _, line := range strings.Split(string(one.Body), "\x02") {
+				if strings.Contains(line, result.MsgID) {
+					told.add(strings.SplitN(line, "\x01", 2)[0])
+				}
+			}
+		}
+		return consumer.ConsumeSuccess, nil
+	}, consumer.WithInstance("traces"))
+	told.wait(3)
+	topic = own
+	tell("told", told.different())
+	must(traces.Shutdown())
+	must(reader.Shutdown())
+	must(sender.Shutdown())
+}
+
+// What is never done is a dead letter after so many attempts, in a topic of the group's.
+func dead() {
+	sender := newProducer()
+	_, err := sender.SendSync(context.Background(), message("TagA", 1))
+	must(err)
+	var got seen
+	group := "go-dead-" + topic
+	reader := consume(group, all, func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		got.add(fmt.Sprintf("%s %d", messages[0].Body, messages[0].ReconsumeTimes))
+		return consumer.ConsumeRetryLater, nil
+	}, consumer.WithConsumeMessageBatchMaxSize(1), consumer.WithMaxReconsumeTimes(2))
+	got.wait(3)
+	tell("attempts", got.different())
+	time.Sleep(2 * time.Second) // the last is given back, too
+	must(reader.Shutdown())
+	own := topic
+	topic = "%DLQ%" + group
+	var letters seen
+	undertaker := consume("go-undertaker-"+own, all, func(_ context.Context, messages ...*primitive.MessageExt) (consumer.ConsumeResult, error) {
+		for _, one := range messages {
+			letters.add(fmt.Sprintf("%s %s %v", one.Body, one.GetTags(), one.GetProperty("ORIGIN_MESSAGE_ID") != ""))
+		}
+		return consumer.ConsumeSuccess, nil
+	}, consumer.WithInstance("undertaker"))
+	letters.wait(1)
+	topic = own
+	tell("dead", letters.different())
+	must(undertaker.Shutdown())
+	must(sender.Shutdown())
+}
+
+// A group goes on where it stopped; one that begins at a moment gets what came after it.
+func resumed() {
+	sender := newProducer()
+	send := func(begin, end int) {
+		for n := begin; n < end; n++ {
+			_, err := sender.SendSync(context.Background(), message("TagA", n))
+			must(err)
+		}
+	}
+	send(0, 10)
+	var first, second, third seen
+	reader := consume("go-resumed-"+topic, all, take(&first), consumer.WithInstance("first"))
+	first.wait(10)
+	must(reader.Shutdown())
+	time.Sleep(2 * time.Second)
+	moment := time.Now()
+	time.Sleep(2 * time.Second)
+	send(20, 30)
+	reader = consume("go-resumed-"+topic, all, take(&second), consumer.WithInstance("second"))
+	second.wait(10)
+	late := consume("go-late-"+topic, all, take(&third), consumer.WithInstance("third"),
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromTimestamp), consumer.WithConsumeTimestamp(moment.Format("20060102150405")))
+	third.wait(10)
+	time.Sleep(time.Second) // what is too much would be here by then
+	tell("first", first.different(), "second", second.different(), "from a moment", third.different())
+	must(late.Shutdown())
+	must(reader.Shutdown())
+	must(sender.Shutdown())
+}
+
+func pull() {
+	sender := newProducer()
+	for n := 0; n < 12; n++ {
+		_, err := sender.SendSync(context.Background(), message("TagA", n))
+		must(err)
+	}
+	made, err := rocketmq.NewPullConsumer(consumer.WithNsResolver(resolver()), consumer.WithGroupName("go-pull-"+topic),
+		consumer.WithCredentials(credentials), consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
+	must(err)
+	must(made.Subscribe(topic, all))
+	must(made.Start())
+	var got seen
+	for end := time.Now().Add(readyFor); len(got.different()) < 12; {
+		if time.Now().After(end) {
+			must(fmt.Errorf("it did not come: %v", got.different()))
+		}
+		result, err := made.Pull(context.Background(), 5)
+		if err != nil || result.Status != primitive.PullFound {
+			time.Sleep(20 * time.Millisecond)
+			continue
+		}
+		for _, one := range result.GetMessageExts() {
+			got.add(string(one.Body))
+		}
+	}
+	tell("got", got.different()) // how often is the client's affair: its queues change while it pulls
+	must(made.Shutdown())
+	must(sender.Shutdown())
+}
+
 // May it send, and read? Says what it was told.
 func rights() {
 	sender := newProducer(producer.WithRetry(0))
@@ -325,7 +506,8 @@ func main() {
 	}
 	flows := map[string]func(){
 		"kinds": kinds, "orderly": orderly, "retry": retry, "delay": delay, "transactions": transactions,
-		"broadcast": broadcast, "rights": rights,
+		"broadcast": broadcast, "rights": rights, "requests": requests, "namespace": namespace, "trace": trace, "dead": dead,
+		"resumed": resumed, "pull": pull,
 		"tags": func() { filter(consumer.MessageSelector{Type: consumer.TAG, Expression: "TagA || TagC"}, 10) },
 		"sql":  func() { filter(consumer.MessageSelector{Type: consumer.SQL92, Expression: "n BETWEEN 3 AND 9"}, 7) },
 	}

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from peers.both_brokers import original, own
 from peers.conftest import Lines
 from peers.rocketmq_broker import Installed, Rocketmq
 from penstock import Admin
@@ -29,16 +30,13 @@ _numbers = itertools.count()
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rocketmq]:
-    folder = tmp_path_factory.mktemp("rocketmq")
-    with Rocketmq(Installed(), folder, enablePropertyFilter="true", traceTopicEnable="true") as broker:
+    with original(tmp_path_factory.mktemp("rocketmq")) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    delays = " ".join(["1s"] * 18)
-    settings = {"message_delay_level": delays, "transaction_timeout_ms": 1000, "transaction_check_interval_ms": 1000}
-    with Broker(tmp_path_factory.mktemp("data"), **settings) as broker:
+    with own(tmp_path_factory.mktemp("data")) as broker:
         yield broker
 
 

@@ -10,14 +10,18 @@ from zlib import crc32
 import pytest
 
 from access.people import SECRET, user, write
+from peers.both_brokers import original, own
 from peers.conftest import CACHE, HERE, Program, install
-from peers.rocketmq_broker import Installed, Rocketmq
+from peers.rocketmq_broker import Rocketmq
 from penstock import Admin, Security
 from penstock.testing import Broker
 from polling import eventually
 
 CLIENT = "github.com/apache/rocketmq-client-go/v2@v2.1.2"
-FLOWS = ("kinds", "orderly", "retry", "delay", "transactions", "broadcast", "tags", "sql")
+FLOWS = (
+    "kinds", "orderly", "retry", "delay", "transactions", "broadcast", "tags", "sql", "requests", "namespace", "trace", "dead",
+    "resumed", "pull",
+)  # fmt: skip
 _numbers = itertools.count()
 
 
@@ -35,15 +39,13 @@ def program() -> Path:
 
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rocketmq]:
-    with Rocketmq(Installed(), tmp_path_factory.mktemp("rocketmq"), enablePropertyFilter="true") as broker:
+    with original(tmp_path_factory.mktemp("rocketmq")) as broker:
         yield broker
 
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    delays = " ".join(["1s"] * 18)
-    settings = {"message_delay_level": delays, "transaction_timeout_ms": 1000, "transaction_check_interval_ms": 1000}
-    with Broker(tmp_path_factory.mktemp("data"), **settings) as broker:
+    with own(tmp_path_factory.mktemp("data")) as broker:
         yield broker
 
 
@@ -58,7 +60,8 @@ def test_a_flow_goes_as_with_the_original(program: Path, theirs: Rocketmq, ours:
     topic = f"Go{next(_numbers)}"
     expected, found = [], []
     for broker, told in ((theirs, expected), (ours, found)):
-        new_topic(broker.registry, topic)
+        for name in (topic, f"MQ_INST_1%{topic}"):
+            new_topic(broker.registry, name)
         told += Program([str(program)], {}, broker.registry).run(flow, topic)
     assert expected, "the flow told nothing"
     assert found == expected
