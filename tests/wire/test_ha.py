@@ -149,7 +149,12 @@ def test_frames_that_are_none(data: bytes, why: str) -> None:
 
 
 def test_a_refusal_may_name_the_master() -> None:
-    for text, master in (("not I", ""), ("not I", "10.0.0.1:10912"), ("", "[::1]:1"), ("so; the master is at x", "h:2")):
+    for text, master in (
+        ("not I", ""),
+        ("not I", "10.0.0.1:10912"),
+        ("", "[::1]:1"),
+        ("so; the master is at x", "h:2"),
+    ):
         data = ha.refuse(7, ha.NOT_MASTER, text, master)
         head, _ = ha.read_head(data, 0, len(data))
         assert head is not None
