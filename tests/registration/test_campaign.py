@@ -20,7 +20,7 @@ from penstock.client.results import SendStatus
 from penstock.client.staging import SinkRun, StageClient
 from penstock.disk.files import Files
 from penstock.errors import StoreError
-from penstock.log import cutting
+from penstock.log import cutting, status
 from penstock.registration import campaign
 from penstock.testing import Broker
 from penstock.wire.remoting import RemotingCommand, encode
@@ -448,6 +448,62 @@ def test_a_master_whose_disk_fails_gives_way(tmp_path: Path, etcd: Etcd) -> None
     finally:
         with contextlib.suppress(StoreError, RuntimeError):  # it cannot start again on such a disk
             broker.stop()
+        made.stop()
+
+
+class CrowdedDisk(Files):
+    """A disk of which so much is used."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used = 0.5
+
+    def usage(self, folder: Path) -> tuple[int, int]:
+        return int(self.used * (1 << 30)), 1 << 30
+
+
+@pytest.mark.parametrize("room", [True, False])
+def test_a_master_whose_disk_is_full_changes_places_with_a_slave_that_has_room(
+    tmp_path: Path, etcd: Etcd, room: bool
+) -> None:
+    """And with none that has not: it would give the place back."""
+    disk = CrowdedDisk()
+    made = ElectedSet(tmp_path, etcd, "b", lease_ms=4_000)
+    settings = {"registry": made.name_server, "engine": etcd.setting, "lease_ms": 4_000, "level": "pair"}
+    own = {
+        "registry_port": -1, "lookup_port": -1, "lookup_http_port": -1, "remoting_port": free_port(),
+        "ha_port": free_port(), "node": "a", "nsq_port": -1, "http_port": -1, "vip_port": False,
+    }  # fmt: skip
+    other = CrowdedDisk()
+    slave = Broker(
+        tmp_path / "b2", files=other, **settings,
+        **{**own, "remoting_port": free_port(), "ha_port": free_port(), "node": "b"}, **SMALL,
+    )  # type: ignore[arg-type]  # fmt: skip
+    broker = Broker(tmp_path / "a", files=disk, **settings, **own, **SMALL)  # type: ignore[arg-type]
+    try:
+        broker.start()
+        eventually(lambda: "/penstock/DefaultCluster/broker-a/state" in etcd.keys())
+        slave.start()
+        eventually(lambda: set(made.state()["inSync"]) == {"a", "b"})  # type: ignore[call-overload]
+        wanted = acknowledged(made.send(range(10)))
+        other.used = 0.5 if room else 0.93
+        eventually(lambda: broker.call(lambda server: next(iter(server.broker.copies.members.values())).free)
+                   == (1 << 30) - int(other.used * (1 << 30)))  # fmt: skip
+        disk.used = 0.91
+        if room:
+            eventually(lambda: made.state()["master"] == "b")
+            made.send(range(100, 110))
+            made.holds(wanted, once=False)
+            assert made.state()["epoch"] == 2
+        else:
+            eventually(lambda: broker.call(lambda server: server.broker.store.refusal) == status.DISK_FULL)
+            begin = time.monotonic()
+            eventually(lambda: time.monotonic() > begin + 3)  # it has looked for one a few times
+            assert broker.call(lambda server: server.broker.mastership.heir) is None
+            assert made.state()["master"] == "a"
+    finally:
+        broker.stop()
+        slave.stop()
         made.stop()
 
 

@@ -18,7 +18,7 @@ from penstock.broker.roll import Roll
 from penstock.broker.term import Seat, Term
 from penstock.errors import PenstockError, Refused, StoreError
 from penstock.fronts.ha import HaFront
-from penstock.log import cutting
+from penstock.log import cutting, status
 from penstock.net import Net
 from penstock.registration.election import Election, View
 from penstock.registration.engine import EngineAway
@@ -33,6 +33,8 @@ DEMAND_S = 10.0  # so long does a node try to do what a person said
 RENEWALS = 5  # a master looks so often within a lease
 HAND_OVER_S = 12.0  # a slave may flush for ten
 TAKEN_S = 3.0  # and then is the master, unless it is being stopped, too
+CROWDED_MS = 30_000  # a master whose disk is full looks so often for a slave that has room
+ROOM_BYTES = 256 << 20  # and twice as much as itself: that is room
 PAUSE_S = 0.1  # after a change that was not made
 
 
@@ -204,6 +206,7 @@ class Incumbent:
         self._again = again
         self._term: Term = election.term
         self._rung = asyncio.Event()
+        self._crowded_ms = 0  # when a full disk is next thought of
         self._unsure = False  # a change may yet be made of which no answer came
         self._heir = ""
         config, core = front.broker.config, front.broker.core
@@ -266,6 +269,8 @@ class Incumbent:
             if not broker.store.healthy and broker.copies.available:
                 await self._give_up("a flush has failed, and a slave in sync has all that was acknowledged")
                 return
+            if broker.store.refusal == status.DISK_FULL:
+                self._seek_room()
             try:
                 if self._heir:
                     if await self._hand_over():
@@ -276,6 +281,26 @@ class Incumbent:
                     await self._take(await self._election.look())
             except EngineAway:
                 await asyncio.sleep(PAUSE_S)
+
+    def _seek_room(self) -> None:
+        """The disk is full, and nothing is taken any more: change places with the slave in sync that has most room, if that is
+        more than there is here. One that has as little would give the place back.
+        """
+        front, broker = self._front, self._front.broker
+        if front.mastership.heir is not None or broker.mono_ms < self._crowded_ms:
+            return
+        used, size = broker.files.usage(broker.folder)
+        able = [one for one in broker.copies.members.values() if one.in_sync and one.takes]
+        heir = max(able, key=lambda one: one.free, default=None)
+        if heir is None or heir.free < max(ROOM_BYTES, 2 * (size - used)):
+            return
+        self._crowded_ms = broker.mono_ms + CROWDED_MS
+        log.error("the disk of the master is full: it changes places heir=%s free=%d", heir.node, heir.free)
+        self._net.begin()
+        try:
+            front.mastership.switch(heir.node)
+        except Refused as error:
+            log.error("places are not changed error=%s", error)
 
     async def _give_up(self, why: str) -> None:
         """Let another one stand at once."""
