@@ -146,6 +146,13 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
     min_in_sync: Annotated[
         int, "brokers in sync below which sends of level pair are refused; 2: never without a slave"
     ] = 1
+    slave_read_enable: Annotated[
+        bool, "readers that are far behind are sent to a slave, and slaves let themselves be read"
+    ] = True
+    access_message_in_memory_max_ratio: Annotated[
+        int, "percent of the memory behind the end: a reader is far behind"
+    ] = 40
+    memory_bytes: Annotated[int, "memory in which the newest messages lie still; 0: all of this machine's"] = 0
     level: Annotated[
         str, "durability of new topics: memory (queue topics only), os, disk, pair or pair-disk (log topics only)"
     ] = "os"

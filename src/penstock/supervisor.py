@@ -26,6 +26,7 @@ from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError, PenstockError
 from penstock.limits import Limits
 from penstock.notify import Notify
+from penstock.ownengine import OwnEngine
 from penstock.serve import Beside, announce, log_to_stderr, prepare, run, stop_event
 from penstock.tls import share_certificate
 
@@ -154,8 +155,15 @@ class Member:
 class Supervisor:
     """The registry, and the brokers that register with it."""
 
-    def __init__(self, brokers: Sequence[BrokerConfig], registry: RegistryConfig, beside: Beside | None = None) -> None:
+    def __init__(
+        self,
+        brokers: Sequence[BrokerConfig],
+        registry: RegistryConfig,
+        beside: Beside | None = None,
+        engine: OwnEngine | None = None,
+    ) -> None:
         self._configs = brokers
+        self._engine = engine
         self._beside = beside
         with_tls = next((config for config in brokers if config.tls_cert or config.tls_key), None)
         self._registry = registry if with_tls is None else share_certificate(with_tls, registry)
@@ -169,6 +177,9 @@ class Supervisor:
         notify = Notify()
         async with Server(None, self._registry) as server:
             try:
+                if self._engine is not None:
+                    await self._engine.start()
+                    self._configs = [replace(config, engine=self._engine.setting) for config in self._configs]
                 await self._start(server)
                 if server.renewable:
                     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._renew, server)
@@ -178,6 +189,8 @@ class Supervisor:
                     self._beside(addresses)
                 notify.ready()
                 watches = [asyncio.create_task(self._watch(member)) for member in self._members]
+                if self._engine is not None:
+                    watches.append(asyncio.create_task(self._engine.watch()))
                 try:
                     await server.run_until(stop)
                 finally:
@@ -187,6 +200,8 @@ class Supervisor:
             finally:
                 notify.stopping()
                 log.info("stopping")
+                if self._engine is not None:  # before them: none need hand its place to one that stops, too
+                    await self._engine.stop()
                 await asyncio.gather(*(member.stop() for member in self._members))
 
     def _renew(self, server: Server) -> None:
@@ -236,13 +251,19 @@ class Supervisor:
                 log.warning("broker started again name=%s restarts=%d", name, member.restarts)
 
 
-def supervise(brokers: Sequence[BrokerConfig], registry: RegistryConfig, *, beside: Beside | None = None) -> None:
+def supervise(
+    brokers: Sequence[BrokerConfig],
+    registry: RegistryConfig,
+    *,
+    beside: Beside | None = None,
+    engine: OwnEngine | None = None,
+) -> None:
     """Run until SIGTERM or SIGINT."""
     prepare()
     log_to_stderr(registry.log_level, log_format=registry.log_format)
 
     async def main() -> None:
-        await Supervisor(brokers, registry, beside).run(stop_event())
+        await Supervisor(brokers, registry, beside, engine).run(stop_event())
 
     runner()(main())
 

@@ -102,6 +102,7 @@ cdef enum:
     PULL_COUNT_MAX = 65536
     PULL_COUNT = 32
     HOLD_MS_MAX = 120000
+    LACK_MS = 1000
     FLUSH_MS_MAX = 5000
     LEVEL_OS = 0
     LEVEL_DISK = 1

@@ -129,6 +129,7 @@ PULL_BYTES = 262_144  # of a pull that does not say how many
 PULL_COUNT_MAX = 65_536
 PULL_COUNT = 32
 HOLD_MS_MAX = 120_000
+LACK_MS = 1_000  # a slave lets those wait so long who ask for what it has not got
 FLUSH_MS_MAX = 5_000  # rocketmq.md §7: then code 10
 
 # Levels of a topic

@@ -34,6 +34,12 @@ def test_a_master_founds_a_set_and_finds_it_again(tmp_path: Path) -> None:
     assert other.epochs[0].tag != replica.epochs[0].tag
 
 
+def test_what_a_node_says_of_itself_before_it_leads_or_follows_outlives_it(tmp_path: Path) -> None:
+    """The engine has been told, and would know another node after the next start."""
+    first, again = opened(tmp_path), opened(tmp_path)
+    assert (first.store_id, first.loss) == (again.store_id, again.loss)
+
+
 def test_a_slave_that_becomes_the_master_begins_a_new_epoch_once(tmp_path: Path) -> None:
     old = opened(tmp_path / "a")
     old.lead(0, 0)

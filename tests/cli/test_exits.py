@@ -61,7 +61,10 @@ VERBS: dict[str, tuple[str, int | None]] = {
     "group ls": ("", None),
     "group reset": ("G T --to first", 3),
     "group rm": ("G --yes", 3),
+    "ha forget": ("n --yes", 3),
+    "ha pause": ("", 3),
     "ha promote": ("--node n", 3),
+    "ha resume": ("", 3),
     "ha status": ("", None),
     "ha switch": ("", 3),
     "import": ("FILE --to T", 3),
@@ -84,7 +87,10 @@ VERBS: dict[str, tuple[str, int | None]] = {
 }
 # Where a user who may nothing is not refused: who knows of the cluster may be told by anybody who is a user, and of what is
 # not there nobody has to be refused.
-ANYBODY = {"broker ls": 0, "ha status": 0, "ha promote": 3, "ha switch": 3, "delayed cancel": 3, "delayed fire": 3}
+ANYBODY = {
+    "broker ls": 0, "ha status": 0, "ha forget": 3, "ha pause": 3, "ha promote": 3, "ha resume": 3, "ha switch": 3,
+    "delayed cancel": 3, "delayed fire": 3,
+}  # fmt: skip
 # Jobs of Spark, whose exit codes have tests of their own, what starts a process, what only notes an address, and what looks
 # into a folder before it asks anybody.
 OTHERS = {"broker", "console", "context add", "store lost republish"}

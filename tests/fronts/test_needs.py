@@ -110,6 +110,8 @@ ROWS: dict[int, str] = {
     C.BROWSE: "subscribe:T",
     C.HA_PROMOTE: "admin",
     C.HA_SWITCH: "admin",
+    C.HA_PAUSE: "admin",
+    C.HA_FORGET: "admin",
     C.STAGE_OPEN: "group:G",
     C.STAGE_APPEND: "publish:T",
     C.STAGE_SEAL: KNOWN,

@@ -9,13 +9,13 @@ asks for is made by one of its parts.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from penstock.broker.clients import ClientTable, ConsumerGroup, QueueLocks
 from penstock.broker.core import Core
 from penstock.broker.counters import counters
 from penstock.broker.due import DueMessages
+from penstock.broker.guide import Guide
 from penstock.broker.history import History
 from penstock.broker.keeping import Keeping
 from penstock.broker.mastership import Mastership
@@ -42,7 +42,6 @@ from penstock.log.sequences import Sequences
 from penstock.wire import record
 
 CLIENTS_EVERY_MS = 10_000
-_MEMORY_BYTES = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 class Broker:
@@ -82,6 +81,7 @@ class Broker:
         self.held_pulls = Waiters(limits.max_waiting_pulls)  # pulls, by message queue
         self.stored = Positions()  # answers, by position of the log
         self.copies = core.copies
+        self.guide = Guide(config, core.copies, core.time)
         self.mastership: Mastership | None = None
         self.stats = Stats(lambda: counters(core))
         probes = Probes(core, self.queueing)
@@ -241,4 +241,4 @@ class Broker:
         if queue.min_offset > 0:
             return False
         first = queue.entry(0)
-        return first is None or self.store.end_position - first[0] < _MEMORY_BYTES * 2 // 5
+        return first is None or self.store.end_position - first[0] < self.guide.far

@@ -19,7 +19,7 @@ from typing import Protocol
 from penstock.broker.copies import Copies, Member
 from penstock.broker.core import Core
 from penstock.broker.replica import Replica
-from penstock.errors import Refused, StoreError
+from penstock.errors import PenstockError, Refused, StoreError
 from penstock.log import cutting
 
 log = logging.getLogger("penstock.broker")
@@ -37,6 +37,20 @@ class Electing(Protocol):
 
     def give(self, heir: str) -> None:
         """This master has ceased to append, and this node has all of it: give the place away, or call `keep`."""
+
+
+Told = Callable[[dict[str, object] | PenstockError], None]
+"""Who asked is told what was found, or what stands against it."""
+
+
+class Tending(Protocol):
+    """Who changes for a person what the engine holds of the set; each call is answered by `told`, once."""
+
+    def pause(self, paused: bool, told: Told) -> None:
+        """No failover unless somebody asks for it, or as ever again. Refused."""
+
+    def forget(self, node: str, dry_run: bool, told: Told) -> None:
+        """Know nothing of a node any more. Refused."""
 
 
 class Mastership:
@@ -58,6 +72,7 @@ class Mastership:
         self.given = False  # it has been told so
         self._until_ms = 0
         self._electing: Electing | None = None
+        self.tending: Tending | None = None  # where there is an engine
         self._uncut = -1  # where the log ought to be cut, and is not
 
     def hear_master(self, there: bool) -> None:
@@ -67,6 +82,19 @@ class Mastership:
     def elect_by(self, electing: Electing) -> None:
         """There is an engine, and this one speaks with it."""
         self._electing = electing
+
+    def tend_by(self, tending: Tending) -> None:
+        """There is an engine, and this one changes for people what it holds."""
+        self.tending = tending
+
+    def forget(self, node: str, *, dry_run: bool) -> str:
+        """Ask a node no more whether it is the master; where it was asked, or empty. Refused while it is there. StoreError."""
+        if node == self.replica.node:
+            raise Refused(f"{node} is this node")
+        address = self.replica.peers.get(node, "")
+        if node in self._copies.members or (self.following_now and address == self._copies.master):
+            raise Refused(f"node {node} is connected: stop it first")
+        return address if dry_run else self.replica.forget_peer(node)
 
     # -- a slave ---------------------------------------------------------------------------------------------------
 

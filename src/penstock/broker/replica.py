@@ -122,6 +122,7 @@ class Replica:
         if self.store_id == NO_SET:
             self.store_id = os.urandom(ID_BYTES)
             self.loss = int.from_bytes(os.urandom(4), "big")
+            self.save()  # the engine hears them before anything else is written here
         elif lossy:
             self.loss += 1
             self.in_sync = False
@@ -210,6 +211,14 @@ class Replica:
         known = {**self.peers, **{node: at for node, at in peers.items() if node != self.node and at}}
         if known != self.peers and len(known) <= PEERS_MAX:
             self._change(peers=known)
+
+    def forget_peer(self, node: str) -> str:
+        """Ask this node no more; where it was found, or empty. StoreError."""
+        known = dict(self.peers)
+        address = known.pop(node, "")
+        if address:
+            self._change(peers=known)
+        return address
 
     def become(self, role: str) -> None:
         """Be the master or a slave from the next start on, whatever the settings say. StoreError."""

@@ -20,7 +20,7 @@ MARGIN_PART = 10  # of the lease
 
 class SetState(msgspec.Struct, frozen=True, rename="camel"):
     """A replica set in the engine. `in_sync`: the nodes that may be the master, each with the loss number it had when it was
-    taken in; `heir`: to whom the last master has given its place.
+    taken in; `heir`: to whom the last master has given its place; `paused`: nobody else takes the place unasked.
     """
 
     set_id: str
@@ -29,6 +29,7 @@ class SetState(msgspec.Struct, frozen=True, rename="camel"):
     master: str
     in_sync: dict[str, int]
     heir: str = ""
+    paused: bool = False
 
     def encode(self) -> bytes:
         """The value of the key."""

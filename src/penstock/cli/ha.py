@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
 import penstock
 from penstock.cli.tools import Whole, confirm, print_rows, with_json, with_registry
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import BrokerRefused, NotFound, PenstockError
+from penstock.wire.codes import ResponseCode
 
 _NOTHING = {
     "node": "", "role": "", "epoch": "", "written": "", "flushed": "", "confirmed": "", "lag_bytes": "", "lag_ms": "",
@@ -107,6 +109,89 @@ def rejoin(folder: Path, discard: bool, force: bool) -> None:
 
     confirm(f"Set aside everything in {folder}? It begins as an empty slave then.", force)
     click.echo(f"set aside in {run(folder)}")
+
+
+@ha.command("pause")
+@with_registry
+@with_json
+@click.option("--broker", default="", help="The broker name of the replica set, where there are several.")
+@click.option("--dry-run", is_flag=True, help="Say how it is; change nothing.")
+def pause(registry: str, as_json: bool, broker: str, dry_run: bool) -> None:
+    """No failover by itself: for maintenance.
+
+    The master stays who it is, also over a restart; while it is away nobody is the master. What a person asks for (ha
+    switch, ha promote) is done as ever.
+    """
+    _pause(registry, as_json, broker, dry_run, True)
+
+
+@ha.command("resume")
+@with_registry
+@with_json
+@click.option("--broker", default="", help="The broker name of the replica set, where there are several.")
+@click.option("--dry-run", is_flag=True, help="Say how it is; change nothing.")
+def resume(registry: str, as_json: bool, broker: str, dry_run: bool) -> None:
+    """Failover by itself again."""
+    _pause(registry, as_json, broker, dry_run, False)
+
+
+def _pause(registry: str, as_json: bool, broker: str, dry_run: bool, paused: bool) -> None:
+    with penstock.Admin(registry) as admin:
+        nodes = [(at, row) for at, row in _nodes(admin) if broker in ("", row["broker"])]
+        names = sorted({str(row["broker"]) for _, row in nodes})
+        if not nodes:
+            raise NotFound("no node of a replica set is registered" + (f" as {broker}" if broker else ""))
+        if len(names) > 1:
+            raise click.UsageError(f"{len(names)} replica sets are there ({', '.join(names)}): name one with --broker")
+        changed = False if dry_run else _first(nodes, lambda at: admin.pause_failover(at, paused))
+        now = any(row.get("paused") for _, row in nodes) if dry_run else paused
+        print_rows([{"broker": names[0], "paused": now, "changed": changed}], as_json)
+
+
+def _first(nodes: list[tuple[str, dict[str, object]]], ask: Callable[[str], bool]) -> bool:
+    """The answer of the first node that gives one: a node that is cut off from the engine cannot."""
+    for address, _ in nodes[:-1]:
+        try:
+            return ask(address)
+        except BrokerRefused as error:
+            if error.code == ResponseCode.NO_PERMISSION:
+                raise
+        except PenstockError:
+            continue
+    return ask(nodes[-1][0])
+
+
+@ha.command("forget")
+@with_registry
+@with_json
+@click.argument("node")
+@click.option("--broker", default="", help="The broker name of the replica set, where several know such a node.")
+@click.option("-f", "-y", "--force", "--yes", "force", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say who knows it; change nothing.")
+def forget(registry: str, as_json: bool, node: str, broker: str, force: bool, dry_run: bool) -> None:
+    """Forget a node that will not come back: nobody asks any more whether it is the master.
+
+    One that is there is not forgotten; one that does come back is a node as ever. Nodes that are away now are to be told later.
+    """
+    with penstock.Admin(registry) as admin:
+        nodes = [(at, row) for at, row in _nodes(admin) if broker in ("", row["broker"])]
+        if any(row["node"] == node for _, row in nodes):
+            raise click.ClickException(f"node {node} answers: stop it first")
+        found = [(at, row, admin.forget_node(at, node, dry_run=True)) for at, row in nodes]
+        knowing = {str(row["broker"]) for _, row, told in found if told["address"] or told["engine"]}
+        if not knowing:
+            raise NotFound(f"no node that answers knows {node}")
+        if len(knowing) > 1:
+            raise click.UsageError(f"{', '.join(sorted(knowing))} know such a node: name one with --broker")
+        if not dry_run:
+            confirm(f"Forget node {node} of {min(knowing)}?", force)
+        rows = []
+        for at, row, told in found:
+            if row["broker"] in knowing:
+                if not dry_run:
+                    admin.forget_node(at, node)
+                rows.append({"broker": row["broker"], "at": row["node"], "node": node, **told})
+    print_rows([{**row, "done": "" if dry_run else "forget"} for row in rows], as_json)
 
 
 def _nodes(admin: penstock.Admin) -> list[tuple[str, dict[str, object]]]:

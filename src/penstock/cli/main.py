@@ -249,7 +249,8 @@ def _rules(text: str) -> tuple[object, ...]:
     type=click.IntRange(1, 8),
     default=1,
     show_default=True,
-    help="How many copies of each broker's log: a master and slaves, each in a process of its own.",
+    help="How many copies of each broker's log: a master and slaves, each in a process of its own. From 3 on with etcd, "
+    "where it is installed: who is the master is decided there.",
 )
 @click.option("--level", help="Level of new topics: os, disk, memory, pair or pair-disk.")
 @click.option(
@@ -281,8 +282,10 @@ def up(
     if len(configs) == 1:
         run(broker, registry, read=read, beside=beside)
     else:
+        from penstock.ownengine import wanted
+
         gc.enable()
-        supervise(configs, registry, beside=beside)
+        supervise(configs, registry, beside=beside, engine=wanted(configs, replicas))
 
 
 def _console_beside(port: int, addresses: Mapping[str, object]) -> None:

@@ -157,6 +157,18 @@ class Admin(_BrokerAdmin):
         """Let the master at this address begin to change places with a slave in sync, the one of this name or any; its name."""
         return portal().run(self._inner.switch(address, node))
 
+    def pause_failover(self, address: str, paused: bool) -> bool:
+        """Let the replica set of the node at this address have no failover by itself, or have it again; whether that is new.
+        BrokerRefused without an engine, or when it does not answer.
+        """
+        return portal().run(self._inner.pause_failover(address, paused))
+
+    def forget_node(self, address: str, node: str, *, dry_run: bool = False) -> Json:
+        """Let the node at this address know nothing of another one of its replica set any more: what it knew. BrokerRefused
+        while that one is there.
+        """
+        return portal().run(self._inner.forget_node(address, node, dry_run=dry_run))
+
     def topics(self, *, system: bool = False) -> list[str]:
         """The topics, sorted; with `system` also the broker's own, retry and dead-letter topics."""
         return portal().run(self._inner.topics(system=system))

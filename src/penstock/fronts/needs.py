@@ -277,6 +277,8 @@ BROKER: Mapping[int, _BrokerRow] = {
     Code.BROWSE: _by(lambda r: (subscribe(_of(r, "topic")),)),
     Code.HA_PROMOTE: _all(ADMIN),
     Code.HA_SWITCH: _all(ADMIN),
+    Code.HA_PAUSE: _all(ADMIN),
+    Code.HA_FORGET: _all(ADMIN),
     # staged writes: a sink is used by who may act as the group of its name, rows need their topics
     Code.STAGE_OPEN: _by(_sink),
     Code.STAGE_APPEND: _by(_stage_append),

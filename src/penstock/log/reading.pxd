@@ -20,5 +20,7 @@ cdef class ReadResult:
     cpdef void clear(self)
     @cython.locals(last=cython.longlong)
     cdef void add(self, long long physical, long long size)
+    @cython.locals(last=cython.longlong)
+    cdef long long place(self)
     @cython.locals(n=cython.int, physical=cython.longlong, size=cython.longlong, segment=Segment)
     cdef long long copy_out(self, unsigned char *to, long long pos)

@@ -68,6 +68,11 @@ class ReadResult:
         self._runs = bytearray(self._runs) + bytes(len(self._runs))
         self._at = address(self._runs)
 
+    def place(self) -> int:
+        """Where in the log the last record ends; there must be one."""
+        last = self.run_count * status.RUN_BYTES - status.RUN_BYTES
+        return be64(self._at, last) + be64(self._at, last + status.RUN_LENGTH)
+
     @property
     def runs(self) -> list[tuple[int, int]]:
         """(physical offset, length) of each piece."""

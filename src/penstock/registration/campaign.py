@@ -135,7 +135,7 @@ class Campaign:
             return False
         self._empty_since = self._empty_since or now_s
         forced = self._demanded and self._accept_loss
-        why = election.may_stand(view, replica)
+        why = election.may_stand(view, replica) or ("" if self._demanded else election.rests(view))
         if why and not (forced or (self._demanded and view.state is None)):
             self._note(why)
             return False
@@ -356,7 +356,8 @@ class Incumbent:
         election, mastership, heir = self._election, self._front.mastership, self._heir
         self._heir = ""
         try:
-            done = await election.write(replace(self._term.state, heir=heir), {})
+            await self._take(await election.look())  # somebody may have paused failover since
+            done = not self._term.over and await election.write(replace(self._term.state, heir=heir), {})
         except EngineAway:
             done = False
             self._unsure = True
@@ -372,6 +373,9 @@ class Incumbent:
 async def hand_over(net: Net, mastership: Mastership, election: Election) -> None:
     """Let any slave in sync be the master before this process ends. Within `HAND_OVER_S` and `TAKEN_S`."""
     try:
+        state = (await election.look()).state
+        if state is not None and state.paused:
+            raise Refused("failover is paused")
         net.begin()
         heir = mastership.switch("")
     except PenstockError as error:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -24,7 +24,7 @@ from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.term import Favours, Seat, SetState, Term, read_seat, read_state
 from penstock.clock import Clock
 from penstock.config import BrokerConfig
-from penstock.errors import WireError
+from penstock.errors import NotFound, WireError
 from penstock.registration.engine import Engine, EngineAway
 from penstock.wire.etcd import Entry, Holds, Put, Unchanged
 from penstock.wire.ha import ID_BYTES, TAG_BYTES
@@ -35,6 +35,8 @@ RENEW_PART = 5  # of the lease: how often it is renewed
 RETRY_PART = 20  # and tried again
 STANDING_S = 5  # a node's word of how far it is ends after so long
 S_MS = 1000
+AMENDS = 10  # tries of a change of the state, each from what it is then
+AMENDS_AWAY = 3  # of them without an answer
 
 
 class View(NamedTuple):
@@ -92,6 +94,7 @@ class Election:
             "engine_silent_ms": silent_ms,
             "lease_ms": max(0, self.ends_ms - mono_ms) if self.leads else "",
             "set": "" if state is None else ",".join(sorted(state.in_sync)),
+            "paused": "yes" if state is not None and state.paused else "",
         }
 
     def start(self) -> None:
@@ -293,6 +296,15 @@ class Election:
             return "its log may have lost its end in a power cut; penstock ha promote --accept-loss"
         return ""
 
+    def rests(self, view: View) -> str:
+        """Why this node, which may be the master, does not stand unasked; empty: it does. Who was the master last goes on, and
+        to whom it gave the place takes it.
+        """
+        state = view.state
+        if state is None or not state.paused or self.node in (state.master, state.heir):
+            return ""
+        return f"failover is paused, and {state.master} was the master: penstock ha resume, or penstock ha promote"
+
     async def stand(self, view: View, replica: Replica, seat: Callable[[int], Seat], *, forced: bool) -> bool:
         """Try to be the master; the log must be flushed, and nobody be followed. Whether this node is it. EngineAway."""
         asked_ms = self._clock.monotonic_ms()
@@ -330,6 +342,43 @@ class Election:
         self._leases = {asked[1]: asked[2]}
         self.term = Term(state, view.revision, asked[1], self.lease_ms, asked[2])
         return True
+
+    # -- what a person asks, of any node -----------------------------------------------------------------------------
+
+    async def amend(self, change: Callable[[SetState], SetState]) -> bool:
+        """Change the state as it is now; whether it was another one. Whoever is the master reads it and goes on with it. NotFound
+        without one, what `change` raises, EngineAway when it is not known what became of it.
+        """
+        away = 0
+        for _ in range(AMENDS):
+            try:
+                view = await self.look()
+                if view.state is None:
+                    raise NotFound("the engine knows nothing of this replica set")
+                wanted = change(view.state)
+                if wanted == view.state:
+                    return away > 0
+                put = Put(f"{self._prefix}state", wanted.encode())
+                if await self._engine.change([Unchanged(put.key, view.revision)], [put]):
+                    return True
+            except EngineAway:
+                away += 1
+                if away == AMENDS_AWAY:
+                    raise
+            except WireError as error:
+                raise EngineAway(str(error)) from None
+        raise EngineAway("the set in the engine changes again and again")
+
+    async def forget(self, node: str, losses: Mapping[str, int]) -> None:
+        """Take away what a node has said of itself: it hangs on a lease that ends. A node that runs says it again. EngineAway."""
+        key = f"{self._prefix}loss/{node}"
+        said = b"%d" % losses[node]
+        try:
+            lease = await self._engine.grant(STANDING_S)
+            await self._engine.change([Holds(key, said)], [Put(key, said, lease)])
+            await self._engine.revoke(lease)
+        except WireError as error:
+            raise EngineAway(str(error)) from None
 
     # -- a master's changes ------------------------------------------------------------------------------------------
 

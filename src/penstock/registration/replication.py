@@ -17,6 +17,7 @@ from penstock.fronts.bare import admitted
 from penstock.fronts.ha import HaFront
 from penstock.net import Net, Session
 from penstock.registration.campaign import Campaign, Incumbent
+from penstock.registration.care import Caretaker
 from penstock.registration.election import Election
 from penstock.registration.mastertables import MasterTables
 from penstock.registration.registrar import Registration
@@ -73,21 +74,25 @@ async def elect(
 ) -> Callable[[], Coroutine[None, None, None]]:
     """Let the node follow, or lead, as the engine says; what goes on with it. StoreError."""
     election.start()
+    care = Caretaker(net.begin, front.mastership, election)
     front.broker.copies.ask_engine(election.row)
     if front.broker.config.role == "slave":
         link = MasterLink(net, front, registration, named_by_engine=True)
         campaign = Campaign(front, link, election, again)
-
-        async def both() -> None:
-            await asyncio.gather(link.run(), campaign.run())
-
-        return both
+        return _together(link.run, campaign.run, care.run)
     if not election.leads or election.ends_ms <= front.broker.mono_ms:
         again("the term was over before it began")
         return _nothing
     incumbent = Incumbent(net, front, election, again)
     incumbent.lead()
-    return incumbent.run
+    return _together(incumbent.run, care.run)
+
+
+def _together(*parts: Callable[[], Coroutine[None, None, None]]) -> Callable[[], Coroutine[None, None, None]]:
+    async def run() -> None:
+        await asyncio.gather(*(part() for part in parts))
+
+    return run
 
 
 async def _nothing() -> None:

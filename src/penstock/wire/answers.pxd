@@ -17,7 +17,7 @@ cdef class Answers:
     cpdef int begin_batch(self, Outbox out, int kind, long long opaque, long long physical, long long count) except -1
     cpdef int next_id(self, Outbox out, long long physical) except -1
     cpdef int end_batch(self, Outbox out, long long queue_id, long long queue_offset) except -1
-    cpdef int found(self, Outbox out, int kind, long long opaque, long long max_offset, long long min_offset, long long next_offset, long long body) except -1
+    cpdef int found(self, Outbox out, int kind, long long opaque, long long max_offset, long long min_offset, long long next_offset, long long body, long long suggested=*) except -1
     cdef int _put(self, Outbox out, int text) except -1
     cdef int _begin(self, Outbox out, int kind, long long opaque) except -1
     @cython.locals(size=cython.longlong)

@@ -47,6 +47,8 @@ class Answers:
             b"\x00\x14suggestWhichBrokerId\x00\x00\x00\x010",
             b"\x00\x00\x00\x01\x99",  # code 0, language JAVA, version 409
             b"\x00\x00\x00\x05FOUND",
+            b'","suggestWhichBrokerId":"',
+            b"\x00\x14suggestWhichBrokerId",
         ]
         self._blob = b"".join(self._texts)
         self.base = address(self._blob)
@@ -113,9 +115,12 @@ class Answers:
     # -- pulls ---------------------------------------------------------------------------------------------------
 
     def found(
-        self, out: Outbox, kind: int, opaque: int, max_offset: int, min_offset: int, next_offset: int, body: int
-    ) -> None:
-        """The answer to a pull up to its `body` bytes of records, which the caller puts behind it."""
+        self, out: Outbox, kind: int, opaque: int, max_offset: int, min_offset: int, next_offset: int, body: int,
+        suggested: int = 0
+    ) -> None:  # fmt: skip
+        """The answer to a pull up to its `body` bytes of records, which the caller puts behind it. `suggested`: the id of the
+        broker that is to be asked next.
+        """
         self._begin(out, kind, opaque)
         if kind:
             self._put(out, fields.BINARY_FOUND)
@@ -127,7 +132,11 @@ class Answers:
             self._number(out, min_offset)
             self._put(out, fields.BINARY_NEXT)
             self._number(out, next_offset)
-            self._put(out, fields.BINARY_SUGGESTED)
+            if suggested:
+                self._put(out, fields.BINARY_SUGGESTS)
+                self._number(out, suggested)
+            else:
+                self._put(out, fields.BINARY_SUGGESTED)
             self._end_fields(out)
         else:
             self._put(out, fields.JSON_FOUND)
@@ -136,7 +145,12 @@ class Answers:
             out.put_decimal(min_offset)
             self._put(out, fields.JSON_FOUND_NEXT)
             out.put_decimal(next_offset)
-            self._put(out, fields.JSON_FOUND_OPAQUE)
+            if suggested:
+                self._put(out, fields.JSON_FOUND_SUGGESTS)
+                out.put_decimal(suggested)
+                self._put(out, fields.JSON_SENT_OPAQUE)
+            else:
+                self._put(out, fields.JSON_FOUND_OPAQUE)
             out.put_decimal(opaque)
             self._put(out, fields.JSON_FOUND_END)
         self._end(out, body)

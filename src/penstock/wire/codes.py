@@ -157,6 +157,8 @@ class RequestCode(IntEnum):
     # And the roles of a replica set.
     HA_PROMOTE = 77_031
     HA_SWITCH = 77_032
+    HA_PAUSE = 77_033
+    HA_FORGET = 77_034
 
 
 class ResponseCode(IntEnum):
@@ -395,6 +397,8 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.QUEUE_CHANGE: "action:s! topic:s! channel:s level:s",
     RequestCode.HA_PROMOTE: "acceptLoss:b",
     RequestCode.HA_SWITCH: "node:s",
+    RequestCode.HA_PAUSE: "paused:b!",
+    RequestCode.HA_FORGET: "node:s! dryRun:b",
     RequestCode.BROWSE: "topic:s! channel:s state:s from:s key:s queue:i limit:i after:s bodyBytes:i",
     RequestCode.TOPIC_PURGE: "topic:s! to:s! queue:i dryRun:b",
     RequestCode.DEAD_REDRIVE: "topic:s! channel:s to:s text:s limit:i after:s dryRun:b",

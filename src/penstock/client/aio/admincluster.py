@@ -124,12 +124,24 @@ class ClusterAdmin:
         """Let the slave at this address be the master of its replica set; its old master must be stopped. BrokerRefused where
         acknowledged messages could be lost, unless `accept_loss`.
         """
-        ext = {"acceptLoss": "true" if accept_loss else "false"}
+        ext = {"acceptLoss": _word(accept_loss)}
         await self._cluster.ask(address, RemotingCommand(RequestCode.HA_PROMOTE, ext))
 
     async def switch(self, address: str, node: str = "") -> str:
         """Let the master at this address begin to change places with a slave in sync, the one of this name or any; its name."""
         return str((await self._own(address, RequestCode.HA_SWITCH, node=node)).get("node", ""))
+
+    async def pause_failover(self, address: str, paused: bool) -> bool:
+        """Let the replica set of the node at this address have no failover by itself, or have it again; whether that is new.
+        BrokerRefused without an engine, or when it does not answer.
+        """
+        return bool((await self._own(address, RequestCode.HA_PAUSE, paused=_word(paused))).get("changed"))
+
+    async def forget_node(self, address: str, node: str, *, dry_run: bool = False) -> Json:
+        """Let the node at this address know nothing of another one of its replica set any more: what it knew. BrokerRefused
+        while that one is there.
+        """
+        return await self._own(address, RequestCode.HA_FORGET, node=node, dryRun=_word(dry_run))
 
     async def _own(self, address: str, code: RequestCode, /, **ext: str) -> Json:
         value = loads((await self._cluster.ask(address, RemotingCommand(code, dict(ext)))).body)
@@ -156,3 +168,7 @@ class ClusterAdmin:
         if not masters:
             raise NoRoute(f"no broker {broker!r} is there" if broker else "no broker is there")
         return masters
+
+
+def _word(flag: bool) -> str:
+    return "true" if flag else "false"

@@ -18,7 +18,7 @@ from penstock.clock import Clock
 from penstock.errors import ClientError, WireError
 from penstock.message import ReceivedMessage
 from penstock.security import Security
-from penstock.wire.codes import ResponseCode
+from penstock.wire.codes import MASTER_ID, ResponseCode
 
 HOLD_MAX_S = 15.0
 PULL_TIMEOUT_S = 30.0
@@ -41,6 +41,7 @@ class _Position:
         self.ready: list[ReceivedMessage] = []
         self.pull: asyncio.Task[None] | None = None
         self.paused = False
+        self.broker_id = MASTER_ID  # which member of the broker is asked
 
     @property
     def next_offset(self) -> int:
@@ -57,10 +58,15 @@ class _Position:
         del self.ready[:max_count]
         return taken
 
-    def pulled(self, messages: list[ReceivedMessage], next_offset: int) -> None:
-        """A pull brought these; the next one is from there on."""
+    def pulled(self, messages: list[ReceivedMessage], next_offset: int, broker_id: int) -> None:
+        """A pull brought these; the next one is from there on, of this member of the broker."""
+        self.broker_id = broker_id
         self.ready += messages
         self.offset = next_offset
+
+    def ask_master(self) -> None:
+        """What was suggested last does not answer."""
+        self.broker_id = MASTER_ID
 
     def pulling(self, pull: Callable[[], Coroutine[object, None, None]]) -> asyncio.Task[None]:
         """The pull under way, or a new one."""
@@ -286,8 +292,11 @@ class PullConsumer:
             hold_ms=max(1, int(min(left_s, HOLD_MAX_S) * 1000)),
         ).command()
         try:
-            answer = await self._cluster.ask(await self._cluster.address(queue), request, _PULLED, PULL_TIMEOUT_S)
+            answer = await self._cluster.ask(
+                await self._cluster.address(queue, position.broker_id), request, _PULLED, PULL_TIMEOUT_S
+            )
         except (ClientError, WireError):
+            position.ask_master()
             await asyncio.sleep(min(left_s, 0.5))  # a broker that is away is not asked in a circle
             await self._cluster.refresh(queue.topic)
             raise
@@ -297,4 +306,5 @@ class PullConsumer:
             found = cut_records(answer.body, queue.broker, position.offset, position.subscription.tags)
         elif answer.code == ResponseCode.PULL_NOT_FOUND:
             await asyncio.sleep(min(left_s, 0.02))  # held for its time, or a broker that does not hold
-        position.pulled(found, next_offset)
+        suggested = "suggestWhichBrokerId" in answer.ext
+        position.pulled(found, next_offset, number(answer, "suggestWhichBrokerId") if suggested else MASTER_ID)

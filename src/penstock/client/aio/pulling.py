@@ -75,6 +75,7 @@ class Puller:
                 pause_s = await _pause(pause_s)
             except (ClientError, WireError) as error:
                 outages.failed(broker, f"group {self._group} pulls {assigned.queue}", error)
+                assigned.pull_next_from(MASTER_ID)
                 pause_s = await _pause(pause_s)
                 await self._cluster.refresh(assigned.queue.topic)
 

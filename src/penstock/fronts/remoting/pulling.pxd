@@ -26,6 +26,9 @@ cdef class Puller:
     cdef list counts
     cdef dict pulled
     cdef tuple names
+    cdef object guide
+    cdef long long far
+    cdef bint slave_reads
 
     @cython.locals(scan=HeaderScan, slot=cython.int, queue_id=cython.longlong, offset=cython.longlong, max_count=cython.longlong, flags=cython.longlong, commit=cython.longlong, suspend_ms=cython.longlong, version=cython.longlong, max_bytes=cython.longlong, topic=LogTopic, gate=cython.int, queue=ConsumeQueue, outcome=cython.int, suspend=cython.bint, empty=cython.bint)
     cdef pull(self, RemotingSession asker)
@@ -36,10 +39,13 @@ cdef class Puller:
     cpdef forget(self)
     @cython.locals(scan=HeaderScan, topic=LogTopic)
     cdef LogTopic _find(self, RemotingSession asker, long long has_expression, long long version)
-    @cython.locals(out=Outbox, result=ReadResult)
+    cdef bint _lacks(self, int outcome)
+    @cython.locals(behind=cython.longlong)
+    cdef int _goes_on_at(self, long long place, str group) except -1
+    @cython.locals(out=Outbox, result=ReadResult, suggested=cython.longlong)
     cdef int _found(self, RemotingSession asker, LogTopic topic, str group, list counts) except -1
-    @cython.locals(result=ReadResult)
-    cdef _not_found(self, RemotingSession asker, int outcome, long long offset, list counts)
+    @cython.locals(result=ReadResult, suggested=cython.longlong)
+    cdef _not_found(self, RemotingSession asker, int outcome, long long offset, list counts, ConsumeQueue queue, str group)
     @cython.locals(outcome=cython.int, nothing=cython.bint)
     cpdef bint resume(self, RemotingSession asker, object hold, bint expired, bint behind) except -1
 

@@ -106,6 +106,9 @@ class Puller:
         self.counts = [0, 0, 0, 0]
         self.pulled: dict[int, int] = {}
         self.names = ("", "")
+        self.guide = self.broker.guide
+        self.far = self.guide.far
+        self.slave_reads = self.guide.reads
 
     def pull(self, asker: RemotingSession) -> None:
         """Answer the pull whose header `asker` has scanned, or let it wait for news."""
@@ -161,6 +164,9 @@ class Puller:
             return
         suspend = flags & words.PULL_SUSPEND and self.shared.hold_enabled and suspend_ms > 0
         empty = outcome == status.OFFSET_OVERFLOW_ONE or (outcome == status.NO_MESSAGE_IN_QUEUE and offset == 0)
+        if suspend and not empty and self._lacks(outcome):
+            empty = True
+            suspend_ms = min(suspend_ms, words.LACK_MS)
         if suspend and empty:
             deadline_ms = self.broker.mono_ms + min(suspend_ms, words.HOLD_MS_MAX)
             hold = Hold(asker, deadline_ms, topic, queue, offset, (max_count, max_bytes), gate)
@@ -168,7 +174,15 @@ class Puller:
             hold.group = self.names[0]
             if self.park(hold):
                 return
-        self._not_found(asker, outcome, offset, self.counts)
+        self._not_found(asker, outcome, offset, self.counts, queue, self.names[0])
+
+    def _lacks(self, outcome: int) -> bool:
+        """Whether a slave cannot tell a wrong offset from one that it has not got yet: it corrects nobody."""
+        return self.store.following and (
+            outcome == status.OFFSET_OVERFLOW_BADLY
+            or outcome == status.OFFSET_TOO_SMALL
+            or outcome == status.NO_MESSAGE_IN_QUEUE
+        )
 
     def _read(
         self,
@@ -180,6 +194,9 @@ class Puller:
         codes: TagCodes | None,
         selector: Selector | None,
     ) -> int:
+        if not self.slave_reads and self.store.following:
+            self.result.clear()
+            return status.OFFSET_OVERFLOW_BADLY  # whatever it is, not here
         end = queue.max_offset
         if gate and self.store.confirmed < 0:
             end = queue.durable_end(self.store.flushed_position)
@@ -287,8 +304,10 @@ class Puller:
         """Answer with the records of `result`, which go from the mapped log into the outbox."""
         out = asker.out
         result = self.result
+        suggested = self._goes_on_at(result.place(), group) if self.store.confirmed >= 0 else 0
         self.answers.found(
-            out, asker.serialize, asker.opaque_now, result.max_offset, result.min_offset, result.next_offset, result.bytes_
+            out, asker.serialize, asker.opaque_now, result.max_offset, result.min_offset, result.next_offset,
+            result.bytes_, suggested
         )  # fmt: skip
         out.room(result.bytes_)
         result.copy_out(out.base, out.size)
@@ -299,7 +318,16 @@ class Puller:
         if topic.traced:
             self.broker.tracing.handed(topic, group, asker.id, bytes(out.base[out.size - result.bytes_ : out.size]))
 
-    def _not_found(self, asker: RemotingSession, outcome: int, offset: int, counts: list[int]) -> None:
+    def _goes_on_at(self, place: int, group: str) -> int:
+        """The id of the broker to be asked next by a reader that stands at a place in the log."""
+        behind = self.store.end_position - place
+        if behind <= self.far and not self.store.following:
+            return 0
+        return int(self.guide.next_id(behind, self.broker.groups.by_name.get(group)))
+
+    def _not_found(
+        self, asker: RemotingSession, outcome: int, offset: int, counts: list[int], queue: ConsumeQueue, group: str
+    ) -> None:
         result = self.result
         counts[_MISSES] += 1
         code = _CODES[outcome]
@@ -307,11 +335,20 @@ class Puller:
             code = ResponseCode.PULL_OFFSET_MOVED
         if outcome == status.OFFSET_FOUND_NULL and result.next_offset != offset:
             code = ResponseCode.PULL_RETRY_IMMEDIATELY  # a gap: go on behind it at once
+        suggested = 0
+        if self.store.confirmed >= 0:
+            entry = queue.entry(result.next_offset - 1) if outcome == status.NO_MATCHED_MESSAGE else None
+            suggested = self._goes_on_at(
+                entry[0] if entry is not None and entry[0] > 0 else self.store.end_position, group
+            )
+        if self._lacks(outcome) and (offset != 0 or outcome != status.NO_MESSAGE_IN_QUEUE):
+            code = ResponseCode.PULL_RETRY_IMMEDIATELY
+            self.result.next_offset = offset
         ext = {
             "maxOffset": str(result.max_offset),
             "minOffset": str(result.min_offset),
             "nextBeginOffset": str(result.next_offset),
-            "suggestWhichBrokerId": "0",
+            "suggestWhichBrokerId": str(suggested),
         }
         asker.out.put(remoting.encode(asker.answer(code, READ_NAMES[outcome], ext)))
 
@@ -325,18 +362,18 @@ class Puller:
         )
         if behind or asker.out.size > asker.answers_max:  # it may ask again
             self.result.next_offset = hold.offset
-            self._not_found(asker, status.OFFSET_OVERFLOW_ONE, hold.offset, hold.counts)
+            self._not_found(asker, status.OFFSET_OVERFLOW_ONE, hold.offset, hold.counts, hold.queue, hold.group)
             return True
         if outcome == status.FOUND:
             self._found(asker, hold.topic, hold.group, hold.counts)
             return True
-        nothing = outcome == status.OFFSET_OVERFLOW_ONE or outcome == status.NO_MESSAGE_IN_QUEUE
+        nothing = outcome == status.OFFSET_OVERFLOW_ONE or outcome == status.NO_MESSAGE_IN_QUEUE or self._lacks(outcome)
         if not expired and hold.topic.open and (nothing or outcome == status.NO_MATCHED_MESSAGE):
             if outcome == status.NO_MATCHED_MESSAGE:
                 hold.offset = self.result.next_offset
             if self.park(hold):
                 return False
-        self._not_found(asker, outcome, hold.offset, hold.counts)
+        self._not_found(asker, outcome, hold.offset, hold.counts, hold.queue, hold.group)
         return True
 
 

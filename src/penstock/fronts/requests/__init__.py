@@ -16,6 +16,7 @@ from penstock.fronts.requests.lookup import Lookup
 from penstock.fronts.requests.members import Members
 from penstock.fronts.requests.operation import Operation
 from penstock.fronts.requests.queues import QueueCalls
+from penstock.fronts.requests.replicaset import SetCalls
 from penstock.fronts.requests.replies import Replies
 from penstock.fronts.requests.roles import RoleCalls
 from penstock.fronts.requests.settings import Settings
@@ -24,7 +25,7 @@ from penstock.fronts.requests.statistics import Statistics
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.remoting import RemotingCommand
 
-TABLES = (Administration, Lookup, Members, Operation, QueueCalls, Replies, RoleCalls, StageCalls, Statistics)
+TABLES = (Administration, Lookup, Members, Operation, QueueCalls, Replies, RoleCalls, SetCalls, StageCalls, Statistics)
 CODES: tuple[RequestCode, ...] = tuple(
     code for table in (Consuming, Accounts, Settings, *TABLES) for code in table.TABLE
 )

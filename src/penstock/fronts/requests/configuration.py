@@ -47,7 +47,9 @@ def properties(broker: Broker, users: bool = False) -> dict[str, object]:
         "fileReservedTime": config.file_reserved_time_hours, "deleteWhen": f"{config.delete_when:02d}",
         "diskMaxUsedSpaceRatio": config.disk_used_clean_percent, "cleanFileForciblyEnable": True,
         "transientStorePoolEnable": False, "enableDLegerCommitLog": False, "duplicationEnable": False,
-        "slaveReadEnable": False, "offsetCheckInSlave": False, "warmMapedFileEnable": False,
+        "slaveReadEnable": config.slave_read_enable,
+        "accessMessageInMemoryMaxRatio": config.access_message_in_memory_max_ratio,
+        "offsetCheckInSlave": False, "warmMapedFileEnable": False,
         "clientCallbackExecutorThreads": os.cpu_count() or 1,  # exportMetrics calls it the number of processors
     }  # fmt: skip
     return dict(sorted(found.items()))

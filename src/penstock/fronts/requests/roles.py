@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.broker.broker import Broker
 from penstock.broker.clients import Peer
 from penstock.broker.mastership import Mastership
 from penstock.errors import Refused
@@ -18,16 +19,17 @@ class RoleCalls(Calls):
 
     def promote(self, session: Peer, request: RemotingCommand) -> Answer:
         """This slave is to be the master: it answers, and starts anew."""
-        self._mastership().promote(bool(read_fields(request.code, request.ext)["acceptLoss"]))
+        mastership_of(self.broker).promote(bool(read_fields(request.code, request.ext)["acceptLoss"]))
         return request.reply()
 
     def switch(self, session: Peer, request: RemotingCommand) -> Answer:
         """This master is to change places with a slave; the answer says with which, before it is done."""
-        node = self._mastership().switch(read_fields(request.code, request.ext)["node"] or "")
+        node = mastership_of(self.broker).switch(read_fields(request.code, request.ext)["node"] or "")
         return request.reply(body=fastjson.dumps({"node": node}))
 
-    def _mastership(self) -> Mastership:
-        found = self.broker.mastership
-        if found is None:
-            raise Refused("this broker is of no replica set: it has no ha_port")
-        return found
+
+def mastership_of(broker: Broker) -> Mastership:
+    """How this broker becomes the master or a slave. Refused where it is neither."""
+    if broker.mastership is None:
+        raise Refused("this broker is of no replica set: it has no ha_port")
+    return broker.mastership

@@ -1,0 +1,134 @@
+"""An engine for the replica sets of one machine: etcd as a process beside the brokers, where that program is there.
+
+One member is enough, for the machine is one, too: what dies with it would have died anyway. It listens on this machine alone,
+on ports that are free, and keeps its files in the folder `etcd` of the first broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import shutil
+import signal
+import socket
+from asyncio.subprocess import Process
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock.config import BrokerConfig
+from penstock.errors import ConfigError
+from penstock.registration.engine import EngineAway
+from penstock.registration.etcd import Etcd
+
+log = logging.getLogger("penstock.supervisor")
+
+NODES_MIN = 3  # of two, one that is lost leaves one: a person can do what is left to do
+HOST = "127.0.0.1"
+START_S = 30.0
+ASK_S = 0.05
+RESTART_S = 1.0
+STOP_S = 10.0
+_DIE_WITH_PARENT = 1  # of prctl(2)
+
+
+def wanted(brokers: Sequence[BrokerConfig], replicas: int) -> OwnEngine | None:
+    """The engine for these brokers, where they are to have one of their own: a set of `NODES_MIN` or more that begins, or has
+    begun with it. ConfigError when it is there no more.
+    """
+    first = brokers[0]
+    if first.engine or replicas < NODES_MIN:
+        return None
+    folder, program = Path(first.data) / "etcd", shutil.which("etcd")
+    if not folder.is_dir():
+        known = any((Path(one.data) / "ha" / "replica.json").exists() for one in brokers)
+        return None if known or program is None else OwnEngine(program, folder)
+    if program is None:
+        raise ConfigError(
+            f"{folder} holds who is the master of these brokers, and there is no etcd on PATH",
+            "Install it (Debian: etcd-server), or name another engine and promote a node: docs/replication.md.",
+        )
+    return OwnEngine(program, folder)
+
+
+class OwnEngine:
+    """See the module. `start` before use; it is kept running by `watch`."""
+
+    def __init__(self, program: str, folder: Path) -> None:
+        self._program = program
+        self._folder = folder
+        self._port, self._peers_port = _free_port(), _free_port()
+        self._process: Process | None = None
+        self.starts = 0
+
+    @property
+    def setting(self) -> str:
+        """What the brokers' setting `engine` is."""
+        return f"etcd://{HOST}:{self._port}"
+
+    async def start(self) -> None:
+        """Start it and wait until it answers. ConfigError when it does not."""
+        client, peer = f"http://{HOST}:{self._port}", f"http://{HOST}:{self._peers_port}"
+        words = [
+            "--name", "penstock", "--data-dir", str(self._folder), "--listen-client-urls", client,
+            "--advertise-client-urls", client, "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
+            "--initial-cluster", f"penstock={peer}", "--auto-compaction-retention", "1",
+        ]  # fmt: skip
+        self._folder.parent.mkdir(parents=True, exist_ok=True)
+        libc = ctypes.CDLL(None)
+        with open(self._folder.with_name("etcd.log"), "ab") as said:
+            self._process = await asyncio.create_subprocess_exec(
+                self._program, *words, stdin=asyncio.subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
+                preexec_fn=lambda: libc.prctl(_DIE_WITH_PARENT, signal.SIGTERM),
+            )  # fmt: skip
+        self.starts += 1
+        asked = Etcd(BrokerConfig(engine=self.setting))
+        try:
+            async with asyncio.timeout(START_S):
+                while not await self._answers(asked):
+                    await asyncio.sleep(ASK_S)
+        except TimeoutError:
+            await self.stop()
+            raise ConfigError(f"etcd does not answer at {client}: see {self._folder.with_name('etcd.log')}") from None
+        finally:
+            await asked.close()
+
+    async def _answers(self, asked: Etcd) -> bool:
+        process = self._process
+        if process is None or process.returncode is not None:
+            code = "" if process is None else process.returncode
+            raise ConfigError(f"etcd ended with {code}: see {self._folder.with_name('etcd.log')}")
+        try:
+            await asked.read("/")
+        except EngineAway:
+            return False
+        return True
+
+    async def watch(self) -> None:
+        """Until cancelled: start it again when it ends. The brokers go on meanwhile, as long as they see each other."""
+        while True:
+            if self._process is not None:
+                log.error("etcd ended code=%d restart_s=%g", await self._process.wait(), RESTART_S)
+            await asyncio.sleep(RESTART_S)
+            try:
+                await self.start()
+            except ConfigError as error:
+                log.error("etcd not started again error=%s", error)
+
+    async def stop(self) -> None:
+        """Have it stop; killed after `STOP_S`."""
+        process = self._process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), STOP_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+def _free_port() -> int:
+    with socket.create_server((HOST, 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
