@@ -176,7 +176,12 @@ class Statistics(Calls):
             table |= {f"{name}ThreadPoolQueueSize": 0, f"{name}ThreadPoolQueueCapacity": size}
             table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = 0
         table |= {"EndTransactionQueueSize": 0, "EndTransactionThreadPoolQueueCapacity": 100_000}
-        if rows := list(broker.copies.rows(broker.mono_ms)):  # ours
+        config = broker.config
+        if config.http_port > 0:  # these are ours
+            table["httpPort"] = config.http_port
+        if config.https_port > 0 and config.tls_cert:
+            table["httpsPort"] = config.https_port
+        if rows := list(broker.copies.rows(broker.mono_ms)):
             table["replicaSet"] = fastjson.dumps(rows).decode()
         for level, offset in broker.delay_offsets()["offsetTable"].items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{offset}"
