@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -63,10 +64,15 @@ def start_beside(addresses: Mapping[str, object], port: int) -> subprocess.Popen
         click.echo(f"penstock: no console: {why}", err=True)
         return None
     command = [
-        sys.executable, "-m", "penstock.cli", "console", "--broker", f"http://{http}", "--registry",
-        str(addresses["registry"]), "--port", str(port), "--ends-with-input",
+        sys.executable, "-m", "penstock.cli", "console", "--registry", str(addresses["registry"]), "--port", str(port),
+        "--ends-with-input",
     ]  # fmt: skip
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr.fileno(), start_new_session=True)
+    if "brokers" not in addresses:  # of several it shows those that the registry knows
+        command += ["--broker", f"http://{http}"]
+    environ = {name: value for name, value in os.environ.items() if name != "PENSTOCK_BROKER"}
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=sys.stderr.fileno(), start_new_session=True, env=environ
+    )
     atexit.register(_stop, child)
     return child
 
