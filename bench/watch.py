@@ -107,7 +107,11 @@ def watched(broker: Running) -> Iterator[None]:
         "--port", "0", "--ends-with-input",
     ]  # fmt: skip
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment(HERE.parent / "src")
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment(HERE.parent / "src"),
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -152,7 +156,10 @@ def measure(topics: int, rate: int, minutes: float) -> dict[str, Any]:
                 passed = time.monotonic() - at
                 now = {name: cpu_s(broker.pid) for name, broker in pair.items()}
                 shares.append((now["watched"] - begun["watched"] - now["bare"] + begun["bare"]) / passed)
-            whole = {name: (cpu_s(b.pid) - before[name][0]) / (time.monotonic() - before[name][1]) for name, b in pair.items()}
+            whole = {
+                name: (cpu_s(b.pid) - before[name][0]) / (time.monotonic() - before[name][1])
+                for name, b in pair.items()
+            }
             sent = one.sent - sent[0], other.sent - sent[1]
             grown = resident_mib(seen.pid)["rss"] - memory
         if one.error or other.error:
