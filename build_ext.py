@@ -40,6 +40,7 @@ COMPILED = [
     "penstock.fronts.remoting.sending",
     "penstock.fronts.remoting.session",
     "penstock.fronts.remoting.shared",
+    "penstock.histogram",
     "penstock.log.checksums",
     "penstock.log.commitlog",
     "penstock.log.consumequeue",

@@ -253,6 +253,7 @@ class Server:
             await net.listen(bound["lookup"], lookupd.session, "lookupd", **lookup_door)
         if "lookup_http" in bound:
             site = LookupHttp(lookupd, allowed_hosts=parts(config.allowed_hosts), begin=net.begin)
+            site.found_at(net, None if process.name_server is None else process.name_server.routes)
             await self._listen_http(net, stack, "lookup_http", site, **lookup_door)
         return lookupd
 

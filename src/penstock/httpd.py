@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from typing import Any
 
 import httptools
@@ -22,7 +23,7 @@ from uvicorn.server import ServerState
 from penstock.errors import Refused
 from penstock.fronts.http.nsqd import NsqHttp
 from penstock.fronts.http.publishing import EXITING, PUBLISH_PATHS
-from penstock.fronts.site import OK, Answer, Site, error, parse_query
+from penstock.fronts.site import OK, Answer, Receive, Scope, Send, Site, error, parse_query
 from penstock.net import Net
 
 log = logging.getLogger("penstock.http")
@@ -45,12 +46,20 @@ class Httpd:
         self.publisher = site.publishing if isinstance(site, NsqHttp) else None
         self.refusal = refusal  # the answer to every request, if there is one
         self.config = uvicorn.Config(
-            site, interface="asgi3", http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None,
+            self._timed, interface="asgi3", http=HttpToolsProtocol, ws="none", lifespan="off", log_config=None,
             access_log=False, proxy_headers=False, server_header=False, date_header=False,
             timeout_keep_alive=max(1, net.limits.idle_timeout_ms // 1_000),
         )  # fmt: skip
         self.config.load()
         self.state = ServerState()
+
+    async def _timed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A request to the site."""
+        began = time.perf_counter()
+        try:
+            await self.site(scope, receive, send)
+        finally:
+            self.site.timed(scope["path"], time.perf_counter() - began)
 
     def connection(self) -> HttpConnection:
         """For a socket that was accepted."""
@@ -130,6 +139,7 @@ class Direct:
         self.more_body = True
         self.disconnected = False
         self.response_complete = False
+        self.began_s = time.perf_counter()
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -399,6 +409,7 @@ class HttpConnection(HttpToolsProtocol):
             return
         direct.response_complete = True
         self.transport.write(_render(answer, direct.keep_alive))
+        self._httpd.site.timed(direct.path, time.perf_counter() - direct.began_s)
         if not direct.more_body:
             self._next(direct)
 

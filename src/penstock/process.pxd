@@ -2,6 +2,8 @@ cimport cython
 
 from penstock.broker.clock cimport BrokerClock
 from penstock.broker.nsq.queueing cimport Queueing
+from penstock.broker.nsq.turns cimport Turns
+from penstock.histogram cimport Histogram
 from penstock.log.store cimport LogStore
 
 
@@ -15,7 +17,9 @@ cdef class Process:
     cdef list _veiled
     cdef object _tables, _stored, _groups
     cdef list _begins, _enders, _neighbours
-    cdef long long _jobs_due_ms
+    cdef Turns _turns
+    cdef Histogram _append_took
+    cdef long long _jobs_due_ms, _appended
 
     cpdef update_time(self)
     @cython.locals(store=LogStore, queueing=Queueing)

@@ -59,6 +59,7 @@ class Process:
         self.name_server: NameServer | None = None
         self._neighbours: list[Neighbour] = []
         self._jobs_due_ms = 0
+        self._appended = 0  # records in the log, at the end of the last turn
 
     def take(self, broker: Broker | None = None, name_server: NameServer | None = None) -> None:
         """A role is there."""
@@ -67,6 +68,7 @@ class Process:
             self.broker, self._store, self._time = broker, broker.store, broker.time
             self._queueing, self._tables, self._veiled = broker.queueing, broker.tables, broker.staging.veiled
             self._stored, self._groups = broker.stored, broker.groups
+            self._turns, self._append_took = broker.queueing.turns, broker.core.append_took
 
     def add_front(self, front: Front) -> None:
         """A protocol has its part of each turn."""
@@ -99,6 +101,9 @@ class Process:
             return
         self._store.settle()  # these two have no error of their own
         self._queueing.settle()
+        if self._store.appended != self._appended or self._turns.published():
+            self._appended = self._store.appended
+            self._append_took.add_ns(self._time.since_ns())
         try:
             if self._veiled:
                 broker.staging.lift()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from penstock.fronts import figures
+from penstock.fronts import figures, prometheus
 from penstock.fronts.http.nsqd import NsqHttp
 
 log = logging.getLogger("penstock.statsd")
@@ -25,7 +25,7 @@ class Statsd:
         topics = figures.topic_stats(broker.queueing.all(), b"", self.http.quantiles, False, 0)
         lines = [*figures.statsd_lines(topics, config.statsd_exclude_ephemeral)]
         if config.statsd_mem_stats:
-            mem = figures.memory()
+            mem = prometheus.memory()
             runs = mem.pop("gc_total_runs")
             lines += [(f"mem.{name}", value, False) for name, value in mem.items()]
             lines.append(("mem.gc_runs", runs, True))

@@ -37,6 +37,32 @@ def test_without_its_ports_a_line_says_so(addresses: dict[str, str], capsys: pyt
     assert "no console" in capsys.readouterr().err
 
 
+def test_several_brokers_have_one_console(tmp_path: Path) -> None:
+    ports = [f"--{name}-port=0" for name in ("remoting", "nsq", "http", "registry", "lookup", "lookup-http", "console")]
+    command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(tmp_path / "data"), "--brokers", "2", *ports]
+    err = tmp_path / "err"
+    environ = {**os.environ, "PENSTOCK_BROKER": "http://127.0.0.1:1"}
+    with open(err, "wb") as file:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=file, env=environ)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"ready ")
+
+        def names() -> set[str]:
+            lines = [line for line in err.read_text().splitlines() if line.startswith("ready ")]
+            if not lines:
+                return set()
+            address = json.loads(lines[0].removeprefix("ready "))["console"]
+            with urllib.request.urlopen(f"http://{address}/now.json") as answer:
+                return {one["name"] for one in json.loads(answer.read())["head"].get("brokers", ())}
+
+        eventually(lambda: len(names()) == 2, within_s=60)
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 def test_up_has_a_console_that_ends_with_it(tmp_path: Path, how: signal.Signals) -> None:
     ports = [f"--{name}-port=0" for name in ("remoting", "nsq", "http", "registry", "lookup", "lookup-http", "console")]

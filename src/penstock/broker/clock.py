@@ -41,6 +41,12 @@ class BrokerClock:
             self._slewed_ms = mono_ms
         self.now_ms = mono_ms + self._anchor_ms
         self.now_ns = mono_ns + self._anchor_ms * words.NS_A_MS
+        self._mono_ns = mono_ns
+
+    def since_ns(self) -> int:
+        """How long ago that was."""
+        passed: int = self._steady_ns() - self._mono_ns
+        return passed
 
 
 class Alarm:

@@ -23,6 +23,7 @@ from penstock.config import BrokerConfig
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
 from penstock.errors import ConfigError
+from penstock.histogram import Histogram
 from penstock.limits import Limits
 from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.store import LogStore
@@ -62,6 +63,7 @@ class Core:
         self.schedule = Schedule(self.folder / "schedule", delivered=delivered_by_rocketmq(files, self.folder))
         self.schedule.read_lost_from(self.store.record_at)
         self.store.attach(self.schedule)
+        self.append_took, self.handed_log, self.handed_queue = Histogram(), Histogram(), Histogram()
         self.alarm = Alarm()  # when the schedule must be looked at next
         self.delays = DelayRule(delay_levels(config.message_delay_level))
         self.sending = Sending(self.time, self.store, self.topics, self.delays, self.alarm, self.copies, self.schedule)

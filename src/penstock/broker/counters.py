@@ -1,9 +1,11 @@
-"""The counters that rates are made of."""
+"""The counters that rates are made of, and what else is told of the log as a whole."""
 
 from __future__ import annotations
 
 from penstock.broker.core import Core
 from penstock.broker.topics import RETRY_PREFIX
+from penstock.log.store import LogStore
+from penstock.wire import record
 
 
 def counters(core: Core) -> dict[tuple[str, str], int]:
@@ -31,3 +33,10 @@ def counters(core: Core) -> dict[tuple[str, str], int]:
     found["BROKER_FOUND_TIMES", core.config.cluster_name] = found_times
     found["BROKER_MISS_TIMES", core.config.cluster_name] = missed_times
     return found
+
+
+def earliest_ms(store: LogStore) -> int:
+    """When the oldest record of the log was stored; -1 without one."""
+    data = store.record_at(store.min_position) if store.end_position > store.min_position else None
+    message = None if data is None else record.decode_record(data, 0, decompress=False)
+    return -1 if message is None else message.store_ms

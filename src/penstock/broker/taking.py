@@ -73,7 +73,7 @@ class Tables:
         topics, groups = self._broker.topics, self._broker.groups
         if (topics.version, groups.version) != self._versions:
             self._versions = dict(topics.version), dict(groups.version)
-            yield fastjson.dumps({"topics": topics.as_table(), "groups": groups.as_table()})
+            yield fastjson.dumps({"topics": topics.as_file(), "groups": groups.as_table()})
 
     def offsets(self) -> Iterator[bytes]:
         """Committed offsets that have changed since."""
@@ -101,7 +101,9 @@ class Taking:
         told = ha.read_json(body)
         try:
             if kind == ha.TABLES:
-                self.take_topics(shapes.entries(shapes.entries(told, "topics"), "topicConfigTable"))
+                topics = shapes.entries(told, "topics")
+                self.take_topics(shapes.entries(topics, "topicConfigTable"))
+                self._broker.topics.take_ends(shapes.entries(topics, "deletedTopicEnds"), self._broker.now_ms)
                 self.take_groups(told)
             elif kind == ha.OFFSETS:
                 self.take_offsets(told)

@@ -1,5 +1,6 @@
 """Where the commands begin: `penstock` (also `python -m penstock.cli`), `nsqd` and `nsqlookupd`."""
 
+import atexit
 import gc
 from importlib import import_module
 
@@ -8,6 +9,7 @@ def _run(module: str, command: str) -> None:
     gc.disable()  # nothing of what is imported is garbage, and the collector would look at all of it again and again
     found = getattr(import_module(module), command)
     gc.enable()
+    atexit.register(gc.freeze)  # nor would it find any when all is over, which costs a verb a sixth of its time
     found()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import importlib.util
+import os
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,8 +19,8 @@ PORT = 4171
 @click.command()
 @with_registry
 @click.option(
-    "--broker", default="http://127.0.0.1:4151", show_default=True, envvar="PENSTOCK_BROKER",
-    help="The broker's HTTP port, as a URL.",
+    "--broker", "brokers", multiple=True, envvar="PENSTOCK_BROKER",
+    help="A broker's HTTP port, as a URL; may be said again. Without it: all brokers that the registry knows.",
 )  # fmt: skip
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any.")
@@ -32,10 +33,10 @@ PORT = 4171
 @click.option("--secret-file", type=click.Path(dir_okay=False), help="The file with its secret.")
 @click.option("--ends-with-input", is_flag=True, hidden=True)
 def console(
-    registry: str, broker: str, host: str, port: int, user: str, secret_file: str | None,
+    registry: str, brokers: tuple[str, ...], host: str, port: int, user: str, secret_file: str | None,
     allowed_hosts: tuple[str, ...], **flags: bool,
 ) -> None:  # fmt: skip
-    """Run the web console of a broker. It shows all its user may see, and changes nothing without --allow-changes."""
+    """Run the web console of a cluster. It shows all its user may see, and changes nothing without --allow-changes."""
     from dataclasses import replace
 
     from penstock.console.server import Settings, run
@@ -49,7 +50,7 @@ def console(
             raise ConfigError("--user and --secret-file go together")
         security = replace(security, user=user, secret=secret_of(secret_file))
     log_to_stderr("info", log_as="console")
-    run(Settings(broker, registry, host, port, allowed_hosts=allowed_hosts, **flags), security)
+    run(Settings(",".join(brokers), registry, host, port, allowed_hosts=allowed_hosts, **flags), security)
 
 
 def start_beside(addresses: Mapping[str, object], port: int) -> subprocess.Popen[bytes] | None:
@@ -63,10 +64,15 @@ def start_beside(addresses: Mapping[str, object], port: int) -> subprocess.Popen
         click.echo(f"penstock: no console: {why}", err=True)
         return None
     command = [
-        sys.executable, "-m", "penstock.cli", "console", "--broker", f"http://{http}", "--registry",
-        str(addresses["registry"]), "--port", str(port), "--ends-with-input",
+        sys.executable, "-m", "penstock.cli", "console", "--registry", str(addresses["registry"]), "--port", str(port),
+        "--ends-with-input",
     ]  # fmt: skip
-    child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=sys.stderr.fileno(), start_new_session=True)
+    if "brokers" not in addresses:  # of several it shows those that the registry knows
+        command += ["--broker", f"http://{http}"]
+    environ = {name: value for name, value in os.environ.items() if name != "PENSTOCK_BROKER"}
+    child = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=sys.stderr.fileno(), start_new_session=True, env=environ
+    )
     atexit.register(_stop, child)
     return child
 

@@ -40,7 +40,7 @@ ABOUTS = {
     "client": "Look at who is connected, end a connection.",
     "completion": "Print what makes SHELL complete commands, options and the names of topics, groups and channels.",
     "config": "Look at settings.",
-    "console": "Run the web console of a broker.",
+    "console": "Run the web console of a cluster.",
     "context": "Registries, users and TLS under names.",
     "delayed": "Look at delayed and deferred messages.",
     "demo": "Publish real events, consume them with a group, archive and summarise them with Spark, draw a chart.",

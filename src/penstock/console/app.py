@@ -13,7 +13,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -24,6 +24,7 @@ from starlette.routing import Route
 from penstock.access.audit import audit
 from penstock.console import pages, words
 from penstock.console.changes import ACTS, Act
+from penstock.console.cluster import Brokers, Choose, keep_choice, place_of, prefix_of
 from penstock.console.exports import export_dead
 from penstock.console.guard import HEADERS, SESSION, Guard
 from penstock.console.pages import Data, Site, View
@@ -42,10 +43,11 @@ FILES = {"console.css": "text/css; charset=utf-8", "console.js": "text/javascrip
 
 
 class Console:
-    """The console of one broker."""
+    """The console of one broker, or of those of a cluster."""
 
-    def __init__(self, site: Site, guard: Guard) -> None:
+    def __init__(self, site: Site, guard: Guard, brokers: Brokers | None = None) -> None:
         self.site = site
+        self.brokers = brokers  # None: there is one
         self.guard = guard
         self.streams = 0
         self._templates = Environment(
@@ -66,6 +68,7 @@ class Console:
                 Route("/live", self._guarded(self.live)),
                 Route("/static/{name}", self._guarded(self.file)),
                 Route("/do/{act}", self._guarded(self.do), methods=["POST"]),
+                Route("/at/{broker}/do/{act}", self._guarded(self.do), methods=["POST"]),
                 Route("/export/deadletters", self._guarded(self.export)),
                 Route("/{path:path}", self._guarded(self.page)),
             ]
@@ -90,33 +93,37 @@ class Console:
         raw = request.scope.get("raw_path", b"").partition(b"?")[0].decode("latin-1") or path
         if raw.endswith(".json") and raw != "/.json":
             raw, as_json = raw.removesuffix(".json"), True
+        broker, raw = place_of(raw)
         if raw == "/now":
             raw = "/"
-        template, data, status = await self._data(raw, dict(request.query_params))
+        template, data, status = await self._data(broker, raw, dict(request.query_params))
         if as_json:
             plain = {name: value for name, value in data.items() if not name.startswith("_")}
             return Response(json.dumps(plain, ensure_ascii=False, default=str), status, media_type="application/json")
         session = request.cookies.get(SESSION, "")
         fresh = not session
         session = session or self.guard.new_session()
-        html = self._templates.get_template(f"{template}.html").render(
-            self._context(data, raw, request.url.query, session)
-        )
+        context = self._context(data, raw, request.url.query, session) | await self._choice(broker)
+        html = keep_choice(self._templates.get_template(f"{template}.html").render(context), broker)
         response = Response(html, status, media_type="text/html")
         if fresh:
             response.set_cookie(SESSION, session, httponly=True, samesite="strict")
         return response
 
-    async def _data(self, raw: str, query: dict[str, str]) -> tuple[str, Data, int]:
-        """Template, data and status of a page; what goes wrong is a page, too."""
-        from urllib.parse import unquote
+    async def _choice(self, broker: str) -> Data:
+        """Which brokers may be chosen, and which one is."""
+        names = sorted(await self.brokers.named()) if self.brokers is not None else []
+        return {"brokers": names if len(names) > 1 else [], "chosen": broker}
 
+    async def _data(self, broker: str, raw: str, query: dict[str, str]) -> tuple[str, Data, int]:
+        """Template, data and status of a page; what goes wrong is a page, too."""
         found = pages.find(raw)
         try:
             if found is None:
                 raise NotFound("there is no such page", "The list above names them all.")
             template, page, names = found
-            view = View(self.site, {name: unquote(value) for name, value in names.items()}, query)
+            site = self.site if self.brokers is None else await self.brokers.site_of(broker, raw)
+            view = View(site, {name: unquote(value) for name, value in names.items()}, query)
             return template, await page(view), 200
         except Unreachable as error:
             return "error", {"error": str(error), "hint": "Is it running? The address is said with --broker."}, 502
@@ -127,6 +134,8 @@ class Console:
                 else ""
             )
             return "error", {"error": str(error), "hint": hint}, error.status
+        except Choose as choose:
+            return "error", {"error": str(choose), "hint": "Choose one of them.", "names": choose.names}, 200
         except NotFound as error:
             return "error", {"error": str(error), "hint": error.hint or ""}, 404
         except PenstockError as error:
@@ -179,16 +188,19 @@ class Console:
 
     async def _events(self, request: Request) -> AsyncIterator[str]:
         of = urlsplit(request.query_params.get("of", "/"))
+        broker, path = place_of(of.path)
         session = request.cookies.get(SESSION, "")
         before = ""
         self.streams += 1
         try:
             while not await request.is_disconnected():
                 begun = time.monotonic()
-                template, data, _ = await self._data(of.path, dict(parse_qsl(of.query)))
+                template, data, _ = await self._data(broker, path, dict(parse_qsl(of.query)))
                 found = self._templates.get_template(f"{template}.html")
-                context = found.new_context(self._context(data, of.path, of.query, session))
+                choice = await self._choice(broker)
+                context = found.new_context(self._context(data, path, of.query, session) | choice)
                 html = "".join(found.blocks["live"](context)) if "live" in found.blocks else ""
+                html = keep_choice(html, broker)
                 if html != before:
                     yield f"data: {json.dumps(html)}\n\n"
                     before = html
@@ -205,6 +217,7 @@ class Console:
     async def do(self, request: Request) -> Response:
         """One change. Whoever is not one of our own pages gets 403."""
         name, remote = request.path_params["act"], request.client.host if request.client else "local"
+        broker = request.path_params.get("broker", "")
         if not self.site.allow_changes:
             return Response("this console is read-only: start it with --allow-changes\n", 403, media_type="text/plain")
         if not self.guard.origin_is_ours(request.headers.get("origin"), request.headers.get("host", "")):
@@ -226,15 +239,30 @@ class Console:
             return Response("no such change\n", 404, media_type="text/plain")
         asked = " ".join(f"{key}={value}" for key, value in form.items() if key not in ("body", "typed", "back"))
         try:
-            said, back = await act(Act(self.site, form))
+            site = self.site if self.brokers is None else await self.brokers.site_of(broker, "/")
+            said, back = await act(Act(site, form))
         except (PenstockError, ValueError) as error:
             audit(None, remote, f"console {name} {asked}", str(error))
             back = form.get("back", "/")
-            return _go(back if back.startswith("/") and not back.startswith(("//", "/\\")) else "/", failed=str(error))
+            back = back if back.startswith("/") and not back.startswith(("//", "/\\")) else "/"
+            return _go(_at(broker, back), failed=str(error))
         finally:
-            self.site.upstream.forget()
+            await self._forget()
         audit(None, remote, f"console {name} {asked}", "ok")
-        return _go(back, did=said)
+        return _go(_at(broker, back), did=said)
+
+    async def _forget(self) -> None:
+        """Something has changed, wherever that was."""
+        for source in (
+            self.site.upstream,
+            *((await self.brokers.named()).values() if self.brokers is not None else ()),
+        ):
+            source.forget()
+
+
+def _at(broker: str, back: str) -> str:
+    """Where a page of this broker goes on."""
+    return back if back.startswith("/at/") else prefix_of(broker) + back
 
 
 def _go(back: str, **said: str) -> Response:
@@ -246,6 +274,4 @@ def _go(back: str, **said: str) -> Response:
 
 def _part(name: object) -> str:
     """A name as a part of a path."""
-    from urllib.parse import quote
-
     return quote(str(name), safe="")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal, TypeVar
 from urllib.parse import quote
 
 from penstock.aio import Producer
@@ -12,6 +13,9 @@ from penstock.client.deadletters import DeadLetters
 from penstock.console.pages import Site, start_of
 from penstock.errors import PenstockError
 from penstock.message import Message
+
+T = TypeVar("T")
+Change = Literal["pause", "unpause", "empty", "rm"]
 
 
 class Unsure(PenstockError):
@@ -47,6 +51,25 @@ def _topic(name: str) -> str:
     return f"/topics/{quote(name, safe='')}/about"
 
 
+async def _change_queue(act: Act, topic: str, change: Change, channel: str = "") -> None:
+    async with act.site.admin() as admin:
+        await admin.change_queue(topic, change, channel=channel)
+
+
+async def _with_letters(act: Act, work: Callable[[DeadLetters], T]) -> T:
+    """What is done with dead letters, in a thread."""
+
+    def run() -> T:
+        with DeadLetters(act.site.registry, security=act.site.security) as letters:
+            return work(letters)
+
+    return await asyncio.to_thread(run)
+
+
+def _letters_of(group: str) -> str:
+    return f"/deadletters/{quote(group, safe='')}/about"
+
+
 async def topic_add(act: Act) -> Done:
     """Make a topic of either kind."""
     name, queues = act.need("topic"), act.form.get("queues", "")
@@ -69,16 +92,14 @@ async def topic_delete(act: Act) -> Done:
 async def topic_empty(act: Act) -> Done:
     """Throw away what a queue topic holds."""
     name = act.typed("topic")
-    async with act.site.admin() as admin:
-        await admin.change_queue(name, "empty")
+    await _change_queue(act, name, "empty")
     return f"Topic {name} is empty.", _topic(name)
 
 
 async def topic_pause(act: Act) -> Done:
     """Pause a topic, or let it go on."""
     name, pause = act.need("topic"), act.form.get("on") == "1"
-    async with act.site.admin() as admin:
-        await admin.change_queue(name, "pause" if pause else "unpause")
+    await _change_queue(act, name, "pause" if pause else "unpause")
     return f"Topic {name} {'is paused' if pause else 'goes on'}.", _topic(name)
 
 
@@ -100,24 +121,21 @@ def _reader(act: Act) -> str:
 async def channel_pause(act: Act) -> Done:
     """Pause a channel, or let it go on."""
     topic, name, pause = act.need("topic"), act.need("name"), act.form.get("on") == "1"
-    async with act.site.admin() as admin:
-        await admin.change_queue(topic, "pause" if pause else "unpause", channel=name)
+    await _change_queue(act, topic, "pause" if pause else "unpause", name)
     return f"Channel {name} {'is paused' if pause else 'goes on'}.", _reader(act)
 
 
 async def channel_empty(act: Act) -> Done:
     """Throw away what a channel holds."""
     topic, name = act.need("topic"), act.typed("name")
-    async with act.site.admin() as admin:
-        await admin.change_queue(topic, "empty", channel=name)
+    await _change_queue(act, topic, "empty", name)
     return f"Channel {name} of {topic} is empty.", _reader(act)
 
 
 async def channel_delete(act: Act) -> Done:
     """Delete a channel and what it holds."""
     topic, name = act.need("topic"), act.typed("name")
-    async with act.site.admin() as admin:
-        await admin.change_queue(topic, "rm", channel=name)
+    await _change_queue(act, topic, "rm", name)
     return f"Channel {name} of {topic} is deleted.", _topic(topic)
 
 
@@ -134,17 +152,15 @@ async def dead_redrive(act: Act) -> Done:
     group, text, dry = act.need("group"), act.form.get("match", ""), act.form.get("dry") == "1"
     limit, rate = act.form.get("limit", ""), act.form.get("rate", "")
 
-    def redrive() -> tuple[int, dict[str, int]]:
-        with DeadLetters(act.site.registry, security=act.site.security) as letters:
-            done = letters.redrive(
-                group, text=text, limit=int(limit) if limit.isdecimal() and int(limit) else None,
-                rate=float(rate) if rate.isdecimal() and int(rate) else None, dry_run=dry,
-            )  # fmt: skip
-        return done.count, done.topics
-
-    _count, topics = await asyncio.to_thread(redrive)
-    said = ", ".join(f"{n:,} to {topic}" for topic, n in sorted(topics.items())) or "nothing"
-    back = f"/deadletters/{quote(group, safe='')}/about" + (f"?match={quote(text)}" if text else "")
+    done = await _with_letters(
+        act,
+        lambda letters: letters.redrive(
+            group, text=text, limit=int(limit) if limit.isdecimal() and int(limit) else None,
+            rate=float(rate) if rate.isdecimal() and int(rate) else None, dry_run=dry,
+        ),
+    )  # fmt: skip
+    said = ", ".join(f"{n:,} to {topic}" for topic, n in sorted(done.topics.items())) or "nothing"
+    back = _letters_of(group) + (f"?match={quote(text)}" if text else "")
     return f"{'Would be sent' if dry else 'Sent'}: {said}.", back
 
 
@@ -152,12 +168,8 @@ async def dead_resend(act: Act) -> Done:
     """Send the chosen dead letters again, each once."""
     group, ids = act.need("group"), act.need("ids").split("\n")
 
-    def resend() -> int:
-        with DeadLetters(act.site.registry, security=act.site.security) as letters:
-            return letters.resend(group, ids).count
-
-    count = await asyncio.to_thread(resend)
-    return f"{count} of {len(ids)} were sent.", f"/deadletters/{quote(group, safe='')}/about"
+    done = await _with_letters(act, lambda letters: letters.resend(group, ids))
+    return f"{done.count} of {len(ids)} were sent.", _letters_of(group)
 
 
 async def client_disconnect(act: Act) -> Done:

@@ -19,7 +19,7 @@ from penstock.aio import Admin
 from penstock.client.deadletters import DeadLetters, describe, matches
 from penstock.console import plots, words
 from penstock.console.plots import Line
-from penstock.console.upstream import Json, Upstream
+from penstock.console.upstream import Json, Source
 from penstock.errors import NotFound
 from penstock.security import Security
 from penstock.wire.names import DEAD_PREFIX, RETRY_PREFIX
@@ -37,7 +37,7 @@ Data = dict[str, Any]
 class Site:
     """What the pages of one broker are drawn from."""
 
-    upstream: Upstream
+    upstream: Source
     registry: str
     security: Security
     allow_changes: bool = False
@@ -139,6 +139,8 @@ def sentences(told: Json) -> list[Data]:
     def say(text: str, advice: str, href: str = "") -> None:
         found.append({"text": text, "advice": advice, "href": href})
 
+    for one in told.get("silent", ()):
+        say(f"Broker {one['name']} is not in these sums: {one['why']}.", "Is it running?")
     if told["health"]:
         say(f"The broker takes nothing: {told['health']}.", "Look into its log; free the disk if it is full.")
     used, (clean, force, refuse) = told["disk"].get("used") or 0, told["disk"]["marks"]

@@ -12,18 +12,21 @@ from dataclasses import dataclass
 import uvicorn
 
 from penstock.console.app import Console
+from penstock.console.cluster import Brokers
 from penstock.console.guard import Guard
 from penstock.console.pages import Site
 from penstock.console.upstream import Upstream
 from penstock.listeners import address_of, bind
 from penstock.security import Security
 
+BROKER = "http://127.0.0.1:4151"
+
 
 @dataclass(frozen=True)
 class Settings:
     """How a console is started."""
 
-    broker: str = "http://127.0.0.1:4151"
+    broker: str = BROKER  # several with commas between; none: all that the registry knows
     registry: str = "127.0.0.1:9876"
     host: str = "127.0.0.1"
     port: int = 4171
@@ -35,8 +38,13 @@ class Settings:
 
 def console_of(settings: Settings, security: Security) -> Console:
     """A console, without a socket."""
-    upstream = Upstream(settings.broker, security)
-    return Console(Site(upstream, settings.registry, security, settings.allow_changes), Guard(settings.allowed_hosts))
+    addresses = [part.strip() for part in settings.broker.split(",") if part.strip()]
+    upstream = Upstream(addresses[0] if addresses else BROKER, security)
+    site = Site(upstream, settings.registry, security, settings.allow_changes)
+    for address in addresses:  # a wrong one is said now
+        Upstream(address, security)
+    brokers = None if len(addresses) == 1 else Brokers(site, addresses)
+    return Console(site, Guard(settings.allowed_hosts), brokers)
 
 
 def run(settings: Settings, security: Security) -> None:

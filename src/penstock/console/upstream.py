@@ -7,7 +7,7 @@ import http.client
 import json
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
@@ -18,7 +18,7 @@ from penstock.security import Security
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 256 << 20
 FRESH_S = 1.0  # an answer is as good as new for so long …
-SHARE = 50  # … or for so many times what it took: the broker is not kept busy by those who look
+SHARE = 100  # … or for so many times what it took: the broker is not kept busy by those who look
 
 Json = Any  # what a broker told
 
@@ -35,7 +35,23 @@ class Refusal(PenstockError):
         self.status = status
 
 
-class Upstream:
+class Source(Protocol):
+    """What pages are drawn from."""
+
+    url: str
+
+    async def get(self, path: str, query: Mapping[str, object] | None = None) -> Json:
+        """The answer to a GET. Unreachable, Refusal."""
+
+    async def change(self, method: str, path: str, body: bytes = b"") -> bytes:
+        """Ask for a change; what was known is asked anew."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Something has changed."""
+
+
+class Upstream(Source):
     """One broker by its HTTP API."""
 
     def __init__(self, url: str, security: Security, clock: Callable[[], float] = time.monotonic) -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import cython
@@ -112,6 +113,11 @@ class ChannelState:
         self.deferred_in_memory = 0
         self.deferred_elsewhere = 0
         self.message_count = 0
+        self._handed: Callable[[int], None] | None = None
+
+    def tell_handed(self, handed: Callable[[int], None]) -> None:
+        """Who is told, once each time that messages are handed out, when the first one that is fresh was stored."""
+        self._handed = handed
 
     @property
     def deferred_count(self) -> int:
@@ -197,6 +203,7 @@ class Channel(ChannelState):
         self.timeout_count = 0
         self.finish_count = 0
         self.buried_count = 0
+        self._fresh_ns = 0  # when the first of what is handed out now was stored
         self._turn = 0
         self._number = 0
 
@@ -262,6 +269,10 @@ class Channel(ChannelState):
             else:
                 idle = 0
                 given += got
+        if self._fresh_ns:
+            if self._handed is not None:
+                self._handed(self._fresh_ns)
+            self._fresh_ns = 0
         return given
 
     def _give(self, consumer: Consumer, room: int, mono_ms: int) -> int:
@@ -283,6 +294,8 @@ class Channel(ChannelState):
                     dry = True
                     break
                 self.taken += 1
+                if self._fresh_ns == 0:
+                    self._fresh_ns = source.stamp_ns
                 slot = slots.add(source.message_id, source.place, source.lane, source.attempts, words.IN_FLIGHT)
                 if slot < 0:  # an id that is in hand already: a copy of the same message, as a crash may leave
                     source.done(source.lane, source.place)

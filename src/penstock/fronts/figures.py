@@ -6,29 +6,22 @@ let others have the loop between pieces.
 
 from __future__ import annotations
 
-import gc
-import resource
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sized
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping
 
-from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
+from penstock.broker.counters import earliest_ms
 from penstock.broker.groups import lag as group_lag
 from penstock.broker.groups import oldest_ms as group_oldest_ms
 from penstock.broker.nsq.sources import lag_ms
 from penstock.broker.nsq.topics import Topic
 from penstock.config import parts
 from penstock.delivery.channel import Channel
-from penstock.disk.workers import Workers
-from penstock.histogram import Histogram
-from penstock.limits import Limits
+from penstock.fronts.prometheus import FAMILIES as FAMILIES
+from penstock.fronts.prometheus import PYTHON, histogram_samples, memory, sample
 from penstock.version import __version__
 from penstock.wire.fastjson import JsonObject
-from penstock.wire.names import EPHEMERAL, NSQD_VERSION
-
-PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
+from penstock.wire.names import DEAD_PREFIX, EPHEMERAL, NSQD_VERSION
 
 
 def version_line(name: str) -> str:
@@ -41,59 +34,7 @@ def percentiles(text: str) -> list[float]:
     return [float(part) for part in parts(text)]
 
 
-def memory() -> dict[str, int]:
-    """nsqd's fields, as far as Python has them."""
-    page = resource.getpagesize()
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            resident = int(file.read().split()[1]) * page
-    except OSError:
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    return {
-        "heap_objects": sys.getallocatedblocks(),
-        "heap_idle_bytes": 0,
-        "heap_in_use_bytes": resident,
-        "heap_released_bytes": 0,
-        "gc_pause_usec_100": 0,
-        "gc_pause_usec_99": 0,
-        "gc_pause_usec_95": 0,
-        "next_gc_bytes": 0,
-        "gc_total_runs": sum(generation["collections"] for generation in gc.get_stats()),
-    }
-
-
 Rejections = Mapping[str, Mapping[str, int] | Mapping[bytes, int]]  # protocol → reason → how often
-
-
-class Faults(Protocol):
-    """What failed in a process."""
-
-    count: int
-
-    @property
-    def failing(self) -> Mapping[str, str]: ...
-
-
-class Role(Protocol):
-    @property
-    def faults(self) -> Faults: ...
-
-
-class Net(Protocol):
-    """The sockets of a process, as far as this floor knows them."""
-
-    waiting_bytes: int
-
-    @property
-    def connections(self) -> Sized: ...
-    @property
-    def limits(self) -> Limits: ...
-    @property
-    def handshakes(self) -> Mapping[str, int]: ...
-    @property
-    def role(self) -> Role: ...
-    @property
-    def workers(self) -> Workers: ...
 
 
 def latency(of: Iterable[Channel], quantiles: list[float]) -> JsonObject:
@@ -289,77 +230,6 @@ def statsd_packets(
 
 # -- Prometheus
 
-# name: type, meaning
-FAMILIES = {
-    "info": ("gauge", "version of this broker"),
-    "start_time_seconds": ("gauge", "when it started"),
-    "healthy": ("gauge", "1 while the disk takes what is written"),
-    "messages_in_total": ("counter", "messages published"),
-    "throughput_in_bytes_total": ("counter", "bytes published"),
-    "messages_out_total": ("counter", "messages given to a group"),
-    "throughput_out_bytes_total": ("counter", "bytes given to a group"),
-    "topic_messages": ("gauge", "messages of a topic that no channel has taken over"),
-    "channel_messages_total": ("counter", "messages a channel has been given"),
-    "consumer_lag_messages": ("gauge", "messages not finished: ready, in flight and deferred"),
-    "consumer_lag_seconds": (
-        "gauge",
-        "how long the oldest message that is not finished has been stored; deferred ones aside",
-    ),
-    "consumer_ready_messages": ("gauge", "messages that wait for a consumer"),
-    "consumer_inflight_messages": ("gauge", "messages delivered and not finished"),
-    "consumer_deferred_messages": ("gauge", "messages that wait for their time"),
-    "requeued_messages_total": ("counter", "messages given back"),
-    "timed_out_messages_total": ("counter", "messages whose consumer took too long"),
-    "dropped_messages_total": ("counter", "messages that an ephemeral channel had no room for"),
-    "consumers": ("gauge", "consumers connected"),
-    "processing_latency_seconds": ("summary", "publish to finish"),
-    "delayed_messages": ("gauge", "messages in the schedule"),
-    "storage_size_bytes": ("gauge", "commit log written since its beginning"),
-    "storage_flush_behind_bytes": ("gauge", "written and not flushed"),
-    "disk_job_seconds": ("histogram", "how long the disk took: flushes, and the making and removing of files"),
-    "disk_size_bytes": ("gauge", "size of the file system that the data folder is on"),
-    "disk_free_bytes": ("gauge", "what is free there"),
-    "replica_in_sync": ("gauge", "1 for each slave that a send of level pair waits for"),
-    "replica_lag_bytes": ("gauge", "what a slave has not written of its master's log"),
-    "replica_confirmed_bytes": ("gauge", "up to where all brokers in sync have the log"),
-    "replica_epoch": ("gauge", "number of the mastership that is copied"),
-    "engine_reached": ("gauge", "1 while the engine that decides about the master answers"),
-    "engine_silent_seconds": ("gauge", "since it answered last"),
-    "replica_leads": ("gauge", "1 on the master, where an engine decides"),
-    "replica_lease_seconds": ("gauge", "so long may the master go on answering without hearing of the engine"),
-    "replica_bad_blocks_total": ("counter", "blocks of the log that arrived damaged, and were sent again"),
-    "connections": ("gauge", "connections taken"),
-    "limit_reached_total": ("counter", "how often each limit was reached; docs/operate.md lists them"),
-    "tls_handshakes_total": ("counter", "TLS handshakes: done, failed, too slow, or plain peers where TLS is required"),
-    "connection_memory_bytes": ("gauge", "unfinished requests and unread answers of all connections"),
-    "faults_total": ("counter", "steps of the loop that raised"),
-    "rejected_total": ("counter", "requests that should not have been sent"),
-    "users": ("gauge", "users there are; 0: everything is allowed"),
-    "denied_requests_total": ("counter", "requests without the right"),
-    "failed_logins_limited_total": ("counter", "logins refused unseen after too many had failed"),
-    "process_resident_memory_bytes": ("gauge", "memory of this process"),
-}
-
-
-def _label(text: str) -> str:
-    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-def sample(family: str, value: float | int, **labels: str) -> tuple[str, str]:
-    """(family, line)."""
-    inside = ",".join(f'{name}="{_label(text)}"' for name, text in labels.items())
-    return family.removesuffix(
-        "_count"
-    ), f"penstock_{family}{{{inside}}} {value}" if inside else f"penstock_{family} {value}"
-
-
-def histogram_samples(family: str, histogram: Histogram, **labels: str) -> Iterator[tuple[str, str]]:
-    """The samples of a histogram: its buckets, sum and count."""
-    for bound, count in histogram.buckets():
-        yield family, sample(f"{family}_bucket", count, **labels, le=bound)[1]
-    yield family, sample(f"{family}_sum", round(histogram.sum_s, 6), **labels)[1]
-    yield family, sample(f"{family}_count", histogram.count, **labels)[1]
-
 
 def topic_samples(topics: Iterable[JsonObject]) -> Iterator[tuple[str, str]]:
     """The samples of topics and channels."""
@@ -397,11 +267,18 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
     yield sample("start_time_seconds", broker.started_ms / 1000)
     yield sample("healthy", int(bool(queueing.healthy and store.healthy)))
     yield sample("delayed_messages", len(broker.schedule))
+    due_ms = broker.schedule.next_due_ms()
+    yield sample("delayed_late_seconds", 0 if due_ms is None else max(0, broker.now_ms - due_ms) / 1000)
+    oldest_ms = earliest_ms(store)
+    yield sample("storage_message_reserve_seconds", 0 if oldest_ms < 0 else max(0, broker.now_ms - oldest_ms) / 1000)
     yield sample("storage_size_bytes", store.end_position)
     yield sample("storage_flush_behind_bytes", store.end_position - store.flushed_position)
     used, total = broker.files.usage(broker.folder)
     yield sample("disk_size_bytes", total)
     yield sample("disk_free_bytes", max(0, total - used))
+    yield from histogram_samples("append_seconds", broker.core.append_took)
+    yield from histogram_samples("delivery_seconds", broker.core.handed_log, kind="log")
+    yield from histogram_samples("delivery_seconds", broker.core.handed_queue, kind="queue")
     yield from replica_samples(broker)
     for protocol, reasons in rejected.items():
         for reason, count in sorted(reasons.items()):
@@ -415,7 +292,15 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
     for name, stored in broker.topics.by_name.items():
         if name not in queueing.topics and not broker.is_system_topic(name.decode()):
             yield sample("messages_in_total", stored.message_count, topic=name.decode())
+            if name.startswith(DEAD_PREFIX):
+                of = name.removeprefix(DEAD_PREFIX).decode()
+                yield sample("send_to_dlq_messages_total", stored.message_count, group=of)
             yield sample("throughput_in_bytes_total", stored.put_bytes, topic=name.decode())
+    for queue in queueing.topics.values():
+        for channel in queue.channels.values():
+            if channel.buried_count:
+                labels = {"topic": queue.name.decode(), "channel": channel.name.decode()}
+                yield sample("send_to_dlq_messages_total", channel.buried_count, **labels)
     yield from group_samples(broker)
 
 
@@ -441,26 +326,6 @@ def replica_samples(broker: Broker) -> Iterator[tuple[str, str]]:
         yield sample("replica_lag_bytes", max(0, end - member.written), node=member.node)
 
 
-def access_samples(rights: Rights) -> Iterator[tuple[str, str]]:
-    """The samples of users and rights."""
-    yield sample("users", len(rights.users))
-    yield sample("denied_requests_total", rights.denied)
-    yield sample("failed_logins_limited_total", rights.failed_logins.refused)
-
-
-def net_samples(net: Net) -> Iterator[tuple[str, str]]:
-    """The samples of the sockets of this process."""
-    yield sample("connections", len(net.connections))
-    yield sample("connection_memory_bytes", net.waiting_bytes)
-    yield sample("faults_total", net.role.faults.count)
-    for job, took in net.workers.took.items():
-        yield from histogram_samples("disk_job_seconds", took, job=job)
-    for limit, count in net.limits.reached.items():
-        yield sample("limit_reached_total", count, limit=limit)
-    for result, count in net.handshakes.items():
-        yield sample("tls_handshakes_total", count, result=result)
-
-
 def group_samples(broker: Broker) -> Iterator[tuple[str, str]]:
     """How far behind the groups of log topics are, by what they have committed."""
     for (name, group), offsets in broker.offsets.table.items():
@@ -470,11 +335,3 @@ def group_samples(broker: Broker) -> Iterator[tuple[str, str]]:
             yield sample("consumer_lag_messages", group_lag(queues, offsets), topic=name, group=group)
             oldest_ms = group_oldest_ms(broker.store, queues, offsets, broker.now_ms)
             yield sample("consumer_lag_seconds", oldest_ms / 1000, topic=name, group=group)
-
-
-def metrics_pieces(families: Mapping[str, list[str]]) -> Iterator[bytes]:
-    """The lines of each family, in the text format, one family after the other."""
-    for family, lines in families.items():
-        kind, about = FAMILIES[family]
-        head = f"# HELP penstock_{family} {about}", f"# TYPE penstock_{family} {kind}"
-        yield ("\n".join([*head, *lines]) + "\n").encode()

@@ -9,7 +9,7 @@ TCP: magic ``"  V1"``, then lines; an answer is `size:int32 data` without a fram
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -17,6 +17,7 @@ from penstock.access.needs import ADMIN, MONITOR, REGISTER, USER, know
 from penstock.access.rights import Rights
 from penstock.clock import Clock
 from penstock.errors import Refused, WireError
+from penstock.fronts import prometheus
 from penstock.fronts.health import Health
 from penstock.fronts.site import (
     DONE,
@@ -33,6 +34,8 @@ from penstock.fronts.site import (
 )
 from penstock.limits import Limits
 from penstock.registry.producers import Producer, ProducerTables
+from penstock.registry.routes import RouteTables
+from penstock.version import __version__
 from penstock.wire import fastjson
 from penstock.wire.names import NSQD_VERSION
 
@@ -259,6 +262,9 @@ class LookupHttp(Site):
         self.needs = NEEDS
         self.lookupd = lookupd
         self.tables = lookupd.tables
+        self.net: prometheus.Net | None = None
+        self.name_server: RouteTables | None = None
+        self.started_s = lookupd.clock.now_ms() / 1000
         self.routes = {
             "/ping": {"GET": lambda request: Answer(200, b"OK", (TEXT,))},
             "/info": {"GET": lambda request: json_answer({"version": NSQD_VERSION})},
@@ -274,6 +280,33 @@ class LookupHttp(Site):
             "/channel/create": {"POST": self._create_channel},
             "/channel/delete": {"POST": self._delete_channel},
         }
+        self.watched = {"/metrics": self._metrics}
+
+    def found_at(self, net: prometheus.Net, name_server: RouteTables | None) -> None:
+        """The sockets of this process, and what its name server knows, for the metrics."""
+        self.net, self.name_server = net, name_server
+
+    def _metrics(self, request: Request) -> Answer:
+        families = prometheus.by_family(self._samples())
+        return Answer(200, b"".join(prometheus.metrics_pieces(families)), (prometheus.TEXT_FORMAT,))
+
+    def _samples(self) -> Iterator[tuple[str, str]]:
+        sample, tables, now_ms = prometheus.sample, self.tables, self.lookupd.now_ms()
+        yield sample("info", 1, version=__version__, nsq_version=NSQD_VERSION, python=prometheus.PYTHON)
+        yield sample("start_time_seconds", self.started_s)
+        if self.name_server is not None:
+            yield sample("registry_brokers", len(self.name_server.addresses))
+            yield sample("registry_topics", len(self.name_server.topics))
+        yield sample("lookup_producers", sum(tables.active(one, now_ms) for one in tables.producers))
+        yield sample("lookup_topics", len(tables.topics))
+        yield sample("lookup_channels", sum(map(len, tables.channels.values())))
+        yield sample("process_resident_memory_bytes", prometheus.memory()["heap_in_use_bytes"])
+        for reason, count in sorted(self.rejected.items()):
+            yield sample("rejected_total", count, protocol="http", reason=reason)
+        yield from prometheus.access_samples(self.rights)
+        yield from prometheus.site_samples(self.took)
+        if self.net is not None:
+            yield from prometheus.net_samples(self.net)
 
     def _lookup(self, request: Request) -> Answer:
         topic = _argument(request, "topic")

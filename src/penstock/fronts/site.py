@@ -22,10 +22,11 @@ import msgspec
 
 from penstock.access.audit import audit
 from penstock.access.http import user_of
-from penstock.access.needs import ADMIN, Need
+from penstock.access.needs import ADMIN, MONITOR, Need
 from penstock.access.rights import Rights
 from penstock.access.users import User
 from penstock.errors import Refused, StoreError
+from penstock.histogram import Histogram
 from penstock.wire.names import NSQ_NAME
 
 log = logging.getLogger("penstock.http")
@@ -148,7 +149,9 @@ class Site:
         self.rights = rights or Rights()
         self.routes: dict[str, dict[str, Handler]] = {}
         self.needs: Mapping[str, Needs] = {}
+        self.watched: dict[str, Handler] = {}  # what monitoring reads beside the routes: path → GET
         self.rejected: dict[str, int] = {}  # reason → how often
+        self.took: dict[str, Histogram] = {}  # route → how long its requests took
         self._hosts = {name.lower() for name in (*allowed_hosts, "localhost", socket.gethostname()) if name}
         self._any_host = "*" in self._hosts
         self._good_hosts: set[bytes] = set()
@@ -200,7 +203,8 @@ class Site:
         user = user_of(self.rights, authorization, remote, certificate)
         route, word = self.route(path)
         row = self.needs.get(f"{'GET' if method == 'HEAD' else method} {route}")
-        self.rights.demand(user, (ADMIN,) if row is None else row({**query, NAME: word}))
+        needs = row({**query, NAME: word}) if row is not None else (MONITOR if path in self.watched else ADMIN,)
+        self.rights.demand(user, needs)
         return user
 
     def unadmitted(self, refused: Refused) -> Answer:
@@ -209,6 +213,16 @@ class Site:
             self.rejected["UNAUTHORIZED"] = self.rejected.get("UNAUTHORIZED", 0) + 1
             return error(401, "UNAUTHORIZED", LOGIN)
         return self.reject(403, "FORBIDDEN")
+
+    def timed(self, path: str, seconds: float) -> None:
+        """A request was answered. Routes that there are not count together: anybody can think of more."""
+        histogram = self.took.get(path)
+        if histogram is None:
+            route = self.route(path)[0]
+            if route not in self.routes and route not in self.watched:
+                route = "other"
+            histogram = self.took.setdefault(route, Histogram())
+        histogram.add(seconds)
 
     # -- finding the handler
 
@@ -225,6 +239,8 @@ class Site:
     def find(self, method: str, path: str) -> tuple[Handler | None, Answer]:
         """The handler of a route, or the answer when there is none."""
         methods = self.routes.get(self.route(path)[0])
+        if methods is None and path in self.watched:
+            methods = {"GET": self.watched[path]}
         if methods is not None:
             handler = methods.get(method)
             if handler is not None:

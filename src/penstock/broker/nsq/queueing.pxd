@@ -5,12 +5,14 @@ from penstock.broker.nsq.flush cimport GroupFlush
 from penstock.broker.nsq.topics cimport Topic
 from penstock.broker.nsq.turns cimport Turns
 from penstock.delivery.channel cimport Channel
+from penstock.histogram cimport Histogram
 
 
 @cython.final
 cdef class Queueing:
     cdef object _core
     cdef BrokerClock _time
+    cdef Histogram _handed
     cdef list _lagging
     cdef tuple _seen_of_log
     cdef public object folder, claims, moving, registry, table, deferral, publishing, dead_letters, notes, redrive
@@ -21,6 +23,7 @@ cdef class Queueing:
     cdef public object topic, find, all, delete, log_channels, write_table, announce, fresh_topic, publish
     cdef public object want_flush, flushes, settle, take_jobs, mark_channel, when_copied, refusal
 
+    cpdef handed(self, long long stamp_ns)
     cpdef mark_topics_of(self, list queues)
     @cython.locals(turns=Turns, mono_ms=cython.longlong, topic=Topic, channel=Channel)
     cpdef end_turn(self)

@@ -80,6 +80,7 @@ class Queueing:
         self.dead_letters = DeadLetters(self.registry, self.publishing, self.flush, self.moving, retry, self.notes)
         self.redrive = Redrive(core, self.registry, self.deferral, self.notes)
         self.producers: set[Producer] = set()
+        self._handed = core.handed_queue
         self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
         self._seen_of_log = (0, 0, 0, 0)
         # What fronts ask for, by the room that does it.
@@ -179,6 +180,10 @@ class Queueing:
     def defer(self, channel: Channel, slot: int, delay_ms: int) -> bool:
         """REQ with a delay: the schedule takes it over. False: the channel keeps it in memory."""
         return self.deferral.give_back(channel, slot, delay_ms)
+
+    def handed(self, stamp_ns: int) -> None:
+        """A channel has handed out messages; the first of them was stored then."""
+        self._handed.add_ns(self._time.now_ns - stamp_ns)
 
     # -- turns ---------------------------------------------------------------------------------------------------
 

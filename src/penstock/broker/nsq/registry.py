@@ -45,6 +45,9 @@ class ChannelOwner(Protocol):
     def defer(self, channel: Channel, slot: int, delay_ms: int) -> bool:
         """REQ with a delay."""
 
+    def handed(self, stamp_ns: int) -> None:
+        """It has handed out what was stored then."""
+
 
 class Registry:
     """See the module."""
@@ -197,6 +200,7 @@ class Registry:
             owner=self._owner,
         )
         channel.let_unread(config.max_unread_bytes)
+        channel.tell_handed(self._owner.handed)
         return channel
 
     def window(self, topic: Topic) -> int:

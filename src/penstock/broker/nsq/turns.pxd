@@ -13,6 +13,7 @@ cdef class Turns:
     cpdef mark_topic(self, Topic topic)
     cpdef list take_topics(self)
     cpdef list take_channels(self)
+    cpdef bint published(self)
     cpdef bint marked(self)
     cpdef time(self, Channel channel)
     cpdef forget(self, Channel channel)

@@ -46,6 +46,10 @@ class Turns:
         channels, self._channels = self._channels, []
         return channels
 
+    def published(self) -> bool:
+        """Whether a topic has something new."""
+        return bool(self._topics)
+
     def marked(self) -> bool:
         """Whether something is."""
         return bool(self._topics or self._channels)

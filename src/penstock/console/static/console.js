@@ -24,8 +24,7 @@
       return;
     }
     if (event.key === "/") { event.preventDefault(); document.getElementById("find").focus(); return; }
-    const keyed = { g: "/", t: "/topics", d: "/deadletters" }[event.key];
-    const link = event.key === "m" ? document.querySelector("[data-key=m]") : null;
-    if (link) link.click(); else if (keyed) location.href = keyed;
+    const keyed = { g: ".brand", t: "[data-key=t]", d: "[data-key=d]", m: "[data-key=m]" }[event.key];
+    if (keyed) document.querySelector(keyed)?.click();
   });
 })();

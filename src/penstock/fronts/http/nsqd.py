@@ -12,7 +12,7 @@ from penstock.access.needs import ADMIN, MONITOR, USER, Need, group, know, publi
 from penstock.access.rights import Rights
 from penstock.broker.broker import Broker
 from penstock.config import parts
-from penstock.fronts import figures
+from penstock.fronts import figures, prometheus
 from penstock.fronts.flags import broadcast_address
 from penstock.fronts.health import Health
 from penstock.fronts.http.browsing import Browsing
@@ -28,7 +28,6 @@ T = TypeVar("T")
 
 TOPICS_A_PIECE = 20  # of statistics, before others have the loop
 LINES_A_PIECE = 200
-PROMETHEUS = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
 
 
 def _publish(query: Mapping[str, str]) -> Iterable[Need]:
@@ -87,7 +86,7 @@ class NsqHttp(Place):
         self.rejections: dict[str, Mapping[str, int] | Mapping[bytes, int]] = {
             "http": self.rejected
         }  # protocol → reason → how often
-        self.net: figures.Net | None = None
+        self.net: prometheus.Net | None = None
         self.quantiles = figures.percentiles(config.e2e_processing_latency_percentile)
         self.health = Health(broker, self._failing)
         self.publishing = Publishing(broker, self)
@@ -107,7 +106,7 @@ class NsqHttp(Place):
         }
         self.needs = NEEDS
 
-    def found_at(self, net: figures.Net, tcp_port: int, http_port: int, https_port: int) -> None:
+    def found_at(self, net: prometheus.Net, tcp_port: int, http_port: int, https_port: int) -> None:
         """The sockets of this process, for its metrics and health, and its real ports; -1 for none."""
         self.net = net
         self.tcp_port, self.http_port, self.https_port = tcp_port, http_port, https_port
@@ -156,7 +155,7 @@ class NsqHttp(Place):
     async def _stats(self, request: Request) -> Answer:
         query, queueing = request.query, self.broker.queueing
         clients = TRUTHS.get(query.get("include_clients", ""), True)
-        mem = figures.memory() if TRUTHS.get(query.get("include_mem", ""), True) else None
+        mem = prometheus.memory() if TRUTHS.get(query.get("include_mem", ""), True) else None
         wanted = query.get("topic", "").encode()
         now_ms = self.broker.now_ms
         if not wanted:
@@ -188,13 +187,13 @@ class NsqHttp(Place):
     async def _metrics(self, request: Request) -> Answer:
         topics = figures.topic_stats(self.broker.queueing.all(), b"", self.quantiles, False, self.broker.now_ms)
         of_topics = figures.topic_samples(await self._collect(topics))
-        of_broker = chain(figures.broker_samples(self.broker, self.rejections), figures.access_samples(self.rights))
+        of_process = chain(prometheus.access_samples(self.rights), prometheus.site_samples(self.took))
         if self.net is not None:
-            of_broker = chain(of_broker, figures.net_samples(self.net))
-        families: dict[str, list[str]] = {}
-        for family, line in await self._collect(chain(of_broker, of_topics), LINES_A_PIECE):
-            families.setdefault(family, []).append(line)
-        return Answer(200, b"".join(await self._collect(figures.metrics_pieces(families), 1)), (PROMETHEUS,))
+            of_process = chain(of_process, prometheus.net_samples(self.net))
+        samples = chain(figures.broker_samples(self.broker, self.rejections), of_process, of_topics)
+        families = prometheus.by_family(await self._collect(samples, LINES_A_PIECE))
+        pieces = await self._collect(prometheus.metrics_pieces(families), 1)
+        return Answer(200, b"".join(pieces), (prometheus.TEXT_FORMAT,))
 
     @staticmethod
     async def _collect(pieces: Iterator[T], at_once: int = TOPICS_A_PIECE) -> list[T]:

@@ -30,8 +30,8 @@ if cython.compiled:
     from cython.cimports.penstock.fronts.remoting.shared import Shared
     from cython.cimports.penstock.log import status
     from cython.cimports.penstock.log.consumequeue import ConsumeQueue
-    from cython.cimports.penstock.octets import same
-    from cython.cimports.penstock.wire import fields
+    from cython.cimports.penstock.octets import be64, same
+    from cython.cimports.penstock.wire import fields, layout
 else:
     from penstock import words
     from penstock.broker.topics import LogTopic
@@ -39,8 +39,8 @@ else:
     from penstock.fronts.remoting.shared import Shared
     from penstock.log import status
     from penstock.log.consumequeue import ConsumeQueue
-    from penstock.octets import same
-    from penstock.wire import fields
+    from penstock.octets import be64, same
+    from penstock.wire import fields, layout
 
 # Fields of a pull that must be there, in the order in which a missing one is reported.
 _REQUIRED = (
@@ -311,6 +311,7 @@ class Puller:
         )  # fmt: skip
         out.room(result.bytes_)
         result.copy_out(out.base, out.size)
+        self.shared.hand(be64(out.base, out.size + layout.STORE_MS))
         out.size += result.bytes_
         counts[0] += result.count
         counts[1] += result.bytes_

@@ -1,6 +1,7 @@
 cimport cython
 
 from penstock.broker.clock cimport BrokerClock
+from penstock.histogram cimport Histogram
 from penstock.log.draft cimport Draft
 from penstock.log.reading cimport ReadResult
 from penstock.log.store cimport LogStore
@@ -16,6 +17,7 @@ cdef class Shared:
     cdef public Answers answers
     cdef public Draft draft
     cdef public ReadResult result
+    cdef Histogram _handed
     cdef public Outbox raw, text
     cdef public long long body_max, properties_max
     cdef public bint hold_enabled, blocked
@@ -24,3 +26,5 @@ cdef class Shared:
     cdef long long cluster_len
     cdef unsigned char *searched
     cdef public list holding
+
+    cdef void hand(self, long long stored_ms) noexcept

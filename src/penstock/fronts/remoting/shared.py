@@ -14,16 +14,19 @@ from penstock.wire.layout import PROPERTIES_BYTES_MAX
 from penstock.wire.outbox import Outbox
 
 if cython.compiled:
+    from cython.cimports.penstock import words
     from cython.cimports.penstock.log.draft import Draft
     from cython.cimports.penstock.log.reading import ReadResult
     from cython.cimports.penstock.octets import address
 else:
+    from penstock import words
     from penstock.log.draft import Draft
     from penstock.log.reading import ReadResult
     from penstock.octets import address
 
 if TYPE_CHECKING:
     from penstock.broker.clock import BrokerClock
+    from penstock.histogram import Histogram
     from penstock.log.store import LogStore
 
 
@@ -58,6 +61,7 @@ class Shared:
         self.answers = Answers(broker.store_host)
         self.draft = Draft()
         self.result = ReadResult()
+        self._handed: Histogram = broker.core.handed_log
         self.raw = Outbox()
         self.text = Outbox()  # the properties text that is stored
         self.body_max = broker.config.max_message_size
@@ -75,6 +79,10 @@ class Shared:
     def update(self) -> None:
         """The first thing in each turn."""
         self.blocked = self.store.blocked(self._time.mono_ms)
+
+    def hand(self, stored_ms: int) -> None:
+        """An answer hands out messages; the first of them was stored then."""
+        self._handed.add_ns((self._time.now_ms - stored_ms) * words.NS_A_MS)
 
     def take_holding(self) -> list[Unanswered]:
         """The sessions with answers that wait for a flush that is not asked for yet."""

@@ -7,11 +7,12 @@ from typing import Final
 
 from penstock import msgid
 from penstock.broker.clients import Peer
+from penstock.broker.counters import earliest_ms
 from penstock.broker.groups import lag_ms
 from penstock.errors import Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.version import __version__
-from penstock.wire import fastjson, record
+from penstock.wire import fastjson
 from penstock.wire.codes import RequestCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.remoting import RemotingCommand
@@ -160,7 +161,7 @@ class Statistics(Calls):
             "brokerVersionDesc": "V4_9_8", "brokerVersion": 409, "penstockVersion": __version__,
             "bootTimestamp": broker.started_ms, "startAcceptSendRequestTimeStamp": 0,
             "runtime": f"[ {up_s // 86400} days, {up_s // 3600 % 24} hours, {up_s // 60 % 60} minutes, {up_s % 60} seconds ]",
-            "pageCacheLockTimeMills": 0, "earliestMessageTimeStamp": self._earliest_ms(),
+            "pageCacheLockTimeMills": 0, "earliestMessageTimeStamp": earliest_ms(self.broker.store),
             "commitLogDiskRatio": ratio, f"commitLogDiskRatio_{broker.folder.absolute() / 'commitlog'}": ratio,
             "consumeQueueDiskRatio": ratio, "dispatchBehindBytes": 0,
             "remainTransientStoreBufferNumbs": 2**31 - 1,  # as RocketMQ without such a pool
@@ -175,7 +176,12 @@ class Statistics(Calls):
             table |= {f"{name}ThreadPoolQueueSize": 0, f"{name}ThreadPoolQueueCapacity": size}
             table[f"{name}ThreadPoolQueueHeadWaitTimeMills"] = 0
         table |= {"EndTransactionQueueSize": 0, "EndTransactionThreadPoolQueueCapacity": 100_000}
-        if rows := list(broker.copies.rows(broker.mono_ms)):  # ours
+        config = broker.config
+        if config.http_port > 0:  # these are ours
+            table["httpPort"] = config.http_port
+        if config.https_port > 0 and config.tls_cert:
+            table["httpsPort"] = config.https_port
+        if rows := list(broker.copies.rows(broker.mono_ms)):
             table["replicaSet"] = fastjson.dumps(rows).decode()
         for level, offset in broker.delay_offsets()["offsetTable"].items():
             table[f"scheduleMessageOffset_{level}"] = f"{offset},{offset}"
@@ -211,13 +217,6 @@ class Statistics(Calls):
                 f"msg{name}TotalTodayNow": broker.stats.value(*key),
             }
         return table
-
-    def _earliest_ms(self) -> int:
-        """When the oldest record of the log was stored; -1 without one."""
-        store = self.broker.store
-        data = store.record_at(store.min_position) if store.end_position > store.min_position else None
-        message = None if data is None else record.decode_record(data, 0, decompress=False)
-        return -1 if message is None else message.store_ms
 
 
 def _rates_text(rates: Iterable[float | None]) -> str:

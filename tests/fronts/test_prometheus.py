@@ -1,0 +1,156 @@
+"""`/metrics`: histograms of what is stored, handed out and asked over HTTP, on a broker and on a registry."""
+
+from __future__ import annotations
+
+import base64
+import re
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from http_rows import ask
+
+from access.people import SECRET, user, write
+from fronts.nsq_peer import NsqPeer
+from penstock import Message, Producer, PullConsumer
+from penstock.clock import FakeClock
+from penstock.fronts.prometheus import FAMILIES, by_family, metrics_pieces, sample
+from penstock.testing import Broker
+from polling import eventually
+
+LINE = re.compile(r"^penstock_(\w+?)(?:{(.*)})? (\S+)$")
+
+
+def figures(address: str) -> dict[tuple[str, str], float]:
+    """(name, labels) → value; each line is one of a family that there is, behind its type."""
+    text = ask(address, "GET", "/metrics").body.decode()
+    found, kind = {}, ""
+    for line in text.splitlines():
+        if line.startswith("# TYPE penstock_"):
+            name, kind = line[len("# TYPE penstock_") :].split()
+            assert FAMILIES[name][0] == kind
+        elif not line.startswith("#"):
+            match = LINE.match(line)
+            assert match, line
+            known = FAMILIES.get(match[1]) or FAMILIES[match[1].removesuffix("_count")]
+            assert known[0] == kind or (kind == "histogram" and known[0] == "counter"), line
+            found[match[1], match[2] or ""] = float(match[3])
+    return found
+
+
+def read_all(broker: Broker, count: int) -> None:
+    """A consumer of the channel q/c takes so many."""
+    peer = NsqPeer(broker.nsq)
+    peer.subscribe(b"q", b"c", count)
+    for _ in range(count):
+        peer.message()
+    peer.close()
+
+
+def test_every_histogram_of_a_broker() -> None:
+    """A thousand messages in a few calls: counted are turns, answers and requests, never messages."""
+    with Broker() as broker, Producer(broker.registry) as producer:
+        before = figures(broker.http)
+        ask(broker.http, "POST", "/mpub?topic=q", b"\n".join([b"x"] * 1000))
+        producer.send_batch([Message("t", b"x")] * 500)
+        with PullConsumer(broker.registry, group="g") as consumer:
+            consumer.assign("t")
+            consumer.seek_to_start()
+            got = 0
+            while got < 500:
+                got += sum(map(len, consumer.getmany().values()))
+        read_all(broker, 1000)
+        now = figures(broker.http)
+        assert 1 <= now["append_seconds_count", ""] - before["append_seconds_count", ""] <= 60
+        assert 1 <= now["delivery_seconds_count", 'kind="log"'] <= 60
+        assert 1 <= now["delivery_seconds_count", 'kind="queue"'] <= 60
+        assert now["http_request_seconds_count", 'route="/mpub"'] == 1
+        assert now["http_request_seconds_count", 'route="/metrics"'] >= 1
+        histograms = 0
+        for (name, labels), count in now.items():
+            family = name.removesuffix("_count")
+            if family != name and FAMILIES[family][0] == "histogram":
+                inside = f"{labels},le" if labels else "le"
+                assert now[f"{family}_bucket", f'{inside}="10.0"'] <= count
+                assert now[f"{family}_bucket", f'{inside}="+Inf"'] == count
+                assert now[f"{family}_sum", labels] >= 0
+                histograms += 1
+        assert histograms >= 7
+
+
+def test_how_old_a_message_is_when_it_is_given() -> None:
+    """By a clock that is set: a minute later is more than ten seconds, and what comes again is not counted again."""
+    clock = FakeClock()
+    with Broker(clock=clock) as broker:
+        ask(broker.http, "POST", "/pub?topic=q", b"x")
+        ask(broker.http, "POST", "/channel/create?topic=q&channel=c")
+        clock.advance(30_000)
+        for attempt in (1, 2):
+            peer = NsqPeer(broker.nsq)
+            peer.subscribe(b"q", b"c", 1)
+            message = peer.message()
+            assert message.attempts == attempt
+            assert peer.ask(b"RDY 0\nREQ " + message.id + b" 0\nNOP\nCLS\n") == b"CLOSE_WAIT"
+            peer.close()
+            found = figures(broker.http)
+            assert found["delivery_seconds_count", 'kind="queue"'] == 1
+            assert found["delivery_seconds_bucket", 'kind="queue",le="10.0"'] == 0
+            assert 29 < found["delivery_seconds_sum", 'kind="queue"'] < 31
+
+
+def test_a_registry_has_metrics_too(tmp_path: Path) -> None:
+    users = write(tmp_path / "users.toml", user("root", "admin"), user("eye", "monitor"), user("shop", "publish:*"))
+    with Broker(users=str(users)) as broker:
+
+        def asked(who: str) -> int:
+            request = urllib.request.Request(f"http://{broker.lookup_http}/metrics")
+            login = base64.b64encode(f"{who}:{SECRET}{who}".encode()).decode()
+            if who:
+                request.add_header("Authorization", f"Basic {login}")
+            try:
+                with urllib.request.urlopen(request) as answer:
+                    text = answer.read().decode()
+            except urllib.error.HTTPError as error:
+                return error.code
+            assert "\npenstock_lookup_producers " in text
+            return 200
+
+        assert [asked(who) for who in ("", "shop", "eye", "root")] == [401, 403, 200, 200]
+
+
+def test_what_a_registry_counts() -> None:
+    with Broker() as broker:
+        ask(broker.http, "POST", "/topic/create?topic=q")
+        ask(broker.http, "POST", "/channel/create?topic=q&channel=c")
+        eventually(lambda: figures(broker.lookup_http)["lookup_channels", ""] == 1)
+        for path in ("/lookup?topic=q", "/a-path-of-a-stranger", "/another"):
+            ask(broker.lookup_http, "GET", path)
+        found = figures(broker.lookup_http)
+        assert (found["registry_brokers", ""], found["lookup_producers", ""], found["lookup_topics", ""]) == (1, 1, 1)
+        assert found["http_request_seconds_count", 'route="/lookup"'] == 1
+        assert found["http_request_seconds_count", 'route="other"'] == 2
+        assert ask(broker.lookup_http, "POST", "/metrics").status == 405
+        assert found["connections", ""] >= 1
+
+
+def test_dead_letters_delays_and_the_age_of_the_log() -> None:
+    with Broker(max_attempts=1) as broker, Producer(broker.registry) as producer:
+        producer.send(Message("%DLQ%billing", b"x"))
+        ask(broker.http, "POST", "/pub?topic=q", b"x")
+        ask(broker.http, "POST", "/channel/create?topic=q&channel=c")
+        peer = NsqPeer(broker.nsq)
+        peer.subscribe(b"q", b"c", 1)
+        peer.send(b"REQ " + peer.message().id + b" 0\n")
+        given_up = "send_to_dlq_messages_total"
+        eventually(lambda: figures(broker.http).get((given_up, 'topic="q",channel="c"')) == 1)
+        peer.close()
+        found = figures(broker.http)
+        assert found[given_up, 'group="billing"'] == 1
+        assert found["delayed_late_seconds", ""] == 0
+        assert 0 <= found["storage_message_reserve_seconds", ""] < 600
+
+
+def test_names_of_a_histogram_are_counters() -> None:
+    assert {FAMILIES[f"append_seconds_{part}"][0] for part in ("bucket", "sum", "count")} == {"counter"}
+    pieces = b"".join(metrics_pieces(by_family([sample("healthy", 1), sample("users", 2, who='a"\n')])))
+    assert pieces.decode().splitlines()[2::3] == ["penstock_healthy 1", 'penstock_users{who="a\\"\\n"} 2']
