@@ -451,6 +451,39 @@ def test_a_master_whose_disk_fails_gives_way(tmp_path: Path, etcd: Etcd) -> None
         made.stop()
 
 
+class CrowdedDisk(Files):
+    """As full as it is told to be."""
+
+    full = False
+
+    def usage(self, folder: Path) -> tuple[int, int]:
+        used, size = super().usage(folder)
+        return (size * 99 // 100, size) if self.full else (used // 2, size)
+
+
+def test_a_master_whose_disk_is_full_gives_its_place_to_one_that_has_room(tmp_path: Path, etcd: Etcd) -> None:
+    disk = CrowdedDisk()
+    made = ElectedSet(tmp_path, etcd, "b")
+    settings = {"registry": made.name_server, "engine": etcd.setting, "lease_ms": 60_000, "level": "pair", "node": "a"}
+    own = {"remoting_port": free_port(), "ha_port": free_port(), "registry_port": -1, "lookup_port": -1,
+           "lookup_http_port": -1}  # fmt: skip
+    broker = Broker(tmp_path / "a", files=disk, **settings, **own, **SMALL)  # type: ignore[arg-type]
+    try:
+        broker.start()
+        made.in_sync("a")
+        made.nodes["b"].start()
+        made.in_sync("a", "b")
+        wanted = acknowledged(made.send(range(10)))
+        disk.full = True
+        eventually(lambda: made.state()["master"] == "b")  # no lease is waited for: it would be a minute
+        wanted |= set(made.send(range(100, 110)))
+        made.holds(wanted)
+        assert made.state()["epoch"] == 2
+    finally:
+        broker.stop()
+        made.stop()
+
+
 def test_two_brokers_of_one_name_are_told_apart(tmp_path: Path, etcd: Etcd) -> None:
     made = ElectedSet(tmp_path, etcd)
     made.nodes["b"].words += ["--set", "node=a"]

@@ -18,7 +18,7 @@ from penstock.broker.roll import Roll
 from penstock.broker.term import Seat, Term
 from penstock.errors import PenstockError, Refused, StoreError
 from penstock.fronts.ha import HaFront
-from penstock.log import cutting
+from penstock.log import cutting, status
 from penstock.net import Net
 from penstock.registration.election import Election, View
 from penstock.registration.engine import EngineAway
@@ -33,6 +33,7 @@ DEMAND_S = 10.0  # so long does a node try to do what a person said
 RENEWALS = 5  # a master looks so often within a lease
 HAND_OVER_S = 12.0  # a slave may flush for ten
 TAKEN_S = 3.0  # and then is the master, unless it is being stopped, too
+ROOM_PART, ROOM_SEGMENTS = 2, 4  # a slave has room that has so many times ours and so many segments
 PAUSE_S = 0.1  # after a change that was not made
 
 
@@ -266,6 +267,7 @@ class Incumbent:
             if not broker.store.healthy and broker.copies.available:
                 await self._give_up("a flush has failed, and a slave in sync has all that was acknowledged")
                 return
+            self._leave_full_disk()
             try:
                 if self._heir:
                     if await self._hand_over():
@@ -276,6 +278,23 @@ class Incumbent:
                     await self._take(await self._election.look())
             except EngineAway:
                 await asyncio.sleep(PAUSE_S)
+
+    def _leave_full_disk(self) -> None:
+        """Writes are refused for want of room: change places with a slave that has much more of it, if there is one. Of two full
+        disks neither has, so the place does not go to and fro.
+        """
+        front, broker = self._front, self._front.broker
+        if broker.store.refusal != status.DISK_FULL or self._heir or self._term.state.paused:
+            return
+        used, size = broker.files.usage(broker.folder)
+        enough = ROOM_PART * (size - used) + ROOM_SEGMENTS * broker.store.log.file.size
+        able = [one for one in broker.copies.members.values() if one.in_sync and one.takes and one.free >= enough]
+        if able and front.mastership.heir is None:
+            heir = max(able, key=lambda one: one.free)
+            log.error("the disk is full: changing places heir=%s free_bytes=%d its_free_bytes=%d", heir.node, size - used,
+                      heir.free)  # fmt: skip
+            self._net.begin()
+            front.mastership.switch(heir.node)
 
     async def _give_up(self, why: str) -> None:
         """Let another one stand at once."""
