@@ -26,7 +26,7 @@ from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError, PenstockError
 from penstock.limits import Limits
 from penstock.notify import Notify
-from penstock.ownengine import OwnEngine
+from penstock.registration.ownengine import OwnEngine
 from penstock.serve import Beside, announce, log_to_stderr, prepare, run, stop_event
 from penstock.tls import share_certificate
 

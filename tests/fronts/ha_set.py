@@ -9,6 +9,7 @@ the test delivers, and disks that lose what was not flushed.
     V4  one node begins an epoch                    V5  numbers of epochs rise, their starts do not fall
     V6  confirmed by a master is at most what each slave in sync has written
     V7  an offset that a reader of a `pair` topic has seen never means another message
+    V8  what is derived is written down up to what is flushed and confirmed, and no further: a cut cannot take it back
     V9  a delayed message that was answered 0 comes, and not early
     V11 the epoch of a node does not fall           V12 a slave shows nothing that is not confirmed
 
@@ -109,6 +110,7 @@ class Node:
         self.files = LyingFiles(self.folder, owner.seed)
         self.up = self.paused = self.lost_power = False
         self.refused = False  # by a master
+        self.safest = 0  # what it has ever known to be flushed and confirmed
         self.stays_down = ""  # why it does not start by itself
         self.again = ""
         self.image: tuple[int, bytes, tuple[Epoch, ...]] = (
@@ -530,6 +532,15 @@ class Set:
                     copies.confirmed <= slave.store.end_position,
                     f"V6: {node.name} says {copies.confirmed} is confirmed, {slave.name} has {slave.store.end_position}",
                 )
+
+        flushed, confirmed = node.store.flushed_position, node.store.confirmed
+        node.safest = max(node.safest, flushed if confirmed < 0 else min(flushed, confirmed))
+        for one in node.store.subscribers:
+            position = getattr(one, "position", 0)
+            self.must(
+                position <= node.safest,
+                f"V8: {node.name} has {type(one).__name__} written down up to {position}, safe is {node.safest}",
+            )
 
     def check(self) -> None:
         """Every rule that can be looked at from outside."""

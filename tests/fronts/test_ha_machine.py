@@ -15,6 +15,7 @@ from penstock.broker.copies import Copies, Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import Replica
 from penstock.fronts.ha import MasterSession
+from penstock.log.upkeep import Upkeep
 from penstock.registration.replication import Watch
 
 STEPS = 60
@@ -139,10 +140,15 @@ def cut_again_and_again(patch: Patch) -> None:
     patch.setattr("penstock.log.cutting.intend", lambda *words: None)
 
 
+def snapshot_above_safe(patch: Patch) -> None:
+    """What is derived is written down as far as it is flushed, confirmed or not."""
+    patch.setattr(Upkeep, "_safe", lambda self: self.store.durability.flushed)
+
+
 DEFECTS: dict[Callable[[Patch], None], int] = {  # the walk to begin with: as it is now, this one finds it
     fastest_slave: 1, cut_what_was_confirmed_alone: 7, written_is_flushed: 58, slave_shows_all: 0, one_tag: 9,
     loss_forgotten: 124, nobody_is_asked: 73, acknowledged_before_it_came: 17, place_taken_blindly: 56,
-    cut_again_and_again: 32,
+    cut_again_and_again: 32, snapshot_above_safe: 1,
 }  # fmt: skip
 
 

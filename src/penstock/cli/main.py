@@ -282,7 +282,7 @@ def up(
     if len(configs) == 1:
         run(broker, registry, read=read, beside=beside)
     else:
-        from penstock.ownengine import wanted
+        from penstock.registration.ownengine import wanted
 
         gc.enable()
         supervise(configs, registry, beside=beside, engine=wanted(configs, replicas))

@@ -34,7 +34,7 @@ RENEWALS = 5  # a master looks so often within a lease
 HAND_OVER_S = 12.0  # a slave may flush for ten
 TAKEN_S = 3.0  # and then is the master, unless it is being stopped, too
 CROWDED_MS = 30_000  # a master whose disk is full looks so often for a slave that has room
-ROOM_BYTES = 256 << 20  # and twice as much as itself: that is room
+ROOM_PART, ROOM_SEGMENTS = 2, 4  # a slave has room that has so many times ours and so many segments
 PAUSE_S = 0.1  # after a change that was not made
 
 
@@ -284,18 +284,20 @@ class Incumbent:
 
     def _seek_room(self) -> None:
         """The disk is full, and nothing is taken any more: change places with the slave in sync that has most room, if that is
-        more than there is here. One that has as little would give the place back.
+        much more than there is here. One that has as little would give the place back.
         """
         front, broker = self._front, self._front.broker
-        if front.mastership.heir is not None or broker.mono_ms < self._crowded_ms:
+        if self._heir or front.mastership.heir is not None or self._term.state.paused or broker.mono_ms < self._crowded_ms:
             return
         used, size = broker.files.usage(broker.folder)
-        able = [one for one in broker.copies.members.values() if one.in_sync and one.takes]
-        heir = max(able, key=lambda one: one.free, default=None)
-        if heir is None or heir.free < max(ROOM_BYTES, 2 * (size - used)):
+        enough = ROOM_PART * (size - used) + ROOM_SEGMENTS * broker.store.log.file.size
+        able = [one for one in broker.copies.members.values() if one.in_sync and one.takes and one.free >= enough]
+        if not able:
             return
+        heir = max(able, key=lambda one: one.free)
         self._crowded_ms = broker.mono_ms + CROWDED_MS
-        log.error("the disk of the master is full: it changes places heir=%s free=%d", heir.node, heir.free)
+        log.error("the disk is full: changing places heir=%s free_bytes=%d its_free_bytes=%d", heir.node, size - used,
+                  heir.free)  # fmt: skip
         self._net.begin()
         try:
             front.mastership.switch(heir.node)

@@ -20,7 +20,7 @@ from ha_parts import SMALL, eventually
 from penstock.client.results import SendStatus
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError, PenstockError
-from penstock.ownengine import OwnEngine, wanted
+from penstock.registration.ownengine import OwnEngine, wanted
 
 
 @pytest.fixture
@@ -193,7 +193,7 @@ async def test_one_that_ends_or_is_silent_is_named(tmp_path: Path, monkeypatch: 
         await OwnEngine(false, tmp_path / "etcd").start()
     sleep.write_text("#!/bin/sh\nexec sleep 600\n")
     sleep.chmod(0o755)
-    monkeypatch.setattr("penstock.ownengine.START_S", 0.5)
+    monkeypatch.setattr("penstock.registration.ownengine.START_S", 0.5)
     engine = OwnEngine(str(sleep), tmp_path / "etcd")
     with pytest.raises(ConfigError, match="does not answer"):
         await engine.start()
