@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import penstock as client
-from bench.machine import describe
-from bench.scale import cpu_s, resident_mib
+from bench.machine import anonymous_mib, describe
+from bench.scale import cpu_s
 from bench.servers import HERE, Running, environment, penstock
 
 READERS = ("billing", "search", "audit")
@@ -145,7 +145,7 @@ def measure(topics: int, rate: int, minutes: float) -> dict[str, Any]:
         with Load(seen, topics, rate) as one, Load(bare, topics, rate) as other, watched(seen):
             time.sleep(min(30.0, 6 * minutes))
             before = {name: (cpu_s(broker.pid), time.monotonic()) for name, broker in pair.items()}
-            memory = resident_mib(seen.pid)["rss"]
+            memory = anonymous_mib(seen.pid)
             sent = one.sent, other.sent
             shares: list[float] = []
             rounds = max(1, round(2 * minutes))
@@ -161,7 +161,7 @@ def measure(topics: int, rate: int, minutes: float) -> dict[str, Any]:
                 for name, b in pair.items()
             }
             sent = one.sent - sent[0], other.sent - sent[1]
-            grown = resident_mib(seen.pid)["rss"] - memory
+            grown = anonymous_mib(seen.pid) - memory
         if one.error or other.error:
             raise SystemExit(f"bench: the load ended: {one.error or other.error}")
         return {

@@ -56,13 +56,18 @@ def broker() -> Iterator[Broker]:
         taken = [reader.message() for _ in range(4)]
         reader.send(b"RDY 0\nREQ " + taken[0].id + b" 600000\n")
         reader.finish(taken[1])
-        for name in ("orders", "%RETRY%billing"):  # which mqadmin asks for, as of a group that a push consumer has joined
+        for name in (
+            "orders",
+            "%RETRY%billing",
+        ):  # which mqadmin asks for, as of a group that a push consumer has joined
             admin.create_topic(name, 1)
         for _ in range(10):
             producer.send(Message("orders", b"x"))
         with PullConsumer(broker.registry, group="billing") as consumer:
             consumer.commit(dict.fromkeys(consumer.queues("orders"), 3))
-        eventually(lambda: shown(next(one for one in snapshot(broker, "audit")["readers"] if one["name"] == "c")) == CHANNEL)
+        eventually(
+            lambda: shown(next(one for one in snapshot(broker, "audit")["readers"] if one["name"] == "c")) == CHANNEL
+        )
         yield broker
         peer.close()
         reader.close()

@@ -72,7 +72,7 @@ class Tables:
         topics, groups = self._broker.topics, self._broker.groups
         if (topics.version, groups.version) != self._versions:
             self._versions = dict(topics.version), dict(groups.version)
-            yield fastjson.dumps({"topics": topics.as_table(), "groups": groups.as_table()})
+            yield fastjson.dumps({"topics": topics.as_file(), "groups": groups.as_table()})
 
     def offsets(self) -> Iterator[bytes]:
         """Committed offsets that have changed since."""
@@ -100,7 +100,9 @@ class Taking:
         told = ha.read_json(body)
         try:
             if kind == ha.TABLES:
-                self._take_topics(shapes.entries(shapes.entries(told, "topics"), "topicConfigTable"))
+                topics = shapes.entries(told, "topics")
+                self._take_topics(shapes.entries(topics, "topicConfigTable"))
+                self._broker.topics.take_ends(shapes.entries(topics, "deletedTopicEnds"), self._broker.now_ms)
                 self._take_groups(told)
             elif kind == ha.OFFSETS:
                 self._take_offsets(told)

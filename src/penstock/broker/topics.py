@@ -481,6 +481,16 @@ class TopicTable:
                 int(q): end for q, end in ends.items() if q.isdecimal() and isinstance(end, int)
             }
 
+    def take_ends(self, told: Mapping[str, object], now_ms: int) -> None:
+        """Where topics were purged or ended at a master: they begin there, here and after the next start."""
+        for name, ends in told.items():
+            known = self._floors.get(name.encode(), {})
+            if isinstance(ends, dict) and ends != {str(queue): end for queue, end in known.items() if end}:
+                self._take_ends(name, ends)
+                if name.encode() in self.by_name:
+                    self._begin_at_floors(name.encode())
+                self._announce(name.encode(), now_ms)
+
     def load_change(self, change: Mapping[str, object]) -> None:
         """Take over what `as_change` said, behind a table."""
         name, config = str(change["name"]), change.get("config")

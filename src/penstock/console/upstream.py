@@ -18,7 +18,7 @@ from penstock.security import Security
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 256 << 20
 FRESH_S = 1.0  # an answer is as good as new for so long …
-SHARE = 50  # … or for so many times what it took: the broker is not kept busy by those who look
+SHARE = 100  # … or for so many times what it took: the broker is not kept busy by those who look
 
 Json = Any  # what a broker told
 
