@@ -249,5 +249,7 @@ def _spark() -> list[str]:
 def main(arguments: list[str], page: Path = PAGE) -> None:
     kept = page.read_text().partition(BEGIN)[0]
     page.write_text(
-        kept + "\n".join(_speed() + _log() + _latency() + _scale() + _watch() + _brokers() + _client() + _spark()) + "\n"
+        kept
+        + "\n".join(_speed() + _log() + _latency() + _scale() + _watch() + _brokers() + _client() + _spark())
+        + "\n"
     )
