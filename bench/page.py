@@ -129,6 +129,24 @@ def _scale() -> list[str]:
     ]
 
 
+def _watch() -> list[str]:
+    figures = _read("watch")
+    low, high = figures["share_range"]
+    return [
+        "",
+        "## Being watched",
+        "",
+        f"{_machine(figures)}; {figures['minutes']:.0f} minutes, beside a broker with the same load that keeps no history and "
+        "that nobody looks at.",
+        "",
+        "| | measured (range) | goal |",
+        "|---|---|---|",
+        f"| {figures['topics']:,} topics with {figures['readers']:,} readers: history, `/metrics` every 15 s, a console with two "
+        f"pages open | {100 * figures['share']:.2f} % of a core ({100 * low:.2f}–{100 * high:.2f}) "
+        f"| ≤ {100 * figures['goal_share']:.0f} % |",
+    ]
+
+
 def _brokers() -> list[str]:
     figures = _read("brokers")
     lines = [
@@ -241,5 +259,7 @@ def _spark() -> list[str]:
 def main(arguments: list[str], page: Path = PAGE) -> None:
     kept = page.read_text().partition(BEGIN)[0]
     page.write_text(
-        kept + "\n".join(_speed() + _log() + _latency() + _scale() + _brokers() + _client() + _spark()) + "\n"
+        kept
+        + "\n".join(_speed() + _log() + _latency() + _scale() + _watch() + _brokers() + _client() + _spark())
+        + "\n"
     )

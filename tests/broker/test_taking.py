@@ -108,3 +108,25 @@ def test_the_last_records_below_a_position(pair: tuple[Broker, Broker]) -> None:
     assert last_records(master.store, end, 4096, size) == (size, crc)
     assert last_records(master.store, places[3], 1000)[1] != crc
     assert last_records(master.store, end, 1000, 5000) == (0, 0)
+
+
+def test_where_a_topic_was_purged_is_taken_though_the_log_is_behind(pair: tuple[Broker, Broker]) -> None:
+    """The slave notes it with its topics; the queue begins there when a start finds the log."""
+    master, slave = pair
+    tables = Tables(master)
+    topic = master.topics.create(b"orders", 2, 2)
+    tell(tables, slave)
+    master.topics.purge(topic, {1: 5}, 7)
+    version = dict(slave.topics.version)
+    assert tell(tables, slave) == 1
+    assert slave.topics.as_file()["deletedTopicEnds"] == {"orders": {"1": 5}}
+    assert slave.topics.version != version  # it will be written
+    assert slave.topics.by_name[b"orders"].queues[1].min_offset == 0
+    version = dict(slave.topics.version)
+    master.groups.update({"groupName": "another"}, 1)
+    assert tell(tables, slave) == 1
+    assert slave.topics.version == version  # the same again is no change
+    Taking(slave).take(
+        ha.TABLES, b'{"topics": {"topicConfigTable": {"orders": {}}, "deletedTopicEnds": {"orders": {"x": 1}}}}'
+    )
+    assert slave.topics.by_name[b"orders"].queues[1].min_offset == 0

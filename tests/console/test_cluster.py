@@ -134,17 +134,27 @@ def test_one_that_is_silent_is_said_and_the_others_are_summed() -> None:
         assert browser.get("/at/127.0.0.1:1/").text.count("127.0.0.1:1") >= 1
 
 
-def test_a_broker_that_comes_is_seen_and_a_registry_that_goes_is_borne() -> None:
+async def test_a_broker_that_comes_is_seen_and_a_registry_that_goes_is_borne() -> None:
     now = [0.0]
     with Broker() as broker:
         site = Site(Upstream(broker.http, PLAIN), broker.registry, PLAIN)
         brokers = Brokers(site, clock=lambda: now[0])
-        assert list(asyncio.run(brokers.named())) == ["broker-a"]
-    now[0] = 60.0
-    found = asyncio.run(brokers.named())
-    assert list(found) == ["broker-a"]
+        assert list(await brokers.named()) == ["broker-a"]
+        with Broker(broker_name="b", registry=broker.registry, **NO_REGISTRY):
+
+            async def both() -> bool:
+                now[0] += 60.0
+                await brokers.named()
+                await asyncio.sleep(0.01)
+                return list(await brokers.named()) == ["b", "broker-a"]
+
+            async with asyncio.timeout(60):
+                while not await both():
+                    pass
+    now[0] += 60.0
+    assert list(await brokers.named()) == ["b", "broker-a"]  # nobody waits
     nobody = Brokers(site)
-    assert asyncio.run(nobody.site_of("", "/topics")).upstream is site.upstream
+    assert (await nobody.site_of("", "/topics")).upstream is site.upstream
 
 
 def test_one_broker_shows_no_choice() -> None:

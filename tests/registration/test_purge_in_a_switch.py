@@ -1,4 +1,4 @@
-"""A purge while master and slave change places: what was taken out of sight stays so on the new master, and is no message more."""
+"""A purge while master and slave change places: what was taken out of sight stays so on the new master."""
 
 from __future__ import annotations
 

@@ -59,17 +59,26 @@ class Brokers:
         self._clock = clock
         self._looked_s: float | None = None
         self._looking = asyncio.Lock()
+        self._task: asyncio.Future[None] | None = None
         self._upstreams: dict[str, Upstream] = {}  # URL → the broker there
         self._named: dict[str, Upstream] = {}
 
     async def named(self) -> dict[str, Upstream]:
-        """Each by its name."""
-        async with self._looking:
-            now = self._clock()
-            if self._looked_s is None or now - self._looked_s >= LOOK_EVERY_S:
-                self._named = await (self._asked() if self._addresses else self._listed())
-                self._looked_s = now
+        """Each by its name. Once some are known nobody waits for a registry that may be away."""
+        if self._looked_s is None:
+            async with self._looking:
+                if self._looked_s is None:
+                    await self._look()
+        elif self._clock() - self._looked_s >= LOOK_EVERY_S:
+            self._looked_s = self._clock()
+            self._task = asyncio.ensure_future(self._look())
+            if not self._named:
+                await self._task
         return self._named
+
+    async def _look(self) -> None:
+        self._named = await (self._asked() if self._addresses else self._listed())
+        self._looked_s = self._clock()
 
     def _upstream(self, url: str) -> Upstream:
         found = Upstream(url, self.site.security)
