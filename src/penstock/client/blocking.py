@@ -32,7 +32,7 @@ from penstock.client.results import SendReceipt
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import COMPRESS_OVER_BYTES
 from penstock.client.subscriptions import Start
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TimedOut
 from penstock.message import Message, ReceivedMessage
 from penstock.security import Security
 
@@ -138,7 +138,11 @@ class Producer(Client):
             return portal().run(work)
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         sent = inner.attempts.outgoing(messages)
-        receipt = self._direct.send(sent, deadline, queue, selector)
+        try:
+            receipt = self._direct.send(sent, deadline, queue, selector)
+        except TimedOut:
+            portal().begin(inner.attempts.cluster.refresh(messages[0].topic))  # another node may have its place
+            raise
         if receipt is None:
             receipt = portal().run(inner.attempts.send(sent, deadline, queue, selector))
         return receipt
