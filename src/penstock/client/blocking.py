@@ -37,6 +37,7 @@ from penstock.message import Message, ReceivedMessage
 from penstock.security import Security
 
 SIGTERM_S = 5.0
+ASK_S = 1.0  # so long may the registry take to say who is the master, after a send without an answer
 
 
 class Producer(Client):
@@ -141,7 +142,10 @@ class Producer(Client):
         try:
             receipt = self._direct.send(sent, deadline, queue, selector)
         except TimedOut:
-            portal().begin(inner.attempts.cluster.refresh(messages[0].topic))  # another node may have its place
+            if not inner.attempts.settings.nsqd:
+                asked = portal().begin(inner.attempts.cluster.refresh(messages[0].topic))
+                with contextlib.suppress(TimeoutError, PenstockError):
+                    asked.result(ASK_S)  # another node may have its place: the next send knows
             raise
         if receipt is None:
             receipt = portal().run(inner.attempts.send(sent, deadline, queue, selector))
