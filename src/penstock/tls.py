@@ -130,8 +130,12 @@ def peer_context(config: BrokerConfig) -> ssl.SSLContext | None:
     if config.ha_tls != "required":
         return None
     try:
-        context = ssl.create_default_context(cafile=config.tls_root_ca_file or None)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = max(VERSIONS[config.tls_min_version], ssl.TLSVersion.TLSv1_2)
+        if config.tls_root_ca_file:
+            context.load_verify_locations(config.tls_root_ca_file)
+        else:
+            context.load_default_certs()
         context.load_cert_chain(config.tls_cert, config.tls_key or None, password=_no_password)
     except (OSError, ssl.SSLError, ValueError, KeyError) as error:
         raise ConfigError(

@@ -6,7 +6,6 @@ import contextlib
 import socket
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -102,6 +101,7 @@ class Bridge:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._over = False
+        self._pause = threading.Event()
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
@@ -125,7 +125,7 @@ class Bridge:
                 connection.sendall(struct.pack(">qi", at, len(piece)) + piece)
                 at += len(piece)
                 if not piece:
-                    time.sleep(0.05)
+                    self._pause.wait(0.05)
 
     @staticmethod
     def _piece(server: Server, at: int) -> bytes:

@@ -32,11 +32,12 @@ from penstock.client.results import SendReceipt
 from penstock.client.routes import MessageQueue
 from penstock.client.sending import COMPRESS_OVER_BYTES
 from penstock.client.subscriptions import Start
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, TimedOut
 from penstock.message import Message, ReceivedMessage
 from penstock.security import Security
 
 SIGTERM_S = 5.0
+ASK_S = 1.0  # so long may the registry take to say who is the master, after a send without an answer
 
 
 class Producer(Client):
@@ -138,7 +139,14 @@ class Producer(Client):
             return portal().run(work)
         deadline = time.monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
         sent = inner.attempts.outgoing(messages)
-        receipt = self._direct.send(sent, deadline, queue, selector)
+        try:
+            receipt = self._direct.send(sent, deadline, queue, selector)
+        except TimedOut:
+            if not inner.attempts.settings.nsqd:
+                asked = portal().begin(inner.attempts.cluster.refresh(messages[0].topic))
+                with contextlib.suppress(TimeoutError, PenstockError):
+                    asked.result(ASK_S)  # another node may have its place: the next send knows
+            raise
         if receipt is None:
             receipt = portal().run(inner.attempts.send(sent, deadline, queue, selector))
         return receipt

@@ -287,7 +287,12 @@ class Incumbent:
         much more than there is here. One that has as little would give the place back.
         """
         front, broker = self._front, self._front.broker
-        if self._heir or front.mastership.heir is not None or self._term.state.paused or broker.mono_ms < self._crowded_ms:
+        if (
+            self._heir
+            or front.mastership.heir is not None
+            or self._term.state.paused
+            or broker.mono_ms < self._crowded_ms
+        ):
             return
         used, size = broker.files.usage(broker.folder)
         enough = ROOM_PART * (size - used) + ROOM_SEGMENTS * broker.store.log.file.size

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from penstock.client.aio.cluster import Cluster
+from penstock.client.aio.doubts import Doubts
 from penstock.client.aio.nsqsending import QueueSender
 from penstock.client.aio.numbers import WINDOW, Numbers
 from penstock.client.gathering import Selector
@@ -64,6 +65,7 @@ class Attempts:
         self.cluster = cluster
         self.sender = sender
         self.settings = settings
+        self._doubts = Doubts(cluster)
         self._numbered: dict[MessageQueue, Numbers] = {}
         self._made_as_queue: set[str] = set()
         self._turns: dict[str, RoundRobin] = {}
@@ -169,9 +171,8 @@ class Attempts:
                 if route.nsq:
                     receipt = await self.sender.send(self.nsq_address(route, to), to, messages, left)
                 else:
-                    receipt = read_receipt(
-                        await self.cluster.call(await self.address(to), sent.request(to), left), to, sent.keys
-                    )
+                    answer = await self._doubts.call(to, await self.address(to), sent.request(to), left)
+                    receipt = read_receipt(answer, to, sent.keys)
                 if receipt.status is SendStatus.SEND_OK:
                     return receipt
                 log.warning("send to %s: %s, keys %s, id %s", to, receipt.status.value, message.keys, receipt.msg_id)
@@ -222,13 +223,14 @@ class Attempts:
         pause = BUSY_WAIT_S
         try:
             while True:
+                lost = False
                 try:
                     left = deadline - loop.time()
                     if left <= 0:
                         raise TimedOut(f"no receipt from {to} in time; whether the message is stored is unknown")
                     command = sent.request(to)
                     add_sequence(command, numbers.producer, number, len(sent.keys))
-                    answer = await self.cluster.call(await self.address(to), command, min(left, ATTEMPT_S))
+                    answer = await self._doubts.call(to, await self.address(to), command, min(left, ATTEMPT_S))
                     receipt = read_receipt(answer, to, sent.keys)
                     if receipt.status is SendStatus.SEND_OK or loop.time() + pause >= deadline:
                         return receipt
@@ -239,8 +241,9 @@ class Attempts:
                     if refused or loop.time() + pause >= deadline:
                         raise
                     log.info("send %d to %s: %s", number, to, error)
+                    lost = isinstance(error, (ConnectionLost, TimedOut))
                 await asyncio.sleep(pause)
-                if pause > 2 * BUSY_WAIT_S:  # after a long pause another broker may serve the queue
+                if lost or pause > 2 * BUSY_WAIT_S:  # another broker may serve the queue by now
                     await self.cluster.refresh(message.topic)
                 pause = min(2 * pause, 1.0)
         finally:

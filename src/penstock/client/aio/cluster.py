@@ -137,6 +137,13 @@ class Cluster:
             return False
         return not opening.result().closed
 
+    def part(self, address: str) -> None:
+        """Close the connection to an address, if there is one; who waits there has ConnectionLost. It is made again when it is
+        wanted.
+        """
+        if self.is_connected(address):
+            self._connections[address].result().close()
+
     async def call(self, address: str, command: RemotingCommand, timeout_s: float | None = None) -> RemotingCommand:
         """The answer to a request, whatever its code."""
         connection = await self.connection(address)
