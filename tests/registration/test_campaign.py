@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -27,25 +26,9 @@ from penstock.wire.remoting import RemotingCommand, encode
 from polling import eventually
 from ports import free_port
 
+pytestmark = pytest.mark.chaos  # once is enough: processes, not modules
+
 OK = SendStatus.SEND_OK
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    made = Etcd(tmp_path)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
-
-
-@pytest.fixture
-def pair(tmp_path: Path, etcd: Etcd) -> Iterator[ElectedSet]:
-    made = ElectedSet(tmp_path, etcd)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
 
 
 def acknowledged(found: dict[bytes, SendStatus]) -> set[bytes]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,24 +18,6 @@ from penstock.registration.engine import EngineAway
 from polling import eventually
 from registration.test_campaign import LEASES_S, acknowledged, passes
 from registration.test_election import Node, found
-
-
-@pytest.fixture
-def etcd(tmp_path: Path) -> Iterator[Etcd]:
-    made = Etcd(tmp_path)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
-
-
-@pytest.fixture
-def pair(tmp_path: Path, etcd: Etcd) -> Iterator[ElectedSet]:
-    made = ElectedSet(tmp_path, etcd)
-    try:
-        yield made.start()
-    finally:
-        made.stop()
 
 
 def held(etcd: Etcd) -> set[str]:

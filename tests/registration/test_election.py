@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -64,15 +64,6 @@ class Node:
 
     def follow(self, master: Node) -> None:
         self.replica.join(master.replica.set_id, master.replica.epochs)
-
-
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEtcd]:
-    made = RealEtcd(tmp_path_factory.mktemp("etcd"))
-    try:
-        yield made.start()
-    finally:
-        made.stop()
 
 
 @pytest.fixture

@@ -20,15 +20,6 @@ from penstock.registration.etcd import Etcd
 from penstock.wire.etcd import Holds, Put, Unchanged
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealEtcd]:
-    made = RealEtcd(tmp_path_factory.mktemp("etcd"))
-    try:
-        yield made.start()
-    finally:
-        made.stop()
-
-
 @pytest.fixture
 def behind(real: RealEtcd) -> Iterator[Forwarder]:
     real.empty()

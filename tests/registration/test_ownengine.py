@@ -22,6 +22,8 @@ from penstock.config import BrokerConfig
 from penstock.errors import ConfigError, PenstockError
 from penstock.registration.ownengine import OwnEngine, wanted
 
+pytestmark = pytest.mark.chaos  # once is enough: processes, not modules
+
 
 @pytest.fixture
 def there(tmp_path: Path) -> str:

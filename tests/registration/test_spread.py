@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import penstock
 from ha_parts import SMALL, Process, eventually
 from penstock.client.results import SendStatus
 from penstock.errors import PenstockError
 from ports import free_port
+
+pytestmark = pytest.mark.chaos  # once is enough: processes, not modules
 
 
 def test_a_set_is_killed_and_the_other_goes_on(tmp_path: Path) -> None:
