@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import socket
 import subprocess
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from fronts.nsq_peer import NsqPeer, sized
-from peers.conftest import CACHE, install
+from peers.nsq_apps import apps
 from peers.rocketmq_broker import Installed
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.console.server import Settings, console_of
@@ -23,19 +22,10 @@ from penstock.security import PLAIN
 from penstock.testing import Broker
 from polling import eventually
 
-BUILD = (
-    "mkdir FOLDER/src && cd FOLDER/src"
-    ' && from=$(go mod download -json github.com/nsqio/nsq@v1.3.0 | sed -n \'s/.*"Dir": "\\(.*\\)".*/\\1/p\')'
-    ' && cp -r "$from"/. . && chmod -R u+w . && go build -o FOLDER/ ./apps/nsqadmin ./apps/nsq_stat'
-)
-
 
 @pytest.fixture(scope="session")
 def tools() -> Path:
-    """With NSQ_TOOLS=<folder> those in it."""
-    if "NSQ_TOOLS" in os.environ:
-        return Path(os.environ["NSQ_TOOLS"])
-    return install(CACHE / "nsqadmin-1.3.0", ["go", "version"], ["sh", "-c", BUILD])
+    return apps()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
 import subprocess
 import urllib.request
@@ -14,21 +13,15 @@ import pytest
 from broker.nsq.test_export import NINE, fill
 from broker.queueside import Side
 from fronts.nsq_peer import NsqPeer
-from peers.conftest import CACHE, install
+from peers.nsq_apps import apps
 from penstock.broker.nsq.export import export
 from penstock.disk.files import Files
 from polling import eventually
 
-MODULE = "github.com/nsqio/nsq/apps/nsqd@v1.3.0"
-
 
 @pytest.fixture(scope="session")
 def nsqd() -> str:
-    """With NSQD=<path> that one."""
-    if "NSQD" in os.environ:
-        return os.environ["NSQD"]
-    folder = install(CACHE / "nsqd-1.3.0", ["go", "version"], ["sh", "-c", f"GOBIN=FOLDER go install {MODULE}"])
-    return str(folder / "nsqd")
+    return str(apps() / "nsqd")
 
 
 def free_port() -> int:
