@@ -379,7 +379,7 @@ class Set:
         self.ends += ends
         return opened
 
-    async def connect(self, host: str, port: int, make: Callable[..., HaSession]) -> Any:
+    async def connect(self, host: str, port: int, make: Callable[..., HaSession], tls: object = None) -> Any:
         """What `Watch` asks of the network: a connection, and what is said on it at once."""
         one = next(node for node in self.nodes if node.up and node.ha.to_ask == make)
         opened = self.join(one, self.nodes[port - PORT], "to_ask")
