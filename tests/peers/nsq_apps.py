@@ -17,7 +17,7 @@ BUILD = (
 
 
 def apps() -> Path:
-    """The folder of `NAMES`; with NSQD=<path of a real nsqd> the one it is in. Skipped with the reason where none can be built."""
+    """The folder of `NAMES`; with NSQD=<path of a real nsqd> the one it is in. Skipped where none can be built."""
     if "NSQD" in os.environ:
         return Path(os.environ["NSQD"]).parent
     return install(CACHE / "nsq-1.3.0", ["go", "version"], ["sh", "-c", BUILD])
