@@ -85,8 +85,8 @@ def _latency() -> list[str]:
         "",
         "## One message at a time, RDY 100, from PUB to the consumer",
         "",
-        f"{_machine(figures)}; goal: median at most {figures['goal_median_ms']} ms. nsqd gathers what it sends for 250 ms where a "
-        "client does not ask for less (`output_buffer_timeout`).",
+        f"{_machine(figures)}; goal: median at most {figures['goal_median_ms']} ms. nsqd gathers what it sends for 250 ms where "
+        "a client does not ask for less (`output_buffer_timeout`).",
         "",
         "| | median ms | p99 ms | most ms |",
         "|---|---|---|---|",
