@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -17,13 +18,16 @@ from ha_parts import SMALL, eventually
 from penstock.app import Server
 from penstock.broker.broker import Broker as Core
 from penstock.broker.taking import DELIVERED_MAX, TakingRocketmq
-from penstock.config import BrokerConfig
+from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import WireError
-from penstock.registration.mastertables import REQUESTS
+from penstock.registration.mastertables import REQUESTS, MasterTables
+from penstock.registration.registrar import Registration
 from penstock.testing import Broker
 from penstock.wire import fastjson
+from polling import until
 
-ALONE = {"registry_port": -1, "lookup_port": -1, "lookup_http_port": -1}
+NO_LOOKUP = {"lookup_port": -1, "lookup_http_port": -1}
+ALONE = {"registry_port": -1, **NO_LOOKUP}
 
 
 @pytest.fixture
@@ -160,3 +164,19 @@ def test_a_slave_asks_the_master_that_the_registry_names(tmp_path: Path) -> None
 def test_every_request_is_known() -> None:
     assert sorted(REQUESTS) == ["delays", "groups", "offsets", "topics"]
     assert DELIVERED_MAX > 100
+
+
+async def test_a_master_whose_address_makes_no_sense_is_asked_again(
+    broker: Core, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.registration.mastertables.MORE_S", 0.001)
+    registration = Registration(broker, "127.0.0.1:1")
+    registration.master_address = "nowhere"
+    async with Server(None, RegistryConfig(data=str(tmp_path / "registry"), registry_port=0, **NO_LOOKUP)) as server:
+        asking = asyncio.create_task(MasterTables(server.net, registration).run())
+        await until(lambda: "not taken master=nowhere" in caplog.text)
+        registration.master_address = server.addresses["registry"]  # which answers, and is no broker
+        await until(lambda: "refused with code" in caplog.text)
+        assert not asking.done()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)

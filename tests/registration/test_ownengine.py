@@ -21,6 +21,7 @@ from penstock.client.results import SendStatus
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError, PenstockError
 from penstock.registration.ownengine import OwnEngine, wanted
+from polling import until
 
 pytestmark = pytest.mark.chaos  # once is enough: processes, not modules
 
@@ -201,3 +202,15 @@ async def test_one_that_ends_or_is_silent_is_named(tmp_path: Path, monkeypatch: 
         await engine.start()
     assert engine.starts == 1
     await asyncio.wait_for(engine.stop(), 60)  # it is stopped already
+
+
+async def test_one_whose_program_is_gone_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("penstock.registration.ownengine.RESTART_S", 0.001)
+    engine = OwnEngine(str(tmp_path / "etcd-that-is-upgraded"), tmp_path / "etcd")
+    watching = asyncio.create_task(engine.watch())
+    await until(lambda: caplog.text.count("etcd not started again") >= 3)
+    assert not watching.done()
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)

@@ -97,9 +97,8 @@ class Copies:
         self.master_written = 0  # where the master's log ended when it was heard last
         self.heard_ms = -1
         self.bad_blocks = 0  # whose sums did not hold on arrival
-        self.bare: dict[
-            str, int
-        ] = {}  # RocketMQ's slaves, and where they say that their logs end; none is ever in sync
+        # RocketMQ's slaves, and where they say that their logs end; none is ever in sync.
+        self.bare: dict[str, int] = {}
         self.version = 0  # of the positions: readers may see more when it has changed
         self._wholes: list[tuple[int, int]] = []  # records that are confirmed together
         self.waiting = Positions()

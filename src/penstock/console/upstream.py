@@ -45,7 +45,6 @@ class Source(Protocol):
 
     async def change(self, method: str, path: str, body: bytes = b"") -> bytes:
         """Ask for a change; what was known is asked anew."""
-        raise NotImplementedError
 
     def forget(self) -> None:
         """Something has changed."""

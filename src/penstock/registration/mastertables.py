@@ -8,7 +8,7 @@ import asyncio
 import logging
 
 from penstock.broker.taking import TakingRocketmq
-from penstock.errors import WireError
+from penstock.errors import PenstockError
 from penstock.net import Net
 from penstock.registration.caller import Caller
 from penstock.registration.registrar import Registration
@@ -53,16 +53,16 @@ class MasterTables:
         if not address:
             self._complain("no registry has said where the master answers: topics and offsets are not taken")
             return False
-        if self._caller is None or self._caller.address != address:
-            if self._caller is not None:
-                self._caller.close()
-            security = security_of(self._registration.broker.config.security or None)
-            self._caller = Caller(self._net, address, security)
         try:
+            if self._caller is None or self._caller.address != address:
+                if self._caller is not None:
+                    self._caller.close()
+                security = security_of(self._registration.broker.config.security or None)
+                self._caller = Caller(self._net, address, security)
             for what, code in REQUESTS.items():
                 reply = await self._caller.ask(RemotingCommand(code, language=LanguageCode.JAVA))
                 self._taking.take(what, reply.body)
-        except (OSError, TimeoutError, WireError) as error:
+        except (OSError, TimeoutError, ValueError, PenstockError) as error:  # whatever it is, it is tried again
             self._complain(str(error) or "it does not answer")
             return False
         self._complained = ""

@@ -112,7 +112,7 @@ class OwnEngine:
             await asyncio.sleep(RESTART_S)
             try:
                 await self.start()
-            except ConfigError as error:
+            except (ConfigError, OSError) as error:  # an upgrade takes the program away for a moment
                 log.error("etcd not started again error=%s", error)
 
     async def stop(self) -> None:

@@ -94,7 +94,9 @@ class TopicRegistry(Protocol):
 
 
 class Topic:
-    """What every kind has in common."""
+    """What every kind has in common. What a kind must bring raises NotImplementedError here: a compiled class, which sessions
+    call without a look-up, can be neither a protocol nor abstract.
+    """
 
     kind = "queue"
 
