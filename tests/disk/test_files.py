@@ -112,3 +112,23 @@ def test_parts_that_the_system_refuses(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(DiskFull):
         files.write_parts(fd, 0, [b"x"])
     files.close(fd)
+
+
+def test_a_whole_file_system_is_flushed_where_that_says_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = Files()
+    (tmp_path / "f").write_bytes(b"x")
+    fd = files.open(tmp_path / "f", writable=False)
+    kind = subprocess.run(["stat", "-f", "-c", "%t", str(tmp_path)], capture_output=True, text=True).stdout.strip()
+    new = tuple(map(int, os.uname().release.split(".", 2)[:2])) >= (5, 8)
+    assert files.sync_all(fd) is (new and kind in ("ef53", "58465342"))
+    with open("/proc/self/status") as other:
+        assert files.sync_all(other.fileno()) is False  # nothing of which we know what it does
+    monkeypatch.setattr("penstock.disk.files._SYNC_TELLS", (999, 0))
+    assert files.sync_all(fd) is False
+    assert files.device(fd) == files.device(tmp_path) == os.stat(tmp_path).st_dev
+    assert files.device(tmp_path / "nothing") is None
+    files.close(fd)
+    with pytest.raises(StoreError):
+        files.device(fd)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from broker.queueside import Quick, Side
 from penstock import words
-from penstock.broker.nsq.flush import GroupFlush
+from penstock.broker.nsq.flush import TOGETHER_MIN, GroupFlush
+from penstock.broker.nsq.folder import PATIENCE_S
 from penstock.disk.job import run_now
-from penstock.errors import StoreError
+from penstock.errors import DiskFull, StoreError
 
 
 def flush_jobs(side: Side) -> list[str]:
@@ -117,4 +119,104 @@ def test_level_os_acknowledges_no_more_when_a_byte_is_unflushed_too_long(tmp_pat
         assert flush.blocked() is blocked
     side.turn()
     assert not flush.blocked()
+    side.close()
+
+
+class Counting(Quick):
+    """How often files were flushed one by one, and together."""
+
+    def __init__(self) -> None:
+        self.flushed: list[int] = []
+        self.together = 0
+        self.answer: bool | StoreError = True
+        self.away: set[int] = set()  # descriptors that lie on another file system
+
+    def datasync(self, fd: int) -> None:
+        self.flushed.append(fd)
+
+    def sync_all(self, fd: int) -> bool:
+        self.together += 1
+        if isinstance(self.answer, StoreError):
+            raise self.answer
+        return self.answer
+
+    def device(self, file: int | Path) -> int | None:
+        return -1 if file in self.away else super().device(file)
+
+
+def many(tmp_path: Path, files: Counting, count: int = TOGETHER_MIN) -> tuple[Side, Callable[[], list[bool]]]:
+    """A broker with so many queue topics of level `disk` that were flushed once, and what publishes to all of them."""
+    side = Side(tmp_path, files=files, level="disk")
+    topics = [side.queueing.topic(b"t%d" % number) for number in range(count)]
+    topics[0].channel(b"c")
+
+    def publish() -> list[bool]:
+        answered: list[bool] = []
+        for topic in topics:
+            ticket = side.queueing.publish(topic, [b"a"])
+            assert ticket is not None
+            ticket.then(answered.append)
+        files.flushed, files.together = [], 0
+        side.turn()
+        side.turn()
+        return answered
+
+    assert all(publish())
+    assert files.together == 0  # a failure before now would not have been told
+    return side, publish
+
+
+@pytest.mark.parametrize(("count", "together"), [(TOGETHER_MIN, 1), (TOGETHER_MIN - 1, 0)])
+def test_many_topics_are_flushed_at_once(tmp_path: Path, count: int, together: int) -> None:
+    files = Counting()
+    side, publish = many(tmp_path, files, count)
+    assert publish() == [True] * count
+    assert files.together == together
+    own = {fd for topic in side.queueing.topics.values() for segment in topic.streams()[0].segments
+           for fd in (segment.fd, segment.sums_fd)}  # fmt: skip
+    assert len(own & set(files.flushed)) == (2 if together else 2 * count)
+    side.close()
+
+
+def test_files_are_flushed_one_by_one_where_nothing_is_vouched_for(tmp_path: Path) -> None:
+    files = Counting()
+    side, publish = many(tmp_path, files)
+    own = {segment.fd for topic in side.queueing.topics.values() for segment in topic.streams()[0].segments}
+    for answer in False, DiskFull("somebody's file has no room"):
+        files.answer = answer
+        assert publish() == [True] * TOGETHER_MIN
+        assert (files.together, own - set(files.flushed)) == (1, set())
+    files.away = {min(own)}
+    assert publish() == [True] * TOGETHER_MIN
+    assert (files.together, own - set(files.flushed)) == (0, set())
+    side.close()
+
+
+def test_a_write_that_failed_somewhere_on_the_disk_ends_flushing(tmp_path: Path) -> None:
+    files = Counting()
+    side, publish = many(tmp_path, files)
+    files.answer = StoreError("a flush of the file system: Input/output error")
+    assert publish() == [False] * TOGETHER_MIN
+    assert not side.queueing.healthy
+    assert "Input/output error" in side.queueing.error
+    side.broker.close(clean=False)
+
+
+def test_what_others_write_is_not_waited_for_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, clock = Counting(), [0.0]
+    side, publish = many(tmp_path, files)
+    monkeypatch.setattr("penstock.broker.nsq.folder.time.monotonic", lambda: clock[0])
+
+    def slow(fd: int) -> bool:
+        clock[0] += 5.0
+        return Counting.sync_all(files, fd)
+
+    monkeypatch.setattr(files, "sync_all", slow)
+    found = []
+    for waited in (1.0, 1.0, PATIENCE_S):
+        clock[0] += waited
+        assert publish() == [True] * TOGETHER_MIN
+        found.append(files.together)
+    assert found == [1, 0, 1]
+    monkeypatch.undo()
     side.close()

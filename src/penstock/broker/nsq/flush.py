@@ -33,6 +33,8 @@ else:
 
 log = logging.getLogger("penstock.queueing")
 
+TOGETHER_MIN = 16  # segments from which on one flush of the file system costs less than theirs
+
 
 def _unless_gone(path: Path, flush: Callable[[], None]) -> None:
     """Flush what may be deleted at any moment."""
@@ -80,14 +82,17 @@ class _Work:
                     if file.take_flush():
                         self.folders |= folder.above(file.path.parent)
 
-    def run(self, sync_folder: Callable[[Path], None]) -> None:
+    def run(self, folder: QueueFolder) -> None:
         """Flush all of it. StoreError."""
+        many = len(self.segments) >= TOGETHER_MIN
+        if many and folder.flush_all(self.segments, (cursor.path for cursor, _ in self.cursors)):
+            return
         for segment in self.segments:
             segment.datasync()
         for cursor, _ in self.cursors:
             _unless_gone(cursor.path, cursor.datasync)
-        for folder in sorted(self.folders, reverse=True):
-            _unless_gone(folder, partial(sync_folder, folder))
+        for path in sorted(self.folders, reverse=True):
+            _unless_gone(path, partial(folder.files.sync_folder, path))
 
     def done(self) -> None:
         """All of it is durable."""
@@ -208,7 +213,7 @@ class GroupFlush:
             self._log = (number, position)
             self.finish()
 
-        return Job("flush", lambda: work.run(self._folder.files.sync_folder), finish)
+        return Job("flush", lambda: work.run(self._folder), finish)
 
     def finish(self) -> None:
         """When the queue files are durable; so must be what was deferred through the log meanwhile."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.config import BrokerConfig
@@ -12,11 +13,17 @@ from penstock.disk.cursorfile import CursorFile
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.files import Files
 from penstock.disk.readyqueue import Pool, ReadyQueue
+from penstock.disk.readysegment import ReadySegment
 from penstock.errors import DiskFull, StoreError
 
 log = logging.getLogger("penstock.queueing")
 
 RETRY_MS = 1_000
+OURS_S, OTHERS_S = (
+    0.001,
+    0.1,
+)  # a flush of the file system that takes longer for each segment, and in all, wrote what is others'
+PATIENCE_S = 10.0  # so long it is not tried again then
 _HEADER_BYTES = 26  # of a message in a disk queue
 _ESCAPED = re.compile(rb"[^a-zA-Z0-9_.-]|^\.")
 
@@ -36,6 +43,8 @@ class QueueFolder:
         self.queues = self.root / "queues"
         self.pool = Pool(self.queues, files)
         self._backends: dict[bytes, DiskQueue] = {}
+        self._fd = -1  # of `queues/`, once a flush had many files
+        self._patient_s = 0.0  # until then files are flushed one by one
 
     # -- ready queues and cursors --------------------------------------------------------------------------------
 
@@ -74,6 +83,28 @@ class QueueFolder:
     def above(self, folder: Path) -> set[Path]:
         """The folders that hold the name of a stream or cursor in this one."""
         return {folder, self.queues, self.root}
+
+    def flush_all(self, segments: Sequence[ReadySegment], cursors: Iterable[Path]) -> bool:
+        """Make these files durable, their names, too, by flushing the whole file system. False when that cannot be vouched for:
+        then flush them one by one. For the thread that flushes.
+        """
+        files = self.files
+        if self._fd < 0:  # it is told of failures from now on only
+            self._fd = files.open(self.queues, writable=False)
+            return False
+        began_s = time.monotonic()
+        devices = {files.device(self._fd), *(files.device(segment.fd) for segment in segments)}
+        devices |= {files.device(path) for path in cursors} - {None}
+        try:
+            if began_s < self._patient_s or len(devices) != 1 or not files.sync_all(self._fd):
+                return False
+        except DiskFull:  # some file has no room, and perhaps none of these
+            return False
+        segments[0].datasync()
+        now_s = time.monotonic()
+        if now_s - began_s > OTHERS_S + OURS_S * len(segments):
+            self._patient_s = now_s + PATIENCE_S
+        return True
 
     # -- disk queues ---------------------------------------------------------------------------------------------
 
@@ -122,3 +153,6 @@ class QueueFolder:
                 log.error("disk queue not closed cleanly name=%s error=%s", backend.name, error)
         self.pool.shrink()
         self.pool.remove(self.pool.take_gone())
+        if self._fd >= 0:
+            self.files.close(self._fd)
+            self._fd = -1

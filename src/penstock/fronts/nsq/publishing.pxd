@@ -12,10 +12,13 @@ cdef class Publisher:
     cdef public bytes topic_name
     cdef unsigned char *topic_at
     cdef public long long count
-    cdef public dict counts
+    cdef public dict counts, topics
+    cdef set allowed
 
-    @cython.locals(stop=cython.longlong, topic=Topic)
+    @cython.locals(stop=cython.longlong, topic=Topic, name=bytes)
     cdef long long _topic_of(self, NsqConnection asker, long long pos, long long last, bytes verb) except -2
+    cdef _take(self, Topic topic, bytes name)
+    cpdef settle_counts(self)
     @cython.locals(base=cython.p_uchar, size=cython.longlong, at=cython.longlong, begin=cython.longlong, answer=cython.int, topic=Topic)
     cdef long long pub(self, NsqConnection asker, long long pos, long long last, long long body, long long total) except -2
     @cython.locals(size=cython.longlong, count=cython.longlong, begin=cython.longlong, head=cython.longlong, end=cython.longlong)

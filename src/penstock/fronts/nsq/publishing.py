@@ -1,6 +1,7 @@
 """PUB and MPUB: from the bytes of a command to a record in a ready queue, without an object for a message.
 
-The topic of the last publish is kept: the next is nearly always of the same.
+The topic of the last publish is kept: the next is nearly always of the same. Of other topics the connection keeps the names
+that it may publish to.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -41,6 +42,8 @@ class Publisher:
         self.topic_at: memoryview = address(MAGIC)
         self.count = 0  # to that topic, not yet in `counts`
         self.counts: dict[bytes, int] = {}
+        self.topics: dict[bytes, Topic] = self.queueing.topics
+        self.allowed: set[bytes] = set()  # names that were published to, with the right to
 
     def _topic_of(self, asker: NsqConnection, pos: int, last: int, verb: bytes) -> int:
         """Let `topic` be the one named in [pos, last); 0, or -1 after an error was sent."""
@@ -55,7 +58,18 @@ class Publisher:
             and same(asker.base, pos, self.topic_at, 0, stop - pos)
         ):
             return 0
-        return self._new_topic(asker, asker.cut(pos, stop), verb)
+        name = asker.cut(pos, stop)
+        topic = self.topics.get(name) if name in self.allowed else None
+        if topic is None:
+            return self._new_topic(asker, name, verb)
+        self.settle_counts()
+        self._take(topic, name)
+        return 0
+
+    def _take(self, topic: Topic, name: bytes) -> None:
+        self.topic = topic
+        self.topic_name = name
+        self.topic_at = address(name)
 
     def _new_topic(self, asker: NsqConnection, name: bytes, verb: bytes) -> int:
         if asker.tls_needed:
@@ -79,8 +93,8 @@ class Publisher:
         except StoreError as error:
             asker.fail(b"E_PUB_FAILED %s failed %s" % (verb, str(error).encode()))
             return -1
-        self.topic_name = name
-        self.topic_at = address(name)
+        self._take(self.topic, name)
+        self.allowed.add(name)
         self.queueing.producers.add(asker)
         return 0
 
@@ -88,6 +102,7 @@ class Publisher:
         """Rights have changed: the topic of the next publish is looked at anew."""
         self.settle_counts()
         self.topic = None
+        self.allowed.clear()
 
     def settle_counts(self) -> None:
         """Bring `counts` up to date."""
