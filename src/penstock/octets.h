@@ -141,35 +141,54 @@ static uint32_t penstock_crc_bytes(uint32_t c, const unsigned char *p, size_t n)
 }
 #ifdef PENSTOCK_CLMUL
 /* Folding by carry-less multiplication (Gopal et al., "Fast CRC Computation Using PCLMULQDQ", Intel 2009): four
- * 128-bit lanes are carried 512 bits forward a step, then joined; the constants are x^n mod P, bit-reflected.
- * What is left, 16 bytes and a tail, goes through the table: it is the same remainder. n >= 64. */
+ * 128-bit lanes are carried 512 bits forward a step, then joined; the constants are x^n mod P, bit-reflected. A rest of
+ * less than 16 bytes is joined to the end of what stands before it: the last 16 bytes of all are a piece again, and what
+ * they push out in front is carried over them. 128 bits become 32 by Barrett's reduction. n >= 16. */
+static const unsigned char penstock_shifts[48] = {
+    128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128,
+    0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15,
+    128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128, 128};
 __attribute__((target("pclmul,sse4.1")))
 static uint32_t penstock_crc_fold(uint32_t c, const unsigned char *p, size_t n) {
     const __m128i k12 = _mm_set_epi64x(0x01c6e41596LL, 0x0154442bd4LL);
     const __m128i k34 = _mm_set_epi64x(0x00ccaa009eLL, 0x01751997d0LL);
-    unsigned char rest[16];
-    __m128i a = _mm_loadu_si128((const __m128i *)p), b = _mm_loadu_si128((const __m128i *)(p + 16));
-    __m128i d = _mm_loadu_si128((const __m128i *)(p + 32)), e = _mm_loadu_si128((const __m128i *)(p + 48));
-    a = _mm_xor_si128(a, _mm_cvtsi32_si128((int)c));
-    p += 64; n -= 64;
+    const __m128i k5 = _mm_set_epi64x(0, 0x0163cd6124LL), barrett = _mm_set_epi64x(0x01f7011641LL, 0x01db710641LL);
+    const __m128i low32 = _mm_set_epi32(0, 0, 0, -1);
+    __m128i a = _mm_xor_si128(_mm_loadu_si128((const __m128i *)p), _mm_cvtsi32_si128((int)c)), x;
 #define PENSTOCK_FOLD(x, k, y) x = _mm_xor_si128(_mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)), y)
-    while (n >= 64) {
-        PENSTOCK_FOLD(a, k12, _mm_loadu_si128((const __m128i *)p)); PENSTOCK_FOLD(b, k12, _mm_loadu_si128((const __m128i *)(p + 16)));
-        PENSTOCK_FOLD(d, k12, _mm_loadu_si128((const __m128i *)(p + 32))); PENSTOCK_FOLD(e, k12, _mm_loadu_si128((const __m128i *)(p + 48)));
+    if (n >= 64) {
+        __m128i b = _mm_loadu_si128((const __m128i *)(p + 16));
+        __m128i d = _mm_loadu_si128((const __m128i *)(p + 32)), e = _mm_loadu_si128((const __m128i *)(p + 48));
         p += 64; n -= 64;
-    }
-    PENSTOCK_FOLD(a, k34, b); PENSTOCK_FOLD(a, k34, d); PENSTOCK_FOLD(a, k34, e);
+        while (n >= 64) {
+            PENSTOCK_FOLD(a, k12, _mm_loadu_si128((const __m128i *)p)); PENSTOCK_FOLD(b, k12, _mm_loadu_si128((const __m128i *)(p + 16)));
+            PENSTOCK_FOLD(d, k12, _mm_loadu_si128((const __m128i *)(p + 32))); PENSTOCK_FOLD(e, k12, _mm_loadu_si128((const __m128i *)(p + 48)));
+            p += 64; n -= 64;
+        }
+        PENSTOCK_FOLD(a, k34, b); PENSTOCK_FOLD(a, k34, d); PENSTOCK_FOLD(a, k34, e);
+    } else { p += 16; n -= 16; }
     while (n >= 16) { PENSTOCK_FOLD(a, k34, _mm_loadu_si128((const __m128i *)p)); p += 16; n -= 16; }
+    if (n) {
+        const __m128i out = _mm_loadu_si128((const __m128i *)(penstock_shifts + n)); /* the first n bytes of a, at the end */
+        const __m128i stay = _mm_loadu_si128((const __m128i *)(penstock_shifts + 16 + n)); /* the others, at the front */
+        const __m128i last = _mm_loadu_si128((const __m128i *)(p + n - 16)); /* behind which the rest lies */
+        x = _mm_blendv_epi8(_mm_shuffle_epi8(a, stay), last, stay);
+        a = _mm_shuffle_epi8(a, out);
+        PENSTOCK_FOLD(a, k34, x);
+    }
 #undef PENSTOCK_FOLD
-    _mm_storeu_si128((__m128i *)rest, a);
-    return penstock_crc_bytes(penstock_crc_bytes(0, rest, 16), p, n);
+    a = _mm_xor_si128(_mm_srli_si128(a, 8), _mm_clmulepi64_si128(a, k34, 0x10));
+    a = _mm_xor_si128(_mm_srli_si128(a, 4), _mm_clmulepi64_si128(_mm_and_si128(a, low32), k5, 0x00));
+    x = _mm_clmulepi64_si128(_mm_and_si128(a, low32), barrett, 0x10);
+    x = _mm_clmulepi64_si128(_mm_and_si128(x, low32), barrett, 0x00);
+    return (uint32_t)_mm_extract_epi32(_mm_xor_si128(a, x), 1);
 }
 #endif
 static inline int64_t crc32(const unsigned char *b, int64_t p, int64_t n, int64_t crc) {
     uint32_t c = ~(uint32_t)crc;
     if (!penstock_crc_ready) penstock_crc_init();
 #ifdef PENSTOCK_CLMUL
-    if (n >= 64 && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"))
+    if (n >= 16 && __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"))
         return (int64_t)(uint32_t)~penstock_crc_fold(c, b + p, (size_t)n);
 #endif
     return (int64_t)(uint32_t)~penstock_crc_bytes(c, b + p, n > 0 ? (size_t)n : 0);

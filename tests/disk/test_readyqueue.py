@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -398,3 +400,20 @@ def test_a_segment_is_not_used_again_while_a_body_of_it_is_lent(tmp_path: Path) 
     del lent
     assert not any(spare.lent() for spare in queue.pool.spares)
     queue.close(True)
+
+
+def test_the_sum_of_a_record_of_any_length_is_zlibs(tmp_path: Path) -> None:
+    noise = random.Random(7).randbytes(700)
+    queue = make(tmp_path, size=1 << 18)
+    sent = [noise[n % 17 : n % 17 + n] for n in range(1, 330)]
+    for body in sent:
+        assert put(queue, body) == 0
+    queue.close(False)
+    data = (tmp_path / "t" / "t_1.queue").read_bytes()
+    sums = (tmp_path / "t" / "t_1.sums").read_bytes()
+    at = 0
+    for n, body in enumerate(sent):
+        record = data[at : at + 19 + len(body)]
+        assert record.endswith(body)
+        assert int.from_bytes(sums[32 + 8 * n + 4 :][:4]) == zlib.crc32(record, n)
+        at += len(record)
