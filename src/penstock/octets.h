@@ -211,16 +211,21 @@ static inline int64_t java_hash(const unsigned char *b, int64_t p, int64_t n, in
     return (int32_t)h;
 }
 
-/* Back n bytes at p with written pages now (MADV_POPULATE_WRITE, Linux 5.14), other threads running meanwhile.
- * Older systems refuse the advice, and then the pages come one fault at a time, as ever. */
+/* Tell the system something of the pages that hold n bytes at p, other threads running meanwhile. Older systems refuse what
+ * they do not know, and then nothing is lost but time. */
 #include <sys/mman.h>
 #include <unistd.h>
-static inline void populate(unsigned char *b, int64_t p, int64_t n) {
+static inline void penstock_advise(unsigned char *b, int64_t p, int64_t n, int advice) {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = ((uintptr_t)b + (uintptr_t)p) & ~(page - 1);
     uintptr_t to = (uintptr_t)b + (uintptr_t)(p + n);
     if (n <= 0) return;
     Py_BEGIN_ALLOW_THREADS
-    (void)madvise((void *)from, to - from, 23);
+    (void)madvise((void *)from, to - from, advice);
     Py_END_ALLOW_THREADS
 }
+/* Back the bytes with written pages now (MADV_POPULATE_WRITE, Linux 5.14); else they come one fault at a time, as ever. */
+static inline void populate(unsigned char *b, int64_t p, int64_t n) { penstock_advise(b, p, n, 23); }
+/* Unmap the bytes of a shared mapping of a file: they stay in the file's pages, and come back by a fault. A flush has to make
+ * each written page of a mapping read-only, and says so to every core that runs this process, page by page; this says it once. */
+static inline void unmap(unsigned char *b, int64_t p, int64_t n) { penstock_advise(b, p, n, MADV_DONTNEED); }
 #endif

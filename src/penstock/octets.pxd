@@ -26,3 +26,4 @@ cdef extern from "octets.h":
     bytearray blank_array(long long n)
     object lend(const unsigned char *b, long long p, long long n)
     void populate(unsigned char *b, long long p, long long n)
+    void unmap(unsigned char *b, long long p, long long n)

@@ -160,3 +160,7 @@ def java_hash(b: Readable, p: int, n: int, h: int) -> int:
 
 def populate(b: Writable, p: int, n: int) -> None:
     """Back n bytes at p with written pages ahead of their use; only the compiled build does."""
+
+
+def unmap(b: Writable, p: int, n: int) -> None:
+    """Unmap n bytes of a file's mapping before they are flushed, which costs less then; only the compiled build does."""

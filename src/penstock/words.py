@@ -197,6 +197,7 @@ BIT_MASK = 7  # of the number of a bit to its place in the byte
 BYTE_MASK = 0xFF
 INT64_BYTES = 8
 PAGE_BYTES = 4_096  # of memory, and of most file systems
+UNMAP_BYTES_MIN = 1 << 20  # from this much to be flushed on, its pages are unmapped before, all at once
 
 # A message's data as NSQ stores it: timestamp, attempts, id, body
 DATA_ATTEMPTS_AT = 8

@@ -3,7 +3,7 @@ cimport cython
 
 cdef class SegmentFile:
     cdef public object path, files, map, sums_map
-    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag, warm
+    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag, warm, synced
     cdef public set damaged
     cdef public int fd, sums_fd
     cdef public bint named, clean, unverified, cut, scattered

@@ -35,11 +35,12 @@ if cython.compiled:
         put32,
         put64,
         ube32,
+        unmap,
     )
 else:
     from penstock import words
     from penstock.disk import readylayout as layout
-    from penstock.octets import address, be64, blank_array, crc32, lend, put8, put16, put32, put64, ube32
+    from penstock.octets import address, be64, blank_array, crc32, lend, put8, put16, put32, put64, ube32, unmap
 
 log = logging.getLogger("penstock.disk")
 
@@ -82,6 +83,7 @@ class SegmentFile:
         self.sums_written = 0
         self.scattered = False
         self.warm = 0  # its pages are there up to here: it was written so far when it was used before
+        self.synced = 0  # where it ended when it was flushed last
         self.damaged: set[int] = set()
         self.unverified = False  # trusted as a whole: each record is looked at when it is read
         self.fd = self.sums_fd = -1
@@ -133,6 +135,7 @@ class SegmentFile:
         """Start as an empty segment whose first record gets this ordinal."""
         self.first = first
         self.warm = max(self.warm, self.end)
+        self.synced = 0
         self.count = self.end = 0
         self.damaged = set()
         self.unverified = False
@@ -248,6 +251,10 @@ class SegmentFile:
 
     def datasync(self) -> None:
         """Make messages and sums durable; for any thread."""
+        if self.end - self.synced >= words.UNMAP_BYTES_MIN:
+            unmap(self.base, 0, len(self.map))
+            unmap(self.sums, 0, len(self.sums_map))
+        self.synced = self.end
         self.files.datasync(self.fd)
         self.files.datasync(self.sums_fd)
 

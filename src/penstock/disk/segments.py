@@ -23,10 +23,10 @@ from penstock.errors import Corrupt
 
 if cython.compiled:
     from cython.cimports.penstock import words
-    from cython.cimports.penstock.octets import address, populate
+    from cython.cimports.penstock.octets import address, populate, unmap
 else:
     from penstock import words
-    from penstock.octets import address, populate
+    from penstock.octets import address, populate, unmap
 
 
 PIECE, PIECE_MAX = 1 << 20, 16 << 20
@@ -111,6 +111,11 @@ class Segment:
             self.files.datasync(fd)
         finally:
             self.files.close(fd)
+
+    def unmap(self) -> None:
+        """Let go of the pages before many are flushed; they come back when they are asked for. For any thread."""
+        if self.base != cython.NULL:
+            unmap(self.base, 0, len(self.map))
 
     def prefault(self, at: int, length: int) -> None:
         """Let the system back the bytes with written pages now, so that appending meets no page fault. For any thread."""

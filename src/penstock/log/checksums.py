@@ -34,11 +34,11 @@ from penstock.errors import DiskFull, StoreError
 if cython.compiled:
     from cython.cimports.penstock.log import sidelayout as layout
     from cython.cimports.penstock.log import status
-    from cython.cimports.penstock.octets import address, be32, be64, crc32, put32, put64, ube32
+    from cython.cimports.penstock.octets import address, be32, be64, crc32, put32, put64, ube32, unmap
 else:
     from penstock.log import sidelayout as layout
     from penstock.log import status
-    from penstock.octets import address, be32, be64, crc32, put32, put64, ube32
+    from penstock.octets import address, be32, be64, crc32, put32, put64, ube32, unmap
 
 log = logging.getLogger("penstock.log")
 
@@ -206,6 +206,11 @@ class Sidecar:
         """Make the sums durable; for any thread."""
         if self.fd >= 0:
             self.files.datasync(self.fd)
+
+    def unmap(self) -> None:
+        """Let go of the pages before many are flushed, as a segment does; for any thread."""
+        if self.base != cython.NULL:
+            unmap(self.base, 0, len(self.map))
 
     def close(self) -> None:
         if self.fd >= 0:

@@ -89,11 +89,17 @@ class Durability:
         self.wanted = False
         self.with_sums = sums
 
+        many = target - self.flushed >= words.UNMAP_BYTES_MIN
+
         def run() -> None:
             for segment in segments:
+                if many:
+                    segment.unmap()
                 segment.datasync()
             for sidecar in sidecars:
                 if sidecar is not None:
+                    if many:
+                        sidecar.unmap()
                     sidecar.datasync()
 
         def finish(error: BaseException | None, now_ms: int) -> None:

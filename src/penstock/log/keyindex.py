@@ -24,12 +24,12 @@ from penstock.errors import Corrupt, DiskFull, StoreError
 if cython.compiled:
     from cython.cimports.penstock import words
     from cython.cimports.penstock.log import status
-    from cython.cimports.penstock.octets import address, be32, be64, put32, put64, zero
+    from cython.cimports.penstock.octets import address, be32, be64, put32, put64, unmap, zero
     from cython.cimports.penstock.wire import layout
 else:
     from penstock import words
     from penstock.log import status
-    from penstock.octets import address, be32, be64, put32, put64, zero
+    from penstock.octets import address, be32, be64, put32, put64, unmap, zero
     from penstock.wire import layout
 
 PIECE_MIN, PIECE_MAX = 64 << 10, 4 << 20
@@ -319,6 +319,7 @@ class IndexFile:
 
     def datasync(self) -> None:
         """Make the bytes durable; for any thread."""
+        unmap(self.base, 0, len(self.map))
         fd = self.files.open(self.path)
         try:
             self.files.datasync(fd)

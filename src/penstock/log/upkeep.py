@@ -251,6 +251,7 @@ class Upkeep:
 
     def _flush_derived(self, dirty: Unflushed) -> None:
         for segment in dirty.segments:
+            segment.unmap()
             segment.datasync()
         for index_file in dirty.index_files:
             index_file.datasync()
