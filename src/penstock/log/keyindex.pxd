@@ -54,6 +54,8 @@ cdef class KeyIndex:
     cdef public long long ends_at
 
     @cython.locals(current=IndexFile)
+    cpdef bint holds(self, long long keys)
+    @cython.locals(current=IndexFile)
     cpdef int room(self, long long keys)
     @cython.locals(current=IndexFile)
     cdef void put(self, long long hash_, long long physical, long long store_ms) noexcept

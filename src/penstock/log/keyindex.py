@@ -410,6 +410,11 @@ class KeyIndex:
         self._settle()
         return gone
 
+    def holds(self, keys: int) -> bool:
+        """Whether so many keys can be put as it is."""
+        current = self._current
+        return current is not None and bool(current._entry_at(current.count + keys) <= current.allocated)
+
     def room(self, keys: int) -> int:
         """0 when so many keys can be put; else DISK_FULL (1) or NOT_WRITABLE (2)."""
         current = self._current

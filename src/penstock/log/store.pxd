@@ -23,6 +23,8 @@ cdef class LogStore(Lookup):
     @cython.locals(e=Draft, p=cython.longlong, count=cython.longlong, total=cython.longlong, keys=cython.longlong, size=cython.longlong,
                    found=cython.int)
     cdef long long _weigh(self, Draft d, unsigned char *b, long long pos, long long end)
+    @cython.locals(e=Draft, keys=cython.longlong)
+    cdef long long _keys_of(self, unsigned char *b, long long pos, long long end)
     cdef void announce(self, long long size) noexcept
     @cython.locals(e=Draft)
     cdef void _take_over(self, Draft d)

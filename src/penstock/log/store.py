@@ -114,8 +114,8 @@ class LogStore(Lookup):
             return count
         total = d.size
         room = queue.room_for(count)
-        if room == status.OK and d.indexed and self.index is not None:
-            room = self.index.room(self._batch_keys)
+        if room == status.OK and d.indexed and self.index is not None and not self.index.holds(self._batch_keys):
+            room = self.index.room(self._keys_of(b, pos, end))
         if room == status.OK:
             room = self.log.room(total, count)
         if room != status.OK:
@@ -129,6 +129,7 @@ class LogStore(Lookup):
         p = pos
         while p < end:
             self._next_element(b, p, end)
+            e.scan()
             e.size = self.log.record_size(e)
             queue.room()
             self.log.put(e, queue.max_offset, self._now_ms)
@@ -138,7 +139,9 @@ class LogStore(Lookup):
         return count
 
     def _weigh(self, d: Draft, b: Readable, pos: int, end: int) -> int:
-        """How many messages b[pos:end] holds, or minus a status; the draft's size is what they take in the log."""
+        """How many messages b[pos:end] holds, or minus a status; the draft's size is what they take in the log. They have
+        no more keys than `_batch_keys`, and mostly far fewer.
+        """
         e = self._element
         self._take_over(d)
         p = pos
@@ -153,12 +156,23 @@ class LogStore(Lookup):
             if size < 0:
                 return -status.TOO_LARGE
             total += size
-            keys += 2 + e.keys_len // 2
+            keys += 2 + e.props_len // 2
             count += 1
             p += be32(b, p)
         d.size = total
         self._batch_keys = keys
         return count if count > 0 else -status.ILLEGAL
+
+    def _keys_of(self, b: Readable, pos: int, end: int) -> int:
+        """How many keys the messages of a weighed batch b[pos:end] have at most."""
+        e = self._element
+        keys = 0
+        while pos < end:
+            self._next_element(b, pos, end)
+            e.scan()
+            keys += 2 + e.keys_len // 2
+            pos += be32(b, pos)
+        return keys
 
     def weigh_batch(self, d: Draft, body: bytes) -> int:
         """What append_batch_bytes would answer if there is room; nothing is appended, the draft's size is set."""
@@ -194,7 +208,7 @@ class LogStore(Lookup):
         e.tail_len = d.tail_len
 
     def _next_element(self, b: Readable, p: int, end: int) -> int:
-        """Let the element draft be the batch's message at p; ILLEGAL when its lengths do not add up."""
+        """Let the element draft be the batch's message at p, not yet scanned; ILLEGAL when its lengths do not add up."""
         e = self._element
         if end - p < layout.BATCH_FIXED_BYTES:
             return status.ILLEGAL
@@ -217,7 +231,6 @@ class LogStore(Lookup):
         e.props = b
         e.props_pos = p + layout.BATCH_FIXED_BYTES + body_len
         e.props_len = props_len
-        e.scan()
         return status.OK
 
     # ---- reading
