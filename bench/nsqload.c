@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { IN = 4 << 20, OUT = 16 << 20, CHUNK = 65536 };
+enum { IN = 4 << 20, OUT = 16 << 20, CHUNK = 65536, PER_ADDRESS = 8000 };
 
 struct peer {
     int fd, consumes, begun;
@@ -82,9 +82,12 @@ static int frame_of(int fd, char *data, size_t *size) {
     return rd32(head + 4);
 }
 
-static int dial(int port, const char *topic, int ready) {
+static int dial(int port, int from, const char *topic, int ready) {
     int fd = socket(AF_INET, SOCK_STREAM, 0), one = 1;
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in mine = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + from)};
+    if (fd < 0) die("socket");
+    if (from && bind(fd, (void *)&mine, sizeof mine)) die("bind");
     if (connect(fd, (void *)&a, sizeof a)) die("connect");
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
     say(fd, "  V2", 4);
@@ -219,7 +222,7 @@ static _Noreturn void sink(int port) {
 static int by_size(const void *a, const void *b) { return *(double *)a > *(double *)b ? 1 : -1; }
 
 static void latency(int port, const char *topic, int count, int size) {
-    int consumer = dial(port, topic, 100), producer = dial(port, topic, 0);
+    int consumer = dial(port, 0, topic, 100), producer = dial(port, 0, topic, 0);
     char *command = malloc(size + 200), data[1 << 16];
     size_t n = command_of(command, topic, size, 1);
     double *took = malloc(count * sizeof *took), *answer = malloc(count * sizeof *took);
@@ -250,7 +253,7 @@ static void idle(int port, int count) {
     char data[4096];
     const char *about = "{\"feature_negotiation\":true,\"heartbeat_interval\":60000,\"client_id\":\"idle\"}";
     for (int i = 0; i < count; i++) {
-        int fd = dial(port, "", 0);
+        int fd = dial(port, i / PER_ADDRESS, "", 0); /* an address has 28,000 ports or so */
         char hello[200], *at = hello + sprintf(hello, "IDENTIFY\n");
         at = be32(at, strlen(about));
         memcpy(at, about, strlen(about));
@@ -322,7 +325,7 @@ int main(int argc, char **argv) {
     for (int i = total - 1; i >= 0; i--) { /* consumers first: what is published is owed to their channel */
         struct peer *q = &peers[i];
         q->consumes = i >= producers;
-        q->fd = dial(port, topic, q->consumes ? ready : 0);
+        q->fd = dial(port, 0, topic, q->consumes ? ready : 0);
         q->in = malloc(IN); q->out = malloc(OUT);
         fcntl(q->fd, F_SETFL, O_NONBLOCK);
         struct epoll_event add = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = q};

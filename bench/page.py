@@ -120,8 +120,8 @@ def _scale() -> list[str]:
         "|---|---|---|",
         f"| {topics['topics']:,} topics of two channels, {topics['in_flight']:,} messages in flight, idle "
         f"| {100 * topics['cpu_share']:.2f} % of a core | < {100 * goals['cpu_share_max']:.0f} % |",
-        f"| {peers['connections']:,} idle connections | RSS + {peers['rss_mib']:.0f} MiB, PSS + {peers['pss_mib']:.0f} MiB "
-        f"| ≤ {goals['connections_mib_max']} MiB |",
+        f"| {peers['connections']:,} idle connections | RSS + {peers['rss_mib']:.0f} MiB, PSS + {peers['pss_mib']:.0f} MiB: "
+        f"{peers['kib_each']} KiB each | ≤ {goals['kib_a_connection_max']} KiB |",
         f"| {backlog['messages']:,} messages in a channel: anonymous memory when full, and after reading "
         f"| {full} MiB, {read} MiB | ≤ {goals['backlog_mib_max']} MiB |",
         f"| the same: filled with MPUBs, read by one consumer "
