@@ -1,4 +1,4 @@
-"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|watch|page] [--short]`, `… compare COMMIT`,
+"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|java|watch|page] [--short]`, `… compare COMMIT`,
 `… profile [ROW]`
 """
 
@@ -33,6 +33,8 @@ def main() -> None:
         from bench.ha import main as run
     elif name == "client":
         from bench.client import main as run
+    elif name == "java":
+        from bench.java import main as run
     elif name == "watch":
         from bench.watch import main as run
     elif name == "page":
@@ -43,8 +45,8 @@ def main() -> None:
         from bench.profile import main as run
     else:
         raise SystemExit(
-            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, ha, client, watch, page, compare "
-            "and profile"
+            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, ha, client, java, watch, page, "
+            "compare and profile"
         )
     run(arguments)
 

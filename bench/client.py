@@ -1,7 +1,7 @@
 """`./run bench client`: what a message costs a Python program, by the way it uses the client, beside other clients.
 
-pynsq is measured against the original nsqd where both are there (`pip install pynsq`, nsqd on PATH), confluent-kafka where a
-Kafka listens at KAFKA_BOOTSTRAP; what is not there is named. Figures are CPU of the client's process.
+pynsq is measured against the original nsqd where both are there (`pip install pynsq`, nsqd on PATH), confluent-kafka against a
+Kafka where `PENSTOCK_BENCH_KAFKA` names its folder; what is not there is named. Figures are CPU of the client's process.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.machine import describe
-from bench.servers import HERE, Running, find_nsqd, nsqd, penstock
+from bench.servers import HERE, KAFKA_FOLDER, Running, find_kafka, find_nsqd, kafka, nsqd, penstock
 
 # way, what it is, messages, goal in µs of CPU a message
 ROWS: list[tuple[str, str, int, float]] = [
@@ -30,6 +30,8 @@ ROWS: list[tuple[str, str, int, float]] = [
     ("getmany", "`getmany`", 400_000, 0.8),
 ]
 PYNSQ = {"send": 3_000, "nowait": 20_000, "iterate": 20_000}
+CONFLUENT = {"send": 2_000, "nowait": 200_000, "iterate": 200_000, "getmany": 400_000}
+KINDS = ("log", "queue", "pynsq", "confluent")
 
 
 def _run(way: str, kind: str, address: str, count: int, source: Path) -> dict[str, Any]:
@@ -60,6 +62,7 @@ def measure(rounds: int, scale: float, source: Path) -> dict[str, Any]:
     """Every way in turn, `rounds` times; medians and ranges."""
     peer = find_nsqd()
     pynsq = peer is not None and importlib.util.find_spec("nsq") is not None
+    jars = find_kafka() if importlib.util.find_spec("confluent_kafka") else None
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for _ in range(rounds):
         for way, _, count, _ in ROWS:
@@ -76,12 +79,16 @@ def measure(rounds: int, scale: float, source: Path) -> dict[str, Any]:
                         _fill_nsq(server, source, many + 2_000)
                     figures = _run(way, "pynsq", f"127.0.0.1:{server.nsq}", many, source)
                     found.setdefault((way, "pynsq"), []).append(figures)
+            if jars is not None and way in CONFLUENT:
+                with kafka(jars) as server:
+                    figures = _run(way, "confluent", server.registry, int(CONFLUENT[way] * scale), source)
+                    found.setdefault((way, "confluent"), []).append(figures)
             print(".", end="", flush=True)
     print()
     rows = []
     for way, what, _, goal in ROWS:
         row: dict[str, Any] = {"what": what, "goal_cpu_us": goal}
-        for kind in ("log", "queue", "pynsq"):
+        for kind in KINDS:
             if runs := found.get((way, kind)):
                 costs = [run["cpu_us"] for run in runs]
                 row[kind] = {
@@ -91,8 +98,8 @@ def measure(rounds: int, scale: float, source: Path) -> dict[str, Any]:
                 }
         rows.append(row)
     missing = [] if pynsq else ["pynsq: the package pynsq or an nsqd built with Go on PATH is missing"]
-    if "KAFKA_BOOTSTRAP" not in os.environ or importlib.util.find_spec("confluent_kafka") is None:
-        missing.append("confluent-kafka: KAFKA_BOOTSTRAP is not set, or the package is missing")
+    if jars is None:
+        missing.append(f"confluent-kafka: the package is missing, or {KAFKA_FOLDER} names no folder of a Kafka")
     return {"machine": describe(), "rounds": rounds, "body_bytes": 200, "rows": rows, "not_measured": missing}
 
 
@@ -106,11 +113,7 @@ def main(arguments: list[str]) -> None:
     if not wanted.short:
         wanted.json.write_text(json.dumps(figures, indent=1) + "\n")
     for row in figures["rows"]:
-        told = "  ".join(
-            f"{kind} {row[kind]['cpu_us']} µs ({row[kind]['rate']:,}/s)"
-            for kind in ("log", "queue", "pynsq")
-            if kind in row
-        )
+        told = "  ".join(f"{kind} {row[kind]['cpu_us']} µs ({row[kind]['rate']:,}/s)" for kind in KINDS if kind in row)
         print(f"{row['what']:45} goal {row['goal_cpu_us']:5}  {told}")
     for reason in figures["not_measured"]:
         print(f"not measured: {reason}")

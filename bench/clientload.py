@@ -1,7 +1,8 @@
 """One way of using a Python client, run in a process of its own: prints the CPU time and the rate a message, as JSON.
 
 `python bench/clientload.py WAY KIND REGISTRY COUNT`. WAY: send, nowait, tasks, batch, iterate, listener, getmany; KIND: log or
-queue. With `pynsq` as KIND the same is done with pynsq at an nsqd's address: send, nowait, iterate.
+queue. With `pynsq` as KIND the same is done with pynsq at an nsqd's address: send, nowait, iterate; with `confluent`, with
+confluent-kafka at a Kafka's: those and getmany.
 The sources of the package are those on PYTHONPATH.
 """
 
@@ -209,6 +210,60 @@ def pynsq_iterate(address: str, count: int) -> None:
     IOLoop.current().start()
 
 
+def confluent_publish(address: str, count: int, flushes: bool) -> None:
+    """`produce`; with `flushes` it is waited for after each."""
+    from confluent_kafka import Producer
+
+    measured = Measured(count)
+    producer = Producer({"bootstrap.servers": address, "queue.buffering.max.messages": 1_000_000})
+    failed: list[object] = []
+
+    def told(error: object, message: object) -> None:
+        if error is not None:
+            failed.append(error)
+
+    producer.produce("bench", BODY, callback=told)
+    producer.flush()
+    measured.begin()
+    for number in range(count):
+        producer.produce("bench", BODY, callback=told)
+        if flushes:
+            producer.flush()
+        elif number % 1000 == 0:
+            producer.poll(0)
+    producer.flush()
+    measured.end()
+    if failed:
+        raise SystemExit(f"{len(failed)} messages failed: {failed[0]}")
+
+
+def confluent_read(address: str, count: int, many: int) -> None:
+    """`poll`, or `consume` of up to `many` at once; offsets are committed behind the scenes."""
+    from confluent_kafka import Consumer, Producer
+
+    measured = Measured(count)
+    producer = Producer({"bootstrap.servers": address, "queue.buffering.max.messages": 1_000_000})
+    for number in range(count + 2000):
+        producer.produce("bench", BODY)
+        if number % 1000 == 0:
+            producer.poll(0)
+    producer.flush()
+    consumer = Consumer({"bootstrap.servers": address, "group.id": "readers", "auto.offset.reset": "earliest"})
+    consumer.subscribe(["bench"])
+    seen, began = 0, False
+    while seen < count + 1000:
+        if many > 1:
+            seen += sum(message.error() is None for message in consumer.consume(many, 1.0))
+        else:
+            message = consumer.poll(1.0)
+            seen += message is not None and message.error() is None
+        if not began and seen >= 1000:
+            began, measured.count = True, count + 1000 - seen
+            measured.begin()
+    measured.end()
+    consumer.close()
+
+
 WAYS: dict[str, Callable[[str, str, int], None]] = {
     "send": send, "nowait": nowait, "tasks": tasks, "batch": batch, "iterate": iterate, "listener": listener,
     "getmany": getmany,
@@ -217,7 +272,12 @@ WAYS: dict[str, Callable[[str, str, int], None]] = {
 
 def main() -> None:
     way, kind, address, count = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
-    if kind != "pynsq":
+    if kind == "confluent":
+        if way in ("send", "nowait"):
+            confluent_publish(address, count, way == "send")
+        else:
+            confluent_read(address, count, 500 if way == "getmany" else 1)
+    elif kind != "pynsq":
         WAYS[way](kind, address, count)
     elif way == "iterate":
         pynsq_iterate(address, count)

@@ -1,5 +1,6 @@
 """The log path: CPU per message of the whole broker process, beside the loopback floor in the same rounds, and beside
-RocketMQ's own broker where `PENSTOCK_BENCH_ROCKETMQ` names its folder.
+RocketMQ's own broker where `PENSTOCK_BENCH_ROCKETMQ` names its folder. Where `PENSTOCK_BENCH_KAFKA` names that of a Kafka, its
+broker takes batches from its own load client.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import statistics
 from typing import Any
 
 from bench.machine import describe, touch_memory
-from bench.servers import HERE, find_rocketmq, load, penstock, rocketmq, sink
+from bench.servers import HERE, find_kafka, find_rocketmq, kafka, kafka_load, load, penstock, rocketmq, sink
 
 # name, level, client mode and flags, goal in µs of CPU per message (None: a rate), whether the sink can take the same load
 ROWS: list[tuple[str, str, str, dict[str, Any], float | None, bool]] = [
@@ -24,6 +25,7 @@ ROWS: list[tuple[str, str, str, dict[str, Any], float | None, bool]] = [
     ("level disk, batches of 200, window 20 × 2", "disk", "send", {"P": 2, "w": 20, "b": 200}, None, False),
 ]
 DISK_RATE, READ_RATE = 150_000, 1_000_000
+KAFKA_MESSAGES, KAFKA_BATCH = 1_000_000, 200 * 212  # of 200 messages of 200 bytes
 
 
 def _median(runs: list[dict[str, Any]], key: str) -> float:
@@ -40,6 +42,7 @@ def measure(rounds: int = 3, seconds: float = 2.0, memory_gib: int = 4) -> dict[
     runs: dict[str, list[dict[str, Any]]] = {}
     floors: dict[str, list[dict[str, Any]]] = {}
     theirs: dict[str, list[dict[str, Any]]] = {}
+    jars, kafkas = find_kafka(), []
     for number in range(rounds):
         for row in ROWS if number % 2 == 0 else reversed(ROWS):
             name, level, mode, flags, _, floor = row
@@ -53,9 +56,17 @@ def measure(rounds: int = 3, seconds: float = 2.0, memory_gib: int = 4) -> dict[
                     theirs.setdefault(name, []).append(load(mode, server, t=seconds, W=1.0, **flags))
             print(".", end="", flush=True)
         runs.setdefault("group read", []).append(_backlog_read(seconds))
+        if jars is not None:
+            with kafka(jars) as server:
+                kafkas.append(kafka_load(jars, server, int(KAFKA_MESSAGES * seconds), KAFKA_BATCH))
     print()
     for name, _, _, _, goal, floor in ROWS:
         result["rows"].append(_row(name, runs[name], goal, floors[name] if floor else None, theirs.get(name)))
+    if jars is not None:
+        version = next(jars.glob("kafka_2.*.jar")).stem.rpartition("-")[2]
+        result["kafka"] = {
+            "version": version, "cpu_us": round(_median(kafkas, "cpu_us"), 3), "rate": round(_median(kafkas, "rate"))
+        }  # fmt: skip
     result["rows"].append(_row("group read of a backlog, 200 B, pulls of 32", runs["group read"], None, None))
     return result
 

@@ -44,6 +44,11 @@ def touch_memory(gib: int) -> float:
     return time.monotonic() - began
 
 
+def cpu_s(pid: int) -> float:
+    """CPU seconds of all threads of a process."""
+    return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
+
+
 def anonymous_mib(pid: int) -> float:
     """Memory of a process that no file backs."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():

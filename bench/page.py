@@ -76,6 +76,12 @@ def _log() -> list[str]:
             f"| {row['what']} | {row['cpu_us']:.2f} ({low:.2f}–{high:.2f}) | {row['goal_cpu_us'] or ''} | {floor} | {theirs} "
             f"| {row['rate']:,} | {row.get('rate_to_rocketmq', '')} |"
         )
+    if kafka := figures.get("kafka"):
+        lines += [
+            "",
+            f"Kafka {kafka['version']} takes batches of 200 from its own `ProducerPerformance`, acknowledged by the leader, "
+            f"on the same cores: {kafka['cpu_us']:.2f} µs of CPU a message, {kafka['rate']:,} a second.",
+        ]
     return lines
 
 
@@ -205,6 +211,26 @@ def _growth(figures: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _java() -> list[str]:
+    figures = _read("java")
+    return [
+        "",
+        "## RocketMQ's Java client, sending synchronously",
+        "",
+        f"{_machine(figures)}; {figures['rounds']} rounds of {figures['seconds']} s, medians. "
+        "Client and broker share the cores; the CPU is the broker's.",
+        "",
+        "| threads | messages/s | RocketMQ's broker | × its rate (range) | goal | µs of CPU a message | RocketMQ's |",
+        "|---|---|---|---|---|---|---|",
+        *(
+            f"| {row['threads']} | {row['rate']:,} | {row['rocketmq_rate']:,} | {row['times_the_rate']} "
+            f"({row['times_range'][0]}–{row['times_range'][1]}) | {row['goal_times']} | {row['cpu_us']} "
+            f"| {row['rocketmq_cpu_us']} |"
+            for row in figures["rows"]
+        ),
+    ]
+
+
 def _client() -> list[str]:
     figures = _read("client")
     lines = [
@@ -214,11 +240,11 @@ def _client() -> list[str]:
         f"CPU of the client's process, µs a message; {figures['body_bytes']}-byte bodies, rounds: {figures['rounds']}.",
         f"{_machine(figures)}.",
         "",
-        "| | log | queue | pynsq at nsqd | goal |",
-        "|---|---|---|---|---|",
+        "| | log | queue | pynsq at nsqd | confluent-kafka at Kafka | goal |",
+        "|---|---|---|---|---|---|",
     ]
     for row in figures["rows"]:
-        cells = (f"{row[kind]['cpu_us']:.1f}" if kind in row else "" for kind in ("log", "queue", "pynsq"))
+        cells = (f"{row[kind]['cpu_us']:.1f}" if kind in row else "" for kind in ("log", "queue", "pynsq", "confluent"))
         lines.append(f"| {row['what']} | {' | '.join(cells)} | {row['goal_cpu_us']} |")
     return [*lines, *(f"\nNot measured: {reason}." for reason in figures["not_measured"])]
 
@@ -261,6 +287,6 @@ def main(arguments: list[str], page: Path = PAGE) -> None:
     kept = page.read_text().partition(BEGIN)[0]
     page.write_text(
         kept
-        + "\n".join(_speed() + _log() + _latency() + _scale() + _watch() + _brokers() + _client() + _spark())
+        + "\n".join(_speed() + _log() + _latency() + _scale() + _watch() + _brokers() + _java() + _client() + _spark())
         + "\n"
     )

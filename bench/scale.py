@@ -20,18 +20,13 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from bench.machine import anonymous_mib, describe, touch_memory
+from bench.machine import anonymous_mib, cpu_s, describe, touch_memory
 from bench.servers import HERE, Running, load_client, nsq_load, penstock
 
 IDLE_CPU_SHARE_MAX = 0.02
 KIB_A_CONNECTION_MAX = 10
 CONNECTIONS, DESCRIPTORS_LEFT = 50_000, 1_000
 BACKLOG_MIB_MAX = 300
-
-
-def cpu_s(pid: int) -> float:
-    """CPU seconds of all threads of a process."""
-    return sum(int(task.read_text().split()[0]) for task in Path(f"/proc/{pid}/task").glob("*/schedstat")) / 1e9
 
 
 def resident_mib(pid: int) -> dict[str, float]:

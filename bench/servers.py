@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.machine import cpu_s
+
 HERE = Path(__file__).parent
 LISTENERS = ("remoting", "nsq", "http", "registry", "lookup", "lookup-http")  # the last three are a registry's
 
@@ -241,3 +243,74 @@ def rocketmq(jars: Path, *, sync_flush: bool = False, registry: str = "") -> Ite
         finally:
             process.terminate()
             process.wait(60)
+
+
+KAFKA_FOLDER = "PENSTOCK_BENCH_KAFKA"  # of a Kafka of 3.3 to 3.9: its JARs lie in libs/, or in the folder itself
+
+
+def find_kafka() -> Path | None:
+    """Where the JARs of Kafka are, if the environment names their folder, and there is a Java."""
+    named = os.environ.get(KAFKA_FOLDER, "")
+    for jars in (Path(named) / "libs", Path(named)) if named else ():
+        if list(jars.glob("kafka_2.*.jar")):
+            if shutil.which("java"):
+                return jars
+            raise SystemExit(f"bench: {KAFKA_FOLDER} is set, and there is no java on PATH")
+    if named:
+        raise SystemExit(f"bench: no kafka_2.*.jar in {named} or its libs; unset {KAFKA_FOLDER}")
+    return None
+
+
+@contextmanager
+def kafka(jars: Path) -> Iterator[Running]:
+    """A Kafka of one node with its own defaults, without ZooKeeper, 2 GiB of heap; topics are made when they are named."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        port, controller = _free_port(), _free_port()
+        settings = {
+            "process.roles": "broker,controller", "node.id": 1, "controller.quorum.voters": f"1@127.0.0.1:{controller}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",
+            "controller.listener.names": "CONTROLLER", "log.dirs": f"{folder}/logs", "num.partitions": 4,
+            "offsets.topic.replication.factor": 1, "transaction.state.log.replication.factor": 1,
+            "group.initial.rebalance.delay.ms": 0,
+        }  # fmt: skip
+        given = Path(folder) / "server.properties"
+        given.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        java = ["java", "-Xmx2g", "-cp", f"{jars}/*"]
+        cluster = "MkU3OEVBNTcwNTJENDM2Qg"  # any 16 bytes in base64
+        subprocess.run(
+            [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", str(given)],
+            check=True,
+            capture_output=True,
+        )
+        process = subprocess.Popen(
+            [*java, "-Xms2g", "kafka.Kafka", str(given)],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+        )
+        try:
+            for _ in range(6000):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+                    break
+                if process.poll() is not None:
+                    raise SystemExit("bench: Kafka ended before it listened")
+                time.sleep(0.01)
+            yield Running(process.pid, port, f"127.0.0.1:{port}")
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def kafka_load(jars: Path, server: Running, messages: int, batch_bytes: int) -> dict[str, float]:
+    """Messages of 200 bytes by Kafka's own `ProducerPerformance`, acknowledged by the leader: CPU in µs and rate."""
+    command = [
+        "java", "-Xmx1g", "-cp", f"{jars}/*", "org.apache.kafka.tools.ProducerPerformance", "--topic", "bench", "--num-records",
+        str(messages), "--record-size", "200", "--throughput", "-1", "--producer-props", f"bootstrap.servers={server.registry}",
+        "acks=1", "linger.ms=5", f"batch.size={batch_bytes}",
+    ]  # fmt: skip
+    subprocess.run(command, check=True, capture_output=True)  # its code is compiled
+    used, began = cpu_s(server.pid), time.monotonic()
+    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1]
+    used = cpu_s(server.pid) - used
+    rate = float(told.split(" records sent, ")[1].split(" records/sec")[0])
+    return {"cpu_us": used * 1e6 / messages, "rate": rate, "seconds": time.monotonic() - began}
