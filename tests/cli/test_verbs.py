@@ -179,9 +179,13 @@ def test_a_delayed_message_of_somebody_else(tmp_path: Path) -> None:
 ANSWERS = {
     "ssh": b"SSH-2.0-OpenSSH_9.2\r\n",
     "http": b"HTTP/1.1 400 Bad Request\r\nContent-Length: 3\r\n\r\nbad",
-    "zeros": bytes(4096), "ones": b"\xff" * 4096, "no JSON": b"\0\0\0\x0a\0\0\0\x06{nope}", "a list": b"\0\0\0\x06\0\0\0\x02[]", "half": b"\0\0\x10\0\0",
+    "zeros": bytes(4096),
+    "ones": b"\xff" * 4096,
+    "no JSON": b"\0\0\0\x0a\0\0\0\x06{nope}",
+    "a list": b"\0\0\0\x06\0\0\0\x02[]",
+    "half": b"\0\0\x10\0\0",
     "nothing": b"",
-}  # fmt: skip
+}
 
 
 @contextmanager
