@@ -1,4 +1,4 @@
-"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|watch|page] [--short]`, `… compare COMMIT`,
+"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|watch|tabs|page] [--short]`, `… compare COMMIT`,
 `… profile [ROW]`
 """
 
@@ -35,6 +35,8 @@ def main() -> None:
         from bench.client import main as run
     elif name == "watch":
         from bench.watch import main as run
+    elif name == "tabs":
+        from bench.tabs import main as run
     elif name == "page":
         from bench.page import main as run
     elif name == "compare":
@@ -43,8 +45,8 @@ def main() -> None:
         from bench.profile import main as run
     else:
         raise SystemExit(
-            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, ha, client, watch, page, compare "
-            "and profile"
+            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, ha, client, watch, tabs, page, "
+            "compare and profile"
         )
     run(arguments)
 

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import click
@@ -282,7 +282,8 @@ def test_what_follows_ends_with_a_word(verb: str, end: str, tmp_path: Path) -> N
     """Ctrl-C, or the broker is killed in the middle: it ends or says so, and never with a traceback."""
     ports = [f"--{name}-port=0" for name in ("remoting", "nsq", "http", "registry", "lookup", "lookup-http")]
     command = [sys.executable, "-m", "penstock.cli", "up", "--data", str(tmp_path), *ports]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as up:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as up, ExitStack() as stack:
+        stack.callback(up.kill)  # whatever goes wrong, nobody waits for it
         assert up.stdout is not None
         registry = json.loads(up.stdout.readline().removeprefix(b"ready "))["registry"]
         with penstock.Producer(registry) as producer:
@@ -294,6 +295,7 @@ def test_what_follows_ends_with_a_word(verb: str, end: str, tmp_path: Path) -> N
             [sys.executable, "-m", "penstock.cli", *words, "-n", registry], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(SRC)},
         ) as follower:  # fmt: skip
+            stack.callback(follower.kill)
             assert follower.stdout is not None
             assert follower.stdout.readline()
             if end == "ctrl-c":

@@ -165,7 +165,9 @@ def test_how_late_the_loop_is() -> None:
         eventually(lambda: figures(broker.http)["loop_lag_seconds_count", ""] >= 3)
         before = figures(broker.http)
         began = time.monotonic()
-        eventually(lambda: figures(broker.http)["loop_lag_seconds_count", ""] - before["loop_lag_seconds_count", ""] >= 3)
+        eventually(
+            lambda: figures(broker.http)["loop_lag_seconds_count", ""] - before["loop_lag_seconds_count", ""] >= 3
+        )
         assert time.monotonic() - began > 1  # its timer comes once a second, as ever
 
         def late() -> bool:
@@ -192,7 +194,9 @@ def test_openmetrics_where_it_is_asked_for() -> None:
     with Broker() as broker, Producer(broker.registry) as producer:
         producer.send(Message("t", b"x"))
         for address in (broker.http, broker.lookup_http):
-            request = urllib.request.Request(f"http://{address}/metrics", headers={"Accept": "application/openmetrics-text"})
+            request = urllib.request.Request(
+                f"http://{address}/metrics", headers={"Accept": "application/openmetrics-text"}
+            )
             with urllib.request.urlopen(request) as answer:
                 assert answer.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
                 lines = answer.read().decode().splitlines()

@@ -138,8 +138,8 @@ def rejoin(folder: Path, discard: bool, force: bool, as_json: bool) -> None:
     from penstock.broker.rejoin import rejoin as run
 
     confirm(f"Set aside everything in {folder}? It begins as an empty slave then.", force)
-    aside = str(run(folder))
-    click.echo(json.dumps({"folder": str(folder), "aside": aside}) if as_json else f"set aside in {aside}")
+    place = str(run(folder))
+    click.echo(json.dumps({"folder": str(folder), "set_aside": place}) if as_json else f"set aside in {place}")
 
 
 @ha.command("pause")
