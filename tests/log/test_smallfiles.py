@@ -67,6 +67,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             admin.purge_topic("orders", 2)
             with StageClient(registry, patience_s=60) as client:
                 stage_rows(client, SinkRun("sink", "query", "run"), 0, [b"row"] * 30, "staged")
+        eventually(lambda: any(folder.rglob("ha/confirmed")))
         process.terminate()
         assert process.wait(60) == 0
     assert CliRunner().invoke(main, ["user", "add", "root", "admin", "--data", str(folder)]).exit_code == 0
@@ -108,8 +109,8 @@ def test_what_is_staged(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["ha/epochs", "ha/confirmed", "staging", "users.toml"])
 def test_damage_is_said(folder: Path, tmp_path: Path, name: str) -> None:
     """Cut at any place, or with a byte turned: one line says so, and nothing is raised."""
-    source = next((folder / "staging").iterdir()) if name == "staging" else folder / name
-    copy = tmp_path / source.relative_to(folder)
+    source = next((folder / "staging").iterdir()) if name == "staging" else next(folder.rglob(name))
+    copy = tmp_path / ("staging" if name == "staging" else Path(name).parent) / source.name
     copy.parent.mkdir(exist_ok=True)
     whole = source.read_bytes()
     for at in range(0, len(whole), max(1, len(whole) // 40)):
