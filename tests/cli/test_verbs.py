@@ -249,7 +249,7 @@ READS = (
 
 
 def test_who_reads_has_enough_or_has_no_room(tmp_path: Path) -> None:
-    """`… | head`: no word, 0. A full disk: one line, 1."""
+    """`… | head`: no word, 0. A full disk: what it is, and what to do, 1."""
     with Broker() as broker:
         with penstock.Producer(broker.registry) as producer:
             producer.send_batch([penstock.Message("t", bytes(1_000))] * 500)
@@ -270,10 +270,12 @@ def test_who_reads_has_enough_or_has_no_room(tmp_path: Path) -> None:
                 assert (code, said) == (0, b""), (verb, said)
             for verb, code, said in pool.map(full, READS):
                 assert code == 1, (verb, said)
-                assert said.splitlines() == [b"penstock: [Errno 28] No space left on device"], verb
+                assert said.splitlines()[0] == b"penstock: [Errno 28] No space left on device", verb
+                assert b"Make room" in said.splitlines()[1]
         os.close(gone)
         done = run("export", "t", str(tmp_path / "nothing" / "there.jsonl"), registry=broker.registry)
-        assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+        assert (done.returncode, done.stderr.count(b"\n")) == (1, 2)
+        assert b"spelled right" in done.stderr
 
 
 @pytest.mark.parametrize("verb", ["tail t", "top", "group lag g --watch"])

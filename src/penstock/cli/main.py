@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -25,6 +26,13 @@ HINTS = {
     "NotConnected": "Does it run there? `penstock up` starts one of each; -n, or `penstock context use`, names another.",
     "ConnectionLost": "Is that the port of a registry (9876) or broker (10911), and does it want TLS (PENSTOCK_TLS)?",
     "TimedOut": "`penstock status HOST:4151` says whether it serves; where it is slow, the call may go through later.",
+}
+# And about a file.
+FILE_HINTS = {
+    errno.EACCES: "This user may not read or write there: run it as one who may, or name another place.",
+    errno.EROFS: "What is mounted there is read-only: name another place.",
+    errno.ENOENT: "Is the path spelled right, and is its folder there?",
+    errno.ENOSPC: "Make room on that file system, then call it again.",
 }
 NOT_THERE = (17, 22, 26)  # what a broker answers of a topic, a message and a group that it has not
 EXTRAS = {
@@ -141,6 +149,8 @@ class Lazy(Whole):
             ctx.exit(0)
         except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
             click.echo(f"penstock: {error}", err=True)
+            if (number := getattr(error, "errno", 0)) in FILE_HINTS:
+                click.echo(f"  {FILE_HINTS[number]}", err=True)
             ctx.exit(2 if isinstance(error, ValueError) else 1)
 
 
