@@ -207,7 +207,7 @@ def chart(counts: list[int], width: int) -> str:
 @click.argument("ids", nargs=-1, required=True, metavar="ID …")
 def delayed_cancel(registry: str, as_json: bool, dry_run: bool, ids: tuple[str, ...]) -> None:
     """Do not deliver these: ids as `ls` shows them. Exit code 3 when one is not there (any more), 4 when it is not yours."""
-    _each(registry, as_json, ids, _shown if dry_run else penstock.Admin.cancel_delayed)
+    _each(registry, as_json, ids, _look_up if dry_run else penstock.Admin.cancel_delayed)
 
 
 @delayed.command("fire")
@@ -217,10 +217,10 @@ def delayed_cancel(registry: str, as_json: bool, dry_run: bool, ids: tuple[str, 
 @click.argument("ids", nargs=-1, required=True, metavar="ID …")
 def delayed_fire(registry: str, as_json: bool, dry_run: bool, ids: tuple[str, ...]) -> None:
     """Deliver these now, whatever their time. Exit code 3 when one is not there (any more), 4 when it is not yours."""
-    _each(registry, as_json, ids, _shown if dry_run else penstock.Admin.fire_delayed)
+    _each(registry, as_json, ids, _look_up if dry_run else penstock.Admin.fire_delayed)
 
 
-def _shown(admin: penstock.Admin, id_: str) -> Json:
+def _look_up(admin: penstock.Admin, id_: str) -> Json:
     """A delayed message as it is. NotFound."""
     _, slash, number = id_.rpartition("/")
     if not slash or not (number.isascii() and number.isdigit()):
