@@ -20,6 +20,7 @@ from typing import Any
 
 import penstock as client
 from bench.machine import anonymous_mib, describe
+from bench.scale import cpu_s
 from bench.servers import HERE, Running, environment, nsq_load, penstock
 
 PAGES = (
@@ -102,11 +103,23 @@ def first_bytes(address: str) -> dict[str, float]:
     return found
 
 
+def share(pid: int, seconds: float) -> float:
+    """What part of a core a process takes."""
+    before, began = cpu_s(pid), time.monotonic()
+    time.sleep(seconds)
+    return (cpu_s(pid) - before) / (time.monotonic() - began)
+
+
 def measure(topics: int, minutes: float, seconds: float, open_s: float) -> dict[str, Any]:
     """Everything, on one broker."""
     with penstock(level="os", max_topic_creations_per_second=100_000) as broker, console(broker) as (address, pid):
         prepare(broker, topics)
         quick = first_bytes(address)
+        time.sleep(2)
+        idle = share(broker.pid, 10 * seconds)
+        with tabs(address):
+            time.sleep(5)
+            watched = share(broker.pid, 10 * seconds)
         rates: list[tuple[float, float]] = []
         costs: list[tuple[float, float]] = []
         memory: list[tuple[float, float]] = []
@@ -134,7 +147,7 @@ def measure(topics: int, minutes: float, seconds: float, open_s: float) -> dict[
             "ratio": round(statistics.median(ratios), 3), "ratio_range": [round(ratios[0], 3), round(ratios[-1], 3)],
             "cpu_us": round(statistics.median(plain for plain, _ in costs), 4),
             "cpu_us_with_tabs": round(statistics.median(seen for _, seen in costs), 4),
-            "goal_ratio": SHARE_MIN, "pages_that_told": sum(size > 0 for size in came),
+            "share": round(watched - idle, 4), "goal_ratio": SHARE_MIN, "pages_that_told": sum(size > 0 for size in came),
             "first_byte_ms": quick, "goal_first_byte_ms": FIRST_BYTE_MS_MAX,
             "broker_mib": [round(memory[at][0], 1) for at in (0, half, -1)],
             "console_mib": [round(memory[at][1], 1) for at in (0, half, -1)],
