@@ -52,7 +52,7 @@ class Console:
         self.streams = 0
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-            lstrip_blocks=True, finalize=words.visible,
+            lstrip_blocks=True, finalize=words.visible, auto_reload=False,  # an upgrade changes the files beneath
         )  # fmt: skip
         self._templates.filters.update(words.FILTERS)
         self._templates.filters["part"] = _part
