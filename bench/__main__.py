@@ -1,4 +1,4 @@
-"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|java|watch|page] [--short]`, `… compare COMMIT`,
+"""`python -m bench [log|backlog|spark|nsq|latency|scale|brokers|ha|client|java|watch|tabs|page] [--short]`, `… compare COMMIT`,
 `… profile [ROW]`
 """
 
@@ -37,6 +37,8 @@ def main() -> None:
         from bench.java import main as run
     elif name == "watch":
         from bench.watch import main as run
+    elif name == "tabs":
+        from bench.tabs import main as run
     elif name == "page":
         from bench.page import main as run
     elif name == "compare":
@@ -45,8 +47,8 @@ def main() -> None:
         from bench.profile import main as run
     else:
         raise SystemExit(
-            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, ha, client, java, watch, page, "
-            "compare and profile"
+            f"bench: no {name}; there are log, backlog, spark, nsq, latency, scale, brokers, ha, client, java, watch, tabs, "
+            "page, compare and profile"
         )
     run(arguments)
 

@@ -151,6 +151,30 @@ def _watch() -> list[str]:
         f"| {figures['topics']:,} topics with {figures['readers']:,} readers: history, `/metrics` every 15 s, a console with two "
         f"pages open | {100 * figures['share']:.2f} % of a core ({100 * low:.2f}–{100 * high:.2f}) "
         f"| ≤ {100 * figures['goal_share']:.0f} % |",
+        *_tabs(),
+    ]
+
+
+def _tabs() -> list[str]:
+    figures = _read("tabs")
+    low, high = figures["ratio_range"]
+    slowest, took = max(figures["first_byte_ms"].items(), key=lambda one: one[1])
+    broker, console = (" → ".join(f"{mib:.0f}" for mib in figures[name]) for name in ("broker_mib", "console_mib"))
+    plain, seen = figures["cpu_us"], figures["cpu_us_with_tabs"]
+    return [
+        "",
+        f"Ten tabs, each on another page, on a broker with {figures['topics']:,} topics that takes PUBs of 200 bytes "
+        f"(window 1000, one consumer) on the same two cores. {_machine(figures)}; {figures['minutes']:.0f} minutes, "
+        f"{figures['rounds']} rounds with and without in turn.",
+        "",
+        "| | measured (range) | goal |",
+        "|---|---|---|",
+        f"| messages/s with ten tabs ÷ without | {figures['ratio']:.2f} ({low:.2f}–{high:.2f}) | ≥ {figures['goal_ratio']} |",
+        f"| CPU of the broker for ten tabs, with no load: of a core | {100 * figures['share']:.1f} % | ≤ 3 % |",
+        f"| µs of CPU a message of the broker: without, with | {plain:.3f}, {seen:.3f} | |",
+        f"| first byte of the slowest page (`{slowest}`) | {took:.0f} ms | < {figures['goal_first_byte_ms']} ms |",
+        f"| memory of the broker, MiB: first round, half, last | {broker} | flat |",
+        f"| memory of the console, MiB | {console} | flat |",
     ]
 
 

@@ -338,7 +338,7 @@ def load(
             tables = tomllib.loads(Path(file).read_text())
         except OSError as error:
             raise ConfigError(f"cannot read {file}: {error.strerror}") from None
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file}: {error}") from None
         for name in tables:
             if name not in ("broker", "registry", "topic"):

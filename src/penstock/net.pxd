@@ -6,6 +6,7 @@ cdef class Net:
     cdef public object role, limits, loop, workers, speaker, view
     cdef public long long memory_bytes_max, waiting_bytes, alone_since_ms
     cdef public dict handshakes
+    cdef readonly object late
     cdef public bytearray buffer
     cdef public set connections
     cdef public bint in_turn

@@ -26,6 +26,7 @@ from penstock.disk.job import Job
 from penstock.disk.workers import Workers
 from penstock.errors import WireError
 from penstock.faults import Faults
+from penstock.histogram import Histogram
 from penstock.limits import Limits, is_loopback
 from penstock.tls import Tls
 from penstock.tlsconnection import TlsConnection
@@ -405,8 +406,8 @@ class Net:
         self._dirty: list[Connection] = []
         self._servers: list[asyncio.AbstractServer] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
-        self._sweep_ms = 0
+        self.late = Histogram()  # how late the timer comes: so long was the loop busy with something else
+        self._timer_ms = self._sweep_ms = 0
         self.workers = Workers(self.loop.call_soon_threadsafe, self._finish)
         self.speaker: Connection | None = None  # who was heard last, and since when nobody else
         self.alone_since_ms = 0
@@ -559,19 +560,18 @@ class Net:
 
     def _tick(self) -> None:
         role = self.role
-        mono_ms = role.mono_ms
-        due_ms = mono_ms + TICK_MS_MAX
+        if (when := getattr(self._timer, "when", None)) is not None:  # uvloop's has none where it was due at once
+            self.late.add(self.loop.time() - when())
         try:
-            if not self.in_turn:
-                self.begin_turn()
-            mono_ms = role.mono_ms
-            due_ms = min(role.tick(), mono_ms + TICK_MS_MAX)
+            self.begin()
+            due_ms = min(role.tick(), role.mono_ms + TICK_MS_MAX)
         except Exception as error:
-            role.faults.report("the timer", error, mono_ms)
-            due_ms = mono_ms + TICK_MS_MAX
+            role.faults.report("the timer", error, role.mono_ms)
+            due_ms = role.mono_ms + TICK_MS_MAX
         else:
             if role.faults.failing:
                 role.faults.settle(("the timer",))
+        mono_ms = role.mono_ms
         if mono_ms >= self._sweep_ms:
             self._sweep_ms = mono_ms + SWEEP_MS
             for connection in list(self.connections):
@@ -611,8 +611,7 @@ class Net:
     def _finish(self, job: Job, error: BaseException | None) -> None:
         role = self.role
         try:
-            if not self.in_turn:
-                self.begin_turn()
+            self.begin()
             job.finish(error, role.mono_ms)
         except Exception as caught:
             role.faults.report(f"the end of a job ({job.kind})", caught, role.mono_ms)

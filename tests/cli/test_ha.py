@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -59,3 +60,49 @@ def test_a_broker_that_nobody_can_follow(tmp_path: Path) -> None:
         [row] = status(broker.registry)
         assert (row["role"], row["id"]) == ("master", 0)
         assert "no ha_port" in str(row["why_not"])
+
+
+def test_a_dry_run_says_who_would_lead(tmp_path: Path) -> None:
+    """And nobody else leads then; without it the two change places, and a program is told so in one object."""
+    small = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
+    ports = [f"--{name}-port=0" for name in ("remoting", "nsq", "http", "registry", "lookup", "lookup-http")]
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.cli",
+        "up",
+        "--data",
+        str(tmp_path / "d"),
+        "--replicas",
+        "2",
+        *ports,
+        *small,
+    ]
+
+    def asked(*words: str) -> dict[str, object]:
+        done = CliRunner().invoke(ha, [*words, "--json", "--registry", registry])
+        assert done.exit_code == 0, done.output
+        (row,) = [json.loads(line) for line in done.output.splitlines()]
+        assert isinstance(row, dict)
+        return row
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process, ExitStack() as stack:
+        stack.callback(process.kill)
+        assert process.stdout is not None
+        registry = json.loads(process.stdout.readline().removeprefix(b"ready "))["registry"]
+        with penstock.Producer(registry) as producer:
+            producer.send(penstock.Message("t", b"x"))
+        eventually(lambda: [row.get("in_sync") for row in status(registry) if row["id"] == 1] == ["yes"])
+        master, slave = (
+            next(row["node"] for row in status(registry) if row["role"] == role) for role in ("master", "slave")
+        )
+        for words in (("switch",), ("switch", "--to", str(slave)), ("promote", "--node", str(slave), "--accept-loss")):
+            told = asked(*words, "--dry-run")
+            assert (told["node"], told["done"]) == (slave, "")
+        plain = CliRunner().invoke(ha, ["switch", "--dry-run", "--registry", registry]).output
+        assert plain.startswith(f"{slave} would be the master of ")
+        assert CliRunner().invoke(ha, ["switch", "--to", "x", "--dry-run", "--registry", registry]).exit_code != 0
+        assert next(row["node"] for row in status(registry) if row["role"] == "master") == master
+        assert asked("switch")["node"] == slave
+        process.terminate()
+        process.wait(60)

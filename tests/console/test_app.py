@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
+import shutil
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
@@ -194,3 +197,19 @@ def test_each_page_has_a_template() -> None:
 
     names = {template for _, template, _ in PAGES}
     assert {path.stem for path in (HERE / "templates").iterdir()} == names | {"base", "macros", "error"}
+
+
+async def test_an_upgrade_beneath_changes_no_page(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files of another version come into the folder while the console runs: its pages stay those of its own."""
+    from penstock.console import app
+
+    shutil.copytree(app.HERE, tmp_path / "console")
+    monkeypatch.setattr(app, "HERE", tmp_path / "console")
+    browser = Browser(console_of(broker).app())
+    for template in (tmp_path / "console" / "templates").iterdir():
+        template.write_text("{{ what_only_the_new_version_knows }}")
+        os.utime(template, (2_000_000_000, 2_000_000_000))
+    for target in ("/spark", "/topics/orders/about", "/nothing"):
+        assert "<h1>" in (await browser.get(target)).text

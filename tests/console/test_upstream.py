@@ -48,3 +48,30 @@ def test_what_is_no_address(url: str) -> None:
 async def test_what_answers_is_no_broker(broker: Broker) -> None:
     with pytest.raises(Unreachable, match="no broker"):
         await Upstream(broker.http, PLAIN).get("/ping")
+
+
+async def test_many_pages_ask_no_more_than_a_few(broker: Broker) -> None:
+    """What all answers took together is a sixtieth of the time at most; a page that was closed does not count for long."""
+    now = 0.0
+
+    class Slow(Upstream):
+        def _exchange(self, method: str, target: str, body: bytes) -> bytes:
+            nonlocal now
+            now += 0.1
+            return b"{}"
+
+    upstream = Slow(f"http://{broker.http}", PLAIN, clock=lambda: now)
+    for _ in range(20_000):
+        now += 0.05
+        for page in range(10):
+            await upstream.get(f"/{page}")
+    assert upstream.asked * 0.1 <= now / 50
+    assert upstream.asked * 0.1 >= now / 200
+    now += 10_000
+    await upstream.get("/1")
+    now += 10_000
+    asked = upstream.asked
+    for _ in range(1_000):
+        now += 0.1
+        await upstream.get("/1")
+    assert upstream.asked - asked >= 8  # a hundredth of the time, as one page alone

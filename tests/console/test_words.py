@@ -30,3 +30,12 @@ def test_bodies() -> None:
     assert words.shown("AP8=", "text", "base64").startswith("00000000  00 ff")
     assert words.shown("no base64!", "text", "base64") == "no base64!"
     assert "68 69" in words.shown("hi", "hex")
+
+
+def test_what_is_not_seen_is_written_as_an_escape() -> None:
+    assert words.visible("a\tb\r\nc\u00e9\u4e2d\U0001f600") == "a\tb\r\nc\u00e9\u4e2d\U0001f600"
+    assert words.visible("\0\x1b[2J\x7f\x9b\u202e\u2066\ud800") == "\\x00\\x1b[2J\\x7f\\x9b\\u202e\\u2066\\ud800"
+    assert words.visible(7) == 7
+    from markupsafe import Markup
+
+    assert words.visible(Markup("<svg>")) == "<svg>"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -14,7 +15,7 @@ from access.people import SECRET, user, write
 from fronts.nsq_peer import NsqPeer
 from penstock import Message, Producer, PullConsumer
 from penstock.clock import FakeClock
-from penstock.fronts.prometheus import FAMILIES, by_family, metrics_pieces, sample
+from penstock.fronts.prometheus import FAMILIES, by_family, metrics_pieces, sample, wants_openmetrics
 from penstock.testing import Broker
 from polling import eventually
 
@@ -154,3 +155,58 @@ def test_names_of_a_histogram_are_counters() -> None:
     assert {FAMILIES[f"append_seconds_{part}"][0] for part in ("bucket", "sum", "count")} == {"counter"}
     pieces = b"".join(metrics_pieces(by_family([sample("healthy", 1), sample("users", 2, who='a"\n')])))
     assert pieces.decode().splitlines()[2::3] == ["penstock_healthy 1", 'penstock_users{who="a\\"\\n"} 2']
+
+
+def test_how_late_the_loop_is() -> None:
+    """A step that takes half a second is seen; a broker that does nothing is not woken for it."""
+    with Broker() as broker:
+        for address in (broker.http, broker.lookup_http):
+            assert figures(address)["loop_lag_seconds_count", ""] >= 0
+        eventually(lambda: figures(broker.http)["loop_lag_seconds_count", ""] >= 3)
+        before = figures(broker.http)
+        began = time.monotonic()
+        eventually(
+            lambda: figures(broker.http)["loop_lag_seconds_count", ""] - before["loop_lag_seconds_count", ""] >= 3
+        )
+        assert time.monotonic() - began > 1  # its timer comes once a second, as ever
+
+        def late() -> bool:
+            broker.call(lambda server: server.net.loop.call_later(0.01, time.sleep, 2.5))
+            told = figures(broker.http)
+            return told["loop_lag_seconds_count", ""] - told["loop_lag_seconds_bucket", 'le="1.0"'] >= 1
+
+        eventually(late)
+
+
+ACCEPTS = {
+    b"": False, b"*/*": False, b"text/plain": False, b"application/openmetrics-text": True,
+    b"application/openmetrics-text;q=0": False,
+    b"application/openmetrics-text;version=1.0.0;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1": True,
+    b"application/openmetrics-text;q=0.5, text/plain;q=0.9": False, b"application/openmetrics-text;q=much,text/plain": False,
+}  # fmt: skip
+
+
+def test_who_wants_openmetrics() -> None:
+    assert {accept: wants_openmetrics(accept) for accept in ACCEPTS} == ACCEPTS
+
+
+def test_openmetrics_where_it_is_asked_for() -> None:
+    with Broker() as broker, Producer(broker.registry) as producer:
+        producer.send(Message("t", b"x"))
+        for address in (broker.http, broker.lookup_http):
+            request = urllib.request.Request(
+                f"http://{address}/metrics", headers={"Accept": "application/openmetrics-text"}
+            )
+            with urllib.request.urlopen(request) as answer:
+                assert answer.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
+                lines = answer.read().decode().splitlines()
+            assert lines[-1] == "# EOF"
+            assert lines.count("# EOF") == 1
+            kinds = dict(line.split()[2:] for line in lines if line.startswith("# TYPE "))
+            assert kinds["penstock_faults"] == "counter"
+            for line in lines[:-1]:
+                name = re.split(r"[{ ]", line)[0]
+                if not line.startswith("#"):
+                    part = re.sub(r"_(total|bucket|sum|count)$", "", name)
+                    assert kinds.get(part if name.endswith("_total") or part in kinds else name), line
+            assert not [name for name in kinds if name.endswith("_total")]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from penstock.cli.tools import print_rows, with_json
+
 SHEETS = {
     "start": (
         ("a registry and a broker on this machine", "penstock up"),
@@ -47,9 +49,16 @@ SHEETS = {
 
 
 @click.command()
+@with_json
 @click.argument("sheet", type=click.Choice(sorted(SHEETS)), required=False)
-def cheat(sheet: str | None) -> None:
+def cheat(as_json: bool, sheet: str | None) -> None:
     """Print what one types most, of one subject or of all."""
+    if as_json:
+        names = [sheet] if sheet else SHEETS
+        print_rows(
+            ({"sheet": name, "command": line, "about": about} for name in names for about, line in SHEETS[name]), True
+        )
+        return
     for name in [sheet] if sheet else SHEETS:
         click.echo(f"# {name}")
         for about, line in SHEETS[name]:

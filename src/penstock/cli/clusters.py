@@ -7,8 +7,8 @@ import time
 import click
 
 import penstock
-from penstock.cli.tools import Whole, confirm, print_rows, printable, with_json, with_registry
-from penstock.errors import PenstockError
+from penstock.cli.tools import Whole, confirm, print_plan, print_rows, printable, with_dry_run, with_json, with_registry
+from penstock.errors import NotFound, PenstockError
 
 
 @click.group(cls=Whole)
@@ -37,13 +37,28 @@ def client_ls(registry: str, as_json: bool, protocol: str | None, of: str) -> No
 
 @client.command("disconnect")
 @with_registry
+@with_json
+@with_dry_run
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
 @click.argument("address")
-def client_disconnect(registry: str, force: bool, address: str) -> None:
+def client_disconnect(registry: str, as_json: bool, dry_run: bool, force: bool, address: str) -> None:
     """End the connections from ADDRESS, as `client ls` shows it. A client may come again; what it had in flight goes back."""
-    confirm(f"end the connections from {address}?", force)
+    if not dry_run:
+        confirm(f"end the connections from {address}?", force)
     with penstock.Admin(registry) as admin:
-        click.echo(f"{admin.disconnect(address)} connections ended")
+        if dry_run:
+            rows = [row for row in admin.clients() if row["address"] == address]
+            if not rows:
+                raise NotFound(f"no client is connected from {address}", "`penstock client ls` lists them.")
+            if not as_json:
+                rows = [{name: printable(str(value)) for name, value in row.items()} for row in rows]
+            print_plan(rows, "end the connections of", as_json)
+            return
+        count = admin.disconnect(address)
+    if as_json:
+        print_rows([{"address": address, "connections": count, "done": "disconnect"}], True)
+    else:
+        click.echo(f"{count} connections ended")
 
 
 @click.command("ls")

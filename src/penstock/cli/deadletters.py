@@ -69,10 +69,11 @@ def dlq_read(registry: str, as_json: bool, text: str, limit: int, group: str) ->
 
 @dlq.command("export")
 @with_registry
+@with_json
 @_match
 @click.argument("group")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-def dlq_export(registry: str, text: str, group: str, file: str) -> None:
+def dlq_export(registry: str, as_json: bool, text: str, group: str, file: str) -> None:
     """Write the dead letters of GROUP to FILE (-: standard output) as JSON lines, with all properties; none is taken away."""
     count = 0
     with DeadLetters(registry) as letters:
@@ -82,7 +83,9 @@ def dlq_export(registry: str, text: str, group: str, file: str) -> None:
                 out.write(json.dumps(exported(message, redriven=redriven), ensure_ascii=False) + "\n")
                 count += 1
     if file != "-":
-        click.echo(f"{count} written to {file}")
+        click.echo(
+            json.dumps({"group": group, "messages": count, "file": file}) if as_json else f"{count} written to {file}"
+        )
 
 
 @dlq.command("redrive")

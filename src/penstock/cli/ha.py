@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import penstock
-from penstock.cli.tools import Whole, confirm, print_rows, with_json, with_registry
+from penstock.cli.tools import Whole, confirm, print_rows, with_dry_run, with_json, with_registry
 from penstock.errors import BrokerRefused, NotFound, PenstockError
 from penstock.wire.codes import ResponseCode
 
@@ -58,9 +58,11 @@ def _alone(number: int) -> dict[str, object]:
 
 @ha.command("promote")
 @with_registry
+@with_json
+@with_dry_run
 @click.option("--node", required=True, help="The slave that is to be the master.")
 @click.option("--accept-loss", is_flag=True, help="Even if it may lack messages that were acknowledged.")
-def promote(registry: str, node: str, accept_loss: bool) -> None:
+def promote(registry: str, as_json: bool, dry_run: bool, node: str, accept_loss: bool) -> None:
     """Make a slave the master. The old master must be stopped: that is for you to know.
 
     When the old master comes back it follows the new one by itself, and what only it had goes to its lost+found.
@@ -74,15 +76,29 @@ def promote(registry: str, node: str, accept_loss: bool) -> None:
                 f"{better[0]['node']} has more of the log (up to {better[0]['written']}, epoch {better[0]['epoch']}) than "
                 f"{node} ({row['written']}, epoch {row['epoch']}): promote it, or say --accept-loss"
             )
+        if dry_run:
+            _would_lead(row, as_json)
+            return
         admin.promote(address, accept_loss=accept_loss)
-        _wait(admin, node)
+        _wait(admin, node, as_json)
+
+
+def _would_lead(row: dict[str, object], as_json: bool) -> None:
+    """What a dry run says of the node that would be the master."""
+    told = {"broker": row["broker"], "node": row["node"], "epoch": row["epoch"], "written": row["written"], "done": ""}
+    if as_json:
+        print_rows([told], True)
+    else:
+        click.echo(f"{row['node']} would be the master of {row['broker']}, from {row['written']} on")
 
 
 @ha.command("switch")
 @with_registry
+@with_json
+@with_dry_run
 @click.option("--to", "to", default="", help="The slave that is to be the master; without it any that is in sync.")
 @click.option("--broker", default="", help="The broker name of the replica set, where there are several.")
-def switch(registry: str, to: str, broker: str) -> None:
+def switch(registry: str, as_json: bool, dry_run: bool, to: str, broker: str) -> None:
     """Let the master and a slave in sync change places. Nothing is lost, no queue offset is left out."""
     with penstock.Admin(registry) as admin:
         masters = [
@@ -96,19 +112,34 @@ def switch(registry: str, to: str, broker: str) -> None:
             raise click.UsageError(
                 f"{len(masters)} masters {'have a slave ' + to if to else 'are there'}: name the set with --broker"
             )
-        _wait(admin, admin.switch(masters[0][0], to))
+        if dry_run:
+            _would_lead(_next_master(admin, *masters[0], to), as_json)
+            return
+        _wait(admin, admin.switch(masters[0][0], to), as_json)
+
+
+def _next_master(admin: penstock.Admin, address: str, master: dict[str, object], to: str) -> dict[str, object]:
+    """The slave in sync that would take the place of the master at this address. NotFound."""
+    known: list[dict[str, object]] = json.loads(admin.runtime_info(address).get("replicaSet", "[]"))
+    found = [row for row in known if row["role"] != "master" and row["in_sync"] == "yes" and to in ("", row["node"])]
+    if not found:
+        hint = "`penstock ha status` says why."
+        raise NotFound(f"no slave{' ' + to if to else ''} of {master['broker']} is in sync", hint)
+    return {"broker": master["broker"], **max(found, key=lambda row: int(str(row["written"])))}
 
 
 @ha.command("rejoin")
 @click.argument("folder", type=click.Path(exists=True, file_okay=False, path_type=Path))
 @click.option("--discard", is_flag=True, required=True, help="Yes, all of it.")
 @click.option("--force", is_flag=True, help="Do not ask.")
-def rejoin(folder: Path, discard: bool, force: bool) -> None:
+@with_json
+def rejoin(folder: Path, discard: bool, force: bool, as_json: bool) -> None:
     """Set everything in the data folder of a stopped node aside, in its lost+found, so that it begins anew as a slave."""
     from penstock.broker.rejoin import rejoin as run
 
     confirm(f"Set aside everything in {folder}? It begins as an empty slave then.", force)
-    click.echo(f"set aside in {run(folder)}")
+    place = str(run(folder))
+    click.echo(json.dumps({"folder": str(folder), "set_aside": place}) if as_json else f"set aside in {place}")
 
 
 @ha.command("pause")
@@ -230,7 +261,7 @@ def _rank(row: dict[str, object]) -> tuple[int, int]:
     return int(str(row["epoch"])), int(str(row["written"]))
 
 
-def _wait(admin: penstock.Admin, node: str) -> None:
+def _wait(admin: penstock.Admin, node: str, as_json: bool) -> None:
     """Until a node says that it is the master."""
     until = time.monotonic() + WAIT_S
     while time.monotonic() < until:
@@ -239,9 +270,11 @@ def _wait(admin: penstock.Admin, node: str) -> None:
         except PenstockError:
             rows = []  # a registry in the same process starts anew, too
         if rows:
-            click.echo(
-                f"{node} is the master of {rows[0]['broker']}, epoch {rows[0]['epoch']}, from {rows[0]['written']} on"
-            )
+            row = {name: rows[0][name] for name in ("broker", "node", "epoch", "written")}
+            if as_json:
+                print_rows([row | {"done": "master"}], True)
+            else:
+                click.echo(f"{node} is the master of {row['broker']}, epoch {row['epoch']}, from {row['written']} on")
             return
         time.sleep(0.05)
     raise click.ClickException(f"{node} is not the master after {WAIT_S:.0f} s: penstock ha status")

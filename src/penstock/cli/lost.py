@@ -59,6 +59,7 @@ def lost_ls(folder: Path, as_json: bool) -> None:
 @lost.command("show")
 @click.argument("folder", type=_FOLDER)
 @click.argument("name")
+@click.option("--json", is_flag=True, expose_value=False, help="As it is printed anyway.")
 def print_lost(folder: Path, name: str) -> None:
     """The messages of one tail, one JSON object each; their bodies in base64."""
     from penstock.log.comparing import records

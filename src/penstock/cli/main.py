@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import json
 import os
@@ -20,6 +21,19 @@ from penstock.version import __version__
 
 EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3, "NoRoute": 3, "TimedOut": 124}
 REFUSED = 4  # this user may not
+# What to do next about a connection, where the error itself does not say it.
+HINTS = {
+    "NotConnected": "Does it run there? `penstock up` starts one of each; -n, or `penstock context use`, names another.",
+    "ConnectionLost": "Is that the port of a registry (9876) or broker (10911), and does it want TLS (PENSTOCK_TLS)?",
+    "TimedOut": "`penstock status HOST:4151` says whether it serves; where it is slow, the call may go through later.",
+}
+# And about a file.
+FILE_HINTS = {
+    errno.EACCES: "This user may not read or write there: run it as one who may, or name another place.",
+    errno.EROFS: "What is mounted there is read-only: name another place.",
+    errno.ENOENT: "Is the path spelled right, and is its folder there?",
+    errno.ENOSPC: "Make room on that file system, then call it again.",
+}
 NOT_THERE = (17, 22, 26)  # what a broker answers of a topic, a message and a group that it has not
 EXTRAS = {
     "pyspark": "spark", "pyarrow": "spark", "pandas": "spark", "deltalake": "delta", "pyiceberg": "iceberg",
@@ -120,8 +134,9 @@ class Lazy(Whole):
             return super().invoke(ctx)
         except PenstockError as error:
             click.echo(f"penstock: {error}", err=True)
-            if error.hint:
-                click.echo(f"  {error.hint}", err=True)
+            hint = error.hint or HINTS.get(type(error).__name__, "")
+            if hint:
+                click.echo(f"  {hint}", err=True)
             ctx.exit(_exit_code(error))
         except ModuleNotFoundError as error:
             extra = EXTRAS.get((error.name or "").partition(".")[0])
@@ -129,8 +144,13 @@ class Lazy(Whole):
             if extra:
                 click.echo(f"  Install it with pip install 'penstock[{extra}]'.", err=True)
             ctx.exit(1)
+        except BrokenPipeError:  # `… | head`: who reads has enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(0)
         except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
             click.echo(f"penstock: {error}", err=True)
+            if (number := getattr(error, "errno", 0)) in FILE_HINTS:
+                click.echo(f"  {FILE_HINTS[number]}", err=True)
             ctx.exit(2 if isinstance(error, ValueError) else 1)
 
 

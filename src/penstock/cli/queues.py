@@ -12,7 +12,18 @@ from typing import Literal
 import click
 
 import penstock
-from penstock.cli.tools import Command, Whole, confirm, print_rows, printable, time_text, with_json, with_registry
+from penstock.cli.tools import (
+    Command,
+    Whole,
+    confirm,
+    print_plan,
+    print_rows,
+    printable,
+    time_text,
+    with_dry_run,
+    with_json,
+    with_registry,
+)
 from penstock.client.routes import Json
 from penstock.errors import NotFound
 
@@ -22,6 +33,7 @@ EDGES = (
     (0, "late"), (SECOND, "1 s"), (10 * SECOND, "10 s"), (MINUTE, "1 min"), (5 * MINUTE, "5 min"),
     (15 * MINUTE, "15 min"), (HOUR, "1 h"), (6 * HOUR, "6 h"), (DAY, "1 d"), (7 * DAY, "7 d"),
 )  # fmt: skip
+_LOOKED_AT_MAX = 1_000_000  # delayed messages, for the one that a dry run names
 NAMES = [EDGES[0][1], *(f"< {name}" for _, name in EDGES[1:]), f"≥ {EDGES[-1][1]}"]
 
 
@@ -50,10 +62,15 @@ Action = Literal["add", "rm", "pause", "unpause", "empty"]
 def _changes(name: Action, about: str, question: str = "") -> Callable[..., None]:
     """A command that does one thing to a channel."""
 
-    def run(registry: str, as_json: bool, topic: str, channel_name: str, force: bool = True) -> None:
-        if question:
+    def run(
+        registry: str, as_json: bool, topic: str, channel_name: str, force: bool = True, dry_run: bool = False
+    ) -> None:
+        if question and not dry_run:
             confirm(question.format(channel=channel_name, topic=topic), force)
         with penstock.Admin(registry) as admin:
+            if dry_run:
+                _tell_channel(admin, topic, channel_name, name, as_json)
+                return
             brokers = admin.change_queue(topic, name, channel=channel_name)
         if as_json:
             print_rows([{"topic": topic, "channel": channel_name, "broker": b, "done": name} for b in brokers], as_json)
@@ -63,8 +80,22 @@ def _changes(name: Action, about: str, question: str = "") -> Callable[..., None
     command = click.argument("channel_name", metavar="CHANNEL")(command)
     command = click.argument("topic")(command)
     if question:
-        command = click.option("-f", "--force", is_flag=True, help="Do not ask.")(command)
+        command = with_dry_run(click.option("-f", "--force", is_flag=True, help="Do not ask.")(command))
     return channel.command(name)(with_registry(with_json(command)))
+
+
+def _tell_channel(admin: penstock.Admin, topic: str, channel_name: str, action: Action, as_json: bool) -> None:
+    """What a change would take away, at each broker. NotFound."""
+    rows = [
+        {"topic": topic, "channel": channel_name, "broker": row["broker"]}
+        | {name: one[name] for name in ("depth", "inFlight", "deferred", "consumers")}
+        for row in admin.queue_topics(topic)
+        for one in row["channels"]
+        if one["channel"] == channel_name
+    ]
+    if not rows:
+        raise NotFound(f"topic {topic!r} has no channel {channel_name!r}", f"`penstock channel ls {topic}` lists them.")
+    print_plan(rows, "delete" if action == "rm" else action, as_json)
 
 
 channel_add = _changes("add", "Make a channel: it gets what is published from now on.")
@@ -172,19 +203,32 @@ def chart(counts: list[int], width: int) -> str:
 @delayed.command("cancel")
 @with_registry
 @with_json
+@with_dry_run
 @click.argument("ids", nargs=-1, required=True, metavar="ID …")
-def delayed_cancel(registry: str, as_json: bool, ids: tuple[str, ...]) -> None:
-    """Do not deliver these: ids as `ls` shows them."""
-    _each(registry, as_json, ids, penstock.Admin.cancel_delayed)
+def delayed_cancel(registry: str, as_json: bool, dry_run: bool, ids: tuple[str, ...]) -> None:
+    """Do not deliver these: ids as `ls` shows them. Exit code 3 when one is not there (any more), 4 when it is not yours."""
+    _each(registry, as_json, ids, _look_up if dry_run else penstock.Admin.cancel_delayed)
 
 
 @delayed.command("fire")
 @with_registry
 @with_json
+@with_dry_run
 @click.argument("ids", nargs=-1, required=True, metavar="ID …")
-def delayed_fire(registry: str, as_json: bool, ids: tuple[str, ...]) -> None:
-    """Deliver these now, whatever their time."""
-    _each(registry, as_json, ids, penstock.Admin.fire_delayed)
+def delayed_fire(registry: str, as_json: bool, dry_run: bool, ids: tuple[str, ...]) -> None:
+    """Deliver these now, whatever their time. Exit code 3 when one is not there (any more), 4 when it is not yours."""
+    _each(registry, as_json, ids, _look_up if dry_run else penstock.Admin.fire_delayed)
+
+
+def _look_up(admin: penstock.Admin, id_: str) -> Json:
+    """A delayed message as it is. NotFound."""
+    _, slash, number = id_.rpartition("/")
+    if not slash or not (number.isascii() and number.isdigit()):
+        raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")
+    for row in admin.delayed(limit=_LOOKED_AT_MAX):
+        if row["id"] == id_:
+            return row
+    raise NotFound(f"no delayed message {id_}", "`penstock delayed ls` lists them.")
 
 
 def _each(registry: str, as_json: bool, ids: tuple[str, ...], change: Callable[[penstock.Admin, str], Json]) -> None:

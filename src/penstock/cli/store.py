@@ -75,6 +75,7 @@ def verify(folder: Path, as_json: bool) -> None:
 @store.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--limit", type=int, default=0, help="Stop after so many entries (0: all).")
+@click.option("--json", is_flag=True, expose_value=False, help="As it is printed anyway.")
 def inspect(file: Path, limit: int) -> None:
     """Print what is in a file of a store, one JSON object an entry."""
     from penstock.log.verify import inspect as run

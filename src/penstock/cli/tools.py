@@ -62,6 +62,10 @@ def with_json(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")(command)
 
 
+def with_dry_run(command: Command) -> Command:
+    return click.option("--dry-run", is_flag=True, help="Say what would be done; change nothing.")(command)
+
+
 def print_rows(rows: Iterable[Mapping[str, object]], as_json: bool) -> None:
     """Rows as JSON lines, or as columns wide enough for what is in them."""
     rows = list(rows)
@@ -76,6 +80,13 @@ def print_rows(rows: Iterable[Mapping[str, object]], as_json: bool) -> None:
     click.echo("  ".join(name.ljust(width) for name, width in widths.items()))
     for row in rows:
         click.echo("  ".join(str(row[name]).ljust(width) for name, width in widths.items()))
+
+
+def print_plan(rows: list[dict[str, object]], what: str, as_json: bool) -> None:
+    """What a dry run says: the rows of what would be changed, and that nothing was done."""
+    if not as_json:
+        click.echo(f"would {what}:")
+    print_rows([row | {"done": ""} if as_json else row for row in rows], as_json)
 
 
 def time_text(ms: int) -> str:

@@ -16,12 +16,15 @@ from penstock.cli.tools import (
     duration_ms,
     permission,
     position,
+    print_plan,
     print_rows,
     size_bytes,
     time_text,
+    with_dry_run,
     with_json,
     with_registry,
 )
+from penstock.client.routes import Json
 
 
 @click.group(cls=Whole)
@@ -248,12 +251,25 @@ def topic_convert(
 @topic.command("rm")
 @with_registry
 @with_json
+@with_dry_run
 @click.argument("name")
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
-def topic_rm(registry: str, as_json: bool, name: str, force: bool) -> None:
+def topic_rm(registry: str, as_json: bool, dry_run: bool, name: str, force: bool) -> None:
     """Delete a topic of either kind."""
-    confirm(f"Delete {name} and what it holds?", force)
+    if not dry_run:
+        confirm(f"Delete {name} and what it holds?", force)
     with penstock.Admin(registry) as admin:
+        if dry_run:
+            print_plan([_held(row) for row in admin.describe_topic(name)], "delete", as_json)
+            return
         admin.delete_topic(name)
     if as_json:
         print_rows([{"topic": name, "done": "rm"}], as_json)
+
+
+def _held(row: Json) -> Json:
+    """What a topic holds at one broker, and who reads it."""
+    held = row["depth"] if row["stored"] is None else row["stored"]
+    return {"topic": row["topic"], "kind": row["kind"], "broker": row["broker"], "messages": held} | {
+        "channels": len(row["channels"]), "groups": len(row["groups"])
+    }  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ from msgspec.structs import replace
 from penstock.access import usersfile
 from penstock.access.rights import users_file
 from penstock.access.users import Right, User, Verb, check_address, check_name, check_secret, read_right, token_digest
-from penstock.cli.tools import Whole, confirm, print_rows, with_json
+from penstock.cli.tools import Whole, confirm, print_rows, with_dry_run, with_json
 from penstock.errors import ConfigError
 
 Command = TypeVar("Command", bound=Callable[..., object])
@@ -87,14 +88,28 @@ def user_add(
 
 @user.command("rm")
 @_with_file
+@with_json
+@with_dry_run
 @click.argument("name")
 @click.option("-f", "--force", is_flag=True, help="Do not ask.")
-def user_rm(data: str, users: str, name: str, force: bool) -> None:
+def user_rm(data: str, users: str, as_json: bool, dry_run: bool, name: str, force: bool) -> None:
     """Remove a user: its connections may do nothing more."""
+    path = users_file(users, data)
+    if dry_run:
+        one = _known(usersfile.read(path), name)
+        click.echo(json.dumps(_row(one, True) | {"done": ""}) if as_json else f"would remove user {name} from {path}")
+        return
     confirm(f"Remove user {name}?", force)
-    with usersfile.changing(users_file(users, data)) as known:
+    with usersfile.changing(path) as known:
         _known(known, name)
         del known[name]
+    _done(as_json, name, "rm")
+
+
+def _done(as_json: bool, name: str, what: str, **more: object) -> None:
+    """One line for a program; people see nothing where nothing went wrong."""
+    if as_json:
+        print_rows([{"user": name, "done": what, **more}], True)
 
 
 @user.command("ls")
@@ -117,20 +132,23 @@ def _row(one: User, as_json: bool) -> dict[str, object]:
 
 @user.command("grant")
 @_with_file
+@with_json
 @click.argument("name")
 @click.argument("rights", nargs=-1, required=True)
-def user_grant(data: str, users: str, name: str, rights: tuple[str, ...]) -> None:
+def user_grant(data: str, users: str, as_json: bool, name: str, rights: tuple[str, ...]) -> None:
     """Give a user more rights."""
     with usersfile.changing(users_file(users, data)) as known:
         one = _known(known, name)
-        known[name] = replace(one, rights=tuple(dict.fromkeys((*one.rights, *_rights(rights)))))
+        known[name] = now = replace(one, rights=tuple(dict.fromkeys((*one.rights, *_rights(rights)))))
+    _done(as_json, name, "grant", rights=[*map(str, now.rights)])
 
 
 @user.command("revoke")
 @_with_file
+@with_json
 @click.argument("name")
 @click.argument("rights", nargs=-1, required=True)
-def user_revoke(data: str, users: str, name: str, rights: tuple[str, ...]) -> None:
+def user_revoke(data: str, users: str, as_json: bool, name: str, rights: tuple[str, ...]) -> None:
     """Take rights away, as they were granted."""
     with usersfile.changing(users_file(users, data)) as known:
         one, taken = _known(known, name), _rights(rights)
@@ -138,36 +156,45 @@ def user_revoke(data: str, users: str, name: str, rights: tuple[str, ...]) -> No
             raise ConfigError(
                 f"user {name} has not been granted {missing[0]}", f"It has {' '.join(map(str, one.rights))}."
             )
-        known[name] = replace(one, rights=tuple(right for right in one.rights if right not in taken))
+        known[name] = now = replace(one, rights=tuple(right for right in one.rights if right not in taken))
+    _done(as_json, name, "revoke", rights=[*map(str, now.rights)])
 
 
 @user.command("secret")
 @_with_file
+@with_json
 @click.argument("name")
 @click.option(
     "--secret-file", type=click.File("r"), help="Where the new secret stands; made up and printed without it."
 )
-def user_secret(data: str, users: str, name: str, secret_file: click.File | None) -> None:
+def user_secret(data: str, users: str, as_json: bool, name: str, secret_file: click.File | None) -> None:
     """Give a user another secret: with the old one it may do nothing more."""
     secret = secrets.token_urlsafe(_SECRET_BYTES)
     if secret_file is not None:
         secret = check_secret(name, secret_file.read().strip())  # type: ignore[attr-defined]
     with usersfile.changing(users_file(users, data)) as known:
         known[name] = replace(_known(known, name), secret=secret)
-    if secret_file is None:
-        click.echo(secret)
+    made = secret if secret_file is None else ""
+    if as_json:
+        _done(as_json, name, "secret", secret=made)
+    elif made:
+        click.echo(made)
 
 
 @user.command("token")
 @_with_file
+@with_json
 @click.argument("name")
-def user_token(data: str, users: str, name: str) -> None:
+def user_token(data: str, users: str, as_json: bool, name: str) -> None:
     """Make a token for HTTP and print it once: `Authorization: Bearer TOKEN`, or NSQ's AUTH."""
     token = secrets.token_urlsafe(_SECRET_BYTES)
     with usersfile.changing(users_file(users, data)) as known:
         one = _known(known, name)
         known[name] = replace(one, tokens=(*one.tokens, token_digest(token)))
-    click.echo(token)
+    if as_json:
+        _done(as_json, name, "token", token=token)
+    else:
+        click.echo(token)
 
 
 @user.command("check")

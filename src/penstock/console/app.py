@@ -25,9 +25,9 @@ from penstock.access.audit import audit
 from penstock.console import pages, words
 from penstock.console.changes import ACTS, Act
 from penstock.console.cluster import Brokers, Choose, keep_choice, place_of, prefix_of
-from penstock.console.exports import export_dead
+from penstock.console.exports import export_dead, export_messages
 from penstock.console.guard import HEADERS, SESSION, Guard
-from penstock.console.pages import Data, Site, View
+from penstock.console.pages import Data, Page, Site, View
 from penstock.console.upstream import Refusal, Unreachable
 from penstock.errors import NotFound, PenstockError
 from penstock.version import __version__
@@ -52,7 +52,7 @@ class Console:
         self.streams = 0
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-            lstrip_blocks=True,
+            lstrip_blocks=True, finalize=words.visible, auto_reload=False,  # an upgrade changes the files beneath
         )  # fmt: skip
         self._templates.filters.update(words.FILTERS)
         self._templates.filters["part"] = _part
@@ -94,6 +94,8 @@ class Console:
         if raw.endswith(".json") and raw != "/.json":
             raw, as_json = raw.removesuffix(".json"), True
         broker, raw = place_of(raw)
+        if raw.endswith("/messages.jsonl"):
+            return await self._message_lines(broker, raw.removesuffix(".jsonl"), dict(request.query_params))
         if raw == "/now":
             raw = "/"
         template, data, status = await self._data(broker, raw, dict(request.query_params))
@@ -115,8 +117,10 @@ class Console:
         names = sorted(await self.brokers.named()) if self.brokers is not None else []
         return {"brokers": names if len(names) > 1 else [], "chosen": broker}
 
-    async def _data(self, broker: str, raw: str, query: dict[str, str]) -> tuple[str, Data, int]:
-        """Template, data and status of a page; what goes wrong is a page, too."""
+    async def _data(
+        self, broker: str, raw: str, query: dict[str, str], instead: Page | None = None
+    ) -> tuple[str, Data, int]:
+        """Template, data and status of a page; what goes wrong is a page, too. `instead`: of this, at the same place."""
         found = pages.find(raw)
         try:
             if found is None:
@@ -124,7 +128,7 @@ class Console:
             template, page, names = found
             site = self.site if self.brokers is None else await self.brokers.site_of(broker, raw)
             view = View(site, {name: unquote(value) for name, value in names.items()}, query)
-            return template, await page(view), 200
+            return template, await (instead or page)(view), 200
         except Unreachable as error:
             return "error", {"error": str(error), "hint": "Is it running? The address is said with --broker."}, 502
         except Refusal as error:
@@ -167,6 +171,20 @@ class Console:
         if name not in FILES:
             return Response("no such file\n", 404, media_type="text/plain")
         return Response(self._files[name], headers={"content-type": FILES[name]})
+
+    async def _message_lines(self, broker: str, raw: str, query: dict[str, str]) -> Response:
+        """What a page of messages shows as a file of JSON lines."""
+        found: list[AsyncIterator[str]] = []
+
+        async def page(view: View) -> Data:
+            found.append(await export_messages(view))
+            return {}
+
+        _, told, status = await self._data(broker, raw, query, page)
+        if not found:
+            return Response(f"{told['error']}\n", status, media_type="text/plain")
+        name = {"content-disposition": "attachment; filename=messages.jsonl"}
+        return StreamingResponse(found[0], media_type="application/x-ndjson", headers=name)
 
     async def export(self, request: Request) -> Response:
         """The dead letters of a group or channel as JSON lines, a file."""

@@ -9,8 +9,10 @@ from typing import Literal, TypeVar
 from urllib.parse import quote
 
 from penstock.aio import Producer
-from penstock.client.deadletters import DeadLetters
-from penstock.console.pages import Site, start_of
+from penstock.client.deadletters import DeadLetters, again
+from penstock.console import plans
+from penstock.console.pages import Site
+from penstock.console.plans import start_of
 from penstock.errors import PenstockError
 from penstock.message import Message
 
@@ -113,6 +115,37 @@ async def topic_send(act: Act) -> Done:
     return f"One message was sent to {name}.", f"/topics/{quote(name, safe='')}/messages"
 
 
+async def topic_alter(act: Act) -> Done:
+    """Change queues, retention or trace of a log topic; what this takes out of sight was shown before."""
+    name, wanted = act.typed("topic"), plans.wanted_of(dict(act.form))
+    if not wanted:
+        raise Unsure("the form says nothing to change")
+    async with act.site.admin() as admin:
+        await plans.alter(admin, name, wanted)
+    return f"Topic {name} is changed: {', '.join(sorted(wanted))}.", _topic(name)
+
+
+async def topic_purge(act: Act) -> Done:
+    """Take what lies below a place out of the sight of all readers."""
+    name, place = act.typed("topic"), plans.place_of_purge(act.need("purge"))
+    async with act.site.admin() as admin:
+        rows = await admin.purge_topic(name, place)
+    return f"{sum(row['messages'] for row in rows):,} messages of {name} are out of sight.", _topic(name)
+
+
+async def message_resend(act: Act) -> Done:
+    """Send a copy of a message: to its topic, whose readers all get it again, or to another log topic that is there."""
+    id_, topic = act.need("id"), act.form.get("topic") or None
+    to = act.form.get("to", "") or act.need("topic")
+    async with act.site.admin() as admin:
+        found = await admin.message(id_, topic)
+        if any(row["kind"] != "log" for row in await admin.describe_topic(to)):
+            raise Unsure(f"{to} is a queue topic: a message of a log topic goes to a log topic")
+    async with Producer(act.site.registry, security=act.site.security) as producer:
+        await producer.send(again(found, to))
+    return f"A copy of {id_} was sent to {to}.", f"/topics/{quote(to, safe='')}/messages"
+
+
 def _reader(act: Act) -> str:
     kind = "group" if act.form.get("kind") == "group" else "channel"
     return f"/topics/{quote(act.need('topic'), safe='')}/{kind}/{quote(act.need('name'), safe='')}/about"
@@ -212,7 +245,8 @@ async def log_level(act: Act) -> Done:
 
 ACTS: dict[str, Callable[[Act], Awaitable[Done]]] = {
     "topic-add": topic_add, "topic-delete": topic_delete, "topic-empty": topic_empty, "topic-pause": topic_pause,
-    "topic-send": topic_send, "channel-pause": channel_pause, "channel-empty": channel_empty,
+    "topic-send": topic_send, "topic-alter": topic_alter, "topic-purge": topic_purge, "message-resend": message_resend,
+    "channel-pause": channel_pause, "channel-empty": channel_empty,
     "channel-delete": channel_delete, "group-reset": group_reset, "dead-redrive": dead_redrive, "dead-resend": dead_resend,
     "client-disconnect": client_disconnect, "stage-drop": stage_drop,
     "delayed-fire": delayed_fire, "delayed-cancel": delayed_cancel, "log-level": log_level,

@@ -11,22 +11,24 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from datetime import datetime
+from typing import Any
 from urllib.parse import quote
 
 from penstock.aio import Admin
 from penstock.client.deadletters import DeadLetters, describe, matches
-from penstock.console import plots, words
+from penstock.console import plans, plots, words
+from penstock.console.plans import start_of
 from penstock.console.plots import Line
 from penstock.console.upstream import Json, Source
 from penstock.errors import NotFound
 from penstock.security import Security
-from penstock.wire.names import DEAD_PREFIX, RETRY_PREFIX
+from penstock.wire.names import DEAD_PREFIX, RETRY_PREFIX, TAGS
 
 ROWS = 100  # of a table
 SPARKS = 40
 LETTERS_READ_MAX = 2_000
+STATES = ("ready", "in-flight", "deferred")
 BODY_BYTES = 2_048
 BODY_BYTES_MAX = 1 << 20
 
@@ -233,7 +235,18 @@ async def topic(view: View) -> Data:
                    [Line("in", series["in"], "a"), Line("out", series["out"], "b")]),
             _drawn("Bytes in", "a second", series, [Line("bytes", series["bytes"], "d")], words.size),
         ]  # fmt: skip
-    return {"row": row, "span": span, "keep_ms": told["disk"]["keep_ms"], "spark": snippet(row, view), "_plots": drawn}
+    asked = {name: view.get(name) for name in ("queues", "keep", "keep_bytes", "trace", "purge")}
+    wanted = plans.wanted_of(asked)
+    plan = purge = None
+    if wanted or asked["purge"]:
+        async with view.site.admin() as admin:
+            plan = await plans.alter_plan(admin, name, wanted) if wanted else None
+            purge = await plans.purge_plan(admin, name, asked["purge"]) if asked["purge"] else None
+    kept = row.get("kept") or {"ms": 0, "bytes": 0, "trace": False}
+    return {
+        "row": row, "span": span, "kept": kept, "keep_ms": kept["ms"] or told["disk"]["keep_ms"],
+        "asked": asked, "plan": plan, "purge": purge, "spark": snippet(row, view), "_plots": drawn,
+    }  # fmt: skip
 
 
 def snippet(row: Json, view: View) -> str:
@@ -285,17 +298,6 @@ async def reader(view: View) -> Data:
     }  # fmt: skip
 
 
-def start_of(text: str) -> Literal["first", "last"] | datetime:
-    """Where a group is to begin: first, last, a moment, or so long ago (-1h). ValueError."""
-    if text in ("first", "last"):
-        return "first" if text == "first" else "last"
-    if ago := re.fullmatch(r"-(\d{1,6})([smhd])", text):
-        seconds = int(ago[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[ago[2]]
-        return datetime.now(UTC) - timedelta(seconds=seconds)
-    moment = datetime.fromisoformat(text)
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
-
-
 async def _plan(view: View, topic: str, group: str) -> list[Data]:
     """What a reset would do: from, to, and how many messages that is."""
     async with view.site.admin() as admin:
@@ -310,12 +312,10 @@ async def _plan(view: View, topic: str, group: str) -> list[Data]:
 # -- Messages ------------------------------------------------------------------------------------------------------------
 
 
-async def messages(view: View) -> Data:
-    """The last messages of a topic, newest first; or from a time, an offset, by key, of a channel in some state."""
-    name = view.names["topic"]
-    view_as, state = view.choice("view", "text", "json", "hex"), view.choice("state", "ready", "in-flight", "deferred")
-    begin, key, text = view.get("from"), view.get("key"), view.get("text")
-    channel, queue, limit = view.get("channel"), view.get("queue"), view.number("limit", 50, 500)
+async def asked_messages(view: View, limit: int) -> tuple[str, Data]:
+    """What the filter of messages asks the broker for: path, and query. NotFound."""
+    name, begin, key = view.names["topic"], view.get("from"), view.get("key")
+    state, channel, queue = view.choice("state", *STATES), view.get("channel"), view.get("queue")
     asked: Data = {"limit": limit, "state": state, "channel": channel, "key": key, "queue": queue}
     asked["bodyBytes"] = view.number("body", BODY_BYTES, BODY_BYTES_MAX)
     asked["after"] = view.get("after")
@@ -330,14 +330,32 @@ async def messages(view: View) -> Data:
             raise NotFound(f"no topic {name!r}")
         if told["topics"][0]["kind"] == "queue":
             asked.pop("from")
+    return path, asked
+
+
+def fitting(view: View, rows: list[Json]) -> list[Json]:
+    """Those with the text in their bodies, and with the tag."""
+    text, tag = view.get("text"), view.get("tag")
+    return [
+        row
+        for row in rows
+        if (not text or text in row["body"]) and (not tag or row.get("properties", {}).get(TAGS) == tag)
+    ]
+
+
+async def messages(view: View) -> Data:
+    """The last messages of a topic, newest first; or from a time, an offset, by key, of a channel in some state."""
+    limit = view.number("limit", 50, 500)
+    path, asked = await asked_messages(view, limit)
     page = await view.site.upstream.get(path, asked)
-    rows = [row for row in page["rows"] if not text or text in row["body"]]
+    rows = fitting(view, page["rows"])
     newest = asked.get("from") == "last"
     if newest:
         rows.sort(key=lambda row: row["stored"], reverse=True)
     return {
-        "topic": name, "rows": rows, "next": None if newest else page["next"], "view": view_as, "state": state, "begin": begin,
-        "key": key, "text": text, "channel": channel, "queue": queue, "limit": limit, "read": len(page["rows"]),
+        "topic": view.names["topic"], "rows": rows, "next": None if newest else page["next"], "limit": limit,
+        "view": view.choice("view", "text", "json", "hex"), "state": view.choice("state", *STATES), "begin": view.get("from"),
+        "read": len(page["rows"]), **{name: view.get(name) for name in ("key", "text", "tag", "channel", "queue")},
     }  # fmt: skip
 
 

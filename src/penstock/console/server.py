@@ -49,7 +49,7 @@ def console_of(settings: Settings, security: Security) -> Console:
 
 def run(settings: Settings, security: Security) -> None:
     """Run until SIGTERM or SIGINT, or the end of standard input where that was asked for. ConfigError for the port."""
-    listener = bind(settings.host, settings.port, settings.insecure, "--console-port")
+    listener = bind(settings.host, settings.port, settings.insecure, "--port (of `penstock up`: --console-port)")
     listener.listen()  # whoever reads the line may connect
     app = console_of(settings, security).app()
     server = Stoppable(

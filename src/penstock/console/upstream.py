@@ -18,7 +18,8 @@ from penstock.security import Security
 TIMEOUT_S = 10.0
 ANSWER_BYTES_MAX = 256 << 20
 FRESH_S = 1.0  # an answer is as good as new for so long …
-SHARE = 100  # … or for so many times what it took: the broker is not kept busy by those who look
+SHARE = 100  # … or for so many times what it took: the broker is not kept busy by those who look …
+SHARE_OF_ALL = 60  # … or so many times what all answers took that are looked at, however many pages are open
 
 Json = Any  # what a broker told
 
@@ -63,6 +64,7 @@ class Upstream(Source):
         self._security = security
         self._clock = clock
         self._kept: dict[str, tuple[float, Json]] = {}  # path → (good until, answer)
+        self._took: dict[str, tuple[float, float]] = {}  # path → (told when, how long that took)
         self._asking: dict[str, asyncio.Future[Json]] = {}
         self.asked = 0
 
@@ -94,8 +96,16 @@ class Upstream(Source):
             raise Unreachable(f"what answers at {self.url} is no broker: {error}") from None
         now = self._clock()
         self._kept = {key: kept for key, kept in self._kept.items() if kept[0] > now}
-        self._kept[target] = now + max(FRESH_S, SHARE * (now - begun)), answer
+        self._kept[target] = now + self._fresh_s(target, now, now - begun), answer
         return answer
+
+    def _fresh_s(self, target: str, now: float, took: float) -> float:
+        """How long an answer is as good as new."""
+        all_s = sum(one for _, one in self._took.values())
+        lately = now - 2 * max(FRESH_S, SHARE_OF_ALL * all_s)  # who was not asked since is looked at by nobody
+        self._took = {key: told for key, told in self._took.items() if told[0] > lately}
+        self._took[target] = now, took
+        return max(FRESH_S, SHARE * took, SHARE_OF_ALL * sum(one for _, one in self._took.values()))
 
     async def change(self, method: str, path: str, body: bytes = b"") -> bytes:
         """Ask for a change; what was known is asked anew."""

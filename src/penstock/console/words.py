@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 
@@ -84,6 +85,19 @@ def _hex(body: str, encoding: str) -> str:
         letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         lines.append(f"{at:08x}  {row.hex(' '):<47}  {letters}")
     return "\n".join(lines)
+
+
+# Control characters but tab and line ends, what turns the direction of a line, and halves of characters.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
+)
+
+
+def visible(value: object) -> object:
+    """What a page writes, whatever it is: text in which each character that is not seen stands as an escape."""
+    if not isinstance(value, str) or hasattr(value, "__html__") or not _UNSEEN.search(value):
+        return value
+    return _UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), value)
 
 
 FILTERS: dict[str, Callable[..., str]] = {

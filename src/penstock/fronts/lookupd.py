@@ -288,7 +288,9 @@ class LookupHttp(Site):
 
     def _metrics(self, request: Request) -> Answer:
         families = prometheus.by_family(self._samples())
-        return Answer(200, b"".join(prometheus.metrics_pieces(families)), (prometheus.TEXT_FORMAT,))
+        openmetrics = prometheus.wants_openmetrics(request.header(b"accept"))
+        pieces = prometheus.metrics_pieces(families, openmetrics)
+        return Answer(200, b"".join(pieces), (prometheus.metrics_format(openmetrics),))
 
     def _samples(self) -> Iterator[tuple[str, str]]:
         sample, tables, now_ms = prometheus.sample, self.tables, self.lookupd.now_ms()

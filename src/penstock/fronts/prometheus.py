@@ -15,6 +15,8 @@ from penstock.limits import Limits
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 TEXT_FORMAT = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
+OPENMETRICS = b"application/openmetrics-text"
+OPENMETRICS_FORMAT = (b"content-type", OPENMETRICS + b"; version=1.0.0; charset=utf-8")
 
 
 def memory() -> dict[str, int]:
@@ -62,6 +64,8 @@ class Net(Protocol):
     @property
     def limits(self) -> Limits: ...
     @property
+    def late(self) -> Histogram: ...
+    @property
     def handshakes(self) -> Mapping[str, int]: ...
     @property
     def role(self) -> Role: ...
@@ -108,6 +112,7 @@ FAMILIES = {
         "histogram",
         "how long the first message of an answer, or of what a channel gives at once, had been stored",
     ),
+    "loop_lag_seconds": ("histogram", "how late the timer of the event loop came, busy with something else"),
     "http_request_seconds": ("histogram", "from the end of a request's head to its answer, by route"),
     "disk_size_bytes": ("gauge", "size of the file system that the data folder is on"),
     "disk_free_bytes": ("gauge", "what is free there"),
@@ -177,6 +182,7 @@ def net_samples(net: Net) -> Iterator[tuple[str, str]]:
     yield sample("connections", len(net.connections))
     yield sample("connection_memory_bytes", net.waiting_bytes)
     yield sample("faults_total", net.role.faults.count)
+    yield from histogram_samples("loop_lag_seconds", net.late)
     for job, took in net.workers.took.items():
         yield from histogram_samples("disk_job_seconds", took, job=job)
     for limit, count in net.limits.reached.items():
@@ -199,9 +205,38 @@ def by_family(samples: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     return families
 
 
-def metrics_pieces(families: Mapping[str, list[str]]) -> Iterator[bytes]:
-    """The lines of each family, in the text format, one family after the other."""
+def metrics_pieces(families: Mapping[str, list[str]], openmetrics: bool = False) -> Iterator[bytes]:
+    """The lines of each family, one family after the other, in the text format or as OpenMetrics has it: there the family
+    of a counter has no `_total`, and a last line says that nothing is missing.
+    """
     for family, lines in families.items():
         kind, about = FAMILIES[family]
-        head = f"# HELP penstock_{family} {about}", f"# TYPE penstock_{family} {kind}"
+        name = family.removesuffix("_total") if openmetrics else family
+        head = f"# HELP penstock_{name} {about}", f"# TYPE penstock_{name} {kind}"
         yield ("\n".join([*head, *lines]) + "\n").encode()
+    if openmetrics:
+        yield b"# EOF\n"
+
+
+def wants_openmetrics(accept: bytes) -> bool:
+    """Whether a scraper would rather have that: whoever names it at all, and not the text format before it."""
+    wanted = [(_quality(rest), name.strip()) for name, _, rest in (one.partition(b";") for one in accept.split(b","))]
+    ours = [quality for quality, name in wanted if name == OPENMETRICS]
+    plain = [quality for quality, name in wanted if name == b"text/plain"]
+    return bool(ours) and max(ours) > 0 and max(ours) >= max(plain, default=0.0)
+
+
+def _quality(parameters: bytes) -> float:
+    for one in parameters.split(b";"):
+        name, _, text = one.strip().partition(b"=")
+        if name == b"q":
+            try:
+                return float(text)
+            except ValueError:
+                return 0.0
+    return 1.0
+
+
+def metrics_format(openmetrics: bool) -> tuple[bytes, bytes]:
+    """The header that says which one it is."""
+    return OPENMETRICS_FORMAT if openmetrics else TEXT_FORMAT

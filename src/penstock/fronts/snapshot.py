@@ -98,6 +98,7 @@ class Snapshot:
         row["paused"] = bool(face is not None and face.paused)
         row["queues"] = len(stored.queues)
         if self.topic:
+            row["kept"] = {"ms": stored.keep_ms, "bytes": stored.keep_bytes, "trace": bool(stored.traced)}
             row["offsets"] = [self._queue(stored, number) for number in range(len(stored.queues))]
             row["oldest"] = max((one["oldest_s"] or 0 for one in row["offsets"]), default=0)
             row["readers"] = [

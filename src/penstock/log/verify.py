@@ -26,7 +26,7 @@ from penstock.disk.segments import Segment, SegmentedFile, segment_name
 from penstock.errors import Corrupt, StoreError
 from penstock.lmdbfile import Damaged, LmdbFile
 from penstock.log import checkpoint as marks
-from penstock.log import sidelayout
+from penstock.log import sidelayout, smallfiles
 from penstock.log.checksums import Checksums
 from penstock.log.commitlog import CommitLog
 from penstock.log.consumequeue import ConsumeQueue
@@ -330,7 +330,7 @@ def inspect(path: Path) -> Iterator[dict[str, object]]:
         head = stream.read(8)
     name = path.name
     number = len(name) == 20 and name.isdigit()
-    found = inspecting.inspect(path)
+    found = inspecting.inspect(path) or smallfiles.inspect(path)
     if found is not None:
         return found
     if head[:4] == sidelayout.MAGIC.to_bytes(4) and number:

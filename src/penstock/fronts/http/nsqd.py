@@ -192,8 +192,9 @@ class NsqHttp(Place):
             of_process = chain(of_process, prometheus.net_samples(self.net))
         samples = chain(figures.broker_samples(self.broker, self.rejections), of_process, of_topics)
         families = prometheus.by_family(await self._collect(samples, LINES_A_PIECE))
-        pieces = await self._collect(prometheus.metrics_pieces(families), 1)
-        return Answer(200, b"".join(pieces), (prometheus.TEXT_FORMAT,))
+        openmetrics = prometheus.wants_openmetrics(request.header(b"accept"))
+        pieces = await self._collect(prometheus.metrics_pieces(families, openmetrics), 1)
+        return Answer(200, b"".join(pieces), (prometheus.metrics_format(openmetrics),))
 
     @staticmethod
     async def _collect(pieces: Iterator[T], at_once: int = TOPICS_A_PIECE) -> list[T]:
