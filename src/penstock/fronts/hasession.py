@@ -15,6 +15,7 @@ log = logging.getLogger("penstock.ha")
 
 BEAT_MS = 500
 SILENT_MS = 10_000  # then the connection is dead
+LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
 OPENING_BYTES_MAX = 1 << 21  # of a frame before the peer has proved who it is
 
 
