@@ -177,3 +177,11 @@ def test_rocketmqs_frames() -> None:
     assert not ha.is_bare(ha.OPENER)
     assert ha.is_echo(ha.OPENER + bytes(4))
     assert not ha.is_echo(ha.greeting(bytes(16), False))
+
+
+def test_what_is_wanted_and_given() -> None:
+    told = ha.Wanted(1000, 200, 0xDEADBEEF)
+    assert ha.want(7, told) == bytes.fromhex("84000000 00000010 00000007 d94b2416 00000000 000003e8 000000c8 deadbeef")
+    assert ha.read_wanted(body(ha.want(7, told))[1]) == (told, b"")
+    head, data = body(ha.give(7, told, b"the record"))
+    assert (head.kind, ha.read_wanted(data)) == (ha.GIVE, (told, b"the record"))

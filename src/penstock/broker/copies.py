@@ -324,6 +324,7 @@ class Copies:
             "node": replica.node, "id": self.number, "role": "slave" if self.following else "master",
             "epoch": replica.epoch, "written": end, "flushed": flushed, "confirmed": self.confirmed, "lag_bytes": lag,
             "lag_ms": heard if self.following else 0, "in_sync": "" if self.following else "yes", "why_not": why,
+            **replica.damage(),
             **(self.engine_says(mono_ms) if self.engine_says is not None else {}),
         }  # fmt: skip
         for member in self.members.values():

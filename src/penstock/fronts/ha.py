@@ -14,7 +14,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
-from penstock.broker.taking import Tables, last_records, secret_of
+from penstock.broker.taking import Tables, last_records, secret_of, sums_of
 from penstock.broker.term import Favours, Term
 from penstock.errors import StoreError, WireError
 from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, admitted
@@ -46,6 +46,7 @@ class MasterSession(HaSession):
         self.member: Member | None = None
         self.peer: dict[str, str] = {}  # where slaves connect to it, once it is the master
         self._level = logging.ERROR
+        self._about: JsonObject = {}
         self.feeder: Feeder | None = None
         self.tables = Tables(front.broker)
         self._unacknowledged: list[int] = []  # where the frames under way end
@@ -86,6 +87,8 @@ class MasterSession(HaSession):
             self.front.favours.hear(self.member.node, *ha.read_favour(self.body(head, owner)))
         elif head.kind == ha.TAKEN and self.member is self.front.mastership.heir is not None:
             self.front.mastership.taken()
+        elif self.feeder is not None and self.exchanged(head, owner, self.front.replica.epoch):
+            return
         else:
             raise WireError(f"a frame of type {head.kind:#x} at this moment")
 
@@ -134,10 +137,12 @@ class MasterSession(HaSession):
         self.member = Member(
             node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss
         )
+        self._about = told.about
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
         about: JsonObject = {
             "masterAddr": self.front.address, "node": replica.node, "version": __version__,
             "brokerId": self.member.broker_id, "peers": {**replica.peers, replica.node: self.front.ha_address},
+            "repairs": True, "blockSums": sums_of(store, cut_to, size),
         }  # fmt: skip
         answer = ha.Accept(
             replica.set_id, replica.epochs[-1].tag, cut_to, begin, end, told_sum, size, replica.epochs, about
@@ -161,6 +166,7 @@ class MasterSession(HaSession):
         self.front.replica.note_slave()  # before anything is acknowledged that only both have
         self.feeder = Feeder(store, position)
         self.broker.copies.enter(member)
+        self.exchange_with(self._about)
         log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
                  store.end_position - position)  # fmt: skip
 
@@ -264,6 +270,11 @@ class MasterSession(HaSession):
         self._said_in_sync = self.member is not None and self.member.in_sync
         return ha.IN_SYNC if self._said_in_sync else 0
 
+    @property
+    def asks(self) -> int:
+        known = self.exchange is not None and self.member is not None and self.member.in_sync
+        return self.front.replica.epoch if known else 0
+
     def lost(self) -> None:
         if self.member is not None:
             self.broker.copies.leave(self.member)
@@ -292,6 +303,8 @@ class HaFront(Front):
         self.free_bytes = 0
         self._due_ms = 0
         self._again = again
+        if broker.repairs is not None:
+            replica.tell_of_damage(broker.repairs.says)
         self.favours = Favours()
         self._term: Term | None = None
         self._abort = no_beginning
@@ -402,6 +415,7 @@ class HaFront(Front):
         copies.rest()
         mono_ms = self.broker.mono_ms
         copies.settle(mono_ms)
+        self._repair(mono_ms)
         heir = self.mastership.heir if self.mastership.step() else None
         for session in list(self.sessions):
             session.end_turn(mono_ms)
@@ -409,9 +423,24 @@ class HaFront(Front):
                 session.say(ha.take(self.replica.epoch, self.broker.store.end_position))
         copies.release()
 
+    def _repair(self, mono_ms: int) -> None:
+        """Ask for records that do not hold here."""
+        repairs = self.broker.repairs
+        if repairs is None:
+            return
+        able = [session for session in self.sessions if session.asks and not session.closing]
+        repairs.meet(len(able))
+        for session in able:
+            assert session.exchange is not None
+            session.exchange.turn(session.asks, mono_ms, self.broker.store.log.settled_end())
+        if repairs.wanted and able:
+            self.broker.copies.look_at(mono_ms + PACE_MS)
+
     def tick(self) -> int | None:
         """Beats, and what is silent; a slave notes how far it may show its log."""
         mono_ms = self.broker.mono_ms
+        if self.broker.repairs is not None:
+            self.broker.repairs.tick(mono_ms)
         if not self.sessions:
             return self._term.until_ms if self._term is not None else None
         if mono_ms >= self._due_ms:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
-from penstock.broker.taking import Taking, checked, last_records, peers_of
+from penstock.broker.taking import Taking, checked, last_records, peers_of, sums_of
 from penstock.broker.term import Favours
 from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.bare import admitted
@@ -95,7 +95,7 @@ class SlaveSession(HaSession):
         begin = 0 if self.follower.empty else store.min_position
         about: JsonObject = {
             "node": replica.node, "brokerId": self.broker.config.broker_id, "remoting": self.front.address,
-            "version": __version__, "ha": self.front.ha_address,
+            "version": __version__, "ha": self.front.ha_address, "repairs": True,
         }  # fmt: skip
         return ha.Hello(
             self.nonce, replica.set_id, replica.store_id, replica.loss, store.log.file.size, begin, store.end_position,
@@ -121,6 +121,8 @@ class SlaveSession(HaSession):
             self.taking.take(kind, body)
         elif head.kind == ha.ACCEPT and not self.running:
             self._accepted(head, self._proved(head, owner))
+        elif self.running and self.exchanged(head, owner, self.epoch):
+            return
         elif head.kind == ha.REFUSE and not self.running:
             reason, text = ha.read_refuse(self.body(head, owner))
             self.refusal = text
@@ -147,7 +149,7 @@ class SlaveSession(HaSession):
             what = "start this node again" if store.end_position == 0 else f"ours ends at {store.end_position}"
             raise WireError(f"the master shares the log up to {told.cut_to}: {what}")
         size, found = last_records(store, told.cut_to, LAST_BYTES, told.block_size)
-        if (size, found) != (told.block_size, told.block_sum):
+        if (size, found) != (told.block_size, told.block_sum) and not self._same_sums(told, size):
             log.error(
                 "the logs differ below %d: nothing is copied, nothing is cut ours=%08x master=%08x bytes=%d",
                 told.cut_to, found, told.block_sum, told.block_size,
@@ -163,9 +165,17 @@ class SlaveSession(HaSession):
         self.front.follow_at(peers_of(told.about).get(str(told.about.get("node", "")), ""))
         self.epoch = head.epoch
         self.running = True
+        self.exchange_with(told.about)
         self.say(ha.start(self.epoch, store.end_position))
         log.info("following master=%s position=%d behind=%d", self.remote, store.end_position,
                  told.written - store.end_position)  # fmt: skip
+
+    def _same_sums(self, told: ha.Accept, size: int) -> bool:
+        """Whether the two logs are one by the sums of those records, though not by their bytes: some are damaged, here or at the
+        master.
+        """
+        ours = sums_of(self.store, told.cut_to, size)
+        return size > 0 and size == told.block_size and ours != 0 and told.about.get("blockSums") == ours
 
     def _cut(self, told: ha.Accept, epoch: int) -> None:
         """Our log goes on where the master's does not. A record must begin where the two part."""
@@ -231,6 +241,10 @@ class SlaveSession(HaSession):
     def beat(self) -> None:
         if self.running:
             self._acknowledge()
+
+    @property
+    def asks(self) -> int:
+        return self.epoch if self.running and self.exchange is not None else 0
 
 
 class AskingSession(SlaveSession):

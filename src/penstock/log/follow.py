@@ -114,6 +114,7 @@ class Feeder:
                     if self.count > 0:
                         break
                     self.damaged = True
+                    self._found(segment.first + at)
             if known:
                 crc = sidecar.sum(n)  # type: ignore[union-attr]
                 n += 1
@@ -133,8 +134,13 @@ class Feeder:
         if following <= at or following > stop:
             return 0
         self.damaged = True
+        self._found(segment.first + at)
         log.error("a damaged record is copied as it is position=%d bytes=%d", segment.first + at, following - at)
         return following - at
+
+    def _found(self, physical: int) -> None:
+        if self.store.repair is not None:
+            self.store.repair.found(physical)
 
     def block(self) -> bytes:
         """The sums and the records of the block that was cut."""
@@ -221,7 +227,7 @@ class Follower:
         if damaged:
             size = measure(b, at, end - at, physical)
             if size <= 0 or crc32(b, at, size, 0) != crc:
-                store.count_damage()
+                store.count_damage(physical)
                 return True
         d.load(b, at)
         d.tail_len = 0
@@ -262,6 +268,34 @@ class Follower:
                 return False
             at = segment.first + following  # type: ignore[union-attr]
         store.derived_to(-1)
+        return True
+
+    def derive_again(self, physical: int) -> bool:
+        """Let what follows from a record be there that was mended: its place in its queue, unless another message has that.
+        Whether the record holds.
+        """
+        store = self.store
+        segment = store.log.file.at(physical)
+        size = -1 if segment is None else store.log.check(physical)
+        if size <= 0:
+            return False
+        at = physical - segment.first  # type: ignore[union-attr]
+        d = self.draft
+        d.load(segment.base, at)  # type: ignore[union-attr]
+        try:
+            queue = store.queue(d.topic_name(), d.queue_id)
+        except StoreError:
+            return True
+        if d.queue_offset >= queue.min_offset and not d.sys_flag & layout.SYS_HALF:
+            entry = queue.entry(d.queue_offset)
+            if (
+                entry is None
+                or entry[0] < store.log.file.first
+                or store.log.size_at(entry[0]) != entry[1]
+                or not store.log.stands_for(entry[0], d.queue_id, d.queue_offset)
+            ):
+                self._derive(segment.base, at, at + size, physical, 0, False)  # type: ignore[union-attr]
+        store.notice(queue)
         return True
 
     def turn(self) -> int:

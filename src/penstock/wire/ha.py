@@ -47,6 +47,7 @@ SKIPPED = 0x40  # the bit of a type that may be passed over by those who do not 
 
 ACCEPT, REFUSE, DATA, BEAT, META, MAY_I, TAKE = 0x01, 0x02, 0x03, 0x04, 0x05, 0x08, 0x09
 HELLO, START, ACK, YES, TAKEN = 0x81, 0x82, 0x83, 0x87, 0x89
+GIVE, WANT = 0x0A, 0x84  # either side says either, to a peer whose HELLO or ACCEPT says that it knows them
 
 FLUSH_NOW, LAST, DAMAGED = 1, 2, 4  # flags of DATA
 IN_SYNC = 8  # a flag of DATA and BEAT: the master counts on this slave
@@ -61,6 +62,7 @@ _HEAD = struct.Struct(">BBHII")
 _NUMBER = struct.Struct(">I")
 _FIXED = {
     HELLO: 132, ACCEPT: 88, REFUSE: 4, START: 8, DATA: 40, BEAT: 52, META: 12, ACK: 32, MAY_I: 12, YES: 12, TAKE: 8, TAKEN: 8,
+    GIVE: 16, WANT: 16,
 }  # fmt: skip
 _HELLO = struct.Struct(">16s16s16sqqqqqqI")
 _ACCEPT = struct.Struct(">16s8sqqqII")
@@ -68,6 +70,7 @@ _POSITIONS = struct.Struct(">qqqqq")
 _BEAT = struct.Struct(">qI")
 _ACK = struct.Struct(">qqqq")
 _META = struct.Struct(">Iq")
+_WANT = struct.Struct(">qII")
 _FAVOUR = struct.Struct(">QI")
 _REPORT = struct.Struct(">q")
 _BARE = struct.Struct(">qi")
@@ -142,6 +145,14 @@ class Ack(NamedTuple):
     flushed: int
     dispatched: int
     free: int
+
+
+class Wanted(NamedTuple):
+    """A record by its place; size and CRC-32 are 0 where they are not known."""
+
+    position: int
+    size: int
+    crc: int
 
 
 # -- the opening ---------------------------------------------------------------------------------------------------------
@@ -346,6 +357,21 @@ def read_meta(data: bytes) -> tuple[int, int, bytes]:
     """(kind, position, body)"""
     kind, position = _META.unpack_from(data)
     return kind, position, data[_META.size :]
+
+
+def want(epoch: int, told: Wanted) -> bytes:
+    """The record does not hold here."""
+    return frame(WANT, epoch, _WANT.pack(*told))
+
+
+def give(epoch: int, told: Wanted, record: bytes) -> bytes:
+    """The record as it is here; none: there is no sound one."""
+    return frame(GIVE, epoch, _WANT.pack(*told), record)
+
+
+def read_wanted(data: bytes) -> tuple[Wanted, bytes]:
+    """What a WANT or GIVE is about, and the record."""
+    return Wanted(*_WANT.unpack_from(data)), data[_WANT.size :]
 
 
 def may_i(epoch: int, number: int, for_ms: int) -> bytes:
