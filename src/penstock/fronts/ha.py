@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection
 from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
+from penstock.broker.mirrors import Sender
 from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, last_records, secret_of, sums_of
 from penstock.broker.term import Favours, Term
@@ -49,6 +50,7 @@ class MasterSession(HaSession):
         self._about: JsonObject = {}
         self.feeder: Feeder | None = None
         self.tables = Tables(front.broker)
+        self.sender: Sender | None = None  # of staged rows, to a slave that keeps them
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
@@ -87,6 +89,8 @@ class MasterSession(HaSession):
             self.front.favours.hear(self.member.node, *ha.read_favour(self.body(head, owner)))
         elif head.kind == ha.TAKEN and self.member is self.front.mastership.heir is not None:
             self.front.mastership.taken()
+        elif head.kind == ha.SPOOLED and self.sender is not None and head.epoch == self.front.replica.epoch:
+            self.sender.heard(ha.read_spooled(head, self.body(head, owner)), self.broker.mono_ms)
         elif self.feeder is not None and self.exchanged(head, owner, self.front.replica.epoch):
             return
         else:
@@ -167,6 +171,8 @@ class MasterSession(HaSession):
         self.feeder = Feeder(store, position)
         self.broker.copies.enter(member)
         self.exchange_with(self._about)
+        if self._about.get("spools") is True:
+            self.sender = self.broker.staging.mirrors.follow(member.node, self.say)
         log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
                  store.end_position - position)  # fmt: skip
 
@@ -206,6 +212,9 @@ class MasterSession(HaSession):
             self._offsets_ms = mono_ms + OFFSETS_MS
             for body in self.tables.offsets():
                 self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
+        if self.sender is not None:
+            self.sender.turn(epoch, mono_ms, end)
+            member.note_staged(self.sender.lacks, self.sender.failed)
         if self.front.mastership.heir is not member:
             self._hurried = False
         elif feeder.position == end and not self._hurried:
@@ -278,6 +287,8 @@ class MasterSession(HaSession):
     def lost(self) -> None:
         if self.member is not None:
             self.broker.copies.leave(self.member)
+            if self.sender is not None:
+                self.broker.staging.mirrors.leave(self.member.node, self.sender)
         if self.bare is not None:
             self.bare.lost()
         super().lost()
@@ -416,6 +427,7 @@ class HaFront(Front):
         mono_ms = self.broker.mono_ms
         copies.settle(mono_ms)
         self._repair(mono_ms)
+        self.broker.staging.mirrors.settle()
         heir = self.mastership.heir if self.mastership.step() else None
         for session in list(self.sessions):
             session.end_turn(mono_ms)

@@ -95,7 +95,7 @@ class SlaveSession(HaSession):
         begin = 0 if self.follower.empty else store.min_position
         about: JsonObject = {
             "node": replica.node, "brokerId": self.broker.config.broker_id, "remoting": self.front.address,
-            "version": __version__, "ha": self.front.ha_address, "repairs": True,
+            "version": __version__, "ha": self.front.ha_address, "repairs": True, "spools": True,
         }  # fmt: skip
         return ha.Hello(
             self.nonce, replica.set_id, replica.store_id, replica.loss, store.log.file.size, begin, store.end_position,
@@ -121,6 +121,8 @@ class SlaveSession(HaSession):
             self.taking.take(kind, body)
         elif head.kind == ha.ACCEPT and not self.running:
             self._accepted(head, self._proved(head, owner))
+        elif head.kind == ha.SPOOL and self.running and head.epoch == self.epoch:
+            self._mirror(ha.read_spool(head, self.body(head, owner)))
         elif self.running and self.exchanged(head, owner, self.epoch):
             return
         elif head.kind == ha.REFUSE and not self.running:
@@ -227,7 +229,25 @@ class SlaveSession(HaSession):
         elif head.flags & ha.FLUSH_NOW:
             self.store.want_flush()
 
+    def _mirror(self, told: ha.Spool) -> None:
+        """Staged rows of the master."""
+        mirror, failed = self.broker.staging.mirror, False
+        try:
+            if told.there:
+                mirror.keep_only(told.data.decode("ascii", "replace").split())
+            elif told.gone:
+                mirror.drop(told.token)
+            else:
+                mirror.take(told)
+        except StoreError as error:
+            failed = True
+            log.error("staged rows of the master cannot be kept error=%s", error)
+        if not told.there and not told.gone:
+            self.say(ha.spooled(self.epoch, ha.Spooled(told.token, told.at + len(told.data), False, failed)))
+
     def end_turn(self, mono_ms: int) -> None:
+        for token, size in self.broker.staging.mirror.take_flushed() if self.running else ():
+            self.say(ha.spooled(self.epoch, ha.Spooled(token, size, True, False)))
         if self.running and not self.closing and (self.store.end_position, self.store.flushed_position) != self._said:
             self._acknowledge()
 
