@@ -185,3 +185,14 @@ def test_what_is_wanted_and_given() -> None:
     assert ha.read_wanted(body(ha.want(7, told))[1]) == (told, b"")
     head, data = body(ha.give(7, told, b"the record"))
     assert (head.kind, ha.read_wanted(data)) == (ha.GIVE, (told, b"the record"))
+
+
+def test_staged_rows() -> None:
+    piece = ha.spool(7, "aaaaaaaa", 4096, b"rows", sealed=True)
+    assert ha.read_spool(*body(piece)) == ha.Spool("aaaaaaaa", 4096, b"rows", True, False, False)
+    gone = ha.read_spool(*body(ha.spool_gone(7, "aaaaaaaa")))
+    assert (gone.token, gone.gone, gone.data) == ("aaaaaaaa", True, b"")
+    there = ha.read_spool(*body(ha.spools_there(7, ["aaaaaaaa", "bbbbbbbb"])))
+    assert (there.there, there.data) == (True, b"aaaaaaaa bbbbbbbb")
+    for told in (ha.Spooled("aaaaaaaa", 4100, True, False), ha.Spooled("aaaaaaaa", 0, False, True)):
+        assert ha.read_spooled(*body(ha.spooled(7, told))) == told

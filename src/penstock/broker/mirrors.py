@@ -39,7 +39,8 @@ class Sender:
         self._flushed: set[str] = set()
         self._under_way: deque[int] = deque()  # sizes of pieces that are not acknowledged
         self._gone: list[tuple[int, str]] = []  # dropped here: to be dropped there when the log is confirmed so far
-        self._seen = -1
+        self._listed = False  # the slave knows which there are
+        self._seen = -1  # the changes that are sent
         self._failed_ms = -1
         self._doubtful = True  # whether all is there
         self.lacks = "its staged rows are not complete"
@@ -56,13 +57,14 @@ class Sender:
     def turn(self, epoch: int, mono_ms: int, end: int) -> None:
         """Send what is new; the log ends there now."""
         spools = self._spools
-        if self._seen < 0:
+        if not self._listed:
+            self._listed = True
             self._say(ha.spools_there(epoch, list(spools.by_token)))
         if self.failed and mono_ms - self._failed_ms >= RETRY_MS:
             self._failed_ms = -1
             self._doubtful = True
             self._sent.clear()
-            self._seen = 0
+            self._seen = -1
         if self._seen != spools.changes and not self.failed:
             self._doubtful = True
             self._gone += [(end, token) for token in self._sent if token not in spools.by_token]
