@@ -98,6 +98,8 @@ def test_killed_between_tasks_what_was_not_sealed_is_staged_anew(pair: Pair, cli
         again = half.seal()  # everything had come over
     except ClientError:
         again = stage(client, 1).seal()  # the task is tried again
+    finally:
+        half.close()
     client.publish(RUN, 0, [done, again])
     assert shown(pair) == sorted(rows(0) + rows(1))
 

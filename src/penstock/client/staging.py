@@ -180,7 +180,12 @@ class StageClient(LogReader):
 
     def address(self, broker: str, *, fresh: bool = False) -> tuple[str, int]:
         """Where a broker listens. NoRoute while it is away."""
-        known = self.masters(fresh=fresh).get(broker) or self.masters(fresh=True).get(broker)
+        known = self._masters.get(broker)
+        try:
+            known = self.masters(fresh=fresh or known is None).get(broker)
+        except (ConnectionLost, TimedOut):
+            if known is None:
+                raise  # else it may be where it was
         if known is None:
             raise NoRoute(f"broker {broker!r} is away")
         return split_address(known, BROKER_PORT)
