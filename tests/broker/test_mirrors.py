@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from broker.stagingside import House, piece
-from penstock.broker.mirrors import PIECE_BYTES, RETRY_MS, TURN_BYTES, WINDOW_BYTES, Mirror, Mirrors, Sender
+from penstock.broker.mirrors import LATE_MS, PIECE_BYTES, RETRY_MS, TURN_BYTES, WINDOW_BYTES, Mirror, Mirrors, Sender
 from penstock.broker.spool import Spools
 from penstock.disk.files import Files
-from penstock.errors import DiskFull, Refused, WireError
+from penstock.errors import DiskFull, Refused, StoreError, WireError
 from penstock.wire import ha
 
 TOKENS = ["aaaaaaaa", "bbbbbbbb"]
@@ -176,9 +176,9 @@ def test_a_name_that_is_none(side: Side, token: str) -> None:
     assert list(side.folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("at", [-1, 1, 1 << 62])
-def test_a_piece_that_has_no_place(side: Side, at: int) -> None:
-    with pytest.raises(WireError):
+@pytest.mark.parametrize(("at", "error"), [(-1, WireError), (1, StoreError), (1 << 62, StoreError)])
+def test_a_piece_that_has_no_place(side: Side, at: int, error: type[Exception]) -> None:
+    with pytest.raises(error):
         side.mirror.take(ha.Spool(TOKENS[0], at, b"x", True, False, False))
     assert not side.mirror.wants_job
 
@@ -223,6 +223,18 @@ def test_a_flush_that_failed_is_not_told(tmp_path: Path) -> None:
         job.run()
     job.finish(failed.value, 0)
     assert side.mirror.take_flushed() == []
+    assert side.mirror.take_lost() == [TOKENS[0]]
+    assert not (side.folder / TOKENS[0]).exists()  # written anew, or never
+    side.sender.heard(ha.Spooled(TOKENS[0], 0, True, True), side.ms)
+    assert (side.sender.failed, side.sender.has(TOKENS[0])) == (True, False)
+
+
+def test_a_slave_that_says_nothing_is_not_waited_for_for_ever(side: Side) -> None:
+    side.house.stage(TOKENS[0], rows(3))
+    side.turn()
+    side.ms += LATE_MS
+    side.turn()
+    assert side.sender.failed
 
 
 class Waiting:

@@ -21,7 +21,7 @@ from penstock.broker.keeping import Keeping
 from penstock.broker.mastership import Mastership
 from penstock.broker.nsq.queueing import Queueing
 from penstock.broker.probes import Probes
-from penstock.broker.replica import followed
+from penstock.broker.replica import copied
 from penstock.broker.reserve import Reserve
 from penstock.broker.retry import Retry
 from penstock.broker.staging import Staging
@@ -164,8 +164,7 @@ class Broker:
 
     def _open_repairs(self) -> None:
         """From here on readers wait for damaged records of which another node may have sound copies."""
-        copied = self.config.role == "slave" or followed(self.files, self.folder)
-        self.repairs = Repairs(self.store, hopeful=copied)
+        self.repairs = Repairs(self.store, hopeful=copied(self.files, self.folder))
         self.repairs.load()
         self.store.repair_by(self.repairs)
 

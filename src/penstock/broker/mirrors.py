@@ -25,6 +25,7 @@ log = logging.getLogger("penstock.staging")
 PIECE_BYTES = 256 << 10
 TURN_BYTES = 1 << 20
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
+LATE_MS = 30_000  # without a word about what it lacks
 RETRY_MS = 10_000  # after a slave could not write
 
 
@@ -43,6 +44,7 @@ class Sender:
         self._seen = -1  # the changes that are sent
         self._failed_ms = -1
         self._doubtful = True  # whether all is there
+        self._heard_ms = 0
         self.lacks = "its staged rows are not complete"
 
     @property
@@ -84,6 +86,11 @@ class Sender:
             self._doubtful = False
             missing = any(s.sealed and s.token not in self._flushed for s in spools.by_token.values())
             self.lacks = "its staged rows are not complete" if missing else ""
+        if not self.lacks and not self._under_way:
+            self._heard_ms = mono_ms
+        elif not self.failed and mono_ms - self._heard_ms >= LATE_MS:
+            log.error("a slave says nothing of the staged rows that it was sent for %d ms", LATE_MS)
+            self._failed_ms = self._heard_ms = mono_ms
         if self.failed:
             self.lacks = "it cannot keep staged rows"
 
@@ -107,6 +114,7 @@ class Sender:
     def heard(self, told: ha.Spooled, mono_ms: int) -> None:
         """The slave has so much of a spool."""
         self._doubtful = True
+        self._heard_ms = mono_ms
         if told.failed:
             self._failed_ms = mono_ms
         if not told.flushed:
@@ -182,6 +190,7 @@ class Mirror:
         self._folder = folder
         self._sealed: dict[str, int] = {}  # to be flushed, and how large
         self._flushed: list[tuple[str, int]] = []
+        self._lost: list[str] = []
         self._running = False
 
     @property
@@ -191,13 +200,13 @@ class Mirror:
 
     def take(self, told: ha.Spool) -> None:
         """Write a piece where it belongs; what is there already stays. WireError, StoreError."""
-        if TOKEN.fullmatch(told.token) is None:
-            raise WireError("staged rows without a name")
+        if TOKEN.fullmatch(told.token) is None or told.at < 0:
+            raise WireError("staged rows without a name or a place")
         fd = self._files.open(self._folder / told.token, create=True)
         try:
             size = self._files.size(fd)
-            if not 0 <= told.at <= size:
-                raise WireError(f"staged rows at {told.at} of a file that ends at {size}")
+            if told.at > size:  # what comes before could not be written
+                raise StoreError(f"staged rows at {told.at} of a file that ends at {size}")
             if self._files.read(fd, told.at, len(told.data)) != told.data:
                 self._files.cut(fd, told.at)
                 self._files.write(fd, told.at, told.data)
@@ -224,6 +233,11 @@ class Mirror:
         flushed, self._flushed = self._flushed, []
         return flushed
 
+    def take_lost(self) -> list[str]:
+        """The tokens of what could not be flushed since: they are not here any more."""
+        lost, self._lost = self._lost, []
+        return lost
+
     def take_job(self) -> Job | None:
         """Flush what was sealed."""
         if not self.wants_job:
@@ -245,5 +259,10 @@ class Mirror:
             self._running = False
             if error is None:
                 self._flushed += sealed.items()
+                return
+            log.error("staged rows of the master cannot be flushed error=%s", error)
+            for token in sealed:  # the pages are marked clean now: no later success would mean anything
+                self._lost.append(token)
+                self.drop(token)
 
         return Job("stage", run, finish)

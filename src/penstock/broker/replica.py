@@ -75,6 +75,12 @@ def followed(files: Files, folder: Path) -> bool:
     return bool((load(files, folder / "ha" / "replica.json") or {}).get("followed", False))
 
 
+def copied(files: Files, folder: Path) -> bool:
+    """Whether other nodes have had this log, or it is a copy of theirs: what is damaged here may be sound there."""
+    table = load(files, folder / "ha" / "replica.json") or {}
+    return bool(table.get("followed", False) or table.get("peers"))
+
+
 class Replica:
     """One node's own account. `open` before use."""
 

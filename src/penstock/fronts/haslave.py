@@ -248,6 +248,8 @@ class SlaveSession(HaSession):
     def end_turn(self, mono_ms: int) -> None:
         for token, size in self.broker.staging.mirror.take_flushed() if self.running else ():
             self.say(ha.spooled(self.epoch, ha.Spooled(token, size, True, False)))
+        for token in self.broker.staging.mirror.take_lost() if self.running else ():
+            self.say(ha.spooled(self.epoch, ha.Spooled(token, 0, True, True)))
         if self.running and not self.closing and (self.store.end_position, self.store.flushed_position) != self._said:
             self._acknowledge()
 
