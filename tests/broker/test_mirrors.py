@@ -13,6 +13,7 @@ from penstock.broker.mirrors import LATE_MS, PIECE_BYTES, RETRY_MS, TURN_BYTES, 
 from penstock.broker.spool import Spools
 from penstock.disk.files import Files
 from penstock.errors import DiskFull, Refused, StoreError, WireError
+from penstock.log import cutting
 from penstock.wire import ha
 
 TOKENS = ["aaaaaaaa", "bbbbbbbb"]
@@ -319,3 +320,24 @@ def test_a_slave_sweeps_nothing(side: Side) -> None:
     side.house.broker.store.follow(False)
     staging.tick(side.house.broker.mono_ms + 120_000)
     assert TOKENS[0] not in staging.spools
+
+
+def test_a_log_that_is_cut_below_what_the_sinks_file_tells(side: Side) -> None:
+    """The batch is not there any more: it can be published again, after this start and the next."""
+    house = side.house
+    house.stage(TOKENS[0], rows(3))
+    before = house.broker.store.end_position
+    house.publish([TOKENS[0]])
+    house.settle()
+    assert house.staging.sinks.position > before
+    end = house.broker.store.end_position
+    house.kill()
+    cutting.intend(Files(), house.broker.folder, before, end, 1, "for the test")
+    for _ in range(2):
+        house.open()
+        assert house.broker.store.end_position == before
+        assert house.staging.sinks.by_name["S"].last == -1
+        house.kill()
+    house.open()
+    house.stage(TOKENS[1], rows(3))
+    assert house.publish([TOKENS[1]])

@@ -25,7 +25,7 @@ from penstock.broker.sinks import Note, Sink, Sinks
 from penstock.broker.spool import CHUNK_BYTES_MAX, TOKEN, Piece, Spool, Spools, illegal, lost, pieces
 from penstock.disk.job import Job
 from penstock.errors import Refused
-from penstock.log import status
+from penstock.log import cutting, status
 from penstock.log.draft import Draft
 from penstock.log.veil import Veils
 from penstock.wire import record
@@ -74,6 +74,9 @@ class Staging:
         self._write_tables = write_tables
         self.folder = core.folder / "staging"
         self.sinks = Sinks(core.folder / "config" / "sinks.json", core.files)
+        intent = cutting.intended(core.files, core.folder)
+        if intent is not None and intent.to < self.sinks.position:
+            self.sinks.read_again()
         self._spool_files = Spools(core.files, self.folder)
         self.spools = self._spool_files.by_token
         self.mirrors = Mirrors(core.copies, self._spool_files)  # of a master
