@@ -18,7 +18,7 @@ from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, last_records, secret_of, sums_of
 from penstock.broker.term import Favours, Term
 from penstock.errors import StoreError, WireError
-from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, admitted
+from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, Stumbles, admitted
 from penstock.fronts.front import Front, no_beginning
 from penstock.fronts.hasession import BEAT_MS, LAST_BYTES, HaSession
 from penstock.fronts.haslave import AskingSession, SlaveSession
@@ -317,6 +317,7 @@ class HaFront(Front):
         if broker.repairs is not None:
             replica.tell_of_damage(broker.repairs.says)
         self.favours = Favours()
+        self.stumbles = Stumbles()
         self._term: Term | None = None
         self._abort = no_beginning
         self._renumbered = no_beginning

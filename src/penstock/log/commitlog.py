@@ -467,6 +467,8 @@ class CommitLog:
         p = 0
         while p < end:  # from record to record
             following = p + be32(b, p)
+            if following <= p:  # of a damaged record that is kept as it is
+                following = end
             stop = min(following, end)
             start = max(p + layout.BLANK_BYTES, begin)  # behind size and magic number
             if start < stop:

@@ -57,6 +57,8 @@ cdef class Pieces:
     cdef public Follower follower
     cdef public LogStore store
     cdef public long long bad
+    cdef long long _passed
+    cdef long long _sought
     cdef object _held
     cdef long long _skipped
     cdef object _buffer
@@ -68,4 +70,9 @@ cdef class Pieces:
                    count=cython.longlong, found=cython.longlong, table=cython.longlong, room=cython.longlong, outcome=cython.int)
     cdef tuple _cut(self)
     @cython.locals(size=cython.longlong)
+    @cython.locals(b=cython.p_uchar, total=cython.longlong, size=cython.longlong, first=cython.longlong, end=cython.longlong,
+                   room=cython.longlong, found=cython.longlong, at=cython.longlong, magic=cython.longlong)
+    cdef long long _gap(self) except *
+    @cython.locals(size=cython.longlong, outcome=cython.int)
+    cdef tuple _pass(self, long long size)
     cdef long long _whole(self, unsigned char *b, long long at, long long room, long long physical) noexcept
