@@ -7,8 +7,9 @@ same one. `--only images --again FOLDER --seed N` makes one image again whose ru
 brokers; with --short 2,400 rows and 3 kills of each; --minutes N makes no kills later than that.
 
 `./run chaos ha [--short | --long]`: a master and its slave under sends and readers; 60 faults of the two (kill -9, SIGSTOP, a
-switch, a disk that is full or slow), 30 of what is between them, then two planted defects, each of which must be found.
-With --long five times as many.
+switch, a disk that is full or slow), 30 of what is between them, then two planted defects, each of which must be found;
+20 times flipped bits in one of the two copies, 20 kills of the master of staged rows, and three planted defects. With --long five
+times as many.
 
 `./run chaos model [--short]`: the rules of replication, two and three nodes, 3,000,000 states each.
 
@@ -55,9 +56,11 @@ def main() -> None:
         search(200_000 if given.short else 3_000_000, tell)
         return
     if given.what == "ha":
-        from chaos import replicas
+        from chaos import copies, replicas
 
-        replicas.campaign(5 if given.long else 0 if given.short else 1, tell, given.seed)
+        times = 5 if given.long else 0 if given.short else 1
+        replicas.campaign(times, tell, given.seed)
+        copies.campaign(times, tell, given.seed)
         return
     if given.what == "soak":
         import tempfile

@@ -68,8 +68,46 @@ def shown_unconfirmed() -> None:
     Copies.visible = lambda self, level, durable: 1 << 60  # type: ignore[method-assign]
 
 
+def damage_passed_over() -> None:
+    """Readers do not wait for the copy of a damaged record."""
+    from penstock.log.repair import Repairs
+
+    Repairs.awaits = lambda self, topic, queue_id, offset, position: False  # type: ignore[method-assign]
+
+
+def sealed_alone() -> None:
+    """SEAL is answered when the master has the rows; they go to slaves late."""
+    from penstock.broker.mirrors import Mirrors, Sender
+
+    Mirrors.when_copied = lambda self, tokens, answer: answer(None)  # type: ignore[method-assign]
+    turn = Sender.turn
+
+    def late(self: Sender, epoch: int, mono_ms: int, end: int) -> None:
+        if mono_ms % 4_000 < 500:
+            turn(self, epoch, mono_ms, end)
+        self.lacks = ""
+
+    Sender.turn = late  # type: ignore[method-assign]
+
+
+def published_alone() -> None:
+    """PUBLISH is answered when the master has the batch; the log goes to slaves late."""
+    from penstock.broker.mirrors import Mirrors
+    from penstock.fronts.ha import MasterSession
+
+    Mirrors.others = property(lambda self: False)  # type: ignore[assignment]
+    send = MasterSession._send
+
+    def late(self: MasterSession, *words: Any) -> None:
+        if words[-1] % 2_000 < 500:
+            send(self, *words)
+
+    MasterSession._send = late  # type: ignore[method-assign]
+
+
 DEFECTS: dict[str, Callable[[], None]] = {
     "answered alone": answered_alone, "shown unconfirmed": shown_unconfirmed,
+    "damage passed over": damage_passed_over, "sealed alone": sealed_alone, "published alone": published_alone,
 }  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from penstock.app import Server
 from penstock.broker.replica import check_role
 from penstock.config import BrokerConfig
 from penstock.errors import ConfigError
+from penstock.fronts import bare
 from penstock.fronts.bare import WINDOW_BYTES
 from penstock.testing import Broker
 from penstock.wire import ha
@@ -395,4 +396,18 @@ def test_a_silent_master_is_left_and_sought_again(made: tuple[Path, int], tmp_pa
         connections, begin = master.connections, time.monotonic()
         eventually(lambda: master.connections > connections)
         assert time.monotonic() - begin > 10
+    master.close()
+
+
+def test_a_record_that_is_damaged_at_its_master_stops_us_for_a_while_only(
+    made: tuple[Path, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bare, "STUMBLES_MAX", 2)
+    log = log_bytes(*made)
+    at = len(log) // 2
+    master = RocketmqMaster(log[:at] + bytes([log[at] ^ 1]) + log[at + 1 :])
+    with follower(tmp_path / "b", master) as slave:
+        eventually(lambda: end(slave) == len(log))
+        assert log_bytes(slave.folder, len(log)) == master.log
+        assert slave.call(lambda server: server.broker.copies.bad_blocks) == 2
     master.close()

@@ -376,3 +376,79 @@ def test_pieces_of_something_else_are_not_taken(pair: tuple[LogStore, LogStore],
     assert pieces.take(data, 0, len(data)) == status.ILLEGAL
     assert pieces.bad == begin
     assert slave.end_position == begin
+
+
+@pytest.mark.parametrize("most", [1, 37, 700, 1 << 20])
+@pytest.mark.parametrize("where", ["size", "body", "position", "magic", "zeros", "last"])
+def test_what_is_no_record_at_its_master_either_is_passed_over(
+    pair: tuple[LogStore, LogStore], tmp_path: Path, where: str, most: int
+) -> None:
+    """The bytes are kept, nobody is served them, and the log goes on."""
+    master, slave = pair
+    for number in range(60):
+        put(master, b"%d" % number * 300)
+    data = bytearray(whole(master, tmp_path / "a"))
+    places = [master.queue(b"T", 0).entry(n)[:2] for n in range(60)]  # type: ignore[index]
+    lost = {4}
+    if where == "last":  # of a segment: its blank record follows
+        lost = {max(n for n, (at, _) in enumerate(places) if at < 1 << 14)}
+    elif where == "zeros":
+        lost = {4, 5, 6}
+    begin, size = places[min(lost)]
+    if where == "zeros":
+        data[begin : begin + sum(places[n][1] for n in lost)] = bytes(sum(places[n][1] for n in lost))
+    elif where == "body":
+        data[begin + size // 2] ^= 1
+    else:
+        data[begin + {"size": 3, "position": layout.PHYSICAL + 7, "magic": layout.MAGIC, "last": 2}[where]] ^= 1
+    assert Pieces(slave).follower.begin_at(0) == status.OK
+    stopped = Pieces(slave)
+    assert stopped.take(data, 0, len(data)) == status.ILLEGAL
+    assert stopped.bad == begin
+    pieces, at = Pieces(slave, begin), begin
+    while at < len(data):
+        following = min(at + most, len(data))
+        assert pieces.take(data, at, following) == status.OK
+        at = following
+    assert slave.end_position == master.end_position
+    assert whole(slave, tmp_path / "b") == data
+    work(slave)
+    assert bodies(slave) == [b"%d" % n * 300 for n in range(60) if n not in lost]
+    slave.close()
+    again = make(tmp_path / "b")
+    again.follow(True)
+    again.open()
+    assert bodies(again) == [b"%d" % n * 300 for n in range(60) if n not in lost]
+    again.close()
+
+
+def test_noise_without_an_end_is_not_passed_over(pair: tuple[LogStore, LogStore], tmp_path: Path) -> None:
+    """Up to the end of the segment there is nothing: another log, or segments of another size."""
+    _, slave = pair
+    assert Pieces(slave).follower.begin_at(0) == status.OK
+    noise = bytearray(random.Random(1).randbytes(1 << 15))
+    assert Pieces(slave, 0).take(noise, 0, len(noise)) == status.ILLEGAL
+    assert slave.end_position == 0
+
+
+def test_zeros_where_a_master_had_records_are_copied_too(tmp_path: Path) -> None:
+    """A size of nothing leads on nowhere."""
+    master = make(tmp_path / "a")
+    master.open()
+    for number in range(20):
+        put(master, b"%d" % number * 300)
+    (begin, size), end = master.queue(b"T", 0).entry(4)[:2], master.end_position  # type: ignore[index]
+    master.close()
+    path = tmp_path / "a" / "commitlog" / f"{0:020d}"
+    data = path.read_bytes()
+    path.write_bytes(data[:begin] + bytes(size) + data[begin + size :])
+    master, slave = make(tmp_path / "a"), make(tmp_path / "b")
+    slave.follow(True)
+    master.open()
+    slave.open()
+    copy_all(master, slave)
+    work(slave)
+    assert bodies(slave) == [b"%d" % n * 300 for n in range(20) if n != 4]
+    master.close()
+    slave.close()
+    same_files(tmp_path / "a", tmp_path / "b", end)

@@ -177,3 +177,22 @@ def test_rocketmqs_frames() -> None:
     assert not ha.is_bare(ha.OPENER)
     assert ha.is_echo(ha.OPENER + bytes(4))
     assert not ha.is_echo(ha.greeting(bytes(16), False))
+
+
+def test_what_is_wanted_and_given() -> None:
+    told = ha.Wanted(1000, 200, 0xDEADBEEF)
+    assert ha.want(7, told) == bytes.fromhex("84000000 00000010 00000007 d94b2416 00000000 000003e8 000000c8 deadbeef")
+    assert ha.read_wanted(body(ha.want(7, told))[1]) == (told, b"")
+    head, data = body(ha.give(7, told, b"the record"))
+    assert (head.kind, ha.read_wanted(data)) == (ha.GIVE, (told, b"the record"))
+
+
+def test_staged_rows() -> None:
+    piece = ha.spool(7, "aaaaaaaa", 4096, b"rows", sealed=True)
+    assert ha.read_spool(*body(piece)) == ha.Spool("aaaaaaaa", 4096, b"rows", True, False, False)
+    gone = ha.read_spool(*body(ha.spool_gone(7, "aaaaaaaa")))
+    assert (gone.token, gone.gone, gone.data) == ("aaaaaaaa", True, b"")
+    there = ha.read_spool(*body(ha.spools_there(7, ["aaaaaaaa", "bbbbbbbb"])))
+    assert (there.there, there.data) == (True, b"aaaaaaaa bbbbbbbb")
+    for told in (ha.Spooled("aaaaaaaa", 4100, True, False), ha.Spooled("aaaaaaaa", 0, False, True)):
+        assert ha.read_spooled(*body(ha.spooled(7, told))) == told

@@ -21,6 +21,7 @@ from penstock.broker.keeping import Keeping
 from penstock.broker.mastership import Mastership
 from penstock.broker.nsq.queueing import Queueing
 from penstock.broker.probes import Probes
+from penstock.broker.replica import copied
 from penstock.broker.reserve import Reserve
 from penstock.broker.retry import Retry
 from penstock.broker.staging import Staging
@@ -38,6 +39,7 @@ from penstock.errors import DiskFull
 from penstock.limits import Limits, limits_of
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.log.recovery import Recovery
+from penstock.log.repair import Repairs
 from penstock.log.sequences import Sequences
 from penstock.wire import record
 
@@ -86,6 +88,7 @@ class Broker:
         self.stats = Stats(lambda: counters(core))
         probes = Probes(core, self.queueing)
         self.history = History(core.files, core.folder, config.history_bytes, probes.every, probes.disk, probes.shape)
+        self.repairs: Repairs | None = None  # of damaged records, where this is a node of a set
         self.recovered: Recovery | None = None  # what the last start found
         self._tell: Callable[[ConsumerGroup], None] = lambda group: None
         self._clients_due_ms = 0
@@ -155,7 +158,15 @@ class Broker:
         self.queueing.open(recovery.clean, recovery.power_cut)
         self.history.open()
         self.keeping.open()
+        if self.config.ha_port >= 0 or self.config.role == "slave":
+            self._open_repairs()
         return recovery
+
+    def _open_repairs(self) -> None:
+        """From here on readers wait for damaged records of which another node may have sound copies."""
+        self.repairs = Repairs(self.store, hopeful=copied(self.files, self.folder))
+        self.repairs.load()
+        self.store.repair_by(self.repairs)
 
     def close(self, clean: bool = True) -> None:
         """Write everything out and close the files."""
@@ -213,6 +224,8 @@ class Broker:
         mono_ms = self.time.mono_ms
         jobs: list[Job] = [*self.store.take_jobs(mono_ms), *self.queueing.take_jobs()]
         jobs += self.staging.take_jobs(mono_ms)
+        if self.repairs is not None and (mending := self.repairs.take_job()):
+            jobs.append(mending)
         jobs += self.take_offset_jobs()
         if written := self.history.take_job(mono_ms):
             jobs.append(written)

@@ -45,6 +45,8 @@ class Member(msgspec.Struct, eq=False):
     unfit: str = ""  # why it is not
     why_not: str = "it is catching up"
     caught_up_ms: int = -1  # when it had all there was
+    unstaged: str = ""  # what it lacks of the staged rows
+    cannot_stage: bool = False
     _heard_ms: int = 0
     _end_then: int = 1 << 62  # where the log ended when it was heard last
 
@@ -60,6 +62,10 @@ class Member(msgspec.Struct, eq=False):
     def tell(self, dispatched: int, free: int) -> None:
         """What else it says of itself."""
         self.dispatched, self.free = dispatched, free
+
+    def note_staged(self, lacks: str, cannot: bool) -> None:
+        """What it lacks of the staged rows, and whether it cannot write them."""
+        self.unstaged, self.cannot_stage = lacks, cannot
 
     def judge(self, in_sync: bool, why_not: str) -> None:
         """Take it into the set, or out of it."""
@@ -294,6 +300,8 @@ class Copies:
             why = f"it has not reached the end for {mono_ms - member.caught_up_ms:,} ms"
         elif not member.in_sync and member.written < self.confirmed:
             why = "it is catching up"
+        elif member.unstaged and (member.cannot_stage or not member.in_sync):
+            why = member.unstaged
         member.find(why)
         if self.roll is None:
             _admit(member, not why, why)
@@ -324,6 +332,7 @@ class Copies:
             "node": replica.node, "id": self.number, "role": "slave" if self.following else "master",
             "epoch": replica.epoch, "written": end, "flushed": flushed, "confirmed": self.confirmed, "lag_bytes": lag,
             "lag_ms": heard if self.following else 0, "in_sync": "" if self.following else "yes", "why_not": why,
+            **replica.damage(),
             **(self.engine_says(mono_ms) if self.engine_says is not None else {}),
         }  # fmt: skip
         for member in self.members.values():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from isal import isal_zlib
@@ -75,6 +75,12 @@ def followed(files: Files, folder: Path) -> bool:
     return bool((load(files, folder / "ha" / "replica.json") or {}).get("followed", False))
 
 
+def copied(files: Files, folder: Path) -> bool:
+    """Whether other nodes have had this log, or it is a copy of theirs: what is damaged here may be sound there."""
+    table = load(files, folder / "ha" / "replica.json") or {}
+    return bool(table.get("followed", False) or table.get("peers"))
+
+
 class Replica:
     """One node's own account. `open` before use."""
 
@@ -92,6 +98,7 @@ class Replica:
         self.in_sync = False  # of a slave: its master said so when it was heard last
         self.role = ""  # given by a verb: it counts more than the setting
         self.peers: dict[str, str] = {}  # node → where slaves connect to it, once it is a master
+        self.damage: Callable[[], dict[str, object]] = dict  # what people are told of records that did not hold
         self._kept = -1  # what ha/confirmed says
         self._epochs = EpochFile(files, self._folder / "epochs")
 
@@ -157,6 +164,10 @@ class Replica:
         if self.epochs:
             self._epochs.save(self.epochs)
         save(self._files, self._folder / "replica.json", table)
+
+    def tell_of_damage(self, says: Callable[[], dict[str, object]]) -> None:
+        """What people are told of damaged records, once there was one."""
+        self.damage = says
 
     def _change(self, **values: object) -> None:
         """Let these be so, on the disk first: what could not be written down is as it was, and tried again when it is wanted

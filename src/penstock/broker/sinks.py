@@ -166,6 +166,14 @@ class Sinks:
         """A snapshot holds only what was flushed: there is nothing to forget."""
         self.position = min(self.position, end)
 
+    def read_again(self) -> None:
+        """The log is about to be cut below what the snapshot holds: the log alone is asked, from its beginning."""
+        self.by_name.clear()
+        self.begun, self.position = None, -1
+        for path in (self.path, self.path.with_name(self.path.name + ".bak")):
+            self.files.unlink(path)
+        self.files.sync_folder(self.path.parent)
+
     # -- the snapshot
 
     def take_job(self, flushed: int, end: int, mono_ms: int) -> Job | None:

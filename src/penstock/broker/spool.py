@@ -144,6 +144,7 @@ class Spools:
         self.by_token: dict[str, Spool] = {}
         self.staged_bytes = 0
         self.wants_job = False
+        self.changes = 0  # of what is in the files, and which there are
         self._flushing: set[str] = set()
         self._waiting: list[tuple[set[str], Answer]] = []
         self._doomed: list[tuple[int, Spool]] = []  # to be removed when the log is flushed up to a position
@@ -212,6 +213,16 @@ class Spools:
         spool.grow(CHUNK.size + length)
         return True
 
+    def read(self, spool: Spool, at: int, size: int) -> bytes:
+        """So many bytes of the file. StoreError."""
+        if spool.fd >= 0:
+            return self.files.read(spool.fd, at, size)
+        fd = self.files.open(spool.path, writable=False)
+        try:
+            return self.files.read(fd, at, size)
+        finally:
+            self.files.close(fd)
+
     def pieces(self, spool: Spool) -> Iterator[Piece]:
         """Everything in a spool, its sums checked."""
         fd = self.files.open(spool.path, writable=False)
@@ -262,6 +273,7 @@ class Spools:
                 remoting=ResponseCode.SERVICE_NOT_AVAILABLE if full else ResponseCode.SYSTEM_ERROR,
             ) from error
         spool.grow(len(data))
+        self.changes += 1
         spool.written(now_ms)
         self.staged_bytes += len(data)
 
@@ -278,6 +290,7 @@ class Spools:
     def drop(self, spool: Spool, position: int) -> None:
         """Out of the table now; off the disk when the log is flushed up to `position`."""
         self._let_go(spool)
+        self.changes += 1
         if self.by_token.pop(spool.token, None) is not None:
             self._doomed.append((position, spool))
         if spool.token not in self._flushing:

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.broker.core import Core
+from penstock.broker.mirrors import Mirror, Mirrors
 from penstock.broker.nsq.entry import RESERVED_PREFIX, reserved
 from penstock.broker.publish import BatchPublish
 from penstock.broker.runs import Run, Runs
@@ -24,7 +25,7 @@ from penstock.broker.sinks import Note, Sink, Sinks
 from penstock.broker.spool import CHUNK_BYTES_MAX, TOKEN, Piece, Spool, Spools, illegal, lost, pieces
 from penstock.disk.job import Job
 from penstock.errors import Refused
-from penstock.log import status
+from penstock.log import cutting, status
 from penstock.log.draft import Draft
 from penstock.log.veil import Veils
 from penstock.wire import record
@@ -73,8 +74,13 @@ class Staging:
         self._write_tables = write_tables
         self.folder = core.folder / "staging"
         self.sinks = Sinks(core.folder / "config" / "sinks.json", core.files)
+        intent = cutting.intended(core.files, core.folder)
+        if intent is not None and intent.to < self.sinks.position:
+            self.sinks.read_again()
         self._spool_files = Spools(core.files, self.folder)
         self.spools = self._spool_files.by_token
+        self.mirrors = Mirrors(core.copies, self._spool_files)  # of a master
+        self.mirror = Mirror(core.files, self.folder)  # of a slave
         self.published = 0
         self._veils = Veils(core.store)
         self._runs = Runs(self.sinks, core.sending)
@@ -97,7 +103,7 @@ class Staging:
     @property
     def wants_job(self) -> bool:
         """Somebody waits for a flush of spools."""
-        return self._spool_files.wants_job
+        return self._spool_files.wants_job or self.mirror.wants_job
 
     # -- opening -------------------------------------------------------------------------------------------------
 
@@ -232,8 +238,15 @@ class Staging:
         self._spool_files.want_flush()
 
     def when_flushed(self, spools: list[Spool], answer: Callable[[BaseException | None], None]) -> None:
-        """Call `answer` when these sealed spools are on the disk; at once when they are."""
-        self._spool_files.when_flushed(spools, answer)
+        """Call `answer` when these sealed spools are on the disk, and on those of all slaves in sync; at once when they are."""
+
+        def flushed(error: BaseException | None) -> None:
+            if error is not None:
+                answer(error)
+            else:
+                self.mirrors.when_copied([spool.token for spool in spools], answer)
+
+        self._spool_files.when_flushed(spools, flushed)
 
     # -- publishing ----------------------------------------------------------------------------------------------
 
@@ -311,6 +324,8 @@ class Staging:
         """
         if mono_ms >= self._sweep_ms:
             self._sweep_ms = mono_ms + SWEEP_MS
+            if self._core.store.following:  # they are the master's
+                return self._sweep_ms
             config = self._core.config
             before_ms = self._core.time.now_ms - config.stage_ttl_ms
             for spool in list(self.spools.values()):
@@ -324,4 +339,7 @@ class Staging:
         """Spools to be flushed, and to be removed."""
         self.lift()
         store = self._core.store
-        return self._spool_files.take_jobs(store.flushed_position, store.end_position)
+        jobs = self._spool_files.take_jobs(store.flushed_position, store.end_position)
+        if (mirroring := self.mirror.take_job()) is not None:
+            jobs.append(mirroring)
+        return jobs

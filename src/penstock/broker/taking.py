@@ -60,6 +60,20 @@ def last_records(store: LogStore, position: int, most: int, exactly: int = -1) -
     return exactly, isal_zlib.crc32(store.log.bytes_at(position - exactly, exactly))
 
 
+def sums_of(store: LogStore, position: int, size: int) -> int:
+    """The CRC-32 of the places and sums of the records in so many bytes below a position; 0 where there are none. Two logs that
+    differ in it differ, whatever has become of the bytes since.
+    """
+    first = (position // store.log.file.size) * store.log.file.size
+    sidecar = store.log.sums.get(first) if size > 0 else None
+    if sidecar is None:
+        return 0
+    said = 0
+    for n in range(sidecar.find(position - size - first), sidecar.find(position - first)):
+        said = isal_zlib.crc32(sidecar.start(n).to_bytes(4) + sidecar.sum(n).to_bytes(4), said)
+    return said
+
+
 class Tables:
     """What a master has told one slave of its tables."""
 

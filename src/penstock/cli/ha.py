@@ -34,7 +34,7 @@ def status(registry: str, as_json: bool) -> None:
     found: list[dict[str, object]] = []
     with penstock.Admin(registry) as admin:
         for name, members in sorted(admin.cluster_info().brokers.items()):
-            seen: set[object] = set()
+            seen: dict[object, dict[str, object]] = {}
             for number, address in sorted(members.items()):
                 try:
                     told = admin.runtime_info(address).get("replicaSet", "")
@@ -45,8 +45,10 @@ def status(registry: str, as_json: bool) -> None:
                 for row in rows:
                     key = row["node"] or row["id"]
                     if key not in seen:  # a slave is told of by its master, too
-                        seen.add(key)
-                        found.append({"broker": name, **row})
+                        seen[key] = {"broker": name, **row}
+                        found.append(seen[key])
+                    elif number == row["id"]:  # only itself knows what is damaged there
+                        seen[key] |= {word: row[word] for word in ("damaged", "repaired") if word in row}
     names = dict.fromkeys(name for row in found for name in row)  # those of an engine only where there is one
     print_rows([{name: row.get(name, "") for name in names} for row in found], as_json)
 

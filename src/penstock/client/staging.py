@@ -180,7 +180,12 @@ class StageClient(LogReader):
 
     def address(self, broker: str, *, fresh: bool = False) -> tuple[str, int]:
         """Where a broker listens. NoRoute while it is away."""
-        known = self.masters(fresh=fresh).get(broker) or self.masters(fresh=True).get(broker)
+        known = self._masters.get(broker)
+        try:
+            known = self.masters(fresh=fresh or known is None).get(broker)
+        except (ConnectionLost, TimedOut):
+            if known is None:
+                raise  # else it may be where it was
         if known is None:
             raise NoRoute(f"broker {broker!r} is away")
         return split_address(known, BROKER_PORT)
@@ -300,6 +305,7 @@ class _BrokerPart:
     unanswered: deque[tuple[int, bytes]] = field(default_factory=deque)
     posted: int = 0
     over: bool = False  # the batch is published there already
+    moved: bool = False  # perhaps: the last connection was lost, and another node may be the master by now
 
     def add(self, chunk: bytes, rows: int) -> None:
         """One chunk more is to be sent."""
@@ -311,11 +317,12 @@ class _BrokerPart:
 
     def connect(self, pipe: Line) -> Line:
         """A new connection, until `disconnect`."""
-        self.pipe = pipe
+        self.pipe, self.moved = pipe, False
         return pipe
 
     def disconnect(self) -> None:
         """Let the connection go; what is unanswered is sent again on the next one."""
+        self.moved = True
         if self.pipe is not None:
             self.pipe.close()
             self.pipe = None
@@ -398,7 +405,7 @@ class Stager:
 
     def _open(self, part: _BrokerPart) -> None:
         """Connect, and find out which chunks the broker has."""
-        pipe = part.connect(self.client.line(self.client.address(part.broker)))
+        pipe = part.connect(self.client.line(self.client.address(part.broker, fresh=part.moved)))
         ext = {
             **self.run.ext(), "token": self.token, "batch": str(self.batch), "coordinator": self.coordinator,
         }  # fmt: skip

@@ -87,6 +87,8 @@ class CursorSource(Source):  # type: ignore[misc]
                 if self.remembered:
                     self.attempts = self.remembered.pop((lane.number, ordinal), self.attempts)
                 return 1
+            if stream.awaits:
+                return 0
             after = stream.next(ordinal)
             if after == ordinal:  # damaged: it is passed over and counted, what follows is served
                 self.damaged += 1

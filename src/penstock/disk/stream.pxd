@@ -7,6 +7,8 @@ cdef class MessageView:
 
 
 cdef class Stream(MessageView):
+    cdef public bint awaits
+
     cpdef long long begin(self) except -1
     cpdef long long end(self) except -1
     cpdef long long next(self, long long ordinal) except -1

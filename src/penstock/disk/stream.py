@@ -35,6 +35,10 @@ class MessageView:
 class Stream(MessageView):
     """What a cursor asks of a stream. Ordinals rise; some may have no record (a gap, a damaged one)."""
 
+    def __init__(self) -> None:
+        MessageView.__init__(self)
+        self.awaits = False  # what `find` did not show may come yet: nobody is to go on behind it
+
     def begin(self) -> int:
         """The first ordinal there may be a record of."""
         raise NotImplementedError

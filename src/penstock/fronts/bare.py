@@ -28,6 +28,7 @@ log = logging.getLogger("penstock.ha")
 
 BEAT_MS = 5_000
 SILENT_MS = 20_000
+STUMBLES_MAX = 20  # connections, a second apart
 WINDOW_BYTES = 4 << 20  # sent and not reported
 TURN_BYTES = 1 << 20
 
@@ -143,10 +144,29 @@ class RocketmqSlave:
         self._copies.bare.pop(self.remote, None)
 
 
+class Stumbles:
+    """How often no sound record came at one place: a bit that flips on the way does not do so there again and again."""
+
+    def __init__(self) -> None:
+        self._position = -1
+        self._times = 0
+
+    def count(self, position: int) -> None:
+        """Once more, there."""
+        self._times = self._times + 1 if position == self._position else 1
+        self._position = position
+
+    @property
+    def passed(self) -> int:
+        """The place that is passed over; -1: none."""
+        return self._position if self._times >= STUMBLES_MAX else -1
+
+
 class FollowingFront(SessionsFront, Protocol):
     """What a slave's connection is part of."""
 
     mastership: Mastership
+    stumbles: Stumbles
 
 
 class RocketmqMaster(HaSession):
@@ -158,7 +178,8 @@ class RocketmqMaster(HaSession):
     def __init__(self, front: FollowingFront, remote: str, wake: Callable[[], None]) -> None:
         super().__init__(front, remote, wake)
         self._mastership = front.mastership
-        self._pieces = Pieces(self.store)
+        self._stumbles = front.stumbles
+        self._pieces = Pieces(self.store, front.stumbles.passed)
         self.running = False  # it has sent something that makes sense
         self._said = (-1, -1)
         self._end = 0
@@ -199,6 +220,7 @@ class RocketmqMaster(HaSession):
         outcome = pieces.take(owner, begin, end)
         if outcome == status.ILLEGAL:
             self.broker.copies.count_bad()
+            self._stumbles.count(pieces.bad)
             raise WireError(
                 f"no sound record of a RocketMQ master at {pieces.bad}: it is damaged, or its segments are not of "
                 f"{store.log.file.size} bytes (mapped_file_size_commit_log)"

@@ -312,6 +312,9 @@ def replica_samples(broker: Broker) -> Iterator[tuple[str, str]]:
     yield sample("replica_epoch", copies.replica.epoch)
     yield sample("replica_confirmed_bytes", copies.confirmed)
     yield sample("replica_bad_blocks_total", copies.bad_blocks)
+    if broker.repairs is not None:
+        yield sample("replica_repaired_total", broker.repairs.repaired)
+        yield sample("replica_damaged", len(broker.repairs.wanted))
     if copies.engine_says is not None:
         said = copies.engine_says(broker.mono_ms)
         yield sample("engine_reached", int(said["engine"] == "reached"))

@@ -1,9 +1,8 @@
 """Replication: the log of a master, byte for byte, at its slaves; the frames are in `wire.ha`.
 
     master:  end of a turn ─▶ settle the in-sync set ─▶ one DATA or more for each slave ─▶ release what ACKs allow
-    slave:   DATA ─▶ every sum is checked ─▶ `log.follow` ─▶ end of the turn: one ACK
 
-`MasterSession` is a slave that has connected to us, `SlaveSession` our own connection to a master.
+`MasterSession` is a slave that has connected to us; our own connection to a master is in `haslave`.
 """
 
 from __future__ import annotations
@@ -14,16 +13,18 @@ from collections.abc import Callable, Collection
 from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
+from penstock.broker.mirrors import Sender
 from penstock.broker.replica import NO_SET, Replica
-from penstock.broker.taking import Tables, Taking, checked, last_records, peers_of, secret_of
+from penstock.broker.taking import Tables, last_records, secret_of, sums_of
 from penstock.broker.term import Favours, Term
-from penstock.errors import Refused, StoreError, WireError
-from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, admitted
+from penstock.errors import StoreError, WireError
+from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, Stumbles, admitted
 from penstock.fronts.front import Front, no_beginning
-from penstock.fronts.hasession import BEAT_MS, HaSession
-from penstock.log import epochs, status
+from penstock.fronts.hasession import BEAT_MS, LAST_BYTES, HaSession
+from penstock.fronts.haslave import AskingSession, SlaveSession
+from penstock.log import epochs
 from penstock.log.consumequeue import ConsumeQueue
-from penstock.log.follow import Feeder, Follower
+from penstock.log.follow import Feeder
 from penstock.version import __version__
 from penstock.wire import ha
 from penstock.wire.fastjson import JsonObject
@@ -34,7 +35,6 @@ BLOCK_BYTES = 128 << 10  # of records in one DATA: with its sums it fits a read
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
 PACE_MS = 5  # while nobody waits for the copy, less than a block waits so long for more
-LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
 OFFSETS_MS = 1_000
 
 
@@ -47,8 +47,10 @@ class MasterSession(HaSession):
         self.member: Member | None = None
         self.peer: dict[str, str] = {}  # where slaves connect to it, once it is the master
         self._level = logging.ERROR
+        self._about: JsonObject = {}
         self.feeder: Feeder | None = None
         self.tables = Tables(front.broker)
+        self.sender: Sender | None = None  # of staged rows, to a slave that keeps them
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
@@ -87,6 +89,10 @@ class MasterSession(HaSession):
             self.front.favours.hear(self.member.node, *ha.read_favour(self.body(head, owner)))
         elif head.kind == ha.TAKEN and self.member is self.front.mastership.heir is not None:
             self.front.mastership.taken()
+        elif head.kind == ha.SPOOLED and self.sender is not None and head.epoch == self.front.replica.epoch:
+            self.sender.heard(ha.read_spooled(head, self.body(head, owner)), self.broker.mono_ms)
+        elif self.feeder is not None and self.exchanged(head, owner, self.front.replica.epoch):
+            return
         else:
             raise WireError(f"a frame of type {head.kind:#x} at this moment")
 
@@ -135,10 +141,12 @@ class MasterSession(HaSession):
         self.member = Member(
             node, self._number(node, told), address or self.remote, takes=bool(self.peer[node]), loss=told.loss
         )
+        self._about = told.about
         size, told_sum = last_records(store, cut_to, LAST_BYTES)
         about: JsonObject = {
             "masterAddr": self.front.address, "node": replica.node, "version": __version__,
             "brokerId": self.member.broker_id, "peers": {**replica.peers, replica.node: self.front.ha_address},
+            "repairs": True, "blockSums": sums_of(store, cut_to, size),
         }  # fmt: skip
         answer = ha.Accept(
             replica.set_id, replica.epochs[-1].tag, cut_to, begin, end, told_sum, size, replica.epochs, about
@@ -162,6 +170,9 @@ class MasterSession(HaSession):
         self.front.replica.note_slave()  # before anything is acknowledged that only both have
         self.feeder = Feeder(store, position)
         self.broker.copies.enter(member)
+        self.exchange_with(self._about)
+        if self._about.get("spools") is True:
+            self.sender = self.broker.staging.mirrors.follow(member.node, self.say)
         log.info("slave follows node=%s peer=%s position=%d behind=%d", member.node, self.remote, position,
                  store.end_position - position)  # fmt: skip
 
@@ -201,6 +212,9 @@ class MasterSession(HaSession):
             self._offsets_ms = mono_ms + OFFSETS_MS
             for body in self.tables.offsets():
                 self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
+        if self.sender is not None:
+            self.sender.turn(epoch, mono_ms, end)
+            member.note_staged(self.sender.lacks, self.sender.failed)
         if self.front.mastership.heir is not member:
             self._hurried = False
         elif feeder.position == end and not self._hurried:
@@ -265,223 +279,19 @@ class MasterSession(HaSession):
         self._said_in_sync = self.member is not None and self.member.in_sync
         return ha.IN_SYNC if self._said_in_sync else 0
 
+    @property
+    def asks(self) -> int:
+        known = self.exchange is not None and self.member is not None and self.member.in_sync
+        return self.front.replica.epoch if known else 0
+
     def lost(self) -> None:
         if self.member is not None:
             self.broker.copies.leave(self.member)
+            if self.sender is not None:
+                self.broker.staging.mirrors.leave(self.member.node, self.sender)
         if self.bare is not None:
             self.bare.lost()
         super().lost()
-
-
-class SlaveSession(HaSession):
-    """Our connection to the master."""
-
-    def __init__(self, front: HaFront, remote: str, wake: Callable[[], None]) -> None:
-        super().__init__(front, remote, wake)
-        self.front = front
-        self.follower = Follower(self.store)
-        self.taking = Taking(front.broker)
-        self.running = False
-        self.epoch = 0
-        self.refusal = ""  # why the master does not let us follow
-        self.other = ""  # the master instead, says who is not
-        self.not_master = False
-        self.bare = False  # it is RocketMQ's
-        self._said = (-1, -1)
-        self._asked = False
-        self.say(ha.OPENER)
-
-    def _open(self, owner: bytearray, total: int) -> int:
-        if total >= len(ha.OPENER) and ha.is_echo(owner):
-            self._meet_rocketmq()
-            return total
-        if total < ha.GREETING_BYTES:
-            self.need = ha.GREETING_BYTES
-            return 0
-        nonce, secret = ha.read_greeting(bytes(owner[: ha.GREETING_BYTES]))
-        if secret and not self.front.secret:
-            raise WireError("the master wants a secret: set ha_secret_file")
-        self.say(ha.hello(self.hello(), self.front.secret, nonce))
-        return ha.GREETING_BYTES
-
-    def _meet_rocketmq(self) -> None:
-        """A RocketMQ master has taken the opener for the end of a log, and says that it goes on there."""
-        if not admitted(self.broker.config, self.remote):
-            self.refusal = "it speaks RocketMQ's protocol, and its address is none of ha_rocketmq"
-        elif self.front.replica.set_id != NO_SET:
-            self.refusal = "it is RocketMQ's, and this node is of a set of ours"
-        else:
-            self.bare = True
-        if self.refusal:
-            log.error("the master cannot be followed peer=%s reason=%s", self.remote, self.refusal)
-        self.end()
-
-    def hello(self) -> ha.Hello:
-        """What this node says of itself."""
-        replica, store = self.front.replica, self.store
-        begin = 0 if self.follower.empty else store.min_position
-        about: JsonObject = {
-            "node": replica.node, "brokerId": self.broker.config.broker_id, "remoting": self.front.address,
-            "version": __version__, "ha": self.front.ha_address,
-        }  # fmt: skip
-        return ha.Hello(
-            self.nonce, replica.set_id, replica.store_id, replica.loss, store.log.file.size, begin, store.end_position,
-            store.flushed_position, replica.safe(store.flushed_position, self.broker.copies.confirmed), replica.epoch,
-            replica.epochs, about,
-        )  # fmt: skip
-
-    def frame(self, head: ha.Head, owner: bytearray) -> None:
-        if head.kind == ha.DATA and self.running:
-            self._data(head, owner)
-        elif head.kind == ha.BEAT and self.running:
-            self._told(ha.read_positions(owner, head.fixed), head.flags)
-            if head.flags & ha.FLUSH_NOW:
-                self.store.want_flush()
-        elif head.kind == ha.TAKE and self.running:
-            self._take(head, ha.read_start(self.body(head, owner)))
-        elif head.kind == ha.MAY_I and self.running and head.epoch == self.epoch:
-            number, for_ms = ha.read_favour(self.body(head, owner))
-            self.front.favours.grant(for_ms, self.broker.time.clock.monotonic_ms())  # the turn may have begun long ago
-            self.say(ha.yes(self.epoch, number, for_ms))
-        elif head.kind == ha.META and self.running:
-            kind, _, body = ha.read_meta(self.body(head, owner))
-            self.taking.take(kind, body)
-        elif head.kind == ha.ACCEPT and not self.running:
-            self._accepted(head, self._proved(head, owner))
-        elif head.kind == ha.REFUSE and not self.running:
-            reason, text = ha.read_refuse(self.body(head, owner))
-            self.refusal = text
-            self.not_master, self.other = reason == ha.NOT_MASTER, ha.master_in(text)
-            log.error("the master refuses this slave peer=%s reason=%d %s", self.remote, reason, text)
-            self.end()
-        else:
-            raise WireError(f"a frame of type {head.kind:#x} at this moment")
-
-    def _proved(self, head: ha.Head, owner: bytearray) -> bytes:
-        data = self.body(head, owner)
-        if not ha.proves(data, self.front.secret, b"master", self.nonce):
-            raise WireError("the master does not know the secret of this replica set")
-        self.trusted = True
-        return data
-
-    def _accepted(self, head: ha.Head, data: bytes) -> None:
-        told = ha.read_accept(data, head.entries)
-        store, follower = self.store, self.follower
-        if follower.empty:
-            if told.cut_to % store.log.file.size or follower.begin_at(told.cut_to) != status.OK:
-                raise WireError(f"a log that begins at {told.cut_to} cannot be copied here")
-        elif not store.min_position <= told.cut_to <= store.end_position:
-            what = "start this node again" if store.end_position == 0 else f"ours ends at {store.end_position}"
-            raise WireError(f"the master shares the log up to {told.cut_to}: {what}")
-        size, found = last_records(store, told.cut_to, LAST_BYTES, told.block_size)
-        if (size, found) != (told.block_size, told.block_sum):
-            log.error(
-                "the logs differ below %d: nothing is copied, nothing is cut ours=%08x master=%08x bytes=%d",
-                told.cut_to, found, told.block_sum, told.block_size,
-            )  # fmt: skip
-            raise WireError(f"the logs differ below {told.cut_to}")
-        if told.cut_to < store.end_position:
-            self._cut(told, head.epoch)
-            return
-        self.front.renumber(told.about)
-        self.front.replica.join(told.set_id, checked(told.epochs))
-        self.front.replica.note_peers(peers_of(told.about))
-        self.front.mastership.hear_master(True)
-        self.front.follow_at(peers_of(told.about).get(str(told.about.get("node", "")), ""))
-        self.epoch = head.epoch
-        self.running = True
-        self.say(ha.start(self.epoch, store.end_position))
-        log.info("following master=%s position=%d behind=%d", self.remote, store.end_position,
-                 told.written - store.end_position)  # fmt: skip
-
-    def _cut(self, told: ha.Accept, epoch: int) -> None:
-        """Our log goes on where the master's does not. A record must begin where the two part."""
-        if not told.block_size and self.store.log.check(told.cut_to) < 0:
-            raise WireError(f"no record of ours begins at {told.cut_to}, where the master's log and ours part")
-        self.front.mastership.cut(told.cut_to, epoch, str(told.about.get("node", self.remote)))
-        self.end()
-
-    def _take(self, head: ha.Head, position: int) -> None:
-        """The master gives us its place."""
-        if head.epoch != self.epoch:
-            raise WireError(f"epoch {head.epoch} is given away, we follow {self.epoch}")
-        try:
-            if self.front.mastership.take(position):
-                self.say(ha.taken(self.epoch, position))
-        except Refused as error:
-            log.error("not taken over error=%s", error)
-
-    def lost(self) -> None:
-        if self.running:
-            self.front.mastership.hear_master(False)
-            self.front.follow_at("")
-        super().lost()
-
-    def _told(self, positions: ha.Positions, flags: int) -> None:
-        if positions.position != self.store.end_position:
-            raise WireError(f"the master goes on at {positions.position}, our log ends at {self.store.end_position}")
-        copies = self.broker.copies
-        copies.hear(self.remote, positions.written, self.broker.mono_ms)
-        copies.told(positions.confirmed, positions.confirmed_flushed)
-        try:
-            self.front.replica.note_in_sync(bool(flags & ha.IN_SYNC))
-        except StoreError as error:
-            log.error("not noted whether this node is in sync error=%s", error)
-
-    def _data(self, head: ha.Head, owner: bytearray) -> None:
-        self._told(ha.read_positions(owner, head.fixed), head.flags)
-        follower = self.follower
-        outcome = follower.take(owner, head.variable, head.entries, head.end, bool(head.flags & ha.DAMAGED))
-        if outcome == status.OK and head.flags & ha.LAST:
-            outcome = follower.turn()
-        if outcome == status.ILLEGAL:
-            self.broker.copies.count_bad()
-            raise WireError(f"the sum of the record at {follower.bad} does not hold: it is asked for again")
-        if outcome != status.OK:
-            log.error("the log cannot be copied now status=%d position=%d", outcome, self.store.end_position)
-            self._acknowledge(ha.DISK_FULL if outcome == status.DISK_FULL else ha.FLUSH_FAILED)
-            self.end()
-        elif head.flags & ha.FLUSH_NOW:
-            self.store.want_flush()
-
-    def end_turn(self, mono_ms: int) -> None:
-        if self.running and not self.closing and (self.store.end_position, self.store.flushed_position) != self._said:
-            self._acknowledge()
-
-    def _acknowledge(self, flags: int = 0) -> None:
-        store = self.store
-        if not store.healthy:
-            flags |= ha.FLUSH_FAILED
-        self._said = written, flushed = store.log.settled_end(), store.flushed_position
-        self.say(ha.ack(self.epoch, ha.Ack(written, min(written, flushed), written, self.front.free_bytes), flags))
-
-    def beat(self) -> None:
-        if self.running:
-            self._acknowledge()
-
-
-class AskingSession(SlaveSession):
-    """Asks a node of the set whether it is a master, and of which epoch; nothing is copied."""
-
-    def hello(self) -> ha.Hello:
-        told = super().hello()
-        return told._replace(begin=0, written=0, flushed=0, safe=0, about={**told.about, "asks": True})
-
-    def _accepted(self, head: ha.Head, data: bytes) -> None:
-        told = ha.read_accept(data, head.entries)
-        node = str(told.about.get("node", ""))
-        if head.epoch > self.front.replica.epoch and told.set_id == self.front.replica.set_id:
-            self.front.hear_of(node, peers_of(told.about).get(node, ""), head.epoch)
-        elif head.epoch == self.front.replica.epoch and checked(told.epochs)[-1] != self.front.replica.epochs[-1]:
-            log.error("two masters of epoch %d: %s and this node. Stop one, and compare the logs (penstock store diff)",
-                      head.epoch, node)  # fmt: skip
-        self.end()
-
-    def frame(self, head: ha.Head, owner: bytearray) -> None:
-        if head.kind == ha.REFUSE:  # a slave, like us, or behind us
-            self.end()
-        else:
-            super().frame(head, owner)
 
 
 class HaFront(Front):
@@ -504,7 +314,10 @@ class HaFront(Front):
         self.free_bytes = 0
         self._due_ms = 0
         self._again = again
+        if broker.repairs is not None:
+            replica.tell_of_damage(broker.repairs.says)
         self.favours = Favours()
+        self.stumbles = Stumbles()
         self._term: Term | None = None
         self._abort = no_beginning
         self._renumbered = no_beginning
@@ -614,6 +427,8 @@ class HaFront(Front):
         copies.rest()
         mono_ms = self.broker.mono_ms
         copies.settle(mono_ms)
+        self._repair(mono_ms)
+        self.broker.staging.mirrors.settle()
         heir = self.mastership.heir if self.mastership.step() else None
         for session in list(self.sessions):
             session.end_turn(mono_ms)
@@ -621,9 +436,24 @@ class HaFront(Front):
                 session.say(ha.take(self.replica.epoch, self.broker.store.end_position))
         copies.release()
 
+    def _repair(self, mono_ms: int) -> None:
+        """Ask for records that do not hold here."""
+        repairs = self.broker.repairs
+        if repairs is None:
+            return
+        able = [session for session in self.sessions if session.asks and not session.closing]
+        repairs.meet(len(able))
+        for session in able:
+            assert session.exchange is not None
+            session.exchange.turn(session.asks, mono_ms, self.broker.store.log.settled_end())
+        if repairs.wanted and able:
+            self.broker.copies.look_at(mono_ms + PACE_MS)
+
     def tick(self) -> int | None:
         """Beats, and what is silent; a slave notes how far it may show its log."""
         mono_ms = self.broker.mono_ms
+        if self.broker.repairs is not None:
+            self.broker.repairs.tick(mono_ms)
         if not self.sessions:
             return self._term.until_ms if self._term is not None else None
         if mono_ms >= self._due_ms:

@@ -9,12 +9,15 @@ from typing import Protocol
 
 from penstock.broker.broker import Broker
 from penstock.errors import WireError
+from penstock.fronts.haexchange import Exchange
 from penstock.wire import ha
+from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.ha")
 
 BEAT_MS = 500
 SILENT_MS = 10_000  # then the connection is dead
+LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
 OPENING_BYTES_MAX = 1 << 21  # of a frame before the peer has proved who it is
 
 
@@ -48,6 +51,7 @@ class HaSession:
         self._wake = wake
         self._out: list[bytes] = []
         self._opened = False
+        self.exchange: Exchange | None = None  # of damaged records, with a peer that knows that
 
     def feed(self, owner: bytearray, total: int) -> int:
         """Carry out every whole frame. WireError: no peer of ours."""
@@ -109,6 +113,23 @@ class HaSession:
         elif mono_ms - self.spoke_ms >= self.beat_ms:
             self.beat()
 
+    @property
+    def asks(self) -> int:
+        """The epoch in which the peer can be asked for records; 0: not now."""
+        return 0
+
+    def exchange_with(self, about: JsonObject) -> None:
+        """The peer has said this of itself, and its log is ours: damaged records may be asked of it, if it knows that."""
+        if about.get("repairs") is True and self.broker.repairs is not None:
+            self.exchange = Exchange(self.broker.repairs, self.say)
+
+    def exchanged(self, head: ha.Head, owner: bytearray, epoch: int) -> bool:
+        """Carry out a WANT or a GIVE of this epoch; False when the frame is none."""
+        if head.kind not in (ha.WANT, ha.GIVE) or self.exchange is None or head.epoch != epoch:
+            return False
+        self.exchange.hear(head, self.body(head, owner), self.broker.mono_ms)
+        return True
+
     def beat(self) -> None:
         """Say that we are there."""
 
@@ -118,4 +139,6 @@ class HaSession:
     def lost(self) -> None:
         """The connection is gone."""
         self.closing = True
+        if self.exchange is not None:
+            self.exchange.lost()
         self._made_by.gone(self)

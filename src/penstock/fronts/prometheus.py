@@ -125,6 +125,8 @@ FAMILIES = {
     "replica_leads": ("gauge", "1 on the master, where an engine decides"),
     "replica_lease_seconds": ("gauge", "so long may the master go on answering without hearing of the engine"),
     "replica_bad_blocks_total": ("counter", "blocks of the log that arrived damaged, and were sent again"),
+    "replica_repaired_total": ("counter", "damaged records that were mended from another node"),
+    "replica_damaged": ("gauge", "damaged records that no other node has given a sound copy of yet"),
     "connections": ("gauge", "connections taken"),
     "limit_reached_total": ("counter", "how often each limit was reached; docs/operate.md lists them"),
     "tls_handshakes_total": ("counter", "TLS handshakes: done, failed, too slow, or plain peers where TLS is required"),

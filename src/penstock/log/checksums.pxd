@@ -42,6 +42,7 @@ cdef class Checksums:
     cdef public long long fresh_from
     cdef public bint mend
     cdef public long long damaged
+    cdef public list doubtful
     cdef long long _hint
     cdef Sidecar _last_used
 

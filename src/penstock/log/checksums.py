@@ -236,6 +236,7 @@ class Checksums:
         """Behind this position the disk may have some sums and not others. -1: not known."""
         self.mend = False
         self.damaged = 0
+        self.doubtful: list[int] = []  # positions of records that hold and whose sums do not, as far as they are wanted
         self._hint = 0
         self._last_used: Sidecar | None = None
 
@@ -320,8 +321,15 @@ class Checksums:
 
     def _report(self, sidecar: Sidecar, start: int) -> None:
         self.damaged += 1
+        if len(self.doubtful) < layout.REPORTS_MAX:
+            self.doubtful.append(sidecar.first + start)
         if self.damaged < layout.REPORTS_MAX:
             log.error("sum damaged: of the record at %d of %s, which is served", start, sidecar.path.name)
+
+    def take_doubtful(self) -> list[int]:
+        """Where records hold whose sums do not, as found since."""
+        doubtful, self.doubtful = self.doubtful, []
+        return doubtful
 
     def ignore_from(self, position: int) -> None:
         """Records from this position of the log on are unchecked: another broker has written them."""

@@ -466,7 +466,7 @@ class CommitLog:
         at = self._settled
         p = 0
         while p < end:  # from record to record
-            following = p + be32(b, p)
+            following = p + be32(b, p) if be32(b, p) > 0 else end  # a damaged record may say anything
             stop = min(following, end)
             start = max(p + layout.BLANK_BYTES, begin)  # behind size and magic number
             if start < stop:

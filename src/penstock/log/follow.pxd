@@ -2,6 +2,7 @@ cimport cython
 
 from penstock.disk.segments cimport Segment
 from penstock.log.checksums cimport Sidecar
+from penstock.log.consumequeue cimport ConsumeQueue
 from penstock.log.draft cimport Draft
 from penstock.log.store cimport LogStore
 
@@ -26,6 +27,7 @@ cdef class Feeder:
     cdef _cut(self, Segment segment, Sidecar sidecar, long long at, long long stop, long long most)
     @cython.locals(following=cython.longlong)
     cdef long long _torn(self, Segment segment, Sidecar sidecar, long long n, long long at, long long stop)
+    cdef _found(self, long long physical)
     @cython.locals(segment=Segment, to=cython.p_uchar, size=cython.longlong)
     cpdef bytes block(self)
 
@@ -44,6 +46,8 @@ cdef class Follower:
     cdef bint _derive(self, unsigned char *b, long long at, long long end, long long physical, long long crc, bint damaged) except -1
     @cython.locals(store=LogStore, segment=Segment, sidecar=Sidecar, at=cython.longlong, n=cython.longlong, following=cython.longlong)
     cdef bint _derive_rest(self) except -1
+    @cython.locals(store=LogStore, segment=Segment, d=Draft, queue=ConsumeQueue, at=cython.longlong, size=cython.longlong)
+    cpdef bint derive_again(self, long long physical) except -1
     cpdef int turn(self)
     cpdef int begin_at(self, long long position)
 
@@ -53,6 +57,8 @@ cdef class Pieces:
     cdef public Follower follower
     cdef public LogStore store
     cdef public long long bad
+    cdef long long _passed
+    cdef long long _sought
     cdef object _held
     cdef long long _skipped
     cdef object _buffer
@@ -64,4 +70,9 @@ cdef class Pieces:
                    count=cython.longlong, found=cython.longlong, table=cython.longlong, room=cython.longlong, outcome=cython.int)
     cdef tuple _cut(self)
     @cython.locals(size=cython.longlong)
+    @cython.locals(b=cython.p_uchar, total=cython.longlong, size=cython.longlong, first=cython.longlong, end=cython.longlong,
+                   room=cython.longlong, found=cython.longlong, at=cython.longlong, magic=cython.longlong)
+    cdef long long _gap(self) except *
+    @cython.locals(size=cython.longlong, outcome=cython.int)
+    cdef tuple _pass(self, long long size)
     cdef long long _whole(self, unsigned char *b, long long at, long long room, long long physical) noexcept

@@ -26,7 +26,7 @@ if cython.compiled:
     from cython.cimports.penstock.log.commitlog import body_matches, measure
     from cython.cimports.penstock.log.draft import Draft
     from cython.cimports.penstock.log.store import LogStore
-    from cython.cimports.penstock.octets import address, be32, copy, crc32, find, put32, ube32
+    from cython.cimports.penstock.octets import address, be32, be64, copy, crc32, find, put32, ube32
     from cython.cimports.penstock.wire import layout
 else:
     from penstock import words
@@ -36,7 +36,7 @@ else:
     from penstock.log.commitlog import body_matches, measure
     from penstock.log.draft import Draft
     from penstock.log.store import LogStore
-    from penstock.octets import address, be32, copy, crc32, find, put32, ube32
+    from penstock.octets import address, be32, be64, copy, crc32, find, put32, ube32
     from penstock.wire import layout
 
 log = logging.getLogger("penstock.log")
@@ -114,6 +114,7 @@ class Feeder:
                     if self.count > 0:
                         break
                     self.damaged = True
+                    self._found(segment.first + at)
             if known:
                 crc = sidecar.sum(n)  # type: ignore[union-attr]
                 n += 1
@@ -133,8 +134,13 @@ class Feeder:
         if following <= at or following > stop:
             return 0
         self.damaged = True
+        self._found(segment.first + at)
         log.error("a damaged record is copied as it is position=%d bytes=%d", segment.first + at, following - at)
         return following - at
+
+    def _found(self, physical: int) -> None:
+        if self.store.repair is not None:
+            self.store.repair.found(physical)
 
     def block(self) -> bytes:
         """The sums and the records of the block that was cut."""
@@ -221,7 +227,7 @@ class Follower:
         if damaged:
             size = measure(b, at, end - at, physical)
             if size <= 0 or crc32(b, at, size, 0) != crc:
-                store.count_damage()
+                store.count_damage(physical)
                 return True
         d.load(b, at)
         d.tail_len = 0
@@ -264,6 +270,34 @@ class Follower:
         store.derived_to(-1)
         return True
 
+    def derive_again(self, physical: int) -> bool:
+        """Let what follows from a record be there that was mended: its place in its queue, unless another message has that.
+        Whether the record holds.
+        """
+        store = self.store
+        segment = store.log.file.at(physical)
+        size = -1 if segment is None else store.log.check(physical)
+        if size <= 0:
+            return False
+        at = physical - segment.first  # type: ignore[union-attr]
+        d = self.draft
+        d.load(segment.base, at)  # type: ignore[union-attr]
+        try:
+            queue = store.queue(d.topic_name(), d.queue_id)
+        except StoreError:
+            return True
+        if d.queue_offset >= queue.min_offset and not d.sys_flag & layout.SYS_HALF:
+            entry = queue.entry(d.queue_offset)
+            if (
+                entry is None
+                or entry[0] < store.log.file.first
+                or store.log.size_at(entry[0]) != entry[1]
+                or not store.log.stands_for(entry[0], d.queue_id, d.queue_offset)
+            ):
+                self._derive(segment.base, at, at + size, physical, 0, False)  # type: ignore[union-attr]
+        store.notice(queue)
+        return True
+
     def turn(self) -> int:
         """End the segment as the master did: OK, or why not now."""
         return int(self.store.log.turn())
@@ -279,10 +313,16 @@ class Follower:
 
 
 class Pieces:
-    """Appends to a log what comes in pieces. Only whole records are taken whose lengths, position and body sum hold."""
+    """Appends to a log what comes in pieces. Only whole records are taken whose lengths, position and body sum hold.
 
-    def __init__(self, store: LogStore) -> None:
+    What stands at `passed` is no record at its master, either, however often it is asked: it is kept as it is, up to the next
+    record that holds, with a sum that does not hold for it, so that no reader takes it for one.
+    """
+
+    def __init__(self, store: LogStore, passed: int = -1) -> None:
         self.follower = Follower(store)
+        self._passed = passed
+        self._sought = 1  # so far it was looked for
         self.store = store
         self.bad = -1  # where the log goes on with something else than a record
         self._held = bytearray()  # the beginning of a record
@@ -338,6 +378,8 @@ class Pieces:
                 self.bad = self.follower.bad
                 return outcome, False
             self._held = self._held[at:]
+        if found < 0 and first + at == self._passed:
+            return self._pass(self._gap())
         if found < 0:
             self.bad = first + at
             return status.ILLEGAL, False
@@ -349,6 +391,53 @@ class Pieces:
             gone = min(room, len(self._held))
             self._skipped = room - gone
             self._held = self._held[gone:]
+        return outcome, True
+
+    def _gap(self) -> int:
+        """How many of the bytes held lie before the next record that holds, or before the end of the segment; 0 while that has
+        not come, -1 when it never does.
+        """
+        b = address(self._held)
+        total = len(self._held)
+        size = self.store.log.file.size
+        first = self.store.log.end
+        room = size - first % size
+        end = min(total, room)
+        at = self._sought
+        while at + layout.BLANK_BYTES <= end:
+            magic = ube32(b, at + layout.MAGIC)
+            if magic == layout.MAGIC_BLANK and be32(b, at) == room - at:
+                return at
+            if magic == layout.MAGIC_V1 or magic == layout.MAGIC_V2:
+                if at + layout.RECORD_FIXED_BYTES > end:
+                    break
+                found = self._whole(b, at, room - at, first + at)
+                if found > 0 and be64(b, at + layout.PHYSICAL) == first + at:
+                    if at + found > end:
+                        break
+                    if measure(b, at, found, first + at) == found and body_matches(b, at):
+                        return at
+            at += 1
+        self._sought = at
+        return -1 if end == room or total > PIECED_RECORD_BYTES_MAX else 0
+
+    def _pass(self, size: int) -> tuple[int, bool]:
+        """Keep so many bytes that are no record. As `_cut`."""
+        if size == 0:
+            return status.OK, False
+        if size < 0:
+            self.bad = self._passed
+            return status.ILLEGAL, False
+        block = bytearray(layout.SUM_BYTES) + self._held[:size]
+        to = address(block)
+        put32(to, layout.LENGTH_BYTES, crc32(to, layout.SUM_BYTES, size, 0) ^ layout.CRC_MASK)
+        log.error(
+            "what is no record at a RocketMQ master either is passed over position=%d bytes=%d", self._passed, size
+        )
+        outcome = self.follower.take(block, 0, 1, layout.SUM_BYTES + size, True)
+        if outcome == status.OK:
+            self._held = self._held[size:]
+            self._passed = -1
         return outcome, True
 
     def _whole(self, b: Readable, at: int, room: int, physical: int) -> int:

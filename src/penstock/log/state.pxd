@@ -24,6 +24,7 @@ cdef class LogState:
     cdef public object sequences
     cdef public list fillers
     cdef public dict damaged_entries
+    cdef public object repair
     cdef set _unmended
     cdef public tuple delays
     cdef public bint healthy

@@ -22,7 +22,7 @@ from penstock.log.draft import Draft
 from penstock.log.durability import Durability
 from penstock.log.keyindex import KeyIndex
 from penstock.log.options import StoreOptions, delay_levels
-from penstock.log.subscriber import Remembered, Subscriber
+from penstock.log.subscriber import Mending, Remembered, Subscriber
 
 if cython.compiled:
     from cython.cimports.penstock import words
@@ -76,6 +76,7 @@ class LogState:
         self.sequences: Remembered | None = None
         self.fillers: list[tuple[bytes, int, int, int]] = []
         self.damaged_entries: dict[int, tuple[bytes, int, int]] = {}
+        self.repair: Mending | None = None
         self._unmended: set[tuple[bytes, int, int]] = set()
         self.queue_file_size = self.options.mapped_file_size_consume_queue
         self.trusted_from = 0
@@ -137,9 +138,11 @@ class LogState:
         damaged_entries, self.damaged_entries = self.damaged_entries, {}
         return damaged_entries
 
-    def count_damage(self) -> None:
-        """One more damaged record is known."""
+    def count_damage(self, physical: int = -1) -> None:
+        """One more damaged record is known, and where."""
         self.damaged += 1
+        if physical >= 0 and self.repair is not None:
+            self.repair.found(physical)
 
     def notice(self, queue: ConsumeQueue) -> None:
         """Something of the queue can be read now that could not before."""
@@ -289,6 +292,8 @@ class LogState:
         if physical >= self.log.end:
             return None
         size = self.log.check(physical)
+        if size < 0 and self.repair is not None:
+            self.repair.found(physical)
         return self.log.bytes_at(physical, size) if size > 0 else None
 
     @property

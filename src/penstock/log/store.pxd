@@ -7,6 +7,9 @@ from penstock.log.lookup cimport Lookup
 from penstock.log.reading cimport ReadResult
 
 
+cdef int _nothing(long long scanned, long long fillers, long long gone, bint waits) noexcept
+
+
 @cython.final
 cdef class LogStore(Lookup):
     cdef public object upkeep
@@ -32,7 +35,9 @@ cdef class LogStore(Lookup):
     cdef int _next_element(self, unsigned char *b, long long p, long long end)
     @cython.locals(limit=cython.longlong, base=cython.p_uchar, segment=Segment, at=cython.longlong, end=cython.longlong,
                    physical=cython.longlong, size=cython.longlong, scanned=cython.longlong, scan_max=cython.longlong,
-                   fillers=cython.longlong, gone=cython.longlong)
+                   fillers=cython.longlong, gone=cython.longlong, waits=cython.bint)
     cpdef int read(self, ConsumeQueue queue, long long offset, long long max_count, long long max_bytes, long long end_offset, TagCodes codes, ReadResult result)
+    cdef bint _lost(self, ConsumeQueue queue, long long offset, long long physical, long long position) except -1
+    cdef bint _awaits(self, ConsumeQueue queue, long long offset, long long physical) except -1
     cdef bint _sound(self, ConsumeQueue queue, long long offset, long long physical, long long size)
     cpdef list take_jobs(self, long long mono_ms)

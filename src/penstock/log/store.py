@@ -20,6 +20,7 @@ from penstock.log.lookup import Lookup
 from penstock.log.options import StoreOptions
 from penstock.log.reading import ReadResult
 from penstock.log.recovery import Recovery, recover
+from penstock.log.subscriber import Mending
 from penstock.log.upkeep import Upkeep
 from penstock.octets import Readable
 
@@ -33,6 +34,15 @@ else:
     from penstock.log import sidelayout, status
     from penstock.octets import address, be16, be32, be64, put64
     from penstock.wire import layout
+
+
+def _nothing(scanned: int, fillers: int, gone: int, waits: bool) -> int:
+    """Why a read that looked at so many entries has found nothing."""
+    if gone > 0:
+        return status.MESSAGE_WAS_REMOVING
+    if waits and scanned == 0:  # the first one is awaited: as at the end, for the moment
+        return status.OFFSET_OVERFLOW_ONE
+    return status.OFFSET_FOUND_NULL if fillers > 0 and fillers == scanned else status.NO_MATCHED_MESSAGE
 
 
 class LogStore(Lookup):
@@ -271,6 +281,7 @@ class LogStore(Lookup):
         max_count = max(max_count, 1)
         scan_max = max(max_count, status.SCAN_MIN)
         scanned = fillers = gone = 0
+        waits = False
         base = cython.NULL
         at = end = 0
         while offset < limit and scanned < scan_max and result.count < max_count:
@@ -284,12 +295,13 @@ class LogStore(Lookup):
             physical = be64(base, at)
             size = be32(base, at + layout.ENTRY_SIZE)
             if size == layout.FILLER_SIZE and physical == 0 and be64(base, at + layout.ENTRY_TAGS) == 0:
+                waits = self._awaits(queue, offset, -1)
                 fillers += 1
             elif size <= 0 or size == layout.FILLER_SIZE:
                 if self.mend(queue, offset):
                     continue
+                waits = self._lost(queue, offset, physical, -1)
                 fillers += 1
-                self.damaged_entries[physical] = (queue.topic, queue.queue_id, offset)
             elif codes is None or codes.match(be64(base, at + layout.ENTRY_TAGS)):
                 if result.count > 0 and result.bytes_ + size > max_bytes:
                     break
@@ -304,17 +316,28 @@ class LogStore(Lookup):
                 elif self.mend(queue, offset):
                     continue
                 else:
+                    waits = self._lost(queue, offset, physical, physical)
                     fillers += 1
-                    self.damaged_entries[physical] = (queue.topic, queue.queue_id, offset)
+            if waits:
+                break
             at += layout.ENTRY_BYTES
             offset += 1
             scanned += 1
         result.next_offset = offset
-        if result.count > 0:
-            return status.FOUND
-        if gone > 0:
-            return status.MESSAGE_WAS_REMOVING
-        return status.OFFSET_FOUND_NULL if fillers > 0 and fillers == scanned else status.NO_MATCHED_MESSAGE
+        return status.FOUND if result.count > 0 else _nothing(scanned, fillers, gone, waits)
+
+    def repair_by(self, repair: Mending) -> None:
+        """Who may get sound copies of what is damaged."""
+        self.repair = repair
+
+    def _lost(self, queue: ConsumeQueue, offset: int, physical: int, position: int) -> bool:
+        """Note that a message is damaged; whether readers wait for it."""
+        self.damaged_entries[physical] = (queue.topic, queue.queue_id, offset)
+        return self._awaits(queue, offset, position)
+
+    def _awaits(self, queue: ConsumeQueue, offset: int, physical: int) -> bool:
+        """Whether readers wait for a message that is damaged here: a sound copy of it may come."""
+        return self.repair is not None and self.repair.awaits(queue.topic, queue.queue_id, offset, physical)
 
     def _sound(self, queue: ConsumeQueue, offset: int, physical: int, size: int) -> bool:
         """Whether a record of a former run is whole and stands for the entry: the disk may have changed either."""

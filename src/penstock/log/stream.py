@@ -65,6 +65,7 @@ class LogStream(Stream):
         return end - begin if end > begin else 0
 
     def find(self, ordinal: int) -> int:
+        self.awaits = False
         entry = self.queue.entry(ordinal)
         if entry is None:
             return 0
@@ -73,7 +74,13 @@ class LogStream(Stream):
         log = self.store.log
         whole = size >= layout.RECORD_FIXED_BYTES and log.check(physical) == size
         if not whole or not log.stands_for(physical, self.queue.queue_id, ordinal):
-            return self.find(ordinal) if self.store.mend(self.queue, ordinal) else 0
+            if self.store.mend(self.queue, ordinal):
+                return self.find(ordinal)
+            if self.store.repair is not None:
+                if size == layout.FILLER_SIZE:
+                    physical = -1
+                self.awaits = self.store.repair.awaits(self.queue.topic, self.queue.queue_id, ordinal, physical)
+            return 0
         segment = log.file.at(physical)
         if segment is None:
             return 0

@@ -1,4 +1,4 @@
-"""Who derives something of its own from the records of a log."""
+"""Who derives something of its own from the records of a log, and who mends them."""
 
 from __future__ import annotations
 
@@ -39,3 +39,13 @@ class Remembered(Protocol):
 
     def again(self, value: bytes, topic: bytes, queue_id: int, queue_offset: int, physical: int, size: int) -> None:
         """A record with a sequence number, once more."""
+
+
+class Mending(Protocol):
+    """Who gets sound copies of damaged records from elsewhere."""
+
+    def found(self, position: int) -> None:
+        """The record there does not hold, if there is one."""
+
+    def awaits(self, topic: bytes, queue_id: int, offset: int, position: int) -> bool:
+        """This message does not hold, or was not found (position -1). Whether readers are to wait for it."""

@@ -357,6 +357,10 @@ class Upkeep:
             except StoreError:
                 self.damaged_queues = {}  # tried again with the next reader who comes across it
 
+    def forget_damage(self, position: int) -> None:
+        """The record there holds again: report it anew when it does not any more."""
+        self._reported.discard(position)
+
     def _entry_is_wrong(self, queue: ConsumeQueue, offset: int) -> bool:
         """Whether it is the queue that is damaged there, and not the record."""
         log = self.store.log
@@ -377,7 +381,10 @@ class Upkeep:
         """One line in `damage.jsonl`; a second report of the same position is left out."""
         path = self.folder / "damage.jsonl"
         known = read_damage(self.files, path)
-        if any(line.get("position") == entry["position"] and line.get("end") == entry["end"] for line in known):
+        if any(
+            line.get("position") == entry["position"] and line.get("end") == entry["end"] and not line.get("repaired")
+            for line in known
+        ):
             return
         line = json.dumps({"at": self.store.clock.now_ms(), **entry}).encode() + b"\n"
         try:

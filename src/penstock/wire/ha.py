@@ -47,10 +47,14 @@ SKIPPED = 0x40  # the bit of a type that may be passed over by those who do not 
 
 ACCEPT, REFUSE, DATA, BEAT, META, MAY_I, TAKE = 0x01, 0x02, 0x03, 0x04, 0x05, 0x08, 0x09
 HELLO, START, ACK, YES, TAKEN = 0x81, 0x82, 0x83, 0x87, 0x89
+SPOOL, SPOOLED = 0x06, 0x86  # staged rows, to a slave whose HELLO says that it keeps them
+GIVE, WANT = 0x0A, 0x84  # either side says either, to a peer whose HELLO or ACCEPT says that it knows them
 
 FLUSH_NOW, LAST, DAMAGED = 1, 2, 4  # flags of DATA
 IN_SYNC = 8  # a flag of DATA and BEAT: the master counts on this slave
 DISK_FULL, FLUSH_FAILED = 1, 2  # flags of ACK
+SEALED, GONE, THERE = 1, 2, 4  # flags of SPOOL: nothing is added; drop it; these are all there are
+SPOOL_FLUSHED, SPOOL_FAILED = 1, 2  # flags of SPOOLED
 OFFSETS, TABLES = 1, 4  # kinds of META
 
 WRONG_SET, WRONG_SEGMENTS, NOT_MASTER, BELOW_SAFE, NEWER_EPOCH, WRONG_VERSION, DIVERGED, BEHIND = range(2, 10)
@@ -61,6 +65,7 @@ _HEAD = struct.Struct(">BBHII")
 _NUMBER = struct.Struct(">I")
 _FIXED = {
     HELLO: 132, ACCEPT: 88, REFUSE: 4, START: 8, DATA: 40, BEAT: 52, META: 12, ACK: 32, MAY_I: 12, YES: 12, TAKE: 8, TAKEN: 8,
+    GIVE: 16, WANT: 16, SPOOL: 8, SPOOLED: 8,
 }  # fmt: skip
 _HELLO = struct.Struct(">16s16s16sqqqqqqI")
 _ACCEPT = struct.Struct(">16s8sqqqII")
@@ -68,6 +73,7 @@ _POSITIONS = struct.Struct(">qqqqq")
 _BEAT = struct.Struct(">qI")
 _ACK = struct.Struct(">qqqq")
 _META = struct.Struct(">Iq")
+_WANT = struct.Struct(">qII")
 _FAVOUR = struct.Struct(">QI")
 _REPORT = struct.Struct(">q")
 _BARE = struct.Struct(">qi")
@@ -142,6 +148,34 @@ class Ack(NamedTuple):
     flushed: int
     dispatched: int
     free: int
+
+
+class Wanted(NamedTuple):
+    """A record by its place; size and CRC-32 are 0 where they are not known."""
+
+    position: int
+    size: int
+    crc: int
+
+
+class Spool(NamedTuple):
+    """A piece of a spool, which belongs at `at` of its file."""
+
+    token: str
+    at: int
+    data: bytes
+    sealed: bool
+    gone: bool
+    there: bool  # its data are the tokens of all spools
+
+
+class Spooled(NamedTuple):
+    """A slave has so much of a spool."""
+
+    token: str
+    size: int
+    flushed: bool
+    failed: bool
 
 
 # -- the opening ---------------------------------------------------------------------------------------------------------
@@ -346,6 +380,58 @@ def read_meta(data: bytes) -> tuple[int, int, bytes]:
     """(kind, position, body)"""
     kind, position = _META.unpack_from(data)
     return kind, position, data[_META.size :]
+
+
+def want(epoch: int, told: Wanted) -> bytes:
+    """The record does not hold here."""
+    return frame(WANT, epoch, _WANT.pack(*told))
+
+
+def give(epoch: int, told: Wanted, record: bytes) -> bytes:
+    """The record as it is here; none: there is no sound one."""
+    return frame(GIVE, epoch, _WANT.pack(*told), record)
+
+
+def read_wanted(data: bytes) -> tuple[Wanted, bytes]:
+    """What a WANT or GIVE is about, and the record."""
+    return Wanted(*_WANT.unpack_from(data)), data[_WANT.size :]
+
+
+def spool(epoch: int, token: str, at: int, data: bytes, *, sealed: bool) -> bytes:
+    """More of a spool; `sealed`: nothing comes behind."""
+    name = token.encode()
+    return frame(SPOOL, epoch, struct.pack(">q", at), name + data, flags=SEALED if sealed else 0, count=len(name))
+
+
+def spool_gone(epoch: int, token: str) -> bytes:
+    """The master needs it no more."""
+    name = token.encode()
+    return frame(SPOOL, epoch, struct.pack(">q", 0), name, flags=GONE, count=len(name))
+
+
+def spools_there(epoch: int, tokens: list[str]) -> bytes:
+    """All there are: a slave drops the others."""
+    return frame(SPOOL, epoch, struct.pack(">q", 0), " ".join(tokens).encode(), flags=THERE)
+
+
+def read_spool(head: Head, data: bytes) -> Spool:
+    """What follows the head of a SPOOL."""
+    at, rest = read_start(data), data[8:]
+    name, flags = rest[: head.entries].decode("ascii", "replace"), head.flags
+    return Spool(name, at, rest[head.entries :], bool(flags & SEALED), bool(flags & GONE), bool(flags & THERE))
+
+
+def spooled(epoch: int, told: Spooled) -> bytes:
+    """A slave has it."""
+    flags = (SPOOL_FLUSHED if told.flushed else 0) | (SPOOL_FAILED if told.failed else 0)
+    return frame(SPOOLED, epoch, struct.pack(">q", told.size), told.token.encode(), flags=flags)
+
+
+def read_spooled(head: Head, data: bytes) -> Spooled:
+    """What follows the head of a SPOOLED."""
+    flags = head.flags
+    token = data[8:].decode("ascii", "replace")
+    return Spooled(token, read_start(data), bool(flags & SPOOL_FLUSHED), bool(flags & SPOOL_FAILED))
 
 
 def may_i(epoch: int, number: int, for_ms: int) -> bytes:

@@ -9,9 +9,10 @@ from penstock.broker.clients import Peer
 from penstock.broker.runs import Run
 from penstock.broker.sinks import LAYOUT_TOPICS_MAX
 from penstock.broker.staging import Token, Wanted
+from penstock.delivery.waiters import Outcome
 from penstock.errors import Refused, StoreError
 from penstock.fronts.requests.calls import Answer, Calls
-from penstock.wire.codes import Fields, RequestCode, read_fields
+from penstock.wire.codes import Fields, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import SINK_TOPIC
 from penstock.wire.remoting import RemotingCommand
@@ -78,10 +79,28 @@ class StageCalls(Calls):
             ext = {"batch": str(sink.last), "already": str(not now).lower()}
             answer = sink.answer if wanted.batch == sink.last else {}
             reply = request.reply(ext=ext, body=json.dumps(answer).encode())
-            staging.when_visible(lambda: session.answer_when_stored(self.broker.topics.by_name[SINK_TOPIC], reply))
+            staging.when_visible(lambda: self._published(session, request, reply))
 
         staging.when_flushed(staging.ready(wanted) or [], publish)
         return None
+
+    def _published(self, session: Peer, request: RemotingCommand, reply: RemotingCommand) -> None:
+        """Answer a publish when it is on the disk, and on those of all slaves in sync: nobody is to publish it again."""
+        copies, store = self.broker.copies, self.broker.store
+
+        def told(outcome: Outcome) -> None:
+            if outcome == Outcome.REACHED or not self.broker.staging.mirrors.others:
+                session.answer_when_stored(self.broker.topics.by_name[SINK_TOPIC], reply)
+            else:
+                why = "published, and not every slave in sync has it yet: ask again"
+                session.push(request.reply(ResponseCode.SERVICE_NOT_AVAILABLE, remark=why))
+
+        if not self.broker.staging.mirrors.others:
+            told(Outcome.REACHED)
+            return
+        store.want_flush()
+        deadline_ms = self.broker.mono_ms + self.broker.config.ha_answer_ms
+        copies.waiting_flushed.wait(store.end_position, session, told, deadline_ms)
 
     def stage_drop(self, session: Peer, request: RemotingCommand) -> Answer:
         fields = read_fields(request.code, request.ext)

@@ -1,0 +1,293 @@
+"""A slave's side of replication: its connection to the master, and the one that only asks who the master is.
+
+DATA ─▶ every sum is checked ─▶ `log.follow` ─▶ end of the turn: one ACK
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from penstock.broker.mastership import Mastership
+from penstock.broker.replica import NO_SET, Replica
+from penstock.broker.taking import Taking, checked, last_records, peers_of, sums_of
+from penstock.broker.term import Favours
+from penstock.errors import Refused, StoreError, WireError
+from penstock.fronts.bare import admitted
+from penstock.fronts.hasession import LAST_BYTES, HaSession, SessionsFront
+from penstock.log import status
+from penstock.log.follow import Follower
+from penstock.version import __version__
+from penstock.wire import ha
+from penstock.wire.fastjson import JsonObject
+
+log = logging.getLogger("penstock.ha")
+
+
+class SlavesFront(SessionsFront, Protocol):
+    """Who has made the session, and what is told to it."""
+
+    replica: Replica
+    mastership: Mastership
+    favours: Favours
+    secret: bytes
+    address: str
+    ha_address: str
+    free_bytes: int
+
+    def renumber(self, about: JsonObject) -> None:
+        """The master says which id this slave has."""
+
+    def follow_at(self, address: str) -> None:
+        """This slave follows the master there."""
+
+    def hear_of(self, node: str, address: str, epoch: int) -> None:
+        """There is a master of a newer epoch."""
+
+
+class SlaveSession(HaSession):
+    """Our connection to the master."""
+
+    def __init__(self, front: SlavesFront, remote: str, wake: Callable[[], None]) -> None:
+        super().__init__(front, remote, wake)
+        self.front = front
+        self.follower = Follower(self.store)
+        self.taking = Taking(front.broker)
+        self.running = False
+        self.epoch = 0
+        self.refusal = ""  # why the master does not let us follow
+        self.other = ""  # the master instead, says who is not
+        self.not_master = False
+        self.bare = False  # it is RocketMQ's
+        self._said = (-1, -1)
+        self._asked = False
+        self.say(ha.OPENER)
+
+    def _open(self, owner: bytearray, total: int) -> int:
+        if total >= len(ha.OPENER) and ha.is_echo(owner):
+            self._meet_rocketmq()
+            return total
+        if total < ha.GREETING_BYTES:
+            self.need = ha.GREETING_BYTES
+            return 0
+        nonce, secret = ha.read_greeting(bytes(owner[: ha.GREETING_BYTES]))
+        if secret and not self.front.secret:
+            raise WireError("the master wants a secret: set ha_secret_file")
+        self.say(ha.hello(self.hello(), self.front.secret, nonce))
+        return ha.GREETING_BYTES
+
+    def _meet_rocketmq(self) -> None:
+        """A RocketMQ master has taken the opener for the end of a log, and says that it goes on there."""
+        if not admitted(self.broker.config, self.remote):
+            self.refusal = "it speaks RocketMQ's protocol, and its address is none of ha_rocketmq"
+        elif self.front.replica.set_id != NO_SET:
+            self.refusal = "it is RocketMQ's, and this node is of a set of ours"
+        else:
+            self.bare = True
+        if self.refusal:
+            log.error("the master cannot be followed peer=%s reason=%s", self.remote, self.refusal)
+        self.end()
+
+    def hello(self) -> ha.Hello:
+        """What this node says of itself."""
+        replica, store = self.front.replica, self.store
+        begin = 0 if self.follower.empty else store.min_position
+        about: JsonObject = {
+            "node": replica.node, "brokerId": self.broker.config.broker_id, "remoting": self.front.address,
+            "version": __version__, "ha": self.front.ha_address, "repairs": True, "spools": True,
+        }  # fmt: skip
+        return ha.Hello(
+            self.nonce, replica.set_id, replica.store_id, replica.loss, store.log.file.size, begin, store.end_position,
+            store.flushed_position, replica.safe(store.flushed_position, self.broker.copies.confirmed), replica.epoch,
+            replica.epochs, about,
+        )  # fmt: skip
+
+    def frame(self, head: ha.Head, owner: bytearray) -> None:
+        if head.kind == ha.DATA and self.running:
+            self._data(head, owner)
+        elif head.kind == ha.BEAT and self.running:
+            self._told(ha.read_positions(owner, head.fixed), head.flags)
+            if head.flags & ha.FLUSH_NOW:
+                self.store.want_flush()
+        elif head.kind == ha.TAKE and self.running:
+            self._take(head, ha.read_start(self.body(head, owner)))
+        elif head.kind == ha.MAY_I and self.running and head.epoch == self.epoch:
+            number, for_ms = ha.read_favour(self.body(head, owner))
+            self.front.favours.grant(for_ms, self.broker.time.clock.monotonic_ms())  # the turn may have begun long ago
+            self.say(ha.yes(self.epoch, number, for_ms))
+        elif head.kind == ha.META and self.running:
+            kind, _, body = ha.read_meta(self.body(head, owner))
+            self.taking.take(kind, body)
+        elif head.kind == ha.ACCEPT and not self.running:
+            self._accepted(head, self._proved(head, owner))
+        elif head.kind == ha.SPOOL and self.running and head.epoch == self.epoch:
+            self._mirror(ha.read_spool(head, self.body(head, owner)))
+        elif self.running and self.exchanged(head, owner, self.epoch):
+            return
+        elif head.kind == ha.REFUSE and not self.running:
+            reason, text = ha.read_refuse(self.body(head, owner))
+            self.refusal = text
+            self.not_master, self.other = reason == ha.NOT_MASTER, ha.master_in(text)
+            log.error("the master refuses this slave peer=%s reason=%d %s", self.remote, reason, text)
+            self.end()
+        else:
+            raise WireError(f"a frame of type {head.kind:#x} at this moment")
+
+    def _proved(self, head: ha.Head, owner: bytearray) -> bytes:
+        data = self.body(head, owner)
+        if not ha.proves(data, self.front.secret, b"master", self.nonce):
+            raise WireError("the master does not know the secret of this replica set")
+        self.trusted = True
+        return data
+
+    def _accepted(self, head: ha.Head, data: bytes) -> None:
+        told = ha.read_accept(data, head.entries)
+        store, follower = self.store, self.follower
+        if follower.empty:
+            if told.cut_to % store.log.file.size or follower.begin_at(told.cut_to) != status.OK:
+                raise WireError(f"a log that begins at {told.cut_to} cannot be copied here")
+        elif not store.min_position <= told.cut_to <= store.end_position:
+            what = "start this node again" if store.end_position == 0 else f"ours ends at {store.end_position}"
+            raise WireError(f"the master shares the log up to {told.cut_to}: {what}")
+        size, found = last_records(store, told.cut_to, LAST_BYTES, told.block_size)
+        if (size, found) != (told.block_size, told.block_sum) and not self._same_sums(told, size):
+            log.error(
+                "the logs differ below %d: nothing is copied, nothing is cut ours=%08x master=%08x bytes=%d",
+                told.cut_to, found, told.block_sum, told.block_size,
+            )  # fmt: skip
+            raise WireError(f"the logs differ below {told.cut_to}")
+        if told.cut_to < store.end_position:
+            self._cut(told, head.epoch)
+            return
+        self.front.renumber(told.about)
+        self.front.replica.join(told.set_id, checked(told.epochs))
+        self.front.replica.note_peers(peers_of(told.about))
+        self.front.mastership.hear_master(True)
+        self.front.follow_at(peers_of(told.about).get(str(told.about.get("node", "")), ""))
+        self.epoch = head.epoch
+        self.running = True
+        self.exchange_with(told.about)
+        self.say(ha.start(self.epoch, store.end_position))
+        log.info("following master=%s position=%d behind=%d", self.remote, store.end_position,
+                 told.written - store.end_position)  # fmt: skip
+
+    def _same_sums(self, told: ha.Accept, size: int) -> bool:
+        """Whether the two logs are one by the sums of those records, though not by their bytes: some are damaged, here or at the
+        master.
+        """
+        ours = sums_of(self.store, told.cut_to, size)
+        return size > 0 and size == told.block_size and ours != 0 and told.about.get("blockSums") == ours
+
+    def _cut(self, told: ha.Accept, epoch: int) -> None:
+        """Our log goes on where the master's does not. A record must begin where the two part."""
+        if not told.block_size and self.store.log.check(told.cut_to) < 0:
+            raise WireError(f"no record of ours begins at {told.cut_to}, where the master's log and ours part")
+        self.front.mastership.cut(told.cut_to, epoch, str(told.about.get("node", self.remote)))
+        self.end()
+
+    def _take(self, head: ha.Head, position: int) -> None:
+        """The master gives us its place."""
+        if head.epoch != self.epoch:
+            raise WireError(f"epoch {head.epoch} is given away, we follow {self.epoch}")
+        try:
+            if self.front.mastership.take(position):
+                self.say(ha.taken(self.epoch, position))
+        except Refused as error:
+            log.error("not taken over error=%s", error)
+
+    def lost(self) -> None:
+        if self.running:
+            self.front.mastership.hear_master(False)
+            self.front.follow_at("")
+        super().lost()
+
+    def _told(self, positions: ha.Positions, flags: int) -> None:
+        if positions.position != self.store.end_position:
+            raise WireError(f"the master goes on at {positions.position}, our log ends at {self.store.end_position}")
+        copies = self.broker.copies
+        copies.hear(self.remote, positions.written, self.broker.mono_ms)
+        copies.told(positions.confirmed, positions.confirmed_flushed)
+        try:
+            self.front.replica.note_in_sync(bool(flags & ha.IN_SYNC))
+        except StoreError as error:
+            log.error("not noted whether this node is in sync error=%s", error)
+
+    def _data(self, head: ha.Head, owner: bytearray) -> None:
+        self._told(ha.read_positions(owner, head.fixed), head.flags)
+        follower = self.follower
+        outcome = follower.take(owner, head.variable, head.entries, head.end, bool(head.flags & ha.DAMAGED))
+        if outcome == status.OK and head.flags & ha.LAST:
+            outcome = follower.turn()
+        if outcome == status.ILLEGAL:
+            self.broker.copies.count_bad()
+            raise WireError(f"the sum of the record at {follower.bad} does not hold: it is asked for again")
+        if outcome != status.OK:
+            log.error("the log cannot be copied now status=%d position=%d", outcome, self.store.end_position)
+            self._acknowledge(ha.DISK_FULL if outcome == status.DISK_FULL else ha.FLUSH_FAILED)
+            self.end()
+        elif head.flags & ha.FLUSH_NOW:
+            self.store.want_flush()
+
+    def _mirror(self, told: ha.Spool) -> None:
+        """Staged rows of the master."""
+        mirror, failed = self.broker.staging.mirror, False
+        try:
+            if told.there:
+                mirror.keep_only(told.data.decode("ascii", "replace").split())
+            elif told.gone:
+                mirror.drop(told.token)
+            else:
+                mirror.take(told)
+        except StoreError as error:
+            failed = True
+            log.error("staged rows of the master cannot be kept error=%s", error)
+        if not told.there and not told.gone:
+            self.say(ha.spooled(self.epoch, ha.Spooled(told.token, told.at + len(told.data), False, failed)))
+
+    def end_turn(self, mono_ms: int) -> None:
+        for token, size in self.broker.staging.mirror.take_flushed() if self.running else ():
+            self.say(ha.spooled(self.epoch, ha.Spooled(token, size, True, False)))
+        for token in self.broker.staging.mirror.take_lost() if self.running else ():
+            self.say(ha.spooled(self.epoch, ha.Spooled(token, 0, True, True)))
+        if self.running and not self.closing and (self.store.end_position, self.store.flushed_position) != self._said:
+            self._acknowledge()
+
+    def _acknowledge(self, flags: int = 0) -> None:
+        store = self.store
+        if not store.healthy:
+            flags |= ha.FLUSH_FAILED
+        self._said = written, flushed = store.log.settled_end(), store.flushed_position
+        self.say(ha.ack(self.epoch, ha.Ack(written, min(written, flushed), written, self.front.free_bytes), flags))
+
+    def beat(self) -> None:
+        if self.running:
+            self._acknowledge()
+
+    @property
+    def asks(self) -> int:
+        return self.epoch if self.running and self.exchange is not None else 0
+
+
+class AskingSession(SlaveSession):
+    """Asks a node of the set whether it is a master, and of which epoch; nothing is copied."""
+
+    def hello(self) -> ha.Hello:
+        told = super().hello()
+        return told._replace(begin=0, written=0, flushed=0, safe=0, about={**told.about, "asks": True})
+
+    def _accepted(self, head: ha.Head, data: bytes) -> None:
+        told = ha.read_accept(data, head.entries)
+        node = str(told.about.get("node", ""))
+        if head.epoch > self.front.replica.epoch and told.set_id == self.front.replica.set_id:
+            self.front.hear_of(node, peers_of(told.about).get(node, ""), head.epoch)
+        elif head.epoch == self.front.replica.epoch and checked(told.epochs)[-1] != self.front.replica.epochs[-1]:
+            log.error("two masters of epoch %d: %s and this node. Stop one, and compare the logs (penstock store diff)",
+                      head.epoch, node)  # fmt: skip
+        self.end()
+
+    def frame(self, head: ha.Head, owner: bytearray) -> None:
+        if head.kind == ha.REFUSE:  # a slave, like us, or behind us
+            self.end()
+        else:
+            super().frame(head, owner)

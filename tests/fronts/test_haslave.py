@@ -1,0 +1,114 @@
+"""A slave's connection by hand: what it says first, what it does with answers, and what the one does that only asks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.app import Server
+from penstock.errors import WireError
+from penstock.fronts.ha import HaFront
+from penstock.fronts.haslave import AskingSession, SlaveSession
+from penstock.testing import Broker
+from penstock.wire import ha
+
+SET = b"s" * 16
+EPOCH = ha.Epoch(3, b"8 bytes.", 0)
+
+
+@pytest.fixture
+def slave(tmp_path: Path) -> Iterator[Broker]:
+    with Broker(tmp_path / "b", role="slave", ha_master="127.0.0.1:1", node="b") as broker:
+        yield broker
+
+
+def in_slave(slave: Broker, call: Any) -> Any:
+    """What `call(front)` returns, in the slave's own thread."""
+
+    def run(server: Server) -> Any:
+        return call(next(f for f in server._process.fronts if isinstance(f, HaFront)))
+
+    return slave.call(run)
+
+
+def told(session: SlaveSession, data: bytes) -> None:
+    owner = bytearray(data)
+    session.feed(owner, len(owner))
+
+
+def accept(session: SlaveSession, **other: Any) -> bytes:
+    about = {"node": "a", "brokerId": 7, "masterAddr": "", "peers": {"a": "127.0.0.1:9"}}
+    answer = ha.Accept(SET, EPOCH.tag, 0, 0, 0, 0, 0, (EPOCH,), about)._replace(**other)
+    return ha.accept(answer, answer.epochs[-1].number, b"", session.nonce)
+
+
+def frames(data: bytes) -> list[int]:
+    kinds, at = [], 0
+    while at < len(data):
+        head, _ = ha.read_head(data, at, len(data))
+        assert head is not None
+        kinds.append(head.kind)
+        at = head.end
+    return kinds
+
+
+def test_what_it_says_first_and_when_it_is_let_in(slave: Broker) -> None:
+    def run(front: HaFront) -> None:
+        session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+        assert session.take() == ha.OPENER
+        told(session, ha.greeting(b"n" * 16, False))
+        assert frames(session.take()) == [ha.HELLO]
+        told(session, accept(session))
+        assert session.running
+        assert frames(session.take()) == [ha.START]
+        assert front.replica.set_id == SET
+        assert front.followed_at == "127.0.0.1:9"
+        assert front.broker.config.broker_id == 7
+        session.lost()
+        assert front.followed_at == ""
+
+    in_slave(slave, run)
+
+
+def test_a_greeting_that_wants_a_secret_of_a_node_that_has_none(slave: Broker) -> None:
+    def run(front: HaFront) -> None:
+        session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+        with pytest.raises(WireError):
+            told(session, ha.greeting(b"n" * 16, True))
+        assert frames(session.take()[len(ha.OPENER) :]) == []
+
+    in_slave(slave, run)
+
+
+def test_one_that_asks_copies_nothing_and_hears_of_a_newer_master(slave: Broker) -> None:
+    def run(front: HaFront) -> None:
+        front.replica.join(SET, (ha.Epoch(2, b"8 bytes.", 0),))
+        session = AskingSession(front, "127.0.0.1:9", lambda: None)
+        told(session, ha.greeting(b"n" * 16, False))
+        said = session.take()[len(ha.OPENER) :]
+        head, _ = ha.read_head(said, 0, len(said))
+        assert head is not None
+        asked = ha.read_hello(said[head.fixed :], head.entries)
+        assert (asked.written, asked.about["asks"]) == (0, True)
+        told(session, accept(session))
+        assert session.closing
+        assert not session.running
+        assert front.newer == ("a", "127.0.0.1:9", 3)
+        assert front.replica.epoch == 2
+
+    in_slave(slave, run)
+
+
+def test_one_that_asks_hears_nothing_of_another_set(slave: Broker) -> None:
+    def run(front: HaFront) -> None:
+        front.replica.join(SET, (ha.Epoch(2, b"8 bytes.", 0),))
+        session = AskingSession(front, "127.0.0.1:9", lambda: None)
+        told(session, ha.greeting(b"n" * 16, False))
+        told(session, accept(session, set_id=b"x" * 16))
+        assert session.closing
+        assert front.newer is None
+
+    in_slave(slave, run)
