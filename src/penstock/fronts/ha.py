@@ -612,6 +612,7 @@ class HaFront(Front):
         if not self.sessions and not copies.ever:
             return
         copies.rest()
+        self.broker.queueing.copied.seal()
         mono_ms = self.broker.mono_ms
         copies.settle(mono_ms)
         heir = self.mastership.heir if self.mastership.step() else None

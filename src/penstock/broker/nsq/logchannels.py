@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.broker.core import Core
-from penstock.broker.levels import LEVEL_PAIR
+from penstock.broker.nsq.copied import demand_set
 from penstock.broker.nsq.sources import cursors, lanes
 from penstock.broker.nsq.topics import Topic, TopicRegistry
 from penstock.broker.topics import LogTopic
@@ -19,16 +19,6 @@ from penstock.errors import Refused
 from penstock.log.stream import LogStream
 from penstock.message import ReceivedMessage
 from penstock.wire import record
-
-
-def refuse_copied(topic: Topic) -> None:
-    """Refused where an answer would have to wait for a copy: those of this side wait for a flush alone."""
-    if topic.level >= LEVEL_PAIR:
-        raise Refused(
-            f"topic {topic.name.decode()} has level pair: send to it by RocketMQ's protocol",
-            nsq="E_PUB_FAILED",
-            http=503,
-        )
 
 
 class LogChannels(Topic):
@@ -58,7 +48,7 @@ class LogChannels(Topic):
         batch, self._batch = self._batch, []
         if not self.stored.open:
             raise Refused(f"topic {self.name.decode()} was deleted", nsq="E_PUB_FAILED", http=503)
-        refuse_copied(self)
+        demand_set(self._core, self)
         self._turn += 1
         queue_id = self._turn % max(1, self.stored.write_queues)
         self._core.sending.put_batch(self.stored, queue_id, batch)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 
+from penstock.broker.nsq.copied import CopyTicket
 from penstock.broker.nsq.names import printable, valid_nsq_name
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
@@ -213,6 +214,9 @@ def _dpub(session: NsqSession, words: list[bytes], body: bytes) -> None:
         raise Failed(b"%s DPUB failed %s" % (code, str(refused).encode())) from None
     session.publisher.count_one(words[1])
     queueing.producers.add(session)
+    if isinstance(ticket, CopyTicket):
+        session.await_copies(topic, b"DPUB")
+        return
     if ticket is not None:
         session.await_flush(ticket.number)
     session.respond(OK_FRAME)
