@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection
 from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
+from penstock.broker.nsq.mirror import ChannelNews
 from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, Taking, checked, last_records, peers_of, secret_of
 from penstock.broker.term import Favours, Term
@@ -49,6 +50,7 @@ class MasterSession(HaSession):
         self._level = logging.ERROR
         self.feeder: Feeder | None = None
         self.tables = Tables(front.broker)
+        self.channels = ChannelNews(front.broker.queueing.registry)
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
@@ -197,11 +199,14 @@ class MasterSession(HaSession):
         epoch, told, end = self.front.replica.epoch, self.broker.copies.confirmed, self.store.end_position
         for body in self.tables.news():
             self.say(ha.meta(epoch, ha.TABLES, 0, body))
+        heir = self.front.mastership.heir is member
+        for kind, body in self.channels.news(mono_ms, heir):
+            self.say(ha.meta(epoch, kind, 0, body))
         if mono_ms >= self._offsets_ms:
             self._offsets_ms = mono_ms + OFFSETS_MS
             for body in self.tables.offsets():
                 self.say(ha.meta(epoch, ha.OFFSETS, 0, body))
-        if self.front.mastership.heir is not member:
+        if not heir:
             self._hurried = False
         elif feeder.position == end and not self._hurried:
             self._hurried = True

@@ -246,7 +246,7 @@ class Queueing:
         """What is due now; when something will be again."""
         mono_ms = self._time.mono_ms
         self.turns.tick(mono_ms)
-        next_ms = min(self.turns.next_ms(), mono_ms + TICK_AT_LEAST_MS)
+        next_ms = min(self.turns.next_ms(), mono_ms + TICK_AT_LEAST_MS, self.moving.tick(mono_ms))
         try:
             disk_ms = self.folder.tick(mono_ms)
             if disk_ms is not None:
