@@ -50,7 +50,7 @@ class MasterSession(HaSession):
         self._level = logging.ERROR
         self.feeder: Feeder | None = None
         self.tables = Tables(front.broker)
-        self.channels = ChannelNews(front.broker.queueing.registry)
+        self.channels = ChannelNews(front.broker.queueing.registry, self.store)
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
@@ -200,7 +200,7 @@ class MasterSession(HaSession):
         for body in self.tables.news():
             self.say(ha.meta(epoch, ha.TABLES, 0, body))
         heir = self.front.mastership.heir is member
-        for kind, body in self.channels.news(mono_ms, heir):
+        for kind, body in self.channels.news(mono_ms, feeder.position, heir):
             self.say(ha.meta(epoch, kind, 0, body))
         if mono_ms >= self._offsets_ms:
             self._offsets_ms = mono_ms + OFFSETS_MS

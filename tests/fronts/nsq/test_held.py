@@ -234,3 +234,31 @@ def test_answers_of_one_kind_are_said_together() -> None:
     assert held.answers() == OK_FRAME * 2 + b"message"
     held.tell(Copy.LATE, rejected)
     assert rejected == {b"E_PUB_FAILED": 2}
+
+
+def test_a_new_channel_is_ok_once_the_slave_was_told(master: Broker, slave: Slave) -> None:
+    """Or once the time is up: it is there all the same. One that there was before has not to wait, nor an ephemeral one."""
+    peer = NsqPeer(master.nsq)
+    peer.send(b"SUB safe c\n")
+    assert silent(peer)
+    assert slave.follow_on(peer) == (0, b"OK")
+    again, passing = NsqPeer(master.nsq), NsqPeer(master.nsq)
+    assert again.ask(b"SUB safe c\n") == b"OK"
+    assert passing.ask(b"SUB safe e#ephemeral\n") == b"OK"
+    slave.peer.close()
+    eventually(lambda: not master.call(lambda server: server.broker.copies.available))
+    alone = NsqPeer(master.nsq)
+    assert alone.ask(b"SUB safer d\n") == b"OK"
+    for one in (peer, again, passing, alone):
+        one.close()
+
+
+def test_a_channel_that_slaves_are_late_to_know_is_there(tmp_path: Path) -> None:
+    with Broker(tmp_path / "a", ha_port=0, node="a", topic=RULES, ha_answer_ms=300, ha_in_sync_ms=60_000) as master:
+        slave = Slave(master)
+        peer = NsqPeer(master.nsq)
+        peer.publish(b"plain", b"first")
+        slave.be_in_sync()
+        assert peer.ask(b"SUB safe c\n") == b"OK"
+        peer.close()
+        slave.peer.close()

@@ -36,6 +36,7 @@ WHY = {
 
 _OUTCOMES = {Outcome.REACHED: Copy.THERE, Outcome.EXPIRED: Copy.LATE, Outcome.FAILED: Copy.BROKEN}
 
+NO_ENTRY = 2  # of the schedule: no record stands at 1
 Told = Callable[[Copy], None]
 
 
@@ -76,6 +77,14 @@ class Copied:
     def ticket(self, topic: Topic) -> CopyTicket | None:
         """What the answer to a publish must wait for, where the topic's level asks for slaves."""
         return CopyTicket(self, topic) if topic.level >= LEVEL_PAIR else None
+
+    def note_channel(self, topic: Topic, fresh: bool) -> bool:
+        """A channel was made: whether its consumer is to wait until slaves know it, too. They are told of it before they get what
+        is stored from now on, and here is a record to be stored that means nothing.
+        """
+        if not fresh or topic.level < LEVEL_PAIR or not self._core.copies.available:
+            return False
+        return self._core.sending.put_over(NO_ENTRY)
 
     def wait(self, topic: Topic, owner: object, told: Told) -> int:
         """Tell what became of what is published to a topic: later, or here and now. The number of the turn, where that holds for

@@ -1,7 +1,7 @@
 """Mirror: the channels of log topics at the slaves of a master: which there are, whether they are paused, and where each is.
 
-    master   a channel came, went, or was paused  ─▶ CHANNELS: all there are, in the same turn and before what is published behind
-             a place is another one               ─▶ CURSORS: committed, and what is finished beyond, once a second
+    master   a channel came, went, or was paused ─▶ CHANNELS: all there are, in the same turn and before what is published behind
+             a place is another one              ─▶ CURSORS: committed, and what is finished beyond, once a second, behind the log
     slave    keeps both in its own files, as if its channels had come there: a promotion is a start that finds them
 
 Ephemeral channels are nobody else's. What is in hand is not told, so it comes again; what was finished in the last second, too.
@@ -24,6 +24,7 @@ from penstock.broker.nsq.registry import Registry
 from penstock.broker.nsq.sources import cursors, lanes
 from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
 from penstock.errors import Refused, StoreError
+from penstock.log.store import LogStore
 from penstock.wire import fastjson, ha
 from penstock.wire.fastjson import JsonObject
 
@@ -38,31 +39,45 @@ _DEFLATE = 1
 class ChannelNews:
     """What one slave has been told of the channels."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, store: LogStore) -> None:
         self._registry = registry
+        self._store = store
         self._changes = -1
         self._due_ms = 0
         self._seen: dict[LogChannels, int] = {}  # their `changes`
         self._places: dict[CursorFile, tuple[int, int]] = {}
+        self._ready: list[bytes] = []  # frames of places
+        self._position = 0  # and where the log ended when they were made
 
-    def news(self, mono_ms: int, at_once: bool) -> Iterator[tuple[int, bytes]]:
-        """(kind, body) of the frames that say what has changed; `at_once`: the places, too, whenever they were told last."""
-        if not at_once and mono_ms < self._due_ms and self._registry.changes == self._changes:
+    def news(self, mono_ms: int, sent: int, at_once: bool = False) -> Iterator[tuple[int, bytes]]:
+        """(kind, body) of the frames that say what has changed to a slave that was sent the log up to `sent`. `at_once`: the
+        places, too, whenever they were told last.
+
+        A place may be finished because the message stands elsewhere in the log, in the schedule or with the dead letters: so it
+        is told once the slave was sent the log up to where it ended then.
+        """
+        fresh = self._registry.changes != self._changes
+        if not (fresh or at_once or self._ready or mono_ms >= self._due_ms):
             return
         faces = [face for face in self._registry.topics.values() if isinstance(face, LogChannels) and face.stored.open]
-        if self._registry.changes != self._changes:
+        if fresh:
             self._changes = self._registry.changes
             yield ha.CHANNELS, fastjson.dumps({"channels": {face.name.decode(): self._about(face) for face in faces}})
             self._forget(faces)
-            at_once = True
-        if at_once or mono_ms >= self._due_ms:
+        if not self._ready and (fresh or at_once or mono_ms >= self._due_ms):
             self._due_ms = mono_ms + EVERY_MS
-            yield from self._cursors([face for face in faces if self._seen.get(face) != face.changes])
+            self._position = self._store.end_position
+            self._ready = list(self._cursors([face for face in faces if self._seen.get(face) != face.changes]))
+        if self._ready and sent >= self._position:
+            ready, self._ready = self._ready, []
+            for body in ready:
+                yield ha.CURSORS, body
 
     def _about(self, face: LogChannels) -> JsonObject:
         channels: JsonObject = {
             channel.name.decode(): {
                 "paused": bool(channel.paused), "since": self._registry.since(face, channel),
+                "at": [lane.file.committed for lane in lanes(channel)[: len(face.stored.queues)]],
             }
             for channel in face.channels.values() if not channel.ephemeral
         }  # fmt: skip
@@ -74,7 +89,7 @@ class ChannelNews:
         self._places = {file: place for file, place in self._places.items() if file in there}
         self._seen = {}
 
-    def _cursors(self, faces: list[LogChannels]) -> Iterator[tuple[int, bytes]]:
+    def _cursors(self, faces: list[LogChannels]) -> Iterator[bytes]:
         rows: list[list[object]] = []
         size = 0
         for face in faces:
@@ -90,10 +105,10 @@ class ChannelNews:
                     rows.append([face.name.decode(), channel.name.decode(), lane.number, file.committed, bits])
                     size += len(bits) + len(face.name) + len(channel.name) + 32
                     if size >= FRAME_BYTES:
-                        yield ha.CURSORS, fastjson.dumps({"cursors": rows})
+                        yield fastjson.dumps({"cursors": rows})
                         rows, size = [], 0
         if rows:
-            yield ha.CURSORS, fastjson.dumps({"cursors": rows})
+            yield fastjson.dumps({"cursors": rows})
 
 
 class Mirror:
@@ -110,7 +125,7 @@ class Mirror:
             self._take_channels(told["channels"])  # type: ignore[arg-type]
         else:
             for topic, channel, number, committed, bits in told["cursors"]:  # type: ignore[misc, union-attr]
-                self._take_place(topic, channel, int(number), int(committed), bits)
+                self._take_place(topic, channel, int(number), committed, bits)
 
     def _take_channels(self, table: dict[str, dict[str, object]]) -> None:
         registry = self._registry
@@ -140,8 +155,12 @@ class Mirror:
         for gone in [known for known, channel in face.channels.items() if known.decode() not in told]:
             face.delete_channel(gone)
         for channel_name, one in told.items():
+            fresh = channel_name.encode() not in face.channels
             registry.owe_since(face, channel_name.encode(), int(one["since"]))  # type: ignore[call-overload]
             channel = face.channel(channel_name.encode())
+            if fresh:  # not where it would begin here, though it is told anew soon
+                for number, committed in enumerate(one["at"]):  # type: ignore[arg-type, var-annotated]
+                    self._take_place(name.decode(), channel_name, number, committed, "")
             face.pause_channel(channel, bool(one["paused"]))
             face.forget_again(channel.name)
         if about["paused"]:
@@ -154,7 +173,7 @@ class Mirror:
         found = face.channels.get(channel.encode()) if isinstance(face, LogChannels) else None
         if found is None or face is None or not 0 <= number < len(lanes(found)):
             return  # of a topic that could not be taken, or with fewer queues here: it comes again from where it was
-        if not 0 <= committed < 1 << 62:
+        if not isinstance(committed, int) or not 0 <= committed < 1 << 62:
             raise ValueError(f"a channel that has committed {committed}")
         data = b""
         if bits:

@@ -6,6 +6,8 @@ from penstock.broker.nsq.copied import WHY, Copy
 from penstock.broker.nsq.topics import Topic
 from penstock.wire.nsq import ERROR, OK_FRAME, frame
 
+SUB = b"SUB"
+
 
 class Held:
     """Answers behind flush number `flush`, or (0) behind the copies of what was published with `verb` to a topic."""
@@ -48,7 +50,7 @@ class Held:
         """What became of the publishes; those that are not what their topic's level says are counted as rejected."""
         self.over = True
         self._answers = OK_FRAME
-        if outcome != Copy.THERE:
+        if outcome != Copy.THERE and self._verb != SUB:  # the channel is there, whoever knows of it
             code = b"E_%s_FAILED" % self._verb
             self._answers = frame(ERROR, b"%s %s failed %s" % (code, self._verb, WHY[outcome].encode()))
             rejected[code] = rejected.get(code, 0) + self.publishes
