@@ -126,8 +126,9 @@ class Registry:
             raise Refused(f'topic name "{printable(name)}" is not valid', nsq="E_BAD_TOPIC", http=400)
         rule = self._core.topics.rule(name)
         known = name in self._core.topics.by_name
-        if known or rule.get("kind") == "log" or (not queue and level is None and self._is_copied(name)):
-            face = self.log_face(name)
+        copied = not queue and level is None and self._is_copied(name)
+        if known or rule.get("kind") == "log" or copied:
+            face = self.log_face(name, 1 if copied else None)  # channels get what is in one queue in its order
             if face is not None:
                 for call in [] if known else self.fresh_topic:
                     call(face)
@@ -179,9 +180,9 @@ class Registry:
         self.topics[name] = topic
         return topic
 
-    def log_face(self, name: bytes) -> Topic | None:
-        """A log topic as NSQ sees it, made if need be; None where no log topic can have this name. Refused when it is new
-        and may not be made.
+    def log_face(self, name: bytes, queues: int | None = None) -> Topic | None:
+        """A log topic as NSQ sees it, made if need be, with so many queues unless a rule says; None where no log topic can have
+        this name. Refused when it is new and may not be made.
         """
         topic = self.topics.get(name)
         if topic is not None:
@@ -191,7 +192,9 @@ class Registry:
                 check_topic_name(name)
             except Refused:
                 return None
-        topic = LogChannels(self._core.sending.topic_to_write(name), self, self._core)
+        sending = self._core.sending
+        stored = sending.topic_to_write(name) if queues is None else sending.topic_to_write(name, queues=queues)
+        topic = LogChannels(stored, self, self._core)
         self.topics[name] = topic
         self.changed(topic, True)
         return topic

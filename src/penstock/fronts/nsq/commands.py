@@ -14,8 +14,8 @@ from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.nsq.connection import Failed
 from penstock.fronts.nsq.granted import login
-from penstock.fronts.nsq.held import SUB
 from penstock.fronts.nsq.identify import identify
+from penstock.fronts.nsq.pending import SUB
 from penstock.fronts.nsq.session import Command, NsqSession
 from penstock.fronts.nsq.shared import Rights
 from penstock.wire.nsq import CLOSE_WAIT_FRAME, OK_FRAME, RESPONSE, frame

@@ -17,8 +17,8 @@ from penstock.broker.nsq.queueing import Queueing
 from penstock.delivery.channel import Consumer
 from penstock.delivery.waiters import Outcome
 from penstock.fronts.nsq.granted import met
-from penstock.fronts.nsq.held import Held
 from penstock.fronts.nsq.layers import Layer
+from penstock.fronts.nsq.pending import Pending
 from penstock.fronts.nsq.shared import Rights
 from penstock.wire.nsq import ERROR, MAGIC, frame
 from penstock.wire.outbox import Part
@@ -73,7 +73,7 @@ class NsqConnection(Consumer):
         self.base = address(MAGIC)  # of the bytes that are being read
         self._wire: list[bytes] = []
         self._awaited_flush = 0  # the flush that the last answers wait for
-        self._held: list[Held] = []
+        self._line: list[Pending] = []
 
     # -- what was read -------------------------------------------------------------------------------------------
 
@@ -169,16 +169,16 @@ class NsqConnection(Consumer):
             return
         self._place_answers()
         self._awaited_flush = number
-        self._held.append(Held(number))
+        self._line.append(Pending(number))
         self.queueing.flushes.wait(number, self, partial(self.settled, number))
 
     def await_copies(self, topic: Topic, verb: bytes) -> None:
         """A publish to this topic is answered once slaves have it, and what is answered from here on behind that."""
         self._place_answers()
-        last = self._held[len(self._held) - 1] if self._held else None
+        last = self._line[len(self._line) - 1] if self._line else None
         if last is None or not last.joins(topic, verb, self.queueing.copied.turn):
-            last = Held(0, topic, verb)
-            self._held.append(last)
+            last = Pending(0, topic, verb)
+            self._line.append(last)
             last.join()
             last.wait_for(self.queueing.copied.wait(topic, self, partial(self.copied, last)))
         else:
@@ -189,22 +189,22 @@ class NsqConnection(Consumer):
         data = self.out.take()
         if not data:
             return
-        if self._held:
-            self._held[len(self._held) - 1].put(data)
+        if self._line:
+            self._line[len(self._line) - 1].put(data)
         else:
             self._wire.append(self._encoded(data))
 
     def settled(self, number: int, outcome: Outcome) -> None:
         """Flushes up to `number` succeeded, or one has failed: let go what waited."""
-        if not self._held:
+        if not self._line:
             return
         if outcome != Outcome.REACHED:
             self._broken()
-        for held in self._held:
+        for held in self._line:
             held.flushed(number)
         self._let_go()
 
-    def copied(self, held: Held, outcome: Copy) -> None:
+    def copied(self, held: Pending, outcome: Copy) -> None:
         """What became of publishes to a topic whose messages slaves must have."""
         if outcome == Copy.BROKEN:
             self._broken()
@@ -215,20 +215,20 @@ class NsqConnection(Consumer):
     def _broken(self) -> None:
         """Nothing that is waited for will come."""
         self._place_answers()
-        self._held = []
+        self._line = []
         self.fail(b"E_PUB_FAILED PUB failed the disk failed: restart the broker")
 
     def _let_go(self) -> None:
         self._place_answers()
-        while self._held and self._held[0].over:
-            self._wire.append(self._encoded(self._held.pop(0).answers()))
-        if not self._held:
+        while self._line and self._line[0].over:
+            self._wire.append(self._encoded(self._line.pop(0).answers()))
+        if not self._line:
             self._awaited_flush = 0
         self.wake()
 
     def stop_waiting(self) -> None:
         """The connection is gone: nothing is held any more."""
-        if self._held:
+        if self._line:
             self.queueing.flushes.drop(self)
             self.queueing.copied.drop(self)
 
@@ -250,7 +250,7 @@ class NsqConnection(Consumer):
     def take(self) -> bytes:
         """What is to be written now: each flush of a layer whole."""
         self.shared.gathering.settle()  # the answers say that messages are stored
-        if not self._held and not self.layers and not self._wire:
+        if not self._line and not self.layers and not self._wire:
             return self.out.take()
         self._place_answers()
         wire, self._wire = self._wire, []
@@ -258,7 +258,7 @@ class NsqConnection(Consumer):
 
     def take_parts(self) -> bytes | list[Part]:
         """`take`, where large bodies are written from where they lie."""
-        if self.out.parts is None or self._held or self.layers or self._wire:
+        if self.out.parts is None or self._line or self.layers or self._wire:
             return self.take()
         self.shared.gathering.settle()
         return self.out.take_parts()

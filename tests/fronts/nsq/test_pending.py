@@ -16,7 +16,7 @@ from fronts.nsq_peer import NsqPeer, mpub, sized
 from ha_parts import Peer, eventually
 from penstock.broker.nsq.copied import Copy
 from penstock.broker.nsq.topics import Topic
-from penstock.fronts.nsq.held import Held
+from penstock.fronts.nsq.pending import Pending
 from penstock.testing import Broker
 from penstock.wire import ha
 from penstock.wire.nsq import OK_FRAME
@@ -220,7 +220,7 @@ def test_http_says_that_it_is_not_replicated(tmp_path: Path) -> None:
 
 def test_answers_of_one_kind_are_said_together() -> None:
     topic = Topic.__new__(Topic)
-    held = Held(0, topic, b"PUB")
+    held = Pending(0, topic, b"PUB")
     held.wait_for(3)
     held.join()
     held.join()

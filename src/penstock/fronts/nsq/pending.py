@@ -1,4 +1,4 @@
-"""Held: what one connection is answered behind something that must come first."""
+"""Pending: what one connection is answered behind something that must come first."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.wire.nsq import ERROR, OK_FRAME, frame
 SUB = b"SUB"
 
 
-class Held:
+class Pending:
     """Answers behind flush number `flush`, or (0) behind the copies of what was published with `verb` to a topic."""
 
     __slots__ = ("_answers", "_topic", "_verb", "behind", "flush", "over", "publishes", "turn")
