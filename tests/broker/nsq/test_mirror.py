@@ -16,7 +16,7 @@ from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.mirror import BITS_BYTES_MAX, ChannelNews
 from penstock.broker.nsq.sources import lanes
 from penstock.broker.taking import Tables, Taking
-from penstock.errors import WireError
+from penstock.errors import DiskFull, Refused, WireError
 from penstock.log import status
 from penstock.log.follow import Feeder, Follower
 from penstock.wire import fastjson, ha
@@ -316,3 +316,46 @@ def test_a_channel_begins_at_the_slave_where_it_begins_at_the_master(couple: Cou
     promoted = couple.promote()
     _, again = read(promoted, b"second")
     assert sorted(again) == [b"6", b"7", b"8", b"9"]
+
+
+def test_what_a_full_disk_left_out_is_taken_once_there_is_room(couple: Couple, monkeypatch: pytest.MonkeyPatch) -> None:
+    master = couple.master
+    topic = master.queueing.topic(b"t")
+    topic.channel(b"c")
+    master.queueing.publish(topic, [b"x"])
+    reader, found = read(master, b"c")
+    full = True
+
+    def allocate(fd: int, begin: int, size: int) -> None:
+        if full:
+            raise DiskFull("no room")
+        really(fd, begin, size)
+
+    really = couple.slave.files.allocate
+    monkeypatch.setattr(couple.slave.files, "allocate", allocate)
+    couple.tell()
+    assert not couple.face(couple.slave).channels
+    full = False
+    finish(master, reader, b"c", list(found.values()))
+    couple.tell()
+    assert sum(lane.file.committed for lane in lanes(couple.face(couple.slave).channels[b"c"])) == 1
+
+
+def test_a_topic_that_rocketmqs_side_has_deleted_can_be_made_anew(couple: Couple) -> None:
+    master = couple.master
+    topic = master.queueing.topic(b"t")
+    topic.channel(b"c")
+    master.queueing.publish(topic, [b"old"])
+    couple.tell()
+    master.broker.topics.delete(b"t", master.broker.now_ms)
+    with pytest.raises(Refused, match="deleted"):
+        master.queueing.publish(topic, [b"x"])
+    again = master.queueing.topic(b"t")
+    assert again is not topic
+    assert not again.channels
+    master.queueing.publish(again, [b"new"])
+    again.channel(b"d")
+    couple.tell()
+    assert list(couple.face(couple.slave).channels) == [b"d"]
+    _, found = read(master, b"d")
+    assert list(found) == [b"new"]

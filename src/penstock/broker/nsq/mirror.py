@@ -118,12 +118,15 @@ class Mirror:
         self._core = core
         self._registry = registry
         self._left_out: set[str] = set()  # topics that were complained of
+        self._table: dict[str, dict[str, object]] | None = None  # of which some is still to be taken: the disk was full
 
     def take(self, kind: int, told: JsonObject) -> None:
         """What one frame says. ValueError, TypeError or AttributeError when it makes no sense."""
         if kind == ha.CHANNELS:
             self._take_channels(told["channels"])  # type: ignore[arg-type]
         else:
+            if self._table is not None:
+                self._take_channels(self._table)
             for topic, channel, number, committed, bits in told["cursors"]:  # type: ignore[misc, union-attr]
                 self._take_place(topic, channel, int(number), committed, bits)
 
@@ -135,11 +138,14 @@ class Mirror:
             elif face.name.decode() not in table:
                 for name in [name for name, channel in face.channels.items() if not channel.ephemeral]:
                     face.delete_channel(name)
+        self._table = None
         for topic, about in table.items():
             try:
                 self._take_topic(topic.encode(), about)
                 self._left_out.discard(topic)
             except (Refused, StoreError) as error:
+                if isinstance(error, StoreError):
+                    self._table = table
                 if topic not in self._left_out:
                     log.error("channels of the master not taken topic=%s error=%s", printable(topic.encode()), error)
                 self._left_out.add(topic)

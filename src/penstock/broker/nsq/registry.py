@@ -120,6 +120,9 @@ class Registry:
         if self._core.store.following:
             raise Refused("this broker is a slave, not master", nsq="E_INVALID", http=503)
         topic = self.topics.get(name)
+        if isinstance(topic, LogChannels) and not topic.stored.open:
+            self.let_go(topic)  # it was deleted by its log topic's name
+            topic = None
         if topic is not None:
             return topic
         if not valid_nsq_name(name):
