@@ -14,8 +14,10 @@ import pytest
 
 from fronts.nsq_peer import NsqPeer, mpub, sized
 from ha_parts import Peer, eventually
+from penstock.app import Server
 from penstock.broker.nsq.copied import Copy
 from penstock.broker.nsq.topics import Topic
+from penstock.fronts.ha import HaFront
 from penstock.fronts.nsq.pending import Pending
 from penstock.testing import Broker
 from penstock.wire import ha
@@ -30,6 +32,10 @@ RULES = (
 )
 LATE = b"stored, not replicated: not every slave in sync"
 ALONE = b"stored, not replicated: no slave is in sync"
+
+
+def front_of_server(server: Server) -> HaFront:
+    return next(front for front in server._process.fronts if isinstance(front, HaFront))
 
 
 def silent(peer: NsqPeer) -> bool:
@@ -262,3 +268,47 @@ def test_a_channel_that_slaves_are_late_to_know_is_there(tmp_path: Path) -> None
         assert peer.ask(b"SUB safe c\n") == b"OK"
         peer.close()
         slave.peer.close()
+
+
+def test_a_master_that_gives_up_its_place_says_ok_to_nothing(tmp_path: Path) -> None:
+    """Whatever slaves acknowledge then: they may follow another one."""
+    with Broker(tmp_path / "a", ha_port=0, node="a", topic=RULES, ha_answer_ms=700, ha_in_sync_ms=60_000) as master:
+        slave = Slave(master)
+        peer = NsqPeer(master.nsq)
+        peer.publish(b"plain", b"first")
+        slave.be_in_sync()
+        peer.send(b"PUB safe\n" + sized(b"one"))
+        assert silent(peer)
+        master.call(lambda server: front_of_server(server).retire())
+        slave.follow()
+        kind, text = peer.frame() or pytest.fail("closed")
+        assert (kind, LATE in text) == (1, True)
+        assert b"It is a slave" in peer.ask(b"PUB safe\n" + sized(b"two"))
+        peer.close()
+        slave.peer.close()
+
+
+def test_a_slave_says_where_nobody_publishes(tmp_path: Path) -> None:
+    with (
+        Broker(tmp_path / "a", ha_port=0, node="a", topic=RULES) as master,
+        Broker(
+            tmp_path / "b", role="slave", ha_master=master.addresses["ha"], node="b", topic=RULES, registry_port=-1,
+            lookup_port=-1, lookup_http_port=-1,
+        ) as slave,
+    ):  # fmt: skip
+        eventually(lambda: master.call(lambda server: server.broker.copies.available))
+        producer = NsqPeer(master.nsq)
+        producer.publish(b"safe", b"x")
+        for command in (
+            b"PUB safe\n" + sized(b"x"),
+            mpub(b"safe", b"x"),
+            b"DPUB safe 1\n" + sized(b"x"),
+            b"SUB safe c\n",
+        ):
+            peer = NsqPeer(slave.nsq)
+            answer = peer.ask(command)
+            assert answer.startswith(b"E_INVALID")
+            assert b"not master" in answer
+            assert peer.frame() is None
+            peer.close()
+        producer.close()

@@ -71,7 +71,7 @@ class Registry:
         self.topics: dict[bytes, Topic] = {}
         self.table = Table(core, claims)
         self.announce: list[Callable[[bytes], None]] = []  # told of each topic that changed, by name
-        self.changes = 0  # rises whenever a log topic or a channel of one comes, goes, or is paused
+        self.changes = 0  # rises whenever a log topic or a channel of one that is kept comes, goes, or is paused
         self.fresh_topic: list[Callable[[Topic], None]] = []
         self.percentiles = [
             float(part) for part in re.split("[;,]", config.e2e_processing_latency_percentile) if part.strip()
@@ -251,7 +251,7 @@ class Registry:
 
     def changed(self, topic: Topic, stored: bool, *, announce: bool = True) -> None:
         """A topic or a channel of it came, went, or was paused."""
-        if topic.kind == "log":
+        if stored and topic.kind == "log":
             self.changes += 1
         self.table.changed(topic.name, stored)
         if announce:
