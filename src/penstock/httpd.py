@@ -22,7 +22,7 @@ from uvicorn.server import ServerState
 
 from penstock.errors import Refused
 from penstock.fronts.http.nsqd import NsqHttp
-from penstock.fronts.http.publishing import EXITING, PUBLISH_PATHS
+from penstock.fronts.http.publishing import PUBLISH_PATHS, answer_of
 from penstock.fronts.site import OK, Answer, Receive, Scope, Send, Site, error, parse_query
 from penstock.net import Net
 
@@ -400,7 +400,7 @@ class HttpConnection(HttpToolsProtocol):
         if isinstance(outcome, Answer):
             self._answer(cycle, outcome)
         else:
-            outcome.then(lambda flushed: self._answer(cycle, OK if flushed else EXITING))
+            outcome.then(lambda good: self._answer(cycle, answer_of(outcome, good)))
 
     # -- answering without ASGI
 

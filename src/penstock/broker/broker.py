@@ -21,7 +21,7 @@ from penstock.broker.keeping import Keeping
 from penstock.broker.mastership import Mastership
 from penstock.broker.nsq.queueing import Queueing
 from penstock.broker.probes import Probes
-from penstock.broker.replica import copied
+from penstock.broker.replica import copied, of_a_set
 from penstock.broker.reserve import Reserve
 from penstock.broker.retry import Retry
 from penstock.broker.staging import Staging
@@ -147,7 +147,7 @@ class Broker:
 
     def _open(self) -> Recovery:
         recovery = self.recovered = self.store.open()
-        if self.config.ha_port >= 0 or self.config.role == "slave":
+        if of_a_set(self.config):
             self.store.log.prefer_writes()
         self.tables.load()
         make_system_topics(self.config, self.topics, len(self.core.delays.levels_ms))

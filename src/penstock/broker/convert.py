@@ -95,7 +95,7 @@ class Convert:
             topic = broker.queueing.find(name)
         else:
             broker.save_tables()  # a start must not find both: until nsqd.dat says queue it is a log topic still
-            topic = broker.queueing.topic(name)
+            topic = broker.queueing.topic(name, queue=True)
         assert topic is not None
         for one, paused in channels.items():
             topic.pause_channel(topic.channel(one), paused)

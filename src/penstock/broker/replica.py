@@ -54,6 +54,11 @@ def _numbered(config: BrokerConfig) -> BrokerConfig:
     return replace(config, broker_id=1) if config.role == "slave" and config.broker_id == 0 else config
 
 
+def of_a_set(config: BrokerConfig) -> bool:
+    """Whether this broker is, or can be, one of a replica set."""
+    return config.ha_port >= 0 or config.role == "slave"
+
+
 def placed(config: BrokerConfig, files: Files, folder: Path) -> BrokerConfig:
     """The settings with the role that a promotion or a change of places has given to this data folder, if any: the setting
     `role` says what a node is at first.

@@ -5,6 +5,7 @@ agree.
 from __future__ import annotations
 
 import logging
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from isal import isal_zlib
 from penstock.broker import shapes
 from penstock.broker.broker import Broker
 from penstock.broker.levels import LEVELS
+from penstock.broker.nsq.mirror import Mirror
 from penstock.broker.systemtopics import is_system_topic
 from penstock.broker.topics import details_of
 from penstock.config import BrokerConfig
@@ -109,6 +111,7 @@ class Taking:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
+        self._mirror = Mirror(broker.core, broker.queueing.registry)
 
     def take(self, kind: int, body: bytes) -> None:
         """What one META frame says. WireError when it makes no sense."""
@@ -121,7 +124,9 @@ class Taking:
                 self.take_groups(told)
             elif kind == ha.OFFSETS:
                 self.take_offsets(told)
-        except (TypeError, ValueError, AttributeError) as error:
+            elif kind in (ha.CHANNELS, ha.CURSORS):
+                self._mirror.take(kind, told)
+        except (TypeError, ValueError, AttributeError, KeyError, zlib.error) as error:
             raise WireError(f"tables that make no sense: {error}") from error
 
     def take_topics(self, table: dict[str, dict[str, object]]) -> None:

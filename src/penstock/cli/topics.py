@@ -37,15 +37,28 @@ def topic() -> None:
 @with_json
 @click.option("--system", is_flag=True, help="The broker's own topics as well.")
 def topic_ls(registry: str, as_json: bool, system: bool) -> None:
-    """The topics of the cluster, of both kinds. Depth: what no channel of a queue topic has yet."""
+    """The topics of the cluster, of both kinds. Depth: what no channel of a queue topic has yet. Replicated: whether slaves have
+    its messages; only log topics can be.
+    """
     with penstock.Admin(registry) as admin:
+        members = list(admin.cluster_info().brokers.values())
+        copied = [any(number > 0 for number in addresses) for addresses in members]
+        replicated = "yes" if all(copied) and copied else "in part" if any(copied) else "no"
         rows = [
-            {"topic": name, "kind": "log", "level": "", "broker": "", "depth": "", "channels": ""}
+            {
+                "topic": name,
+                "kind": "log",
+                "level": "",
+                "broker": "",
+                "depth": "",
+                "channels": "",
+                "replicated": replicated,
+            }
             for name in admin.topics(system=system)
         ]
         rows += [
             {name: row[name] for name in ("topic", "kind", "level", "broker", "depth")}
-            | {"channels": len(row["channels"])}
+            | {"channels": len(row["channels"]), "replicated": "no"}
             for row in admin.queue_topics()
             if row["kind"] == "queue"
         ]

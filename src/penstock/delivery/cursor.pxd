@@ -41,4 +41,6 @@ cdef class CursorSource(Source):
     @cython.locals(lane=Lane, n=cython.longlong)
     cpdef int full(self) except -1
     @cython.locals(here=Lane)
+    cpdef take_over(self, long long lane, long long committed, bytes bits)
+    @cython.locals(here=Lane)
     cpdef restart(self, long long lane, long long ordinal)

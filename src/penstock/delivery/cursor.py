@@ -185,6 +185,13 @@ class CursorSource(Source):  # type: ignore[misc]
         for lane in self.lanes:
             self.restart(lane.number, lane.stream.end())
 
+    def take_over(self, lane: int, committed: int, bits: bytes) -> None:
+        """Be where the channel of another node is, whose cursor told this. Nothing is in hand here."""
+        here = self.lanes[lane]
+        here.file.take_over(committed, bits)
+        here.head = committed
+        here.skip = here.file.beyond
+
     def restart(self, lane: int, ordinal: int) -> None:
         """Go on at another place; what is in hand of this lane must have been dropped by the channel."""
         here = self.lanes[lane]

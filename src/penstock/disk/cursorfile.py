@@ -278,6 +278,34 @@ class CursorFile:
                 found = max(found, first + (n + 1) * words.BYTE_BITS) if n >= 0 else found
         return found
 
+    def told(self) -> bytes:
+        """The bits of what is finished, from the byte of `committed` on, as another node takes them (`take_over`)."""
+        begin, end = self.committed // words.BYTE_BITS, (self.reach() + words.BYTE_BITS - 1) // words.BYTE_BITS
+        pieces: list[bytes] = []
+        at = begin
+        while at < end:
+            within = at % layout.BITS_BYTES
+            count = min(end - at, layout.BITS_BYTES - within)
+            page = at // layout.BITS_BYTES
+            place = layout.PAGE_BYTES + page % self.pages * layout.PAGE_BYTES
+            if be64(self.base, place) == page * layout.PAGE_BITS:
+                place += layout.BITS + within
+                pieces.append(self.map[place : place + count])
+            else:
+                pieces.append(bytes(count))
+            at += count
+        return b"".join(pieces)
+
+    def take_over(self, committed: int, bits: bytes) -> None:
+        """Be as the file that `told` this. What does not fit the window is not finished."""
+        self.restart(committed)
+        first = committed // words.BYTE_BITS * words.BYTE_BITS
+        for n, byte in enumerate(bits):
+            for k in range(words.BYTE_BITS) if byte else ():
+                ordinal = first + n * words.BYTE_BITS + k
+                if byte >> k & 1 and committed <= ordinal < committed + WINDOW_MAX:
+                    self.finish(ordinal)
+
     def take_flush(self) -> bool:
         """It is about to be made durable (`datasync`, for a thread); whether its name is, too."""
         self.dirty = False

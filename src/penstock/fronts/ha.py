@@ -14,6 +14,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.copies import Member
 from penstock.broker.mastership import Mastership
 from penstock.broker.mirrors import Sender
+from penstock.broker.nsq.mirror import ChannelNews
 from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, last_records, secret_of, sums_of
 from penstock.broker.term import Favours, Term
@@ -51,6 +52,7 @@ class MasterSession(HaSession):
         self.feeder: Feeder | None = None
         self.tables = Tables(front.broker)
         self.sender: Sender | None = None  # of staged rows, to a slave that keeps them
+        self.channels = ChannelNews(front.broker.queueing.registry, self.store)
         self._unacknowledged: list[int] = []  # where the frames under way end
         self._told = -1
         self._said_in_sync = False
@@ -208,6 +210,9 @@ class MasterSession(HaSession):
         epoch, told, end = self.front.replica.epoch, self.broker.copies.confirmed, self.store.end_position
         for body in self.tables.news():
             self.say(ha.meta(epoch, ha.TABLES, 0, body))
+        heir = self.front.mastership.heir is member
+        for kind, body in self.channels.news(mono_ms, feeder.position, heir):
+            self.say(ha.meta(epoch, kind, 0, body))
         if mono_ms >= self._offsets_ms:
             self._offsets_ms = mono_ms + OFFSETS_MS
             for body in self.tables.offsets():
@@ -215,7 +220,7 @@ class MasterSession(HaSession):
         if self.sender is not None:
             self.sender.turn(epoch, mono_ms, end)
             member.note_staged(self.sender.lacks, self.sender.failed)
-        if self.front.mastership.heir is not member:
+        if not heir:
             self._hurried = False
         elif feeder.position == end and not self._hurried:
             self._hurried = True
@@ -425,6 +430,7 @@ class HaFront(Front):
         if not self.sessions and not copies.ever:
             return
         copies.rest()
+        self.broker.queueing.copied.seal()
         mono_ms = self.broker.mono_ms
         copies.settle(mono_ms)
         self._repair(mono_ms)

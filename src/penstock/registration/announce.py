@@ -105,6 +105,8 @@ class Announcer:
     def names(self, name: bytes) -> set[Name]:
         """A topic and its channels, if there is one."""
         topic = self.queueing.topics.get(name)
+        if self.broker.config.role == "slave":  # consumers and producers are refused here: they look for the master
+            return set()
         return set() if topic is None else {(name, b""), *((name, channel) for channel in topic.channels)}
 
     def changed(self, topic: bytes) -> None:

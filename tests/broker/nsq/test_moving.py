@@ -80,3 +80,79 @@ def test_what_nobody_is_owed_need_not_become_durable(side: Side) -> None:
     moving.forget(stream)
     moving.settle(flushes)
     assert not moving.has(77)
+
+
+RULES = ({"name": "log*", "kind": "log", "queues": 1},)
+
+
+def given_back(side: Side, delay_ms: int = 1_000) -> tuple[Reader, int]:
+    """A channel of a log topic whose one message was given back with a delay, and has come again: its reader, and the id."""
+    topic = side.queueing.topic(b"log-t")
+    channel, reader = topic.channel(b"c"), Reader()
+    reader.ready_count = 10
+    channel.add(reader)
+    side.queueing.publish(topic, [b"x"])
+    side.turn()
+    (first,) = reader.deliveries()
+    channel.requeue(reader, first.id, delay_ms, side.broker.mono_ms)
+    for _ in range(6):
+        side.turn(600)
+    (again,) = reader.deliveries()
+    assert (again.body, again.attempts, again.id) == (b"x", 2, first.id)
+    return reader, again.id
+
+
+@pytest.mark.parametrize("ha_port", [-1, 0])
+def test_where_slaves_follow_an_entry_is_over_when_its_copy_is_finished(tmp_path: Path, ha_port: int) -> None:
+    """Only the schedule is everywhere: whoever becomes the master delivers what is in it."""
+    side = Side(tmp_path, topic=RULES, ha_port=ha_port)
+    reader, message_id = given_back(side)
+    entries = len(side.broker.schedule)
+    assert entries == (0 if ha_port < 0 else 1)
+    if entries:
+        assert side.queueing.moving.tick(side.broker.mono_ms) < side.broker.mono_ms + 2_000
+    side.queueing.topics[b"log-t"].channels[b"c"].finish(reader, message_id, 0, 0)
+    for _ in range(4):
+        side.turn(600)
+    assert (len(side.broker.schedule), len(side.queueing.moving)) == (0, 0)
+    side.close()
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_copy_that_is_owed_comes_once_behind_a_start(tmp_path: Path, clean: bool) -> None:
+    side = Side(tmp_path, topic=RULES, ha_port=0)
+    given_back(side)
+    side.reopen(clean)
+    topic = side.queueing.topics[b"log-t"]
+    reader = Reader()
+    reader.ready_count = 10
+    topic.channels[b"c"].add(reader)
+    topic.mark()
+    for _ in range(5):
+        side.turn(600)
+    (again,) = reader.deliveries()
+    assert again.body == b"x"
+    assert len(side.broker.schedule) == 1
+    topic.channels[b"c"].finish(reader, again.id, 0, 0)
+    topic.mark()
+    for _ in range(4):
+        side.turn(600)
+    assert len(side.broker.schedule) == 0
+    side.reopen(clean)
+    assert side.queueing.topics[b"log-t"].channels[b"c"].depth() == 0
+    side.close()
+
+
+def test_a_channel_that_goes_owes_nothing(tmp_path: Path) -> None:
+    for what in ("delete", "empty"):
+        side = Side(tmp_path / what, topic=RULES, ha_port=0)
+        given_back(side)
+        topic = side.queueing.topics[b"log-t"]
+        if what == "delete":
+            topic.delete_channel(b"c")
+        else:
+            topic.empty_channel(topic.channels[b"c"])
+        for _ in range(4):
+            side.turn(600)
+        assert (len(side.broker.schedule), len(side.queueing.moving)) == (0, 0)
+        side.close()

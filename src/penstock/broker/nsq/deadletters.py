@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from penstock.broker.levels import LEVEL_MEMORY
+from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES, LEVEL_PAIR
 from penstock.broker.nsq.deathnotes import DeathNotes
 from penstock.broker.nsq.flush import GroupFlush
 from penstock.broker.nsq.logchannels import LogChannels
@@ -55,7 +55,7 @@ class DeadLetters:
                 self._retry.bury(channel.name, origin.name, message, source.body(), death)
                 self._moving.leave(channel, lane, place, position=self._publishing.log_end())
                 return True
-            dead = self._registry.topic(dead_letter_name(channel.topic_name, channel.name))
+            dead = self._dead_letters_of(dead_letter_name(channel.topic_name, channel.name), origin)
             if dead.name == channel.topic_name:
                 return False
             self._publishing.publish(dead, [source.body()])
@@ -69,6 +69,13 @@ class DeadLetters:
             else:
                 self._moving.leave(channel, lane, place, flush=self._flush.want(dead))
         return True
+
+    def _dead_letters_of(self, name: bytes, origin: Topic | None) -> Topic:
+        """A queue topic, as their own is; at its level where new topics have one that queue topics cannot have. Refused."""
+        level = None
+        if origin is not None and self._registry.level_of(name) >= LEVEL_PAIR:
+            level = LEVEL_NAMES[origin.level]
+        return self._registry.topic(name, level, queue=True)
 
     def _note(self, dead: Topic, death: Death, origin: bytes, id_: int) -> None:
         """Why the last message of the dead-letter topic is there: a queue topic's messages have no properties."""

@@ -218,7 +218,8 @@ class Deferral:
                 self.finish_left(about.left)
             if copies:
                 for stream, ordinal in copies:
-                    self._moving.arrive(id_, topic, stream, ordinal)
+                    finished_in = topic.owed_in(stream) if isinstance(topic, LogChannels) else None
+                    self._moving.arrive(id_, topic, stream, ordinal, finished_in)
                 self._core.schedule.fire_now(id_)
                 self._hide_copies(topic, copies, names)
                 continue

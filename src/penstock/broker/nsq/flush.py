@@ -161,14 +161,14 @@ class GroupFlush:
             return True
         return self._store.blocked(self._time.mono_ms)  # deferred messages are the log's
 
-    def wait(self, number: int, call: Callable[[bool], None]) -> None:
+    def wait(self, number: int, call: Callable[[bool], None], owner: object = None) -> None:
         """`call` when flush `number` is done, or has failed."""
         if not self.healthy:
             call(False)
         elif number <= self.done:
             call(True)
         else:
-            self.waiting.wait(number, self, lambda outcome: call(outcome == Outcome.REACHED))
+            self.waiting.wait(number, owner or self, lambda outcome: call(outcome == Outcome.REACHED))
 
     # -- flushing ------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.broker.core import Core
-from penstock.broker.levels import LEVEL_PAIR
+from penstock.broker.nsq.copied import demand_set
 from penstock.broker.nsq.sources import cursors, lanes
 from penstock.broker.nsq.topics import Topic, TopicRegistry
+from penstock.broker.replica import of_a_set
 from penstock.broker.topics import LogTopic
 from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource, Lane
@@ -19,16 +20,6 @@ from penstock.errors import Refused
 from penstock.log.stream import LogStream
 from penstock.message import ReceivedMessage
 from penstock.wire import record
-
-
-def refuse_copied(topic: Topic) -> None:
-    """Refused where an answer would have to wait for a copy: those of this side wait for a flush alone."""
-    if topic.level >= LEVEL_PAIR:
-        raise Refused(
-            f"topic {topic.name.decode()} has level pair: send to it by RocketMQ's protocol",
-            nsq="E_PUB_FAILED",
-            http=503,
-        )
 
 
 class LogChannels(Topic):
@@ -42,6 +33,7 @@ class LogChannels(Topic):
         self._core = core
         self._batch: list[bytes] = []
         self._turn = 0
+        self.changes = 0  # rises whenever a place of a channel may be another
         self.again: dict[bytes, ReadyQueue] = {}  # a channel's deferred messages when they come again
         for queue in stored.queues:
             queue.watch()
@@ -58,7 +50,7 @@ class LogChannels(Topic):
         batch, self._batch = self._batch, []
         if not self.stored.open:
             raise Refused(f"topic {self.name.decode()} was deleted", nsq="E_PUB_FAILED", http=503)
-        refuse_copied(self)
+        demand_set(self._core, self)
         self._turn += 1
         queue_id = self._turn % max(1, self.stored.write_queues)
         self._core.sending.put_batch(self.stored, queue_id, batch)
@@ -132,10 +124,34 @@ class LogChannels(Topic):
         stream = self.again.get(channel.name)
         return stream is not None and lanes(channel)[lane].stream is stream
 
+    def owed_in(self, stream: ReadyQueue) -> CursorFile | None:
+        """Where it stands which of these deferred messages their channel has finished, if that counts: where slaves may follow,
+        their entries of the schedule stay until then.
+        """
+        if not of_a_set(self._core.config):
+            return None
+        return next(lanes(self.channels[name])[-1].file for name, mine in self.again.items() if mine is stream)
+
     def streams(self) -> list[ReadyQueue]:
         return list(self.again.values())
 
+    def forget_again(self, name: bytes) -> None:
+        """The master says which of a channel's deferred messages are not finished: what lies here may be long over."""
+        stream = self.again.pop(name, None)
+        if stream is not None:
+            self.channels[name].forget_hand()
+            lanes(self.channels[name]).pop().file.remove()
+            self.registry.forget_copies(stream)
+            stream.drop_all()
+
+    def close(self) -> None:
+        """The log topic is gone, or another one: so are the channels, and nobody is told that a topic was deleted."""
+        for name in list(self.channels):
+            self.delete_channel(name)
+        self.open = False
+
     def trim(self) -> int:
+        self.changes += 1
         for name, stream in self.again.items():
             if len(stream.segments) > 1:
                 stream.drop_below(lanes(self.channels[name])[-1].file.committed)
@@ -209,7 +225,7 @@ class LogChannels(Topic):
             stream.append_bytes(message_id, attempts, stamp_ns.to_bytes(8) + body, False, mark)
             stream.all_visible()
             if schedule_id:
-                self.registry.copied(schedule_id, self, stream, place)
+                self.registry.copied(schedule_id, self, stream, place, self.owed_in(stream))
         self.mark()
         return 0
 

@@ -4,6 +4,9 @@
     REQ with a delay, the other way              copy ─▶ flush of the log ─▶ finished in the cursor file
     dead letters, from queue to queue            copy ─▶ flush of the copy ─▶ finished in the cursor file
 
+Where slaves follow, the first one has a last step more for a channel of a log topic: its queue of deferred messages is on this
+node alone, the schedule on all of them. So the entry is over once the channel has finished the copy (`owed`).
+
 The original is let go of when the copy is durable, never before: between the two both are there. What a start after a
 kill finds of both it tells by the mark in the copy (see `deferral`), so that nothing comes twice.
 """
@@ -16,9 +19,12 @@ from typing import NamedTuple, Protocol
 from penstock.broker.nsq.topics import Topic
 from penstock.broker.sending import Sending
 from penstock.delivery.channel import Channel
+from penstock.disk.cursorfile import CursorFile
 from penstock.disk.readyqueue import KEEP_NOTHING, ReadyQueue
+from penstock.words import FAR_MS
 
 NOT_YET = -1
+OWED_EVERY_MS = 1_000
 
 
 class Flushes(Protocol):
@@ -46,9 +52,12 @@ class _Leaving(NamedTuple):
 class _Arrived:
     """A copy of a schedule's entry in a topic's ready queue."""
 
-    __slots__ = ("flush", "id", "ordinal", "stream", "topic")
+    __slots__ = ("_finished_in", "flush", "id", "ordinal", "stream", "topic")
 
-    def __init__(self, id_: int, topic: Topic, stream: ReadyQueue, ordinal: int) -> None:
+    def __init__(
+        self, id_: int, topic: Topic, stream: ReadyQueue, ordinal: int, finished_in: CursorFile | None = None
+    ) -> None:
+        self._finished_in = finished_in
         self.id = id_
         self.topic = topic
         self.stream = stream
@@ -61,9 +70,21 @@ class _Arrived:
             self.flush = flushes.next(self.topic)
         return self.flush
 
+    @property
+    def tied(self) -> bool:
+        """Whether the entry has to stay until a channel has finished the copy."""
+        return self._finished_in is not None
+
+    @property
+    def is_owed(self) -> bool:
+        """Whether it has not."""
+        file = self._finished_in
+        return file is not None and file.committed <= self.ordinal and not file.finished(self.ordinal)
+
     def let_go(self) -> None:
         """Nobody is owed it: it need not become durable."""
         self.flush = 0
+        self._finished_in = None
 
 
 class Moving:
@@ -74,6 +95,8 @@ class Moving:
         self._mark_channel = mark_channel
         self.leaving: list[_Leaving] = []
         self.arrived: list[_Arrived] = []
+        self.owed: list[_Arrived] = []  # durable, and their channels have to finish them
+        self._owed_ms = 0  # when they are looked at next
         self._ids: set[int] = set()
         self._number = 0
         self._seen = (-1, -1)
@@ -83,7 +106,7 @@ class Moving:
         return id_ in self._ids
 
     def __len__(self) -> int:
-        return len(self.leaving) + len(self.arrived)
+        return len(self.leaving) + len(self.arrived) + len(self.owed)
 
     def leave(self, channel: Channel, lane: int, place: int, *, position: int = 0, flush: int = 0) -> None:
         """This place of the channel is done once the log is flushed up to `position` and flush number `flush` is over."""
@@ -92,9 +115,13 @@ class Moving:
         self.leaving.append(_Leaving(position, flush, channel, lane, place, self._number))
         self._seen = (-1, -1)
 
-    def arrive(self, id_: int, topic: Topic, stream: ReadyQueue, ordinal: int) -> None:
-        """An entry of the schedule was copied: the entry is over once the copy is durable; its segment stays till then."""
-        self.arrived.append(_Arrived(id_, topic, stream, ordinal))
+    def arrive(
+        self, id_: int, topic: Topic, stream: ReadyQueue, ordinal: int, finished_in: CursorFile | None = None
+    ) -> None:
+        """An entry of the schedule was copied: the entry is over once the copy is durable, and `finished_in` this cursor; its
+        segment stays till then.
+        """
+        self.arrived.append(_Arrived(id_, topic, stream, ordinal, finished_in))
         self._ids.add(id_)
         stream.keep_from(min(stream.kept_from, ordinal))
         self._seen = (-1, -1)
@@ -113,20 +140,49 @@ class Moving:
             else:
                 waiting.append(gone)
         self.leaving = waiting
-        touched: set[ReadyQueue] = set()
         kept: list[_Arrived] = []
+        touched: set[ReadyQueue] = set()
         for copy in self.arrived:
-            if copy.waits_for(flushes) > done or not self._sending.put_over(copy.id):
+            if copy.waits_for(flushes) > done:
                 kept.append(copy)
-            else:
+            elif copy.tied:
+                self.owed.append(copy)
+            elif self._is_over(copy):
                 touched.add(copy.stream)
-                self._ids.discard(copy.id)
+            else:
+                kept.append(copy)
         self.arrived = kept
-        for stream in touched:
-            stream.keep_from(min((c.ordinal for c in kept if c.stream is stream), default=KEEP_NOTHING))
+        self._keep(touched)
+
+    def tick(self, mono_ms: int) -> int:
+        """Once a second: which of those that were owed are finished. When to look again."""
+        if not self.owed:
+            return FAR_MS
+        if mono_ms >= self._owed_ms:
+            self._owed_ms = mono_ms + OWED_EVERY_MS
+            owed = {copy.id for copy in self.owed if copy.is_owed}  # one entry may be in the hands of several channels
+            gone = {copy for copy in self.owed if copy.id not in owed and self._is_over(copy)}
+            self.owed = [copy for copy in self.owed if copy not in gone]
+            self._keep({copy.stream for copy in gone})
+        return self._owed_ms
+
+    def _is_over(self, copy: _Arrived) -> bool:
+        """Tell the log that an entry is over, and forget it; False when it cannot be told now."""
+        over = self._sending.put_over(copy.id)
+        if over:
+            self._ids.discard(copy.id)
+        return over
+
+    def _keep(self, streams: set[ReadyQueue]) -> None:
+        """The segments of copies that are not over stay; something of these streams is."""
+        for stream in streams:
+            left = [copy.ordinal for copies in (self.arrived, self.owed) for copy in copies if copy.stream is stream]
+            stream.keep_from(min(left, default=KEEP_NOTHING))
 
     def forget(self, stream: ReadyQueue) -> None:
         """Nobody is owed what this stream holds: its copies need not become durable."""
+        self.arrived += [copy for copy in self.owed if copy.stream is stream]
+        self.owed = [copy for copy in self.owed if copy.stream is not stream]
         for copy in self.arrived:
             if copy.stream is stream:
                 copy.let_go()

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
+from penstock.broker.nsq.copied import Copied, CopyTicket, demand_set
 from penstock.broker.nsq.deferral import Deferral
 from penstock.broker.nsq.flush import GroupFlush, Ticket
-from penstock.broker.nsq.logchannels import refuse_copied
 from penstock.broker.nsq.names import refusal
 from penstock.broker.nsq.topics import Topic
 from penstock.disk.readysegment import BROKEN
@@ -18,20 +18,21 @@ from penstock.errors import Refused, StoreError
 class Publishing:
     """See the module."""
 
-    def __init__(self, core: Core, flush: GroupFlush, deferral: Deferral) -> None:
+    def __init__(self, core: Core, flush: GroupFlush, deferral: Deferral, copied: Copied) -> None:
         self._core = core
         self._flush = flush
         self._deferral = deferral
+        self._copied = copied
 
-    def publish(self, topic: Topic, bodies: Sequence[bytes], defer_ms: int = 0) -> Ticket | None:
-        """Store messages, all or none; a ticket where the answer must wait for a flush. Refused E_PUB_FAILED."""
-        refuse_copied(topic)
+    def publish(self, topic: Topic, bodies: Sequence[bytes], defer_ms: int = 0) -> Ticket | CopyTicket | None:
+        """Store messages, all or none; a ticket where the answer must wait, for a flush or for slaves. Refused E_PUB_FAILED."""
         if not self._flush.healthy and topic.level != LEVEL_MEMORY:
             raise refusal(BROKEN)
         if defer_ms > 0:
+            demand_set(self._core, topic)
             for body in bodies:
                 self._deferral.publish(topic, body, defer_ms)
-            return self._flush.ticket(topic)
+            return self._copied.ticket(topic) or self._flush.ticket(topic)
         answer = topic.ready(sum(map(len, bodies)), len(bodies))
         if answer:
             raise refusal(answer)
@@ -42,7 +43,7 @@ class Publishing:
             topic.placed()
         except StoreError as error:
             raise Refused(str(error), nsq="E_PUB_FAILED", http=503) from error
-        return self._flush.ticket(topic)
+        return self._copied.ticket(topic) or self._flush.ticket(topic)
 
     def log_end(self) -> int:
         """Where the log ends: behind what was just published to a log topic."""

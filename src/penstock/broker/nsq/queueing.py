@@ -2,6 +2,7 @@
 
 registry     topics and channels come and go        table        nsqd.dat      opening   read it, import an nsqd folder
 publishing   messages in                            flush        one for all, and who waits for it
+copied       what waits for slaves
 turns        marks and timers of channels           deferral     into the schedule and out of it (`entry`, `claims`)
 deadletters  what was given back too often          moving       nothing is let go of before its copy is durable
 deathnotes   why that was                           redrive      it is sent again
@@ -19,6 +20,7 @@ import cython
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.claims import Claims
+from penstock.broker.nsq.copied import Copied
 from penstock.broker.nsq.deadletters import DeadLetters
 from penstock.broker.nsq.deathnotes import DeathNotes
 from penstock.broker.nsq.deferral import Deferral
@@ -75,7 +77,8 @@ class Queueing:
         self.flush = GroupFlush(core, self.folder, self.moving)
         self.registry = Registry(core, self.folder, self.claims, self.turns, self.flush, self.moving, self)
         self.deferral = Deferral(core, self.registry.topics, self.claims, self.moving)
-        self.publishing = Publishing(core, self.flush, self.deferral)
+        self.copied = Copied(core, self.flush)
+        self.publishing = Publishing(core, self.flush, self.deferral, self.copied)
         self.notes = DeathNotes(self.folder)
         self.dead_letters = DeadLetters(self.registry, self.publishing, self.flush, self.moving, retry, self.notes)
         self.redrive = Redrive(core, self.registry, self.deferral, self.notes)
@@ -243,7 +246,7 @@ class Queueing:
         """What is due now; when something will be again."""
         mono_ms = self._time.mono_ms
         self.turns.tick(mono_ms)
-        next_ms = min(self.turns.next_ms(), mono_ms + TICK_AT_LEAST_MS)
+        next_ms = min(self.turns.next_ms(), mono_ms + TICK_AT_LEAST_MS, self.moving.tick(mono_ms))
         try:
             disk_ms = self.folder.tick(mono_ms)
             if disk_ms is not None:

@@ -18,11 +18,12 @@ from penstock.broker.nsq.names import EPHEMERAL, printable, valid_nsq_name
 from penstock.broker.nsq.table import Table
 from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
 from penstock.broker.nsq.turns import Turns
+from penstock.broker.replica import of_a_set
 from penstock.broker.topics import check_topic_name
 from penstock.delivery.channel import Channel
 from penstock.delivery.latency import Latency
 from penstock.delivery.source import MemorySource, Source
-from penstock.disk.cursorfile import WINDOW_MAX
+from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
 from penstock.disk.readyqueue import ReadyQueue
 from penstock.errors import LimitReached, Refused, StoreError
 from penstock.wire.codes import ResponseCode
@@ -70,6 +71,7 @@ class Registry:
         self.topics: dict[bytes, Topic] = {}
         self.table = Table(core, claims)
         self.announce: list[Callable[[bytes], None]] = []  # told of each topic that changed, by name
+        self.changes = 0  # rises whenever a log topic or a channel of one that is kept comes, goes, or is paused
         self.fresh_topic: list[Callable[[Topic], None]] = []
         self.percentiles = [
             float(part) for part in re.split("[;,]", config.e2e_processing_latency_percentile) if part.strip()
@@ -110,19 +112,29 @@ class Registry:
 
     # -- coming --------------------------------------------------------------------------------------------------
 
-    def topic(self, name: bytes, level: str | None = None) -> Topic:
-        """The topic of that name, made when it is new, at this level or what the rules say. Refused E_BAD_TOPIC."""
+    def topic(self, name: bytes, level: str | None = None, *, queue: bool = False) -> Topic:
+        """The topic of that name, made when it is new, at this level or what the rules say. Refused E_BAD_TOPIC.
+
+        Where slaves may follow it becomes a log topic, so that they have it, unless a rule says otherwise, or `queue`.
+        """
         if self._core.store.following:
             raise Refused("this broker is a slave, not master", nsq="E_INVALID", http=503)
         topic = self.topics.get(name)
+        if isinstance(topic, LogChannels) and not topic.stored.open:
+            self.let_go(topic)  # it was deleted by its log topic's name
+            topic = None
         if topic is not None:
             return topic
         if not valid_nsq_name(name):
             raise Refused(f'topic name "{printable(name)}" is not valid', nsq="E_BAD_TOPIC", http=400)
         rule = self._core.topics.rule(name)
-        if name in self._core.topics.by_name or rule.get("kind") == "log":
-            face = self.log_face(name)
+        known = name in self._core.topics.by_name
+        copied = not queue and level is None and self._is_copied(name)
+        if known or rule.get("kind") == "log" or copied:
+            face = self.log_face(name, 1 if copied else None)  # channels get what is in one queue in its order
             if face is not None:
+                for call in [] if known else self.fresh_topic:
+                    call(face)
                 return face
         if len(self.topics) >= self.limits.max_topics:
             self.limits.count("topics")
@@ -151,6 +163,11 @@ class Registry:
             call(topic)
         return topic
 
+    def _is_copied(self, name: bytes) -> bool:
+        """Whether a new topic of this name is to be one that slaves have."""
+        by_rule = "kind" not in self._core.topics.rule(name) and self.level_of(name) != LEVEL_MEMORY
+        return by_rule and of_a_set(self._core.config) and not name.endswith(EPHEMERAL)
+
     def level_of(self, name: bytes) -> int:
         """The level of a new topic."""
         rule = self._core.topics.rule(name)
@@ -166,9 +183,9 @@ class Registry:
         self.topics[name] = topic
         return topic
 
-    def log_face(self, name: bytes) -> Topic | None:
-        """A log topic as NSQ sees it, made if need be; None where no log topic can have this name. Refused when it is new
-        and may not be made.
+    def log_face(self, name: bytes, queues: int | None = None) -> Topic | None:
+        """A log topic as NSQ sees it, made if need be, with so many queues unless a rule says; None where no log topic can have
+        this name. Refused when it is new and may not be made.
         """
         topic = self.topics.get(name)
         if topic is not None:
@@ -178,7 +195,9 @@ class Registry:
                 check_topic_name(name)
             except Refused:
                 return None
-        topic = LogChannels(self._core.sending.topic_to_write(name), self, self._core)
+        sending = self._core.sending
+        stored = sending.topic_to_write(name) if queues is None else sending.topic_to_write(name, queues=queues)
+        topic = LogChannels(stored, self, self._core)
         self.topics[name] = topic
         self.changed(topic, True)
         return topic
@@ -218,6 +237,13 @@ class Registry:
         self._flush.forget(topic)
         self.changed(topic, not topic.ephemeral)
 
+    def let_go(self, topic: LogChannels) -> None:
+        """Its log topic is gone, or another one."""
+        self.topics.pop(topic.name, None)
+        topic.close()
+        self._flush.forget(topic)
+        self.changed(topic, True)
+
     def forgotten(self, topic: Topic, channel: Channel) -> None:
         """A channel is deleted: nothing here keeps its name, nor itself."""
         self._claims.forget(topic.name, channel.name)
@@ -225,10 +251,22 @@ class Registry:
 
     def changed(self, topic: Topic, stored: bool, *, announce: bool = True) -> None:
         """A topic or a channel of it came, went, or was paused."""
+        if stored and topic.kind == "log":
+            self.changes += 1
         self.table.changed(topic.name, stored)
         if announce:
             for call in self.announce:
                 call(topic.name)
+
+    def since(self, topic: Topic, channel: Channel) -> int:
+        """Where in the log the channel's claims to deferred messages begin."""
+        return self._claims.since(topic.name, channel.name)
+
+    def owe_since(self, topic: Topic, channel: bytes, position: int) -> None:
+        """They begin here, says the master; where that has emptied the channel, perhaps later than they did."""
+        if self._claims.since(topic.name, channel) != position or channel not in topic.channels:
+            self._claims.begin(topic.name, channel, position)
+            self.table.changed(topic.name, True)
 
     def forget_deferred(self, topic: Topic, channel: Channel) -> None:
         """The channel was emptied: what was deferred for it so far is not its own any more."""
@@ -256,9 +294,11 @@ class Registry:
         """Flush it as soon as can be; the number of that flush."""
         return self._flush.want(topic)
 
-    def copied(self, schedule_id: int, topic: Topic, stream: ReadyQueue, ordinal: int) -> None:
-        """An entry of the schedule is in this stream now."""
-        self._moving.arrive(schedule_id, topic, stream, ordinal)
+    def copied(
+        self, schedule_id: int, topic: Topic, stream: ReadyQueue, ordinal: int, finished_in: CursorFile | None = None
+    ) -> None:
+        """An entry of the schedule is in this stream now; it is not over before this cursor has finished it there."""
+        self._moving.arrive(schedule_id, topic, stream, ordinal, finished_in)
 
     def forget_copies(self, stream: ReadyQueue) -> None:
         """Nobody is owed what this stream holds."""

@@ -86,8 +86,10 @@ class TopicRegistry(Protocol):
     def forget_deferred(self, topic: Topic, channel: Channel) -> None:
         """A channel was emptied: what was deferred for it so far is not its own any more."""
 
-    def copied(self, schedule_id: int, topic: Topic, stream: ReadyQueue, ordinal: int) -> None:
-        """An entry of the schedule is in this stream now."""
+    def copied(
+        self, schedule_id: int, topic: Topic, stream: ReadyQueue, ordinal: int, finished_in: CursorFile | None = None
+    ) -> None:
+        """An entry of the schedule is in this stream now; it is not over before this cursor has finished it there."""
 
     def forget_copies(self, stream: ReadyQueue) -> None:
         """Nobody is owed what this stream holds."""

@@ -1,4 +1,4 @@
-"""/pub and /mpub: a query and a body in, an `Answer` out, or the Ticket of a flush that must come first.
+"""/pub and /mpub: a query and a body in, an `Answer` out, or the Ticket of what must come first.
 
 Whoever has the sockets may call `publish` without ASGI; `handle` does the same for any other server.
 """
@@ -10,6 +10,7 @@ import logging
 import re
 
 from penstock.broker.broker import Broker
+from penstock.broker.nsq.copied import CopyTicket
 from penstock.broker.nsq.flush import Ticket
 from penstock.broker.nsq.topics import Topic
 from penstock.errors import Refused
@@ -19,8 +20,16 @@ log = logging.getLogger("penstock.http")
 
 PUBLISH_PATHS = ("/pub", "/mpub")
 EXITING = error(503, "EXITING")
+NOT_REPLICATED = error(503, "STORED_NOT_REPLICATED")
 TRUTHS = {"true": True, "1": True, "false": False, "0": False}
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+def answer_of(ticket: Ticket | CopyTicket, good: bool) -> Answer:
+    """What is answered to a publish, once it is known what it waited for."""
+    if good:
+        return OK
+    return NOT_REPLICATED if isinstance(ticket, CopyTicket) else EXITING
 
 
 class Publishing:
@@ -40,8 +49,8 @@ class Publishing:
         self.broker.limits.count("nsq_message" if path == "/pub" else "nsq_body")
         return self.site.reject(413, "MSG_TOO_BIG" if path == "/pub" else "BODY_TOO_BIG")
 
-    def publish(self, path: str, query: bytes, body: bytes) -> Answer | Ticket:
-        """An Answer, or the Ticket of the flush that must come before OK."""
+    def publish(self, path: str, query: bytes, body: bytes) -> Answer | Ticket | CopyTicket:
+        """An Answer, or the Ticket of what must come before OK: a flush, or the copies of slaves."""
         try:
             if path == "/pub":
                 if not body:
@@ -129,4 +138,4 @@ class Publishing:
                 flushed.set_result(good)
 
         outcome.then(told)
-        return OK if await flushed else EXITING
+        return answer_of(outcome, await flushed)

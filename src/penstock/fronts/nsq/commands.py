@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 
+from penstock.broker.nsq.copied import CopyTicket
 from penstock.broker.nsq.names import printable, valid_nsq_name
 from penstock.delivery.channel import Channel
 from penstock.errors import Refused
 from penstock.fronts.nsq.connection import Failed
 from penstock.fronts.nsq.granted import login
 from penstock.fronts.nsq.identify import identify
+from penstock.fronts.nsq.pending import SUB
 from penstock.fronts.nsq.session import Command, NsqSession
 from penstock.fronts.nsq.shared import Rights
 from penstock.wire.nsq import CLOSE_WAIT_FRAME, OK_FRAME, RESPONSE, frame
@@ -101,7 +103,9 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
     session.check_right(b"subscribe", topic_name, channel_name, b"SUB")
     queueing = session.queueing
     try:
-        channel = queueing.topic(topic_name).channel(channel_name)
+        topic = queueing.topic(topic_name)
+        fresh = channel_name not in topic.channels
+        channel = topic.channel(channel_name)
         queueing.write_table()  # a new channel is owed messages from now on: a restart must know it
     except Refused as refused:
         if refused.nsq == "E_PUB_FAILED":  # a new topic that could not be stored
@@ -114,7 +118,10 @@ def _sub(session: NsqSession, words: list[bytes], body: bytes) -> None:
             b"E_SUB_FAILED SUB failed consumers for %s:%s exceeds limit of %d" % (topic_name, channel_name, limit)
         )
     session.subscribe(channel)
-    session.respond(OK_FRAME)
+    if queueing.copied.note_channel(topic, fresh and not channel.ephemeral):
+        session.await_copies(topic, SUB)
+    else:
+        session.respond(OK_FRAME)
 
 
 def _cls(session: NsqSession, words: list[bytes], body: bytes) -> None:
@@ -213,6 +220,9 @@ def _dpub(session: NsqSession, words: list[bytes], body: bytes) -> None:
         raise Failed(b"%s DPUB failed %s" % (code, str(refused).encode())) from None
     session.publisher.count_one(words[1])
     queueing.producers.add(session)
+    if isinstance(ticket, CopyTicket):
+        session.await_copies(topic, b"DPUB")
+        return
     if ticket is not None:
         session.await_flush(ticket.number)
     session.respond(OK_FRAME)

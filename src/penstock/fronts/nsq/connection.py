@@ -1,7 +1,7 @@
 """One NSQ connection below its commands: what is answered, and the way of the bytes out.
 
-An answer that must wait for a flush holds back everything behind it on its connection (`await_flush`, `take`). TLS, deflate and
-snappy are layers between the bytes of the socket and those of the session.
+An answer that must wait, for a flush or for slaves, holds back everything behind it on its connection (`await_flush`,
+`await_copies`, `take`). TLS, deflate and snappy are layers between the bytes of the socket and those of the session.
 """
 
 # mypy: disable-error-code="no-any-return"
@@ -12,17 +12,20 @@ from functools import partial
 
 import cython
 
+from penstock.broker.nsq.copied import Copy
 from penstock.broker.nsq.queueing import Queueing
 from penstock.delivery.channel import Consumer
 from penstock.delivery.waiters import Outcome
 from penstock.fronts.nsq.granted import met
 from penstock.fronts.nsq.layers import Layer
+from penstock.fronts.nsq.pending import Pending
 from penstock.fronts.nsq.shared import Rights
 from penstock.wire.nsq import ERROR, MAGIC, frame
 from penstock.wire.outbox import Part
 
 if cython.compiled:
     from cython.cimports.penstock import words
+    from cython.cimports.penstock.broker.nsq.topics import Topic
     from cython.cimports.penstock.delivery.channel import Channel
     from cython.cimports.penstock.delivery.source import Source
     from cython.cimports.penstock.fronts.nsq.shared import Shared
@@ -30,6 +33,7 @@ if cython.compiled:
     from cython.cimports.penstock.wire.nsq import put_head, put_message
 else:
     from penstock import words
+    from penstock.broker.nsq.topics import Topic
     from penstock.delivery.channel import Channel
     from penstock.delivery.source import Source
     from penstock.fronts.nsq.shared import Shared
@@ -69,7 +73,7 @@ class NsqConnection(Consumer):
         self.base = address(MAGIC)  # of the bytes that are being read
         self._wire: list[bytes] = []
         self._awaited_flush = 0  # the flush that the last answers wait for
-        self._behind_flush: list[tuple[int, bytes]] = []
+        self._line: list[Pending] = []
 
     # -- what was read -------------------------------------------------------------------------------------------
 
@@ -157,7 +161,7 @@ class NsqConnection(Consumer):
         if not self.rights.grants(permission, topic, channel, self.shared.mono_ms):
             raise Failed(b'E_UNAUTHORIZED AUTH failed for %s on "%s" "%s"' % (verb, topic, channel))
 
-    # -- waiting for a flush -------------------------------------------------------------------------------------
+    # -- waiting -------------------------------------------------------------------------------------------------
 
     def await_flush(self, number: int) -> None:
         """What is answered from here on waits for flush `number`."""
@@ -165,38 +169,68 @@ class NsqConnection(Consumer):
             return
         self._place_answers()
         self._awaited_flush = number
-        self._behind_flush.append((number, b""))
+        self._line.append(Pending(number))
         self.queueing.flushes.wait(number, self, partial(self.settled, number))
 
+    def await_copies(self, topic: Topic, verb: bytes) -> None:
+        """A publish to this topic is answered once slaves have it, and what is answered from here on behind that."""
+        self._place_answers()
+        last = self._line[len(self._line) - 1] if self._line else None
+        if last is None or not last.joins(topic, verb, self.queueing.copied.turn):
+            last = Pending(0, topic, verb)
+            self._line.append(last)
+            last.join()
+            last.wait_for(self.queueing.copied.wait(topic, self, partial(self.copied, last)))
+        else:
+            last.join()
+
     def _place_answers(self) -> None:
-        """What was answered so far goes where it belongs: behind the last flush waited for, or out."""
+        """What was answered so far goes where it belongs: behind what was waited for last, or out."""
         data = self.out.take()
         if not data:
             return
-        if self._behind_flush:
-            last = len(self._behind_flush) - 1
-            self._behind_flush[last] = (self._behind_flush[last][0], self._behind_flush[last][1] + data)
+        if self._line:
+            self._line[len(self._line) - 1].put(data)
         else:
             self._wire.append(self._encoded(data))
 
     def settled(self, number: int, outcome: Outcome) -> None:
         """Flushes up to `number` succeeded, or one has failed: let go what waited."""
-        if not self._behind_flush:
+        if not self._line:
             return
-        self._place_answers()
         if outcome != Outcome.REACHED:
-            self._behind_flush = []
-            self.fail(b"E_PUB_FAILED PUB failed the disk failed: restart the broker")
-        while self._behind_flush and self._behind_flush[0][0] <= number:
-            self._wire.append(self._encoded(self._behind_flush.pop(0)[1]))
-        if not self._behind_flush:
+            self._broken()
+        for held in self._line:
+            held.flushed(number)
+        self._let_go()
+
+    def copied(self, held: Pending, outcome: Copy) -> None:
+        """What became of publishes to a topic whose messages slaves must have."""
+        if outcome == Copy.BROKEN:
+            self._broken()
+        else:
+            held.tell(outcome, self.shared.rejected)
+        self._let_go()
+
+    def _broken(self) -> None:
+        """Nothing that is waited for will come."""
+        self._place_answers()
+        self._line = []
+        self.fail(b"E_PUB_FAILED PUB failed the disk failed: restart the broker")
+
+    def _let_go(self) -> None:
+        self._place_answers()
+        while self._line and self._line[0].over:
+            self._wire.append(self._encoded(self._line.pop(0).answers()))
+        if not self._line:
             self._awaited_flush = 0
         self.wake()
 
     def stop_waiting(self) -> None:
         """The connection is gone: nothing is held any more."""
-        if self._behind_flush:
+        if self._line:
             self.queueing.flushes.drop(self)
+            self.queueing.copied.drop(self)
 
     # -- bytes out -----------------------------------------------------------------------------------------------
 
@@ -216,7 +250,7 @@ class NsqConnection(Consumer):
     def take(self) -> bytes:
         """What is to be written now: each flush of a layer whole."""
         self.shared.gathering.settle()  # the answers say that messages are stored
-        if not self._behind_flush and not self.layers and not self._wire:
+        if not self._line and not self.layers and not self._wire:
             return self.out.take()
         self._place_answers()
         wire, self._wire = self._wire, []
@@ -224,7 +258,7 @@ class NsqConnection(Consumer):
 
     def take_parts(self) -> bytes | list[Part]:
         """`take`, where large bodies are written from where they lie."""
-        if self.out.parts is None or self._behind_flush or self.layers or self._wire:
+        if self.out.parts is None or self._line or self.layers or self._wire:
             return self.take()
         self.shared.gathering.settle()
         return self.out.take_parts()

@@ -28,4 +28,4 @@ cdef class Publisher:
     @cython.locals(base=cython.p_uchar, topic=Topic, answer=cython.int, now_ns=cython.longlong, n=cython.longlong, length=cython.longlong)
     cdef long long _store(self, NsqConnection asker, long long at, long long end, long long count) except -2
     @cython.locals(blocked=cython.bint)
-    cdef int _ok(self, NsqConnection asker, Topic topic) except -1
+    cdef int _ok(self, NsqConnection asker, Topic topic, bytes verb) except -1

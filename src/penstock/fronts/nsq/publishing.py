@@ -155,7 +155,7 @@ class Publisher:
             asker.fail(b"E_PUB_FAILED PUB failed " + str(error).encode())
             return at + size
         self.count += 1
-        self._ok(asker, topic)
+        self._ok(asker, topic, b"PUB")
         return at + size
 
     def mpub(self, asker: NsqConnection, pos: int, last: int, body: int, total: int) -> int:
@@ -239,12 +239,20 @@ class Publisher:
             asker.fail(b"E_MPUB_FAILED MPUB failed " + str(error).encode())
             return end
         self.count += count
-        self._ok(asker, topic)
+        self._ok(asker, topic, b"MPUB")
         return end
 
-    def _ok(self, asker: NsqConnection, topic: Topic) -> int:
-        """Answer a publish, behind the flush where the topic's level says so."""
+    def _ok(self, asker: NsqConnection, topic: Topic, verb: bytes) -> int:
+        """Answer a publish, behind what the topic's level says."""
         blocked = self.shared.blocked
+        if topic.level == words.LEVEL_OS and not blocked:
+            asker.out.put_from(self.shared.ok_at, 0, words.OK_BYTES)
+            return 0
+        if topic.level >= words.LEVEL_PAIR:
+            if blocked and asker.channel is not None:
+                asker.await_flush(self.queueing.want_flush(self.queueing.topics[asker.channel.topic_name]))
+            asker.await_copies(topic, verb)
+            return 0
         if topic.level == words.LEVEL_DISK or (blocked and topic.level == words.LEVEL_OS):
             asker.await_flush(self.queueing.want_flush(topic))
         elif blocked and asker.channel is not None:  # the answer says, too, that its FINs are done

@@ -102,7 +102,7 @@ class QueueCalls(Calls):
             level = fields["level"]
             if level is not None and level not in QUEUE_LEVELS:
                 raise Refused(f"level {level} is none of {', '.join(QUEUE_LEVELS)}: queue topics have no copies")
-            if queueing.topic(name, level).kind != "queue":
+            if queueing.topic(name, level, queue=True).kind != "queue":
                 raise Refused(
                     f"{fields['topic']} is a log topic, or a rule says so",
                     remoting=ResponseCode.TOPIC_EXIST_ALREADY,

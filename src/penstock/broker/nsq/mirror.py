@@ -1,0 +1,191 @@
+"""Mirror: the channels of log topics at the slaves of a master: which there are, whether they are paused, and where each is.
+
+    master   a channel came, went, or was paused ─▶ CHANNELS: all there are, in the same turn and before what is published behind
+             a place is another one              ─▶ CURSORS: committed, and what is finished beyond, once a second, behind the log
+    slave    keeps both in its own files, as if its channels had come there: a promotion is a start that finds them
+
+Ephemeral channels are nobody else's. What is in hand is not told, so it comes again; what was finished in the last second, too.
+What was given back with a delay is an entry of the schedule, which every node derives from the log, until it is finished
+(`Moving.owed`); the queue in which it comes again is its master's alone. A place beyond the end of the slave's log is taken as
+it is: the start that makes it the master cuts it (`CursorFile.settle`).
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import zlib
+from collections.abc import Iterator
+
+from penstock.broker.core import Core
+from penstock.broker.nsq.logchannels import LogChannels
+from penstock.broker.nsq.names import printable
+from penstock.broker.nsq.registry import Registry
+from penstock.broker.nsq.sources import cursors, lanes
+from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
+from penstock.errors import Refused, StoreError
+from penstock.log.store import LogStore
+from penstock.wire import fastjson, ha
+from penstock.wire.fastjson import JsonObject
+
+log = logging.getLogger("penstock.broker")
+
+EVERY_MS = 1_000
+FRAME_BYTES = 256 << 10
+BITS_BYTES_MAX = WINDOW_MAX // 8 + 1
+_DEFLATE = 1
+
+
+class ChannelNews:
+    """What one slave has been told of the channels."""
+
+    def __init__(self, registry: Registry, store: LogStore) -> None:
+        self._registry = registry
+        self._store = store
+        self._changes = -1
+        self._due_ms = 0
+        self._seen: dict[LogChannels, int] = {}  # their `changes`
+        self._places: dict[CursorFile, tuple[int, int]] = {}
+        self._ready: list[bytes] = []  # frames of places
+        self._position = 0  # and where the log ended when they were made
+
+    def news(self, mono_ms: int, sent: int, at_once: bool = False) -> Iterator[tuple[int, bytes]]:
+        """(kind, body) of the frames that say what has changed to a slave that was sent the log up to `sent`. `at_once`: the
+        places, too, whenever they were told last.
+
+        A place may be finished because the message stands elsewhere in the log, in the schedule or with the dead letters: so it
+        is told once the slave was sent the log up to where it ended then.
+        """
+        fresh = self._registry.changes != self._changes
+        if not (fresh or at_once or self._ready or mono_ms >= self._due_ms):
+            return
+        faces = [face for face in self._registry.topics.values() if isinstance(face, LogChannels) and face.stored.open]
+        if fresh:
+            self._changes = self._registry.changes
+            yield ha.CHANNELS, fastjson.dumps({"channels": {face.name.decode(): self._about(face) for face in faces}})
+            self._forget(faces)
+        if not self._ready and (fresh or at_once or mono_ms >= self._due_ms):
+            self._due_ms = mono_ms + EVERY_MS
+            self._position = self._store.end_position
+            self._ready = list(self._cursors([face for face in faces if self._seen.get(face) != face.changes]))
+        if self._ready and sent >= self._position:
+            ready, self._ready = self._ready, []
+            for body in ready:
+                yield ha.CURSORS, body
+
+    def _about(self, face: LogChannels) -> JsonObject:
+        channels: JsonObject = {
+            channel.name.decode(): {
+                "paused": bool(channel.paused), "since": self._registry.since(face, channel),
+                "at": [lane.file.committed for lane in lanes(channel)[: len(face.stored.queues)]],
+            }
+            for channel in face.channels.values() if not channel.ephemeral
+        }  # fmt: skip
+        return {"paused": bool(face.paused), "channels": channels}
+
+    def _forget(self, faces: list[LogChannels]) -> None:
+        """Channels that are gone; whatever is told of one of the same name is told anew."""
+        there = {lane.file for face in faces for channel in face.channels.values() for lane in lanes(channel)}
+        self._places = {file: place for file, place in self._places.items() if file in there}
+        self._seen = {}
+
+    def _cursors(self, faces: list[LogChannels]) -> Iterator[bytes]:
+        rows: list[list[object]] = []
+        size = 0
+        for face in faces:
+            self._seen[face] = face.changes
+            for channel in face.channels.values():
+                for lane in [] if channel.ephemeral else lanes(channel)[: len(face.stored.queues)]:
+                    file = lane.file
+                    place = file.turn, file.beyond
+                    if self._places.get(file) == place:
+                        continue
+                    self._places[file] = place
+                    bits = base64.b64encode(zlib.compress(file.told(), _DEFLATE)).decode() if file.beyond else ""
+                    rows.append([face.name.decode(), channel.name.decode(), lane.number, file.committed, bits])
+                    size += len(bits) + len(face.name) + len(channel.name) + 32
+                    if size >= FRAME_BYTES:
+                        yield fastjson.dumps({"cursors": rows})
+                        rows, size = [], 0
+        if rows:
+            yield fastjson.dumps({"cursors": rows})
+
+
+class Mirror:
+    """Makes the channels of a slave those of its master."""
+
+    def __init__(self, core: Core, registry: Registry) -> None:
+        self._core = core
+        self._registry = registry
+        self._left_out: set[str] = set()  # topics that were complained of
+        self._table: dict[str, dict[str, object]] | None = None  # of which some is still to be taken: the disk was full
+
+    def take(self, kind: int, told: JsonObject) -> None:
+        """What one frame says. ValueError, TypeError or AttributeError when it makes no sense."""
+        if kind == ha.CHANNELS:
+            self._take_channels(told["channels"])  # type: ignore[arg-type]
+        else:
+            if self._table is not None:
+                self._take_channels(self._table)
+            for topic, channel, number, committed, bits in told["cursors"]:  # type: ignore[misc, union-attr]
+                self._take_place(topic, channel, int(number), committed, bits)
+
+    def _take_channels(self, table: dict[str, dict[str, object]]) -> None:
+        registry = self._registry
+        for face in [face for face in registry.topics.values() if isinstance(face, LogChannels)]:
+            if not face.stored.open:
+                registry.let_go(face)
+            elif face.name.decode() not in table:
+                for name in [name for name, channel in face.channels.items() if not channel.ephemeral]:
+                    face.delete_channel(name)
+        self._table = None
+        for topic, about in table.items():
+            try:
+                self._take_topic(topic.encode(), about)
+                self._left_out.discard(topic)
+            except (Refused, StoreError) as error:
+                if isinstance(error, StoreError):
+                    self._table = table
+                if topic not in self._left_out:
+                    log.error("channels of the master not taken topic=%s error=%s", printable(topic.encode()), error)
+                self._left_out.add(topic)
+
+    def _take_topic(self, name: bytes, about: dict[str, object]) -> None:
+        registry = self._registry
+        if registry.has_queue(name):
+            raise Refused("it is a queue topic here")
+        face = registry.log_face(name) if name in self._core.topics.by_name else None
+        if not isinstance(face, LogChannels):
+            raise Refused("there is no such log topic here")
+        told: dict[str, dict[str, object]] = about["channels"]  # type: ignore[assignment]
+        for gone in [known for known, channel in face.channels.items() if known.decode() not in told]:
+            face.delete_channel(gone)
+        for channel_name, one in told.items():
+            fresh = channel_name.encode() not in face.channels
+            registry.owe_since(face, channel_name.encode(), int(one["since"]))  # type: ignore[call-overload]
+            channel = face.channel(channel_name.encode())
+            if fresh:  # not where it would begin here, though it is told anew soon
+                for number, committed in enumerate(one["at"]):  # type: ignore[arg-type, var-annotated]
+                    self._take_place(name.decode(), channel_name, number, committed, "")
+            face.pause_channel(channel, bool(one["paused"]))
+            face.forget_again(channel.name)
+        if about["paused"]:
+            face.pause()
+        else:
+            face.unpause()
+
+    def _take_place(self, topic: str, channel: str, number: int, committed: int, bits: str) -> None:
+        face = self._registry.topics.get(topic.encode())
+        found = face.channels.get(channel.encode()) if isinstance(face, LogChannels) else None
+        if found is None or face is None or not 0 <= number < len(lanes(found)):
+            return  # of a topic that could not be taken, or with fewer queues here: it comes again from where it was
+        if not isinstance(committed, int) or not 0 <= committed < 1 << 62:
+            raise ValueError(f"a channel that has committed {committed}")
+        data = b""
+        if bits:
+            inflated = zlib.decompressobj()
+            data = inflated.decompress(base64.b64decode(bits, validate=True), BITS_BYTES_MAX)
+            if inflated.unconsumed_tail:
+                raise ValueError("a cursor with more bits than a window has")
+        cursors(found).take_over(number, committed, data)
+        face.mark()  # it is flushed as any other
