@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 import urllib.request
@@ -237,7 +238,8 @@ class Slave:
             if head.kind == ha.DATA:
                 self.log += body[40 + 8 * head.entries :]
             size = len(self.log)
-            self.peer.send(ha.ack(self.epoch, ha.Ack(size, size, size, 1 << 30)))
+            with contextlib.suppress(ConnectionError):  # what it has sent before is read
+                self.peer.send(ha.ack(self.epoch, ha.Ack(size, size, size, 1 << 30)))
         return found
 
     def wanted(self) -> ha.Wanted:
