@@ -230,6 +230,19 @@ def test_a_flush_that_failed_is_not_told(tmp_path: Path) -> None:
     assert (side.sender.failed, side.sender.has(TOKENS[0])) == (True, False)
 
 
+def test_one_that_is_dropped_during_the_flush_costs_the_others_nothing(side: Side) -> None:
+    for token in TOKENS:
+        side.house.stage(token, rows(3))
+    side.take(side.turn())
+    job = side.mirror.take_job()
+    assert job is not None
+    side.mirror.drop(TOKENS[0])
+    job.run()
+    job.finish(None, side.ms)
+    assert side.mirror.take_lost() == []
+    assert TOKENS[1] in dict(side.mirror.take_flushed())
+
+
 def test_a_slave_that_says_nothing_is_not_waited_for_for_ever(side: Side) -> None:
     side.house.stage(TOKENS[0], rows(3))
     side.turn()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.broker.spool import Spool, Spools, pieces
+from penstock.broker.spool import Spool, Spools, flush, pieces
 from penstock.disk.files import Files
 from penstock.disk.job import run_now
 from penstock.errors import Refused, StoreError
@@ -125,3 +125,15 @@ def test_who_waits_for_dropped_rows_is_answered(tmp_path: Path) -> None:
     spools.drop(spool, 0)
     (error,) = answers
     assert isinstance(error, Refused)
+
+
+def test_a_spool_that_cannot_be_opened_is_not_vouched_for(tmp_path: Path) -> None:
+    class Exhausted(Files):
+        def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+            raise StoreError("Too many open files (by order of the test)")
+
+    paths = [tmp_path / "there", tmp_path / "dropped"]
+    paths[0].write_bytes(b"x")
+    flush(Files(), tmp_path, paths)
+    with pytest.raises(StoreError, match="Too many"):
+        flush(Exhausted(), tmp_path, paths)

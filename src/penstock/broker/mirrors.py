@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from penstock.broker.copies import Copies
-from penstock.broker.spool import TOKEN, Answer, Spools, lost
+from penstock.broker.spool import TOKEN, Answer, Spools, flush, lost
 from penstock.disk.files import Files
 from penstock.disk.job import Job
 from penstock.errors import StoreError, WireError
@@ -246,15 +246,6 @@ class Mirror:
         sealed, self._sealed = self._sealed, {}
         files, folder = self._files, self._folder
 
-        def run() -> None:
-            for token in sealed:
-                fd = files.open(folder / token)
-                try:
-                    files.datasync(fd)
-                finally:
-                    files.close(fd)
-            files.sync_folder(folder)
-
         def finish(error: BaseException | None, now_ms: int) -> None:
             self._running = False
             if error is None:
@@ -265,4 +256,4 @@ class Mirror:
                 self._lost.append(token)
                 self.drop(token)
 
-        return Job("stage", run, finish)
+        return Job("stage", lambda: flush(files, folder, [folder / token for token in sealed]), finish)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -128,6 +128,22 @@ def pieces(chunk: bytes) -> Iterator[Piece]:
 def illegal() -> Refused:
     """A chunk that is none."""
     return Refused("the staged chunk is illegal: its lengths do not add up", remoting=ResponseCode.MESSAGE_ILLEGAL)
+
+
+def flush(files: Files, folder: Path, paths: Iterable[Path]) -> None:
+    """Make these spools durable, but for those that are dropped meanwhile. StoreError; for any thread."""
+    for path in paths:
+        try:
+            fd = files.open(path)
+        except StoreError:
+            if path.exists():  # there are too many files open, or the disk fails
+                raise
+            continue
+        try:
+            files.datasync(fd)
+        finally:
+            files.close(fd)
+    files.sync_folder(folder)
 
 
 def lost(token: str, why: str) -> Refused:
@@ -333,18 +349,6 @@ class Spools:
         paths = [spool.path for spool in spools]
         self._flushing = {spool.token for spool in spools}
 
-        def run() -> None:
-            for path in paths:
-                try:
-                    fd = files.open(path)
-                except StoreError:
-                    continue  # dropped meanwhile
-                try:
-                    files.datasync(fd)
-                finally:
-                    files.close(fd)
-            files.sync_folder(folder)
-
         def finish(error: BaseException | None, now_ms: int) -> None:
             done, self._flushing = self._flushing, set()
             for spool in spools:
@@ -356,7 +360,7 @@ class Spools:
             self._answer(done, error)
             self.wants_job = True
 
-        return Job("stage", run, finish)
+        return Job("stage", lambda: flush(files, folder, paths), finish)
 
     def _answer(self, done: set[str], error: BaseException | None) -> None:
         waiting, self._waiting = self._waiting, []
