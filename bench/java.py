@@ -19,6 +19,7 @@ from bench.servers import HERE, ROCKETMQ_FOLDER, Running, find_rocketmq, name_se
 from penstock import Admin
 
 TOPIC = "BenchmarkTest"
+WARM_UP_S = 2  # and as long as is measured: two Javas compile their code
 # threads, how many times RocketMQ's rate at least
 ROWS = ((1, 2.5), (16, 2.2), (64, 2.0))
 
@@ -56,7 +57,7 @@ def _send(jars: Path, server: Running, threads: int, seconds: int) -> dict[str, 
     """One run: messages a second, and the broker's CPU in µs for each."""
     command = ["java", "-Xmx1g", "-cp", f"{jars}/*", str(HERE / "JavaSend.java"), server.registry, TOPIC, str(threads)]
     with subprocess.Popen(
-        [*command, str(max(2, seconds // 2)), str(seconds)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*command, str(seconds + WARM_UP_S), str(seconds)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as client:  # fmt: skip
         assert client.stdout is not None
         if client.stdout.readline() != "begin\n":
