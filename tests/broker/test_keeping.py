@@ -7,6 +7,7 @@ from pathlib import Path
 from broker.queueside import Reader, Side
 from penstock.broker import keeping
 from penstock.broker.topics import PLAIN, LogTopic
+from penstock.delivery.channel import Channel
 
 RULES = ({"name": "*", "kind": "log", "queues": 2},)
 HOUR = 3_600_000
@@ -120,5 +121,66 @@ def test_one_that_keeps_longer_protects_the_log(tmp_path: Path) -> None:
     side.turn(47 * HOUR)
     assert side.broker.keeping.protected() == first[0]
     side.turn(2 * HOUR)
+    assert side.broker.keeping.protected() == side.broker.store.end_position
+    side.close()
+
+
+def test_what_a_channel_has_not_finished_stays_where_nsqs_topics_have_copies(tmp_path: Path) -> None:
+    side = Side(tmp_path, ha_port=0, file_reserved_time_hours=1, level="os")
+    topic = side.queueing.topic(b"jobs")
+    stored = side.broker.topics.by_name[b"jobs"]
+    assert stored.as_config()["keptForChannels"] is True
+    protected = side.broker.keeping.protected
+
+    def place(offset: int) -> int:
+        entry = stored.queues[0].entry(offset)
+        assert entry is not None
+        return int(entry[0])
+
+    def publish(count: int) -> None:
+        for _ in range(count):
+            side.queueing.publish(topic, [b"x"])
+        side.turn(1)
+
+    assert protected() == side.broker.store.end_position
+    publish(3)
+    assert protected() == place(0)  # owed to the first channel
+    slow, quick = topic.channel(b"slow"), topic.channel(b"quick")
+    publish(3)
+
+    def finish(channel: Channel, count: int) -> None:
+        reader = Reader()
+        reader.ready_count = count
+        channel.add(reader)
+        side.queueing.mark_channel(channel)
+        side.turn(1)
+        for delivery in reader.deliveries():
+            assert channel.finish(reader, delivery.id, side.broker.now_ns, side.broker.mono_ms) == 0
+        channel.remove(reader)
+        side.turn(1)
+
+    topic.channel(b"passing#ephemeral")  # nobody's loss
+    finish(quick, 6)
+    assert protected() == place(0)
+    finish(slow, 2)
+    assert protected() == place(2)
+    for clean in (False, True):
+        side.broker.save_tables()
+        side.reopen(clean)
+        topic, stored = side.queueing.topic(b"jobs"), side.broker.topics.by_name[b"jobs"]
+        protected = side.broker.keeping.protected
+        assert protected() == place(2)
+    topic.delete_channel(b"slow")
+    assert protected() == side.broker.store.end_position
+    side.close()
+
+
+def test_no_other_topic_waits_for_channels(tmp_path: Path) -> None:
+    side = Side(tmp_path, topic=RULES, ha_port=0, level="os")
+    topic = topic_of(side)
+    send(side, topic, 4)
+    side.queueing.topic(b"t").channel(b"c")
+    side.queueing.topic(b"by-rule").channel(b"c")
+    assert [t for t in side.broker.topics.by_name.values() if t.owed] == []
     assert side.broker.keeping.protected() == side.broker.store.end_position
     side.close()

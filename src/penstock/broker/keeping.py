@@ -2,6 +2,7 @@
 
 Shorter: what is too old or too much goes out of sight as by a purge; the log is shared, and its segments stay as long as
 ever. Longer: the segments from the topic's oldest message on stay, whosever messages they hold, unless the disk is too full.
+Topics that stand in place of queue topics keep what a channel of theirs has not finished, in the same way.
 Looked at once a minute, so many messages a turn.
 """
 
@@ -12,6 +13,7 @@ import logging
 from penstock.broker.core import Core
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.queueing import Queueing
+from penstock.broker.nsq.sources import lanes
 from penstock.broker.topics import LogTopic
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire.layout import FILLER_SIZE
@@ -123,7 +125,7 @@ class Keeping:
         return cost
 
     def protected(self) -> int:
-        """From where on the log is kept for a topic that keeps its messages longer than the broker does."""
+        """From where on the log is kept for topics that keep their messages longer than the broker does, or for channels."""
         core = self._core
         limit, now_ms = core.store.log.end, core.time.now_ms
         for topic in core.topics.by_name.values():
@@ -133,7 +135,25 @@ class Keeping:
                     entry = queue.entry(place) if place < queue.visible_end() else None
                     if entry is not None:
                         limit = min(limit, entry[0])
+            if topic.owed:
+                for number, queue in enumerate(topic.queues):
+                    limit = min(limit, _position(queue, self._owed_from(topic, number), limit))
         return limit
+
+    def _owed_from(self, topic: LogTopic, number: int) -> int:
+        """The first offset of a queue that some channel has not finished; all is owed to the first channel there will be."""
+        face = self._queueing.topics.get(topic.name)
+        channels = [channel for channel in face.channels.values() if not channel.ephemeral] if face is not None else []
+        return min((lanes(channel)[number].file.committed for channel in channels), default=0)
+
+
+def _position(queue: ConsumeQueue, offset: int, otherwise: int) -> int:
+    """Where in the log the first message from an offset on lies."""
+    for place in range(max(offset, queue.min_offset), queue.max_offset):
+        entry = queue.entry(place)
+        if entry is not None and entry[1] != FILLER_SIZE:
+            return int(entry[0])
+    return otherwise
 
 
 def _size(queue: ConsumeQueue, offset: int) -> int:

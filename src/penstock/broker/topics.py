@@ -83,7 +83,7 @@ def check_group_name(name: str) -> None:
 
 class TopicDetails(NamedTuple):
     """What RocketMQ keeps of a topic, and no rule of ours asks for; then how long, and how many bytes of it, ours keeps: 0
-    is as the broker does; whether each of its messages is traced.
+    is as the broker does; whether each of its messages is traced; whether they stay until every NSQ channel has finished them.
     """
 
     order: bool = False
@@ -92,6 +92,7 @@ class TopicDetails(NamedTuple):
     keep_ms: int = 0
     keep_bytes: int = 0
     traced: bool = False
+    owed: bool = False
 
 
 PLAIN = TopicDetails()
@@ -117,6 +118,7 @@ def details_of(config: Mapping[str, object]) -> TopicDetails:
         max(0, shapes.number(config, "retentionMs", 0)),
         max(0, shapes.number(config, "retentionBytes", 0)),
         config.get("trace") is True,
+        config.get("keptForChannels") is True,
     )
 
 
@@ -145,7 +147,7 @@ class LogTopic:
         self.sys_flag = 0
         self.keep_ms = 0
         self.keep_bytes = 0
-        self.traced = False
+        self.traced = self.owed = False
         self.open = True
         self.protected = name in PROTECTED
         self.is_retry = name.startswith(RETRY_PREFIX)
@@ -170,7 +172,7 @@ class LogTopic:
 
     def detail(self, more: TopicDetails) -> None:
         """What is kept beside that."""
-        self.order, self.filter_type, self.sys_flag, self.keep_ms, self.keep_bytes, self.traced = more
+        self.order, self.filter_type, self.sys_flag, self.keep_ms, self.keep_bytes, self.traced, self.owed = more
 
     def trace(self, on: bool) -> None:
         """Tell of each of its messages where it goes."""
@@ -213,7 +215,13 @@ class LogTopic:
     def settings(self) -> TopicSettings:
         """What an administrator may change, for `TopicTable.undo`."""
         more = TopicDetails(
-            self.order, self.filter_type, self.sys_flag, self.keep_ms, self.keep_bytes, bool(self.traced)
+            self.order,
+            self.filter_type,
+            self.sys_flag,
+            self.keep_ms,
+            self.keep_bytes,
+            bool(self.traced),
+            bool(self.owed),
         )
         return TopicSettings(self.read_queues, self.write_queues, self.perm, self.level, more)
 
@@ -245,6 +253,8 @@ class LogTopic:
             config["retentionBytes"] = self.keep_bytes
         if self.traced and not self.is_retry:  # that one is, for as long as the broker runs, because another is
             config["trace"] = True
+        if self.owed:
+            config["keptForChannels"] = True
         return config
 
 

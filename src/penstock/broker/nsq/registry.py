@@ -184,19 +184,23 @@ class Registry:
         return topic
 
     def log_face(self, name: bytes, queues: int | None = None) -> Topic | None:
-        """A log topic as NSQ sees it, made if need be, with so many queues unless a rule says; None where no log topic can have
-        this name. Refused when it is new and may not be made.
+        """A log topic as NSQ sees it, made if need be; None where no log topic can have this name. Refused when it is new and
+        may not be made. `queues`: one in place of a queue topic, with so many queues unless a rule says; it keeps for its
+        channels what they have not finished, as that would.
         """
         topic = self.topics.get(name)
         if topic is not None:
             return topic
-        if name not in self._core.topics.by_name:
+        fresh = name not in self._core.topics.by_name
+        if fresh:
             try:
                 check_topic_name(name)
             except Refused:
                 return None
-        sending = self._core.sending
+        sending, topics = self._core.sending, self._core.topics
         stored = sending.topic_to_write(name) if queues is None else sending.topic_to_write(name, queues=queues)
+        if fresh and queues is not None:
+            topics.keep(stored, stored.settings().more._replace(owed=True), self._core.time.now_ms)
         topic = LogChannels(stored, self, self._core)
         self.topics[name] = topic
         self.changed(topic, True)
