@@ -166,9 +166,11 @@ def test_how_late_the_loop_is() -> None:
         before = figures(broker.http)
         began = time.monotonic()
         eventually(
-            lambda: figures(broker.http)["loop_lag_seconds_count", ""] - before["loop_lag_seconds_count", ""] >= 3
+            lambda: figures(broker.http)["loop_lag_seconds_count", ""] - before["loop_lag_seconds_count", ""] >= 5
         )
-        assert time.monotonic() - began > 0.3  # its timer comes about once a second, as ever
+        assert (
+            time.monotonic() - began > 0.1
+        )  # no more often than its timer came as ever: once a second, and when a flush is due
 
         def late() -> bool:
             broker.call(lambda server: server.net.loop.call_later(0.01, time.sleep, 2.5))
