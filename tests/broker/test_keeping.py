@@ -175,6 +175,20 @@ def test_what_a_channel_has_not_finished_stays_where_nsqs_topics_have_copies(tmp
     side.close()
 
 
+def test_a_queue_that_came_later_is_owed_too(tmp_path: Path) -> None:
+    side = Side(tmp_path, ha_port=0, file_reserved_time_hours=1, level="os")
+    topic = side.queueing.topic(b"jobs")
+    topic.channel(b"c")
+    stored = side.broker.topics.by_name[b"jobs"]
+    side.broker.topics.create(b"jobs", 2, 2, more=stored.settings().more, now_ms=5)
+    send(side, stored, 2)
+    first = stored.queues[0].entry(0)
+    assert first is not None
+    assert stored.owed
+    assert side.broker.keeping.protected() == first[0]
+    side.close()
+
+
 def test_no_other_topic_waits_for_channels(tmp_path: Path) -> None:
     side = Side(tmp_path, topic=RULES, ha_port=0, level="os")
     topic = topic_of(side)

@@ -158,7 +158,7 @@ class Broker:
         self.queueing.open(recovery.clean, recovery.power_cut)
         self.history.open()
         self.keeping.open()
-        if self.config.ha_port >= 0 or self.config.role == "slave":
+        if of_a_set(self.config):
             self._open_repairs()
         return recovery
 

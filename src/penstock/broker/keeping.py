@@ -15,7 +15,9 @@ from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.queueing import Queueing
 from penstock.broker.nsq.sources import lanes
 from penstock.broker.topics import LogTopic
+from penstock.delivery.channel import Channel
 from penstock.log.consumequeue import ConsumeQueue
+from penstock.log.stream import LogStream
 from penstock.wire.layout import FILLER_SIZE
 
 log = logging.getLogger("penstock.broker")
@@ -136,15 +138,25 @@ class Keeping:
                     if entry is not None:
                         limit = min(limit, entry[0])
             if topic.owed:
-                for number, queue in enumerate(topic.queues):
-                    limit = min(limit, _position(queue, self._owed_from(topic, number), limit))
+                for queue in topic.queues:
+                    limit = min(limit, _position(queue, self._owed_from(topic, queue), limit))
         return limit
 
-    def _owed_from(self, topic: LogTopic, number: int) -> int:
-        """The first offset of a queue that some channel has not finished; all is owed to the first channel there will be."""
+    def _owed_from(self, topic: LogTopic, queue: ConsumeQueue) -> int:
+        """The first offset of a queue that some channel has not finished; all is owed to one that does not read it yet, and to
+        the first channel there will be.
+        """
         face = self._queueing.topics.get(topic.name)
         channels = [channel for channel in face.channels.values() if not channel.ephemeral] if face is not None else []
-        return min((lanes(channel)[number].file.committed for channel in channels), default=0)
+        return min((_place(channel, queue) for channel in channels), default=0)
+
+
+def _place(channel: Channel, queue: ConsumeQueue) -> int:
+    """The first offset of a queue that a channel has not finished; 0 when it does not read the queue."""
+    for lane in lanes(channel):
+        if isinstance(lane.stream, LogStream) and lane.stream.queue is queue:
+            return int(lane.file.committed)
+    return 0
 
 
 def _position(queue: ConsumeQueue, offset: int, otherwise: int) -> int:

@@ -19,10 +19,8 @@ from penstock.errors import DiskFull, StoreError
 log = logging.getLogger("penstock.queueing")
 
 RETRY_MS = 1_000
-OURS_S, OTHERS_S = (
-    0.001,
-    0.1,
-)  # a flush of the file system that takes longer for each segment, and in all, wrote what is others'
+# A flush of the file system that takes longer than this in all, and this for each segment, has waited for others' writes.
+FLUSH_ALL_S, FLUSH_EACH_S = 0.1, 0.001
 PATIENCE_S = 10.0  # so long it is not tried again then
 _HEADER_BYTES = 26  # of a message in a disk queue
 _ESCAPED = re.compile(rb"[^a-zA-Z0-9_.-]|^\.")
@@ -44,7 +42,7 @@ class QueueFolder:
         self.pool = Pool(self.queues, files)
         self._backends: dict[bytes, DiskQueue] = {}
         self._fd = -1  # of `queues/`, once a flush had many files
-        self._patient_s = 0.0  # until then files are flushed one by one
+        self._one_by_one_until_s = 0.0
 
     # -- ready queues and cursors --------------------------------------------------------------------------------
 
@@ -96,14 +94,14 @@ class QueueFolder:
         devices = {files.device(self._fd), *(files.device(segment.fd) for segment in segments)}
         devices |= {files.device(path) for path in cursors} - {None}
         try:
-            if began_s < self._patient_s or len(devices) != 1 or not files.sync_all(self._fd):
+            if began_s < self._one_by_one_until_s or len(devices) != 1 or not files.sync_all(self._fd):
                 return False
         except DiskFull:  # some file has no room, and perhaps none of these
             return False
         segments[0].datasync()
         now_s = time.monotonic()
-        if now_s - began_s > OTHERS_S + OURS_S * len(segments):
-            self._patient_s = now_s + PATIENCE_S
+        if now_s - began_s > FLUSH_ALL_S + FLUSH_EACH_S * len(segments):
+            self._one_by_one_until_s = now_s + PATIENCE_S
         return True
 
     # -- disk queues ---------------------------------------------------------------------------------------------
