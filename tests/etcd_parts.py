@@ -52,18 +52,37 @@ class Etcd:
                 "--cert-file", str(certificate.cert), "--key-file", str(certificate.key), "--client-cert-auth",
                 "--trusted-ca-file", str(authority.cert),
             ]  # fmt: skip
-        self.clients = [free_port() for _ in range(members)]
-        self._peers = [free_port() for _ in range(members)]
+        self.clients: list[int] = []
+        self._peers: list[int] = []
+        self._choose_ports(members)
         self.processes: list[subprocess.Popen[bytes] | None] = [None] * members
+
+    def _choose_ports(self, members: int) -> None:
+        found: set[int] = set()
+        while len(found) < 2 * members:
+            found.add(free_port())
+        ports = list(found)
+        self.clients, self._peers = ports[:members], ports[members:]
 
     @property
     def setting(self) -> str:
         return "etcd://" + ",".join(f"127.0.0.1:{port}" for port in self.clients)
 
     def start(self) -> Etcd:
-        for n in range(len(self.processes)):
-            self.start_member(n)
-        self.answers()
+        """Start all; anew, at other ports, where one ended or nobody answers: somebody else may have taken a port."""
+        for last in (False, False, True):
+            for n in range(len(self.processes)):
+                self.start_member(n)
+            try:
+                self.answers()
+                break
+            except AssertionError:
+                if last:
+                    raise
+            self.kill()
+            for n in range(len(self.processes)):
+                shutil.rmtree(self._folder / f"etcd-{n}", ignore_errors=True)
+            self._choose_ports(len(self.processes))
         return self
 
     def start_member(self, n: int) -> None:
@@ -80,13 +99,26 @@ class Etcd:
 
     def answers(self) -> None:
         def done() -> bool:
+            ended = [
+                n for n, process in enumerate(self.processes) if process is not None and process.poll() is not None
+            ]
+            assert not ended, "etcd ended"
             try:
                 self.ask("kv/range", {"key": "eA=="})
             except OSError:
                 return False
             return True
 
-        eventually(done, 60, "etcd does not answer")
+        try:
+            eventually(done, 60, "etcd does not answer")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {self._said()}") from error
+
+    def _said(self) -> str:
+        """The last lines of each log."""
+        return "\n".join(
+            (self._folder / f"etcd-{n}.log").read_text(errors="replace")[-2_000:] for n in range(len(self.processes))
+        )
 
     def ask(self, path: str, body: dict[str, object]) -> dict[str, object]:
         """The first answer of a member."""
@@ -115,7 +147,7 @@ class Etcd:
         for n in members or range(len(self.processes)):
             process = self.processes[n]
             if process is not None:
-                os.kill(process.pid, number)
+                process.send_signal(number)
 
     def kill(self, *members: int) -> None:
         self.signal(signal.SIGKILL, *members)

@@ -13,11 +13,10 @@ import logging
 from penstock.broker.core import Core
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.queueing import Queueing
-from penstock.broker.nsq.sources import lanes
+from penstock.broker.nsq.sources import queue_lanes
 from penstock.broker.topics import LogTopic
 from penstock.delivery.channel import Channel
 from penstock.log.consumequeue import ConsumeQueue
-from penstock.log.stream import LogStream
 from penstock.wire.layout import FILLER_SIZE
 
 log = logging.getLogger("penstock.broker")
@@ -153,10 +152,8 @@ class Keeping:
 
 def _place(channel: Channel, queue: ConsumeQueue) -> int:
     """The first offset of a queue that a channel has not finished; 0 when it does not read the queue."""
-    for lane in lanes(channel):
-        if isinstance(lane.stream, LogStream) and lane.stream.queue is queue:
-            return int(lane.file.committed)
-    return 0
+    here = queue_lanes(channel)
+    return here[queue.queue_id].file.committed if queue.queue_id < len(here) else 0
 
 
 def _position(queue: ConsumeQueue, offset: int, otherwise: int) -> int:

@@ -82,3 +82,44 @@ def test_a_log_is_not_emptied_and_keeps_no_topic_after_its_end(side: Side) -> No
     assert side.broker.topics.get(b"log-t") is None
     with pytest.raises(Refused, match="was deleted"):
         side.queueing.publish(topic, [b"x"])
+
+
+def test_channels_read_queues_that_come_later_from_their_beginning(tmp_path: Path) -> None:
+    side = Side(tmp_path, topic=({"name": "*", "kind": "log", "queues": 1},))
+    topic = side.queueing.topic(b"t")
+    early, reader = topic.channel(b"early"), Reader()
+    other = topic.channel(b"other")
+    side.queueing.publish(topic, [b"held"])
+    side.queueing.publish(topic, [b"again"])
+    reader.ready_count = 50
+    early.add(reader)
+    side.queueing.mark_channel(early)
+    side.turn(1)
+    first = {d.body: d for d in reader.deliveries()}
+    assert set(first) == {b"held", b"again"}
+    early.requeue(reader, first[b"again"].id, 1_000, side.broker.mono_ms)
+    for _ in range(3):
+        side.turn(1_000)  # it comes again, out of the channel's own queue
+    assert [d.body for d in reader.deliveries()] == [b"again"]
+    stored = side.broker.topics.by_name[b"t"]
+    side.broker.topics.create(b"t", 4, 4, more=stored.settings().more, now_ms=side.broker.now_ms)
+    for n in range(8):
+        side.queueing.publish(topic, [b"%d" % n])
+        side.turn(1)
+    for _ in range(3):
+        side.turn(1_000)
+    got = list(reader.deliveries())
+    assert sorted(d.body for d in got) == [b"%d" % n for n in range(8)] + [b"again"]  # that one was in hand
+    for delivery in (first[b"held"], *got):
+        assert early.finish(reader, delivery.id, side.broker.now_ns, side.broker.mono_ms) == 0
+    side.turn(1_000)
+    assert (early.depth(), early.in_flight_count, other.depth()) == (0, 0, 10)
+    for clean in (False, True):
+        early.remove(reader)
+        side.broker.save_tables()
+        side.reopen(clean)
+        early = side.queueing.topic(b"t").channels[b"early"]
+        assert (early.depth(), side.queueing.topic(b"t").channels[b"other"].depth()) == (0, 10)
+        reader = Reader()
+        early.add(reader)
+    side.close()

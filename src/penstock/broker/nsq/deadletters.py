@@ -51,7 +51,7 @@ class DeadLetters:
         death = Death(why, channel.name.decode(), slots.attempts[slot], _client(channel, slot))
         try:
             if isinstance(origin, LogChannels):
-                message = origin.message(lane, place)
+                message = None if origin.is_again(channel, lane) else origin.message(lane, place)
                 self._retry.bury(channel.name, origin.name, message, source.body(), death)
                 self._moving.leave(channel, lane, place, position=self._publishing.log_end())
                 return True

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from penstock.broker.core import Core
 from penstock.broker.nsq.copied import demand_set
-from penstock.broker.nsq.sources import cursors, lanes
+from penstock.broker.nsq.sources import cursors, lanes, queue_lanes
 from penstock.broker.nsq.topics import Topic, TopicRegistry
 from penstock.broker.replica import of_a_set
 from penstock.broker.topics import LogTopic
@@ -67,7 +67,7 @@ class LogChannels(Topic):
         self.message_count = self.stored.message_count
         self.message_bytes = self.stored.put_bytes
         for channel in self.channels.values():
-            channel.count_up_to(sum([lane.stream.end() for lane in lanes(channel)[: len(self.stored.queues)]]))
+            channel.count_up_to(sum([lane.stream.end() for lane in queue_lanes(channel)]))
 
     def rewatch(self) -> bool:
         """Hear of the next message, too; whether there are some that may not be read yet."""
@@ -75,9 +75,31 @@ class LogChannels(Topic):
         for queue in self.stored.queues:
             queue.watch()
         for channel in self.channels.values():
-            for lane in lanes(channel)[: len(self.stored.queues)]:
+            here = queue_lanes(channel)
+            if len(here) < len(self.stored.queues):
+                lagging = not self._read_more(channel, len(here)) or lagging
+            for lane in here:
                 lagging = lagging or lane.stream.end() < lane.stream.queue.max_offset  # type: ignore[attr-defined]
         return lagging
+
+    def _read_more(self, channel: Channel, have: int) -> bool:
+        """The topic has more queues than the channel reads: it reads them from their beginning. A lane's number is its queue's,
+        so the lane of deferred messages goes behind them, and what it has in hand comes again. False: not while something
+        leaves it.
+        """
+        source = cursors(channel)
+        if any(number >= have for number, _ in channel.leaving):
+            return False
+        again = source.lanes[have:]
+        for lane in again:
+            channel.forget_hand(lane.number)
+        del source.lanes[have:]
+        for number in range(have, len(self.stored.queues)):
+            source.add(self._lane(channel.name, number, self.stored.queues[number].min_offset))
+        for lane in again:
+            source.add(Lane(lane.stream, lane.file, len(source.lanes)))
+        self.mark()
+        return True
 
     # -- channels ------------------------------------------------------------------------------------------------
 
@@ -86,17 +108,10 @@ class LogChannels(Topic):
         source = CursorSource(self.registry.window(self), commit)
         group = self._core.offsets.table.get((self.name.decode(), name.decode()), {})
         for number, queue in enumerate(self.stored.queues):
-            stream = LogStream(self._core.store, queue, self.level)
             begin = queue.visible_end() if self.channels else queue.min_offset
-            begin = group.get(number, begin)
-            file = CursorFile(
-                self.registry.folder.cursor_path(self.name, name, f".{number}"), self.registry.folder.files
-            )
             if ephemeral:
-                file.remove()
-            file.open(begin)
-            file.settle(queue.max_offset, stream)
-            lane = Lane(stream, file, number)
+                self._cursor_file(name, number).remove()
+            lane = self._lane(name, number, group.get(number, begin))
             source.add(lane)
             if commit is not None:
                 commit(lane)  # the file is newer than the table of offsets
@@ -106,6 +121,19 @@ class LogChannels(Topic):
         if not ephemeral and self.registry.folder.has_stream(self.name, name):
             self._add_again(channel)
         return channel
+
+    def _cursor_file(self, name: bytes, number: int) -> CursorFile:
+        folder = self.registry.folder
+        return CursorFile(folder.cursor_path(self.name, name, f".{number}"), folder.files)
+
+    def _lane(self, name: bytes, number: int, begin: int) -> Lane:
+        """A channel's place in one queue: where its file says, or `begin`."""
+        queue = self.stored.queues[number]
+        stream = LogStream(self._core.store, queue, self.level)
+        file = self._cursor_file(name, number)
+        file.open(begin)
+        file.settle(queue.max_offset, stream)
+        return Lane(stream, file, number)
 
     def _add_again(self, channel: Channel) -> ReadyQueue:
         """The lane of messages that were deferred for this channel alone."""
@@ -160,10 +188,9 @@ class LogChannels(Topic):
     def _committed_by(self, name: bytes) -> Callable[[Lane], None]:
         offsets = self._core.offsets
         topic, group = self.name.decode(), name.decode()
-        queues = len(self.stored.queues)
 
         def commit(lane: Lane) -> None:
-            if lane.number < queues:
+            if isinstance(lane.stream, LogStream):
                 offsets.commit(group, topic, lane.number, lane.file.committed)
 
         return commit
@@ -174,7 +201,7 @@ class LogChannels(Topic):
         if channel is None:
             return False
         for number, offset in offsets.items():
-            if number < len(lanes(channel)):
+            if number < len(queue_lanes(channel)):
                 channel.forget_hand(number)
                 cursors(channel).restart(number, offset)
         self.mark()
@@ -185,7 +212,7 @@ class LogChannels(Topic):
         queue, or finished above the place, may come again."""
         for channel in self.channels.values():
             for number, place in places.items():
-                if number < len(lanes(channel)) and lanes(channel)[number].file.committed < place:
+                if number < len(queue_lanes(channel)) and lanes(channel)[number].file.committed < place:
                     channel.forget_hand(number)
                     cursors(channel).restart(number, place)
         self.mark()
@@ -230,7 +257,9 @@ class LogChannels(Topic):
         return 0
 
     def message(self, lane: int, place: int) -> ReceivedMessage | None:
-        """What the log has at a channel's place; None when it is gone, or a message that was deferred."""
+        """What the log has at a channel's place; None when it is gone, or, where the channel reads every queue, a message that
+        was deferred.
+        """
         if lane >= len(self.stored.queues):
             return None
         entry = self.stored.queues[lane].entry(place)

@@ -21,7 +21,7 @@ from penstock.broker.core import Core
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.names import printable
 from penstock.broker.nsq.registry import Registry
-from penstock.broker.nsq.sources import cursors, lanes
+from penstock.broker.nsq.sources import cursors, lanes, queue_lanes
 from penstock.disk.cursorfile import WINDOW_MAX, CursorFile
 from penstock.errors import Refused, StoreError
 from penstock.log.store import LogStore
@@ -77,7 +77,7 @@ class ChannelNews:
         channels: JsonObject = {
             channel.name.decode(): {
                 "paused": bool(channel.paused), "since": self._registry.since(face, channel),
-                "at": [lane.file.committed for lane in lanes(channel)[: len(face.stored.queues)]],
+                "at": [lane.file.committed for lane in queue_lanes(channel)],
             }
             for channel in face.channels.values() if not channel.ephemeral
         }  # fmt: skip
@@ -95,7 +95,7 @@ class ChannelNews:
         for face in faces:
             self._seen[face] = face.changes
             for channel in face.channels.values():
-                for lane in [] if channel.ephemeral else lanes(channel)[: len(face.stored.queues)]:
+                for lane in [] if channel.ephemeral else queue_lanes(channel):
                     file = lane.file
                     place = file.turn, file.beyond
                     if self._places.get(file) == place:
@@ -177,7 +177,7 @@ class Mirror:
     def _take_place(self, topic: str, channel: str, number: int, committed: int, bits: str) -> None:
         face = self._registry.topics.get(topic.encode())
         found = face.channels.get(channel.encode()) if isinstance(face, LogChannels) else None
-        if found is None or face is None or not 0 <= number < len(lanes(found)):
+        if found is None or face is None or not 0 <= number < len(queue_lanes(found)):
             return  # of a topic that could not be taken, or with fewer queues here: it comes again from where it was
         if not isinstance(committed, int) or not 0 <= committed < 1 << 62:
             raise ValueError(f"a channel that has committed {committed}")

@@ -83,6 +83,7 @@ class Registry:
         self._moving = moving
         self._owner = owner
         self._default_level = LEVELS[config.level]
+        core.topics.changed.append(self._stored_changed)
 
     # -- finding -------------------------------------------------------------------------------------------------
 
@@ -109,6 +110,12 @@ class Registry:
         for topic in found:
             topic.refresh()
         return found
+
+    def _stored_changed(self, name: bytes) -> None:
+        """A log topic was made or changed: its channels may have more queues to read."""
+        face = self.topics.get(name)
+        if isinstance(face, LogChannels) and face.stored.open:
+            face.mark()
 
     # -- coming --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource, Lane
 from penstock.delivery.passing import PassingSource
 from penstock.delivery.source import MemorySource
+from penstock.log.stream import LogStream
 from penstock.words import IN_FLIGHT, WAITING
 
 SEARCH_MAX = 4_096
@@ -23,6 +24,11 @@ def lanes(channel: Channel) -> list[Lane]:
     """The places it reads at; none where no cursor file is kept."""
     source = channel.source
     return source.lanes if isinstance(source, CursorSource) else []
+
+
+def queue_lanes(channel: Channel) -> list[Lane]:
+    """Those of the message queues of a log topic: a lane's number is the queue's. Behind them may be one of deferred messages."""
+    return [lane for lane in lanes(channel) if isinstance(lane.stream, LogStream)]
 
 
 def lag_ms(channel: Channel, now_ms: int) -> int | None:
