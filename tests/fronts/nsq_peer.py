@@ -28,8 +28,12 @@ class NsqPeer:
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
         self.socket = socket.create_connection((host, int(port)), timeout=30)
-        self.socket.sendall(b"  V2")
         self._read = b""
+        try:
+            self.socket.sendall(b"  V2")
+        except OSError:
+            self.socket.close()
+            raise
 
     def send(self, data: bytes) -> None:
         self.socket.sendall(data)

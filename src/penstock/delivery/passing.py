@@ -25,7 +25,7 @@ class PassingSource(MemorySource):
         self._skipped: set[int] = set()
 
     def take(self) -> int:
-        if not self.queue:
+        if not self.waiting():
             self._copy()
         return MemorySource.take(self)
 
@@ -40,13 +40,13 @@ class PassingSource(MemorySource):
                 self._skipped.discard(ordinal)
             elif ordinal < end and stream.find(ordinal):
                 data = message_data(stream.stamp_ns, stream.attempts, stream.message_id, stream.body())
-                self.queue.append(data)
+                self.push(data)
                 return
 
     def settle(self) -> None:
         """The turn is over: keep of what waits as much as is allowed."""
         end = self.stream.end()
-        while self.head < end and len(self.queue) < self.limit:
+        while self.head < end and self.waiting() < self.limit:
             self._copy()
         if self.head < end:
             self.dropped += max(0, self.stream.count(self.head) - len(self._skipped))
@@ -63,7 +63,7 @@ class PassingSource(MemorySource):
         return place in self._skipped
 
     def depth(self) -> int:
-        return len(self.queue) + max(0, self.stream.count(self.head) - len(self._skipped))
+        return self.waiting() + max(0, self.stream.count(self.head) - len(self._skipped))
 
     def empty(self) -> None:
         MemorySource.empty(self)

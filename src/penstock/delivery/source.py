@@ -7,7 +7,6 @@ A channel names a message by (lane, place). `take` and `point_at` point the view
 from __future__ import annotations
 
 from array import array
-from collections import deque
 from collections.abc import Iterable
 from typing import Protocol
 
@@ -104,7 +103,11 @@ class MemorySource(Source):
         Source.__init__(self)
         self.limit = limit
         self.backend = backend
-        self.queue: deque[bytes] = deque()
+        # The queue: `_count` messages from `_head` on, round a list whose length is a power of two.
+        self._ring: list[bytes | None] = [None] * words.SLOTS_MIN
+        self._head = 0
+        self._count = 0
+        self._behind = 0 if backend is None else backend.depth  # what the backend has not handed out
         self.over: list[bytes] = []
         self.dropped = 0
         self._over_bytes = 0
@@ -115,30 +118,63 @@ class MemorySource(Source):
         self._next = numbers(0)  # the next free slot after each free one
         self._free = -1
         self._last: bytes = b""
-        self._stored: dict[int, int] = {}  # place → number in the backend
+        self._number = numbers(0)  # for each slot the message's number in the backend, or -1
+        self._stored = 0  # slots that have one
         self._finished: list[int] = []  # numbers that the backend has not been told of
 
     def put(self, payloads: list[bytes]) -> int:
         """Take messages in, all or none. StoreError when the backend cannot. Returns 0."""
         count = len(payloads)
-        room = self.limit - len(self.queue)
+        room = self.limit - self._count
         if self.backend is None:
             if count > room:
                 room = max(0, room)
                 self.dropped += count - room
                 payloads = payloads[:room]
-        elif self.over or count > room or self.backend.depth:
+        elif self.over or count > room or self._behind > 0:
             # Order holds because once something lies behind the queue, everything that follows goes there until it is read.
-            if self.over or self.backend.depth or room <= 0:
+            if self.over or self._behind > 0 or room <= 0:
                 self._put_over(payloads)
                 return 0
             self._put_over(payloads[room:])
             payloads = payloads[:room]
-        if len(payloads) == 1:
-            self.queue.append(payloads[0])
-        else:
-            self.queue.extend(payloads)
+        for payload in payloads:
+            self.push(payload)
         return 0
+
+    def put_one(self, payload: bytes) -> int:
+        """The same for one message."""
+        if self._count < self.limit and self._behind == 0 and not self.over:
+            self.push(payload)
+            return 0
+        return self.put([payload])
+
+    def push(self, payload: bytes) -> int:
+        """Into the queue, behind all others there, however many that are. Returns 0."""
+        size = len(self._ring)
+        if self._count >= size:
+            self._ring = self.queue + [None] * size
+            self._head = 0
+            size += size
+        self._ring[(self._head + self._count) & (size - 1)] = payload
+        self._count += 1
+        return 0
+
+    def waiting(self) -> int:
+        """How many are in the queue."""
+        return self._count
+
+    def oldest(self) -> bytes:
+        """The one that is taken next, if it is in memory; else nothing."""
+        if self._count:
+            return self._ring[self._head] or b""
+        return self.over[0] if self.over and not self._behind else b""
+
+    @property
+    def queue(self) -> list[bytes]:
+        """What is in the queue, oldest first."""
+        end = self._head + self._count
+        return self._ring[self._head : end] + self._ring[: max(0, end - len(self._ring))]  # type: ignore[return-value]
 
     def _put_over(self, payloads: list[bytes]) -> None:
         """What comes behind the queue: with what waits already to the backend when that is enough to be worth it."""
@@ -147,6 +183,7 @@ class MemorySource(Source):
             size += len(payload)
         if len(self.over) + len(payloads) > self._over_max or self._over_bytes + size > words.OVER_BYTES_MAX:
             self.backend.put_many(self.over + payloads)  # type: ignore[union-attr]
+            self._behind = self.backend.depth  # type: ignore[union-attr]
             self.over = []
             self._over_bytes = 0
         else:
@@ -154,18 +191,23 @@ class MemorySource(Source):
             self._over_bytes += size
 
     def take(self) -> int:
-        if not self.queue and not self._refill():
+        if self._count == 0 and not self._refill():
             return 0
-        payload: bytes = self.queue.popleft()
+        head = self._head
+        payload: bytes = self._ring[head]  # type: ignore[assignment]
+        self._ring[head] = None
+        self._head = (head + 1) & (len(self._ring) - 1)
+        self._count -= 1
         slot = self._free
         if slot < 0:
             slot = self._more_slots()
         self._free = self._next[slot]
         self._slots[slot] = payload
         self.place = slot
-        if self._refilled:
+        if self._refilled > 0:
             self._refilled -= 1
-            self._stored[slot] = self._refill_at
+            self._number[slot] = self._refill_at
+            self._stored += 1
             self._refill_at += 1
         self._view(payload)
         return 1
@@ -176,16 +218,20 @@ class MemorySource(Source):
         more = max(words.SLOTS_MIN, old)
         self._slots += [None] * more
         self._next = array("q", self._next) + array("q", [*range(old + 1, old + more), -1])
+        self._number = array("q", self._number) + array("q", [-1]) * more
         self._free = old
         return old
 
     def _refill(self) -> bool:
         if self.backend is None:
             return False
-        if not self.backend.depth:
+        if self._behind > 0:
+            self._behind = self.backend.depth
+        if self._behind == 0:
             if not self.over:
                 return False
-            self.queue.extend(self.over)
+            for payload in self.over:
+                self.push(payload)
             self.over = []
             self._over_bytes = 0
             return True
@@ -193,8 +239,10 @@ class MemorySource(Source):
         first = self.backend.taken
         taken = self.backend.take(max(1, min(self.limit, words.REFILL_MAX)))
         self._refilled, self._refill_at = len(taken), first
-        self.queue.extend(taken)
-        if not taken and not self.backend.depth:  # damage was all there was
+        for payload in taken:
+            self.push(payload)
+        self._behind = self.backend.depth
+        if not taken and self._behind == 0:  # damage was all there was
             return self._refill()
         return bool(taken)
 
@@ -225,11 +273,13 @@ class MemorySource(Source):
         self._slots[place] = None
         self._next[place] = self._free
         self._free = place
-        if self._stored:
-            number = self._stored.pop(place, -1)
+        if self._stored > 0:
+            number = self._number[place]
             if number >= 0:
+                self._number[place] = -1
+                self._stored -= 1
                 self._finished.append(number)
-                if not self._stored or len(self._finished) >= words.REFILL_MAX:
+                if self._stored == 0 or len(self._finished) >= words.REFILL_MAX:
                     self._tell()
         return 0
 
@@ -240,24 +290,27 @@ class MemorySource(Source):
             self.backend.finish_many(finished)  # type: ignore[union-attr]
 
     def depth(self) -> int:
-        return len(self.queue) + len(self.over) + self.backend_depth()
+        return self._count + len(self.over) + self.backend_depth()
 
     def backend_depth(self) -> int:
         return 0 if self.backend is None else self.backend.depth
 
     def empty(self) -> None:
-        self.queue.clear()
-        self.over = []
         self._forget()
         if self.backend is not None:
             self.backend.empty()
+            self._behind = self.backend.depth
 
     def _forget(self) -> None:
-        """Nothing is in hand, and nothing in the queue came from the backend."""
+        """Nothing is in the queue or in hand."""
+        self._ring = [None] * words.SLOTS_MIN
+        self._head = self._count = 0
+        self.over = []
         self._slots = []
         self._next = numbers(0)
+        self._number = numbers(0)
         self._free = -1
-        self._stored.clear()
+        self._stored = 0
         self._finished = []
         self._over_bytes = self._refilled = 0
 
@@ -290,14 +343,13 @@ class MemorySource(Source):
         payloads += self.over
         for place, attempts in in_hand:
             taken = self._slots[place]
-            number = self._stored.get(place, -1)
+            number = self._number[place]
             if taken is not None and (number < 0 or all_over):
                 tries = (attempts & words.UINT16_MAX).to_bytes(2)
                 payloads.append(taken[: words.DATA_ATTEMPTS_AT] + tries + taken[words.DATA_ID_AT :])
                 moved.append(number)
-        self.queue.clear()
-        self.over = []
         self._forget()
         if payloads:
             self.backend.put_many(payloads)
         self.backend.finish_many(moved)
+        self._behind = self.backend.depth

@@ -18,6 +18,7 @@ import logging
 from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 from penstock.disk import queuefiles
@@ -122,6 +123,44 @@ class WriteFile:
         self.sums = None
 
 
+class Handed:
+    """The places behind what was handed out and is not done, oldest first: runs of records that follow each other in a file."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._runs: deque[tuple[int, int, list[int]]] = deque()  # file, start, payload bytes up to each record's end
+        self._dropped = 0  # of the first run
+
+    def __len__(self) -> int:
+        return self.count
+
+    def add(self, number: int, at: int, payloads: Sequence[bytes]) -> int:
+        """Payloads of records from a place on; where they end."""
+        sizes = list(accumulate(map(len, payloads)))
+        self._runs.append((number, at, sizes))
+        self.count += len(sizes)
+        return at + sizes[-1] + LENGTH.size * len(sizes)
+
+    def drop(self, count: int) -> Place:
+        """The oldest are done, one at least; the place behind them."""
+        self.count -= count
+        self._dropped += count
+        while True:
+            number, at, sizes = self._runs[0]
+            if self._dropped < len(sizes):
+                break
+            self._dropped -= len(sizes)
+            self._runs.popleft()
+            if not self._dropped:
+                return number, at + sizes[-1] + LENGTH.size * len(sizes)
+        return number, at + sizes[self._dropped - 1] + LENGTH.size * self._dropped
+
+    def clear(self) -> None:
+        """None are out."""
+        self.count = self._dropped = 0
+        self._runs.clear()
+
+
 class DiskQueue:
     """One queue, first in, first out. Nothing is on the disk before the first message.
 
@@ -157,9 +196,8 @@ class DiskQueue:
         self._due_ms: int | None = None
         self._read: Place = (0, 0)  # everything before is done
         self._next: Place = (0, 0)  # what is handed out next
-        # The places behind what was handed out and is not done, oldest first; `_first` is the number of the oldest.
-        self._out: deque[Place] = deque()
-        self._first = 0
+        self._out = Handed()
+        self._first = 0  # the number of the oldest of them
         self._finished: set[int] = set()
         self._write: Place = (0, 0)
         self._writer = WriteFile(files, self.paths)
@@ -298,12 +336,11 @@ class DiskQueue:
         if sums is None:
             return False
         found = file.run(sums, at, self._end(number), limit - len(taken), self.sizes)
-        for payload in found:
-            at += len(payload) + LENGTH.size
-            self._out.append((number, at))
-        self._next = number, at
+        if not found:
+            return False
+        self._next = number, self._out.add(number, at, found)
         taken += found
-        return bool(found)
+        return True
 
     def _take_one(self, number: int, at: int, taken: list[bytes]) -> None:
         """Take the record at this place and go behind it, or over what is no record."""
@@ -322,9 +359,8 @@ class DiskQueue:
             record = file.record(at, following)
             matches = record is not None and sums.sum_matches(n, record)
         if record is not None and matches:
-            self._next = (number, at + len(record))
-            self._out.append(self._next)
-            taken.append(record[4:])
+            taken.append(record[LENGTH.size :])
+            self._next = number, self._out.add(number, at, taken[-1:])
             return
         if (number, at) == self._doubtful and sums is None and at and not _is_start(file, at):
             self._next = (number, 0)
@@ -373,22 +409,28 @@ class DiskQueue:
     def finish_many(self, numbers: Sequence[int]) -> None:
         """All of these are."""
         first, taken = self._first, self.taken
+        if not self._finished and 0 < len(numbers) <= len(self._out):
+            ordered = sorted(numbers)
+            if ordered[0] == first and ordered == list(range(first, first + len(ordered))):
+                self._operations += len(ordered)
+                self._advance(len(ordered))
+                return
         known = [number for number in numbers if first <= number < taken]
         if known:
             self._finished.update(known)
             self._operations += len(known)
             self._advance()
 
-    def _advance(self) -> None:
-        read, out, finished = self._read, self._out, self._finished
-        first = self._first
-        while out and first in finished:
-            finished.discard(first)
-            first += 1
-            read = out.popleft()
-        self._first = first
-        if not out:
+    def _advance(self, count: int = 0) -> None:
+        """The oldest `count` of what was handed out are done with, and behind them what is finished."""
+        finished = self._finished
+        while count < len(self._out) and self._first + count in finished:
+            finished.discard(self._first + count)
+            count += 1
+        if count == len(self._out):
             finished.clear()
+        read = self._out.drop(count) if count else self._read
+        self._first += count
         self._move_to(read)
         self._settle()
 

@@ -49,10 +49,10 @@ def lag_ms(channel: Channel, now_ms: int) -> int | None:
         if slots.state[slot] in (IN_FLIGHT, WAITING) and source.point_at(slots.lane[slot], slots.place[slot]):
             stamps.append(source.stamp_ns)
     if isinstance(source, MemorySource) and source.depth():
-        if not source.queue and not source.over:
+        oldest = source.oldest()
+        if not oldest:
             return _age_ms(stamps, now_ms) if stamps else None
-        first = source.queue[0] if source.queue else source.over[0]
-        stamps.append(int.from_bytes(first[:STAMP_BYTES]))
+        stamps.append(int.from_bytes(oldest[:STAMP_BYTES]))
     return _age_ms(stamps, now_ms)
 
 

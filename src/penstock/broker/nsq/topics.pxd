@@ -39,10 +39,11 @@ cdef class QueueTopic(Topic):
 cdef class MemoryTopic(Topic):
     cdef public MemorySource source
     cdef public list pending, _batch
+    cdef bytes _one
     cpdef long long new_id(self, long long now_ns) except -1
     cdef public long long _last_id
 
     cpdef int ready(self, long long size, long long count, bint gathers=*) except -1
     cdef int put(self, long long now_ns, const unsigned char *body, long long at, long long length, long long more) except -1
-    @cython.locals(channel=Channel, source=MemorySource, count=cython.longlong)
+    @cython.locals(channel=Channel, source=MemorySource, count=cython.longlong, one=bytes)
     cpdef int placed(self) except -1

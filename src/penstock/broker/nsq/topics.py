@@ -502,15 +502,21 @@ class MemoryTopic(Topic):
         self.source = source
         self.pending: list[tuple[bytes, int]] = []  # deferred (message data, delay ms) until there is a channel
         self._batch: list[bytes] = []
+        self._one: bytes | None = None  # a publish of one message makes no list
         self._last_id = 0
 
     def ready(self, size: int, count: int, gathers: bool = False) -> int:
         if self._batch:  # of a publish that failed
             self._batch = []
+        self._one = None
         return 0
 
     def put(self, now_ns: int, body: Readable, at: int, length: int, more: int) -> int:
-        self._batch.append(fresh_data(now_ns, self.new_id(now_ns), body, at, length))
+        data = fresh_data(now_ns, self.new_id(now_ns), body, at, length)
+        if more == 0 and not self._batch:
+            self._one = data
+        else:
+            self._batch.append(data)
         self.message_count += 1
         self.message_bytes += length
         return 0
@@ -522,6 +528,18 @@ class MemoryTopic(Topic):
 
     def placed(self) -> int:
         """StoreError when the disk part of a queue cannot take it."""
+        one = self._one
+        if one is not None:
+            self._one = None
+            if self.paused or not self.channels:
+                self.source.put_one(one)
+            else:
+                for channel in self.channels.values():
+                    source = channel.source
+                    source.put_one(one)  # type: ignore[attr-defined]
+                    channel.message_count += 1
+            self.mark()
+            return 0
         batch, self._batch = self._batch, []
         count = len(batch)
         if self.paused or not self.channels:
