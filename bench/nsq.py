@@ -18,6 +18,7 @@ ROWS: list[tuple[str, dict[str, Any], float | None, float | None]] = [
     ("PUB, window 1000, ingest alone", {"P": 1, "w": 1000}, 0.25, None),
     ("PUB, window 64, one consumer, end to end", {"P": 1, "C": 1, "w": 64}, None, 6.0),
 ]
+IN_MEMORY = ("PUB, window 1000", "MPUB")  # how the names of the rows begin that are measured at level `memory`, too
 
 
 def _median(runs: list[dict[str, Any]], key: str) -> float:
@@ -35,10 +36,14 @@ def measure(rounds: int = 3, seconds: float = 2.0, memory_gib: int = 4) -> dict[
     ours: dict[str, list[dict[str, Any]]] = {}
     floors: dict[str, list[dict[str, Any]]] = {}
     theirs: dict[str, list[dict[str, Any]]] = {}
+    memory: dict[str, list[dict[str, Any]]] = {}
     for number in range(rounds):
         for name, flags, _, _ in ROWS if number % 2 == 0 else reversed(ROWS):
             with penstock(level="os") as broker:
                 ours.setdefault(name, []).append(nsq_load("load", broker, t=seconds, W=1.0, **flags))
+            if name.startswith(IN_MEMORY):
+                with penstock(level="memory") as broker:
+                    memory.setdefault(name, []).append(nsq_load("load", broker, t=seconds, W=1.0, **flags))
             with sink("nsqload") as server:
                 floors.setdefault(name, []).append(nsq_load("load", server, t=seconds, W=0.5, **flags))
             if peer is not None:
@@ -49,6 +54,9 @@ def measure(rounds: int = 3, seconds: float = 2.0, memory_gib: int = 4) -> dict[
     result["load_after"] = os.getloadavg()[0]
     for name, _, goal, times in ROWS:
         result["rows"].append(_row(name, ours[name], floors[name], theirs.get(name), goal, times))
+        if name in memory:
+            cpu, at_os = _median(memory[name], "cpu_us"), _median(ours[name], "cpu_us")
+            result["rows"][-1] |= {"memory_cpu_us": round(cpu, 3), "memory_to_os": round(cpu / at_os, 2)}
     return result
 
 
@@ -82,14 +90,17 @@ def _row(
 def show(result: dict[str, Any]) -> None:
     """The table."""
     print(json.dumps(result["machine"]))
-    heads = ("µs CPU", "range", "goal", "floor", "× floor", "nsqd", "nsqd ÷ ours", "goal", "rate/s")
-    print(f"{'what':50} {{:>8}} {{:>13}} {{:>5}} {{:>6}} {{:>7}} {{:>6}} {{:>11}} {{:>5}} {{:>10}}".format(*heads))
+    print(
+        f"{'what':50} {'µs CPU':>8} {'range':>13} {'goal':>5} {'floor':>6} {'× floor':>7} {'nsqd':>6} {'nsqd ÷ ours':>11} "
+        f"{'goal':>5} {'rate/s':>10} {'at memory':>9} {'÷ os':>5}"
+    )
     for row in result["rows"]:
         low, high = row["cpu_us_range"]
         print(
             f"{row['what']:50} {row['cpu_us']:8.2f} {f'{low:.2f}–{high:.2f}':>13} {row['goal_cpu_us'] or '':>5} "
             f"{row['floor_cpu_us']:6.2f} {row['times_the_floor']:7.1f} {row.get('nsqd_cpu_us', ''):>6} "
-            f"{row.get('nsqd_to_ours', ''):>11} {row['goal_nsqd_to_ours'] or '':>5} {row['rate']:10,}"
+            f"{row.get('nsqd_to_ours', ''):>11} {row['goal_nsqd_to_ours'] or '':>5} {row['rate']:10,} "
+            f"{row.get('memory_cpu_us', ''):>9} {row.get('memory_to_os', ''):>5}"
         )
 
 
