@@ -283,6 +283,8 @@ class Server:
             await self._start_nsq(net, stack, config, broker, http, tls)
         if "remoting" in bound:
             await self._start_remoting(net, stack, config, broker, remoting)
+        if self.announcer is not None:  # it is known now whether this is a master, and of which epoch
+            self.announcer.set_peers(parts(config.lookupd_tcp_address))
 
     def _make_tls(self, config: BrokerConfig | RegistryConfig) -> Tls | None:
         """The TLS of a role's listeners."""
@@ -358,6 +360,8 @@ class Server:
             task = asyncio.create_task(go_on())
         else:
             task = await begin(net, front, registration, lossy=self.recovery.power_cut)
+        if self.announcer is not None and broker.config.role != "slave":
+            self.announcer.lead(front.replica.set_id.hex(), front.replica.epoch)
         stack.push_async_callback(_cancelled, task)
         if "ha" in self._bound and not self.again:
             await net.listen(self._bound["ha"], front.session, front.name, **self._ha_door)
@@ -445,7 +449,6 @@ class Server:
         if announcer.neighbour is not None:
             self._process.tell_news(announcer.neighbour)
             announcer.neighbour.tick(self._process.mono_ms)
-        announcer.set_peers(parts(config.lookupd_tcp_address))
         if http is not None:
             http.settings.tell_lookups(announcer.set_peers)
         stack.push_async_callback(announcer.close)

@@ -98,3 +98,26 @@ def test_a_start_never_finds_both(tmp_path: Path) -> None:
         assert (topic.kind, b"jobs" in side.broker.topics.by_name, list(topic.channels)) == (to, to == "log", [b"c"])
         side.broker.save_tables()
     side.close()
+
+
+def test_a_log_topic_that_was_a_queue_keeps_for_its_channels(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    side.queueing.topic(b"read").channel(b"c")
+    side.queueing.topic(b"read").pause()
+    side.queueing.topic(b"unread")
+    for name in ("read", "unread"):
+        Convert(side.broker, name, "log").run()
+    side.broker.save_tables()
+    side.reopen(False)
+    topics = side.broker.topics.by_name
+    assert (topics[b"read"].owed, topics[b"unread"].owed) == (True, False)
+    assert side.queueing.topics[b"read"].paused
+    side.broker.close(True)
+
+
+def test_one_without_channels_does_where_nsqs_topics_have_copies(tmp_path: Path) -> None:
+    side = Side(tmp_path, ha_port=0)
+    side.queueing.topic(b"unread", queue=True)
+    Convert(side.broker, "unread", "log").run()
+    assert side.broker.topics.by_name[b"unread"].owed
+    side.broker.close(True)

@@ -38,6 +38,10 @@ def identify(told: Any = None) -> bytes:
     return b"IDENTIFY\n" + frame(json.dumps(ME if told is None else told).encode())
 
 
+def identify_as(**told: Any) -> bytes:
+    return b"  V1" + identify(ME | told)
+
+
 def say(session: LookupSession, data: bytes) -> bytes:
     used = session.feed(bytearray(data), len(data))
     assert used == len(data)
@@ -59,6 +63,10 @@ def connect(lookupd: Lookupd, remote: str = "127.0.0.1:5", **told: Any) -> Looku
         (b"  V1IDENTIFY\n" + frame(b"{"), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
         (b"  V1IDENTIFY\n" + frame(b"[" * 2000), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
         (b"  V1IDENTIFY\n" + frame(b'{"tcp_port":"x"}'), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify_as(epoch=-1), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify_as(epoch="2"), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify_as(epoch=1 << 63), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
+        (identify_as(replica_set=7), b"E_BAD_BODY IDENTIFY failed to decode JSON body"),
         (b"  V1IDENTIFY\n" + frame(b"{}"), b"E_BAD_BODY IDENTIFY missing fields"),
         (b"  V1IDENTIFY\n\xff\xff\xff\xff", b"E_BAD_BODY IDENTIFY invalid body size -1"),
         (b"  V1IDENTIFY\n\x7f\xff\xff\xff", b"E_BAD_BODY IDENTIFY body too big 2147483647 > 65536"),
@@ -263,3 +271,22 @@ async def test_other_names_can_be_allowed(lookupd: Lookupd) -> None:
     for allowed in ("queue.example", "*"):
         app = LookupHttp(lookupd, allowed_hosts=[allowed])
         assert (await ask(app, "GET", "/ping", headers={"host": "Queue.example:4161"})).status == 200
+
+
+async def test_consumers_are_not_sent_to_a_master_whose_epoch_is_over(lookupd: Lookupd) -> None:
+    old = connect(lookupd, "127.0.0.1:5", broadcast_address="old", replica_set="ab", epoch=3)
+    new = connect(lookupd, "127.0.0.1:6", broadcast_address="new", replica_set="ab", epoch=4)
+    for session in (old, new):
+        assert say(session, b"REGISTER t c\n") == frame(b"OK")
+    http = LookupHttp(lookupd)
+    told = json.loads((await ask(http, "GET", "/lookup?topic=t")).body)
+    assert (told["channels"], [one["broadcast_address"] for one in told["producers"]]) == (["c"], ["new"])
+    assert set(told["producers"][0]) == {
+        "remote_address", "hostname", "broadcast_address", "tcp_port", "http_port", "version", "topology_zone",
+        "topology_region",
+    }  # fmt: skip
+    nodes = json.loads((await ask(http, "GET", "/nodes")).body)["producers"]
+    assert {one["broadcast_address"]: one["tombstones"] for one in nodes} == {"old": [True], "new": [False]}
+    new.lost()
+    told = json.loads((await ask(http, "GET", "/lookup?topic=t")).body)
+    assert [one["broadcast_address"] for one in told["producers"]] == ["old"]

@@ -434,6 +434,44 @@ def test_a_master_whose_disk_fails_gives_way(tmp_path: Path, etcd: Etcd) -> None
         made.stop()
 
 
+def test_it_does_so_at_once(tmp_path: Path, etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        campaign, "RENEWALS", 0.1
+    )  # of the one in this process: it looks at the engine every ten minutes
+    disk = FailingDisk()
+    made = ElectedSet(tmp_path, etcd, "b")
+    settings = {
+        "registry": made.name_server,
+        "engine": etcd.setting,
+        "lease_ms": 60_000,
+        "level": "pair-disk",
+        "node": "a",
+    }
+    own = {
+        "remoting_port": free_port(),
+        "ha_port": free_port(),
+        "registry_port": -1,
+        "lookup_port": -1,
+        "lookup_http_port": -1,
+    }
+    broker = Broker(tmp_path / "a", files=disk, **settings, **own, **SMALL)  # type: ignore[arg-type]
+    try:
+        broker.start()
+        made.in_sync("a")
+        made.nodes["b"].start()
+        made.in_sync("a", "b")
+        wanted = acknowledged(made.send(range(10)))
+        assert made.state()["master"] == "a"
+        disk.flush_fails = True
+        made.send(range(100, 110))
+        assert made.state()["master"] == "b"
+        made.holds(wanted, once=False)
+    finally:
+        with contextlib.suppress(StoreError, RuntimeError):  # it cannot start again on such a disk
+            broker.stop()
+        made.stop()
+
+
 class CrowdedDisk(Files):
     """A disk of which so much is used."""
 

@@ -37,3 +37,25 @@ def test_a_second_producer_of_a_topic() -> None:
     made.unregister(one, "t")
     assert set(made.topics["t"]) == {other}
     assert one.topics == {}
+
+
+def test_a_master_of_an_older_epoch_is_left_out() -> None:
+    made = ProducerTables(1_000, 100)
+    nodes = {name: producer(name) for name in ("old", "new", "other")}
+    for node, of in zip(nodes.values(), ("set", "set", "another"), strict=True):
+        node.lead(of, 1)
+        made.identify(node, 0)
+        made.register(node, "t")
+    old, new, other = nodes.values()
+    assert made.lookup("t", 0) == [old, new, other]
+    made.lead(new, "set", 2)  # its connection stands, though its machine is gone
+    assert made.lookup("t", 0) == [new, other]
+    assert made.tombstoned(old, "t", 0)
+    made.lost(new)  # whoever it was: nobody is newer now
+    assert made.lookup("t", 0) == [old, other]
+    made.lost(old)
+    again = producer("old")
+    again.lead("set", 1)
+    made.identify(again, 0)
+    made.register(again, "t")
+    assert made.lookup("t", 0) == [other, again]

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator
 from penstock.broker.broker import Broker
 from penstock.broker.delayed import Delayed, Wanted
 from penstock.broker.nsq.topics import Topic
-from penstock.broker.topics import LogTopic, check_topic_name
+from penstock.broker.replica import of_a_set
+from penstock.broker.topics import LogTopic, TopicDetails, check_topic_name
 from penstock.errors import Refused
 from penstock.wire.codes import ResponseCode
 
@@ -86,12 +87,14 @@ class Convert:
             raise Refused("; ".join(losses), http=_CONFLICT)
         broker, name = self._broker, self._name.encode()
         channels = {} if self._nsq is None else {one: bool(of.paused) for one, of in self._nsq.channels.items()}
+        rests = self._nsq is not None and bool(self._nsq.paused)
         if self._nsq is not None:
             broker.queueing.delete(self._nsq)
         if self._log is not None:
             broker.topics.delete(name, broker.now_ms)
         if self._to == "log":
-            broker.topics.create(name, QUEUES, QUEUES, now_ms=broker.now_ms)
+            owed = bool(channels) or of_a_set(broker.config)  # a queue topic keeps what its channels have not finished
+            broker.topics.create(name, QUEUES, QUEUES, now_ms=broker.now_ms, more=TopicDetails(owed=owed))
             topic = broker.queueing.find(name)
         else:
             broker.save_tables()  # a start must not find both: until nsqd.dat says queue it is a log topic still
@@ -99,6 +102,8 @@ class Convert:
         assert topic is not None
         for one, paused in channels.items():
             topic.pause_channel(topic.channel(one), paused)
+        if rests:
+            topic.pause()
         broker.queueing.write_table()
 
         def undo() -> None:

@@ -146,8 +146,10 @@ class Keeping:
         the first channel there will be.
         """
         face = self._queueing.topics.get(topic.name)
-        channels = [channel for channel in face.channels.values() if not channel.ephemeral] if face is not None else []
-        return min((_place(channel, queue) for channel in channels), default=0)
+        if not isinstance(face, LogChannels):
+            return 0
+        places = [_place(channel, queue) for channel in face.channels.values() if not channel.ephemeral]
+        return min(places, default=face.holding.first(queue))
 
 
 def _place(channel: Channel, queue: ConsumeQueue) -> int:

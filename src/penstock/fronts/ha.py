@@ -324,7 +324,8 @@ class HaFront(Front):
         self.favours = Favours()
         self.stumbles = Stumbles()
         self._term: Term | None = None
-        self._abort = no_beginning
+        self._abort = self._broken = no_beginning
+        self._sound = True
         self._renumbered = no_beginning
 
     def session(self, remote: str, wake: Callable[[], None]) -> HaSession:
@@ -356,9 +357,11 @@ class HaFront(Front):
         if self.newer is None or epoch > self.newer[2]:
             self.newer = node, address, epoch
 
-    def lead_for(self, term: Term, abort: Callable[[], None]) -> None:
-        """This node is the master for a term. `abort`: close every connection, whatever was about to be written to it."""
-        self._term, self._abort = term, abort
+    def lead_for(self, term: Term, abort: Callable[[], None], broken: Callable[[], None] = no_beginning) -> None:
+        """This node is the master for a term. `abort`: close every connection, whatever was about to be written to it. `broken`:
+        its log cannot be flushed any more.
+        """
+        self._term, self._abort, self._broken = term, abort, broken
 
     @property
     def begin_turn(self) -> Callable[[], None]:
@@ -426,6 +429,9 @@ class HaFront(Front):
         if self._term is not None and self.broker.time.clock.monotonic_ms() >= self._term.until_ms:
             self.fence("this turn stood still for longer than the lease goes")
             return
+        if self._sound and not self.broker.store.healthy:
+            self._sound = False
+            self._broken()
         copies = self.broker.copies
         if not self.sessions and not copies.ever:
             return

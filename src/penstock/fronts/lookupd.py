@@ -218,7 +218,7 @@ def _producer(body: bytes, remote: str) -> Producer:
     if not isinstance(told, dict):
         raise undecodable
     texts = {}
-    for name in ("hostname", "broadcast_address", "version", "topology_zone", "topology_region"):
+    for name in ("hostname", "broadcast_address", "version", "topology_zone", "topology_region", "replica_set"):
         value = told.get(name) or ""
         if not isinstance(value, str) or len(value) > TEXT_BYTES_MAX:
             raise undecodable
@@ -229,9 +229,12 @@ def _producer(body: bytes, remote: str) -> Producer:
         if type(value) is not int or not -(2**31) <= value < 2**31:
             raise undecodable
         ports[name] = value
+    epoch = told.get("epoch") or 0
+    if type(epoch) is not int or not 0 <= epoch < 2**63:
+        raise undecodable
     if not (texts["broadcast_address"] and texts["version"] and ports["tcp_port"] and ports["http_port"]):
         raise Refused("IDENTIFY missing fields", nsq="E_BAD_BODY")
-    return Producer(remote, **texts, **ports)  # type: ignore[arg-type]
+    return Producer(remote, epoch=epoch, **texts, **ports)  # type: ignore[arg-type]
 
 
 # What each route needs where there are users (docs/rights.md).

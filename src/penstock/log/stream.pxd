@@ -11,9 +11,11 @@ cdef class LogStream(Stream):
     cdef public LogStore store
     cdef public ConsumeQueue queue
     cdef public int level
+    cdef public long long held
     cdef Segment _segment
     cdef bytes _body
 
+    cpdef int hold(self, long long end) except -1
     cpdef long long begin(self) except -1
     @cython.locals(end=cython.longlong, reached=cython.longlong)
     cpdef long long end(self) except -1

@@ -35,14 +35,22 @@ class LogStream(Stream):
         self.store = store
         self.queue = queue
         self.level = level
+        self.held = words.FAR_MS  # of a paused topic: readers see nothing from here on
         self._segment: Segment | None = None
         self._body = b""
+
+    def hold(self, end: int) -> int:
+        """Readers see what lies below this ordinal. Returns 0."""
+        self.held = end
+        return 0
 
     def begin(self) -> int:
         return self.queue.min_offset
 
     def end(self) -> int:
         end = self.queue.visible_end()
+        if end > self.held:
+            end = self.held
         if self.level != words.LEVEL_OS:
             reached = self._reached()
             if reached < end:

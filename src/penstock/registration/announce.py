@@ -95,6 +95,7 @@ class Announcer:
         self.broker = broker
         self.security = security
         self.queueing = broker.queueing
+        self._identity = dict(identity)
         self.greeting = b"  V1" + _identify(identity)
         self.peers: dict[str, LookupPeer] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,6 +109,14 @@ class Announcer:
         if self.broker.config.role == "slave":  # consumers and producers are refused here: they look for the master
             return set()
         return set() if topic is None else {(name, b""), *((name, channel) for channel in topic.channels)}
+
+    def lead(self, replica_set: str, epoch: int) -> None:
+        """This broker is the master of a set, and says so to those that it is told to tell from now on: a registry of ours then
+        leaves out a former master of whose end it knows nothing.
+        """
+        self.greeting = b"  V1" + _identify({**self._identity, "replica_set": replica_set, "epoch": epoch})
+        if self.neighbour is not None:
+            self.neighbour.lead(replica_set, epoch)
 
     def changed(self, topic: bytes) -> None:
         """It, or a channel of it, came or went."""
@@ -293,6 +302,11 @@ class LookupNeighbour:
         self._session = lookupd.session(remote, lambda: None)
         self._session.trust()
         self._feed([announcer.greeting])
+
+    def lead(self, replica_set: str, epoch: int) -> None:
+        """The broker is the master of a set."""
+        if self._session.producer is not None:
+            self.lookupd.tables.lead(self._session.producer, replica_set, epoch)
 
     def change(self) -> None:
         """A topic or channel came or went: the next tick says so."""

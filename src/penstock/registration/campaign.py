@@ -234,7 +234,7 @@ class Incumbent:
             alone=len(state.in_sync) == 1,
         )  # fmt: skip
         broker.copies.enroll(self._roll, replica.confirmed())
-        front.lead_for(term, self._abort)
+        front.lead_for(term, self._abort, self._rung.set)
         broker.copies.lead(True)
         store.follow(False)
 

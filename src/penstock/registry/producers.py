@@ -3,6 +3,9 @@
 Everything here is told by the nsqds and forgotten with their connection, except the names: a topic or channel that was
 once there stays listed until somebody deletes it, so that consumers find it when its producers come back. What the broker
 of the same process has deleted is forgotten (`forget`) when no other nsqd has it: nobody would delete it here.
+
+A master of a replica set says of which set and epoch it is; one of an older epoch, whose machine or network is gone and whose
+connection is not, is left out of look-ups: consumers would try it in vain.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ class Producer(Struct, eq=False):
     version: str
     topology_zone: str = ""
     topology_region: str = ""
+    replica_set: str = ""
+    epoch: int = 0
     seen_ms: int = 0
     topics: dict[str, set[str]] = field(default_factory=dict)  # topic → its channels there
     tombstones: dict[str, int] = field(default_factory=dict)  # topic → since when
@@ -34,6 +39,10 @@ class Producer(Struct, eq=False):
     def seen(self, now_ms: int) -> None:
         """It was heard of."""
         self.seen_ms = now_ms
+
+    def lead(self, replica_set: str, epoch: int) -> None:
+        """It is the master of this set."""
+        self.replica_set, self.epoch = replica_set, epoch
 
     def peer_info(self) -> dict[str, object]:
         """As `/lookup` shows it."""
@@ -56,6 +65,7 @@ class ProducerTables:
         self.inactive_ms = inactive_producer_timeout_ms
         self.tombstone_ms = tombstone_lifetime_ms
         self.producers: dict[Producer, None] = {}
+        self._epochs: dict[str, int] = {}  # replica set → the newest epoch of those that are connected
         self.topics: dict[str, dict[Producer, None]] = {}
         self.channels: dict[str, dict[str, dict[Producer, None]]] = {}  # topic → channel → producers
 
@@ -65,6 +75,19 @@ class ProducerTables:
         """An nsqd says who it is."""
         producer.seen(now_ms)
         self.producers[producer] = None
+        self._find_epoch(producer.replica_set)
+
+    def lead(self, producer: Producer, replica_set: str, epoch: int) -> None:
+        """A producer is the master of this set."""
+        producer.lead(replica_set, epoch)
+        self._find_epoch(replica_set)
+
+    def _find_epoch(self, replica_set: str) -> None:
+        if replica_set:
+            epochs = [producer.epoch for producer in self.producers if producer.replica_set == replica_set]
+            self._epochs[replica_set] = max(epochs, default=0)
+            if not epochs:
+                del self._epochs[replica_set]
 
     def register(self, producer: Producer, topic: str, channel: str = "") -> None:
         """It has this topic, or this channel of it."""
@@ -116,6 +139,7 @@ class ProducerTables:
                 self.channels.get(topic, {}).get(channel, {}).pop(producer, None)
         producer.topics.clear()
         self.producers.pop(producer, None)
+        self._find_epoch(producer.replica_set)
 
     # -- asked by clients
 
@@ -125,6 +149,8 @@ class ProducerTables:
 
     def tombstoned(self, producer: Producer, topic: str, now_ms: int) -> bool:
         """Whether it is to be left out for this topic."""
+        if producer.epoch < self._epochs.get(producer.replica_set, 0):
+            return True
         since = producer.tombstones.get(topic)
         return since is not None and now_ms - since < self.tombstone_ms
 

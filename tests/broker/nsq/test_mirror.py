@@ -128,6 +128,28 @@ def test_a_slave_has_the_channels_and_their_places(couple: Couple) -> None:
     assert promoted.queueing.topics[b"t"].channels[b"two"].paused
 
 
+def test_a_pause_outlives_the_master(couple: Couple) -> None:
+    """The new master holds back what the old one did: what came since the pause."""
+    master = couple.master
+    topic = couple.face(master) if b"t" in master.queueing.topics else master.queueing.topic(b"t")
+    topic.channel(b"c")
+    master.queueing.publish(topic, [b"before"])
+    topic.pause()
+    couple.tell()  # it may be here before what it speaks of
+    master.queueing.publish(topic, [b"since"])
+    couple.tell()
+    couple.copy_log()
+    couple.slave.queueing.write_table()
+    promoted = couple.promote()
+    face = couple.face(promoted)
+    assert (face.paused, face.depth()) == (True, 1)
+    reader, found = read(promoted, b"c")
+    assert list(found) == [b"before"]
+    face.unpause()
+    promoted.turn()
+    assert [one.body for one in reader.deliveries()] == [b"since"]
+
+
 def test_what_comes_and_goes_at_the_master(couple: Couple) -> None:
     master, slave = couple.master, couple.slave
     topic = master.queueing.topic(b"t")

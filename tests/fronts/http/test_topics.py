@@ -44,3 +44,20 @@ async def test_every_route_asks_for_a_topic_that_is_there(side: Side, path: str)
     assert (await ask(site, "GET", f"{path}?topic=t")).status == 405
     if path != "/topic/create":
         assert (await ask(site, "POST", f"{path}?topic=none&channel=c")).short == (404, "TOPIC_NOT_FOUND")
+
+
+@pytest.mark.parametrize("path", sorted(Topics(None, None).routes))  # type: ignore[arg-type]
+async def test_a_slave_changes_nothing_by_itself(tmp_path: Path, path: str) -> None:
+    side = Side(tmp_path, ha_port=0)
+    topic = side.queueing.topic(b"t")
+    channel = topic.channel(b"c")
+    side.queueing.publish(topic, [b"x"])
+    side.turn()
+    side.broker.store.follow(True)
+    answer = await ask(NsqHttp(side.broker), "POST", f"{path}?topic=t&channel=c")
+    assert answer.short == (503, "this broker is a slave, not master")
+    assert side.queueing.topics == {b"t": topic}
+    assert topic.channels == {b"c": channel}
+    assert (channel.depth(), bool(channel.paused), bool(topic.paused)) == (1, False, False)
+    side.broker.store.follow(False)
+    side.close()

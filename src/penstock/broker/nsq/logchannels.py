@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from penstock.broker.core import Core
 from penstock.broker.nsq.copied import demand_set
+from penstock.broker.nsq.holding import Holding
 from penstock.broker.nsq.sources import cursors, lanes, queue_lanes
 from penstock.broker.nsq.topics import Topic, TopicRegistry
 from penstock.broker.replica import of_a_set
@@ -34,6 +35,7 @@ class LogChannels(Topic):
         self._batch: list[bytes] = []
         self._turn = 0
         self.changes = 0  # rises whenever a place of a channel may be another
+        self.holding = Holding()
         self.again: dict[bytes, ReadyQueue] = {}  # a channel's deferred messages when they come again
         for queue in stored.queues:
             queue.watch()
@@ -59,8 +61,9 @@ class LogChannels(Topic):
 
     def depth(self) -> int:
         if not self.channels:
-            return sum(queue.visible_end() - queue.min_offset for queue in self.stored.queues)
-        return 0
+            return sum(queue.visible_end() - self.holding.first(queue) for queue in self.stored.queues)
+        ends = [queue.visible_end() for queue in self.stored.queues] if self.paused else []
+        return sum(max(0, end - self.holding.limit(number)) for number, end in enumerate(ends))
 
     def refresh(self) -> None:
         """Whoever published, by whichever protocol, is counted."""
@@ -78,7 +81,7 @@ class LogChannels(Topic):
             here = queue_lanes(channel)
             if len(here) < len(self.stored.queues):
                 lagging = not self._read_more(channel, len(here)) or lagging
-            for lane in here:
+            for lane in [] if self.paused else here:
                 lagging = lagging or lane.stream.end() < lane.stream.queue.max_offset  # type: ignore[attr-defined]
         return lagging
 
@@ -101,6 +104,35 @@ class LogChannels(Topic):
         self.mark()
         return True
 
+    # -- paused --------------------------------------------------------------------------------------------------
+
+    def _paused(self) -> None:
+        self.hold([queue.visible_end() for queue in self.stored.queues] if self.paused else [])
+
+    def loading(self) -> None:
+        Topic.loading(self)
+        self.holding.begin()
+
+    def loaded(self, paused: bool) -> None:
+        Topic.loaded(self, paused)
+        self._paused()
+
+    def hold(self, ends: list[int]) -> None:
+        """The topic is paused: its channels get what lies below these places of its queues, and no more. Or it is not."""
+        if self.paused:
+            self.holding.hold(ends)
+        else:
+            self.holding.release()
+        for channel in self.channels.values():
+            for lane in queue_lanes(channel):
+                lane.stream.hold(self.holding.limit(lane.number))  # type: ignore[attr-defined]
+
+    def restore(self, held: list[int], floors: list[int]) -> None:
+        """As it was when this was written, here or at the master, whose log may be longer. Nothing: it is not known."""
+        self.holding.raise_floors(floors)
+        if held and self.paused:
+            self.hold(held)
+
     # -- channels ------------------------------------------------------------------------------------------------
 
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
@@ -108,7 +140,9 @@ class LogChannels(Topic):
         source = CursorSource(self.registry.window(self), commit)
         group = self._core.offsets.table.get((self.name.decode(), name.decode()), {})
         for number, queue in enumerate(self.stored.queues):
-            begin = queue.visible_end() if self.channels else queue.min_offset
+            begin = self.holding.first(queue)
+            if self.channels:
+                begin = min(queue.visible_end(), self.holding.limit(number))
             if ephemeral:
                 self._cursor_file(name, number).remove()
             lane = self._lane(name, number, group.get(number, begin))
@@ -130,6 +164,7 @@ class LogChannels(Topic):
         """A channel's place in one queue: where its file says, or `begin`."""
         queue = self.stored.queues[number]
         stream = LogStream(self._core.store, queue, self.level)
+        stream.hold(self.holding.limit(number))
         file = self._cursor_file(name, number)
         file.open(begin)
         file.settle(queue.max_offset, stream)
@@ -227,8 +262,32 @@ class LogChannels(Topic):
             stream.drop_all()
 
     def empty(self) -> None:
-        """A log keeps what it has; channels without a place of their own begin at the end."""
-        raise Refused("a log topic is not emptied: its messages go by retention", nsq="E_INVALID", http=400)
+        """A log keeps what it has, and groups read it. Where the topic stands in place of a queue, what no channel has yet is
+        owed to none any more: all there is to the first channel, what came since the pause to those of a paused topic.
+        """
+        if not self.stored.owed:
+            raise Refused("a log topic is not emptied: its messages go by retention", nsq="E_INVALID", http=400)
+        ends = [queue.visible_end() for queue in self.stored.queues]
+        if not self.channels:
+            self.holding.raise_floors(ends)
+        elif self.paused:
+            self._pass_over(ends)
+        self.registry.changed(self, True, announce=False)
+
+    def _pass_over(self, ends: list[int]) -> None:
+        places = [(channel, lane) for channel in self.channels.values() for lane in queue_lanes(channel)]
+        for channel, lane in places:
+            if lane.file.committed < min(self.holding.limit(lane.number), ends[lane.number]):
+                raise Refused(
+                    f"channel {channel.name.decode()} has not finished what came before the pause: wait for it, or empty it",
+                    nsq="E_INVALID", http=400,
+                )  # fmt: skip
+        self.hold(ends)
+        for channel, lane in places:
+            if lane.file.committed < ends[lane.number]:
+                channel.forget_hand(lane.number)
+                cursors(channel).restart(lane.number, ends[lane.number])
+        self.mark()
 
     def redeliver(
         self,

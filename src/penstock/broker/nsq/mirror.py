@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Iterator
 
 from penstock.broker.core import Core
+from penstock.broker.nsq.holding import places
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.names import printable
 from penstock.broker.nsq.registry import Registry
@@ -81,7 +82,7 @@ class ChannelNews:
             }
             for channel in face.channels.values() if not channel.ephemeral
         }  # fmt: skip
-        return {"paused": bool(face.paused), "channels": channels}
+        return {"paused": bool(face.paused), **face.holding.about(), "channels": channels}
 
     def _forget(self, faces: list[LogChannels]) -> None:
         """Channels that are gone; whatever is told of one of the same name is told anew."""
@@ -173,6 +174,11 @@ class Mirror:
             face.pause()
         else:
             face.unpause()
+        held, floors = (places(about.get(key, [])) for key in ("held", "floors"))  # a former version says neither
+        known = face.holding
+        if floors != known.floors or (held and held != known.held):
+            face.restore(held, floors)
+            registry.changed(face, True)
 
     def _take_place(self, topic: str, channel: str, number: int, committed: int, bits: str) -> None:
         face = self._registry.topics.get(topic.encode())

@@ -7,6 +7,8 @@ import logging
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVELS
 from penstock.broker.nsq.claims import Claims
+from penstock.broker.nsq.holding import places
+from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.names import printable, refusal
 from penstock.broker.nsq.registry import Registry
 from penstock.broker.nsq.topics import QueueTopic, Topic
@@ -59,6 +61,10 @@ class Opening:
             if isinstance(channel.source, CursorSource):
                 channel.source.remember({(lane, place): count for lane, place, count in part.more.get("attempts", ())})
         topic.loaded(entry.paused)
+        if isinstance(topic, LogChannels):
+            ends = [queue.max_offset for queue in topic.stored.queues]  # a power cut may have taken the end of the log
+            held, floors = (list(map(min, places(entry.more.get(key, [])), ends)) for key in ("held", "floors"))
+            topic.restore(held, floors)
         if isinstance(topic, QueueTopic):
             if entry.paused:
                 topic.restore_visible(int(entry.more.get("visible", topic.stream.total)))

@@ -30,6 +30,8 @@ from penstock.wire.codes import ResponseCode
 
 log = logging.getLogger("penstock.queueing")
 
+SLAVE = "this broker is a slave, not master"
+
 
 class ChannelOwner(Protocol):
     """Who a channel asks for what is beyond it."""
@@ -125,7 +127,7 @@ class Registry:
         Where slaves may follow it becomes a log topic, so that they have it, unless a rule says otherwise, or `queue`.
         """
         if self._core.store.following:
-            raise Refused("this broker is a slave, not master", nsq="E_INVALID", http=503)
+            raise Refused(SLAVE, nsq="E_INVALID", http=503)
         topic = self.topics.get(name)
         if isinstance(topic, LogChannels) and not topic.stored.open:
             self.let_go(topic)  # it was deleted by its log topic's name

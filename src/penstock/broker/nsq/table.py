@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES
 from penstock.broker.nsq.claims import Claims
+from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.topics import QueueTopic, Topic
 from penstock.delivery.cursor import CursorSource
 from penstock.disk.changes import ChangedTable
@@ -125,6 +126,8 @@ class Table:
                 more["floor"] = topic.stream.visible
             if topic.paused:
                 more["visible"] = topic.stream.visible
+        if isinstance(topic, LogChannels):
+            more |= {key: value for key, value in topic.holding.about().items() if value}
         channels = []
         for channel in topic.channels.values():
             if not channel.ephemeral:

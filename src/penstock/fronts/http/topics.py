@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from penstock.broker.broker import Broker
+from penstock.broker.nsq.registry import SLAVE
 from penstock.broker.nsq.topics import Topic
 from penstock.delivery.channel import Channel
 from penstock.fronts.http.publishing import Publishing
@@ -27,6 +30,18 @@ class Topics:
             "/channel/pause": {"POST": lambda request: self._pause_channel(request, True)},
             "/channel/unpause": {"POST": lambda request: self._pause_channel(request, False)},
         }
+        for methods in self.routes.values():
+            methods["POST"] = self._at_master(methods["POST"])
+
+    def _at_master(self, handler: Handler) -> Handler:
+        """A slave changes nothing by itself: it has what its master says, and would differ from it until it says it again."""
+
+        def changed(request: Request) -> Answer | Awaitable[Answer]:
+            if self.broker.store.following:
+                raise refuse(503, SLAVE)
+            return handler(request)
+
+        return changed
 
     def _known_topic(self, request: Request, check: bool = False) -> Topic:
         if "topic" not in request.query:
