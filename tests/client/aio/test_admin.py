@@ -16,6 +16,8 @@ from penstock.disk.changes import noted
 from penstock.disk.files import Files
 from penstock.errors import BrokerRefused, NoRoute, NotFound
 from penstock.message import Message
+from penstock.wire.codes import RequestCode
+from penstock.wire.remoting import RemotingCommand
 from polling import later_ms
 
 Fresh = Callable[[str], str]
@@ -50,6 +52,21 @@ async def test_topics(registry: str, fresh: Fresh) -> None:
             await admin.create_topic("a/b")
         with pytest.raises(BrokerRefused):
             await admin.create_topic(topic, 1_000_000)
+
+
+async def test_a_topic_that_the_registry_has_not_heard_of_yet_is_deleted(registry: str, fresh: Fresh) -> None:
+    topic = fresh("unheard")
+    async with Admin(registry) as admin:
+        await make(admin, topic)
+        forget = RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic})
+        await admin._cluster.ask_registry(forget)  # as if the broker had just made it
+        with pytest.raises(NoRoute):
+            await admin.route(topic)
+        await admin.delete_topic(topic)
+        (address,) = await admin._masters()
+        assert await admin._config(address, topic) == {}
+        with pytest.raises(NoRoute):
+            await admin.delete_topic(topic)
 
 
 async def test_many_topics_at_once(own_cluster: Cluster) -> None:

@@ -105,6 +105,19 @@ class Deferral:
         self._moving.leave(channel, lane, place, position=self._core.store.end_position)
         return True
 
+    def put_again(self, channel: Channel, lane: int, place: int) -> None:
+        """What came again, and is not in hand, goes back into the schedule and comes at once. Its place is not finished here.
+        Refused.
+        """
+        source = channel.source
+        assert isinstance(source, CursorSource)
+        if source.point_at(lane, place):
+            about = Deferred(
+                channel.topic_name, channel.name, source.message_id, source.attempts, source.stamp_ns, AGAIN_LANE, place
+            )
+            self._append(about, source.body(), SOON_MS)
+            channel.count_deferred(1)
+
     def take_out(self, left: Left, body: bytes, topic: QueueTopic) -> None:
         """A dead letter goes to another topic, once: it leaves its own when the entry is durable. Refused."""
         message_id = topic.new_id(self._core.time.now_ns)

@@ -16,6 +16,7 @@ from penstock.broker.topics import LogTopic
 from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource, Lane
 from penstock.disk.cursorfile import CursorFile
+from penstock.disk.quarantine import try_quarantine
 from penstock.disk.readyqueue import ReadyQueue, mark_of
 from penstock.errors import Refused
 from penstock.log.stream import LogStream
@@ -36,6 +37,7 @@ class LogChannels(Topic):
         self._turn = 0
         self.changes = 0  # rises whenever a place of a channel may be another
         self.holding = Holding()
+        self.stray: dict[bytes, int] = {}  # how many of those are in no schedule
         self.again: dict[bytes, ReadyQueue] = {}  # a channel's deferred messages when they come again
         for queue in stored.queues:
             queue.watch()
@@ -205,7 +207,13 @@ class LogChannels(Topic):
             self.channels[name].forget_hand()
             lanes(self.channels[name]).pop().file.remove()
             self.registry.forget_copies(stream)
-            stream.drop_all()
+            alone = self.stray.pop(name, 0)
+            if alone:
+                stream.close(False)
+                why = f"{alone} messages given back, or published, with a delay have come again here, and no other node has them"
+                try_quarantine(self.registry.folder.files, self._core.folder, stream.folder, why)
+            else:
+                stream.drop_all()
 
     def close(self) -> None:
         """The log topic is gone, or another one: so are the channels, and nobody is told that a topic was deleted."""

@@ -179,6 +179,10 @@ class Moving:
             left = [copy.ordinal for copies in (self.arrived, self.owed) for copy in copies if copy.stream is stream]
             stream.keep_from(min(left, default=KEEP_NOTHING))
 
+    def ordinals(self, stream: ReadyQueue) -> set[int]:
+        """Which copies in this stream have an entry in the schedule."""
+        return {copy.ordinal for copies in (self.arrived, self.owed) for copy in copies if copy.stream is stream}
+
     def forget(self, stream: ReadyQueue) -> None:
         """Nobody is owed what this stream holds: its copies need not become durable."""
         self.arrived += [copy for copy in self.owed if copy.stream is stream]

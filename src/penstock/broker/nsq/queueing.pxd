@@ -15,7 +15,7 @@ cdef class Queueing:
     cdef Histogram _handed
     cdef list _lagging
     cdef tuple _seen_of_log
-    cdef public object folder, claims, moving, registry, table, deferral, copied, publishing, dead_letters, notes, redrive
+    cdef public object folder, claims, moving, registry, table, deferral, copied, publishing, dead_letters, notes, redrive, strays
     cdef public Turns turns
     cdef public GroupFlush flush
     cdef public set producers

@@ -32,6 +32,7 @@ from penstock.broker.nsq.opening import Opening
 from penstock.broker.nsq.publishing import Publishing
 from penstock.broker.nsq.redrive import Redrive
 from penstock.broker.nsq.registry import Registry
+from penstock.broker.nsq.strays import Strays
 from penstock.broker.retry import Retry
 from penstock.errors import DiskFull, StoreError
 from penstock.log.consumequeue import ConsumeQueue
@@ -77,6 +78,7 @@ class Queueing:
         self.flush = GroupFlush(core, self.folder, self.moving)
         self.registry = Registry(core, self.folder, self.claims, self.turns, self.flush, self.moving, self)
         self.deferral = Deferral(core, self.registry.topics, self.claims, self.moving)
+        self.strays = Strays(core, self.deferral, self.moving)
         self.copied = Copied(core, self.flush)
         self.publishing = Publishing(core, self.flush, self.deferral, self.copied)
         self.notes = DeathNotes(self.folder)
@@ -129,6 +131,7 @@ class Queueing:
         self.folder.pool.begin(power_cut)
         Opening(self._core, registry, self.claims).load()
         self.deferral.open()
+        self.strays.find(self.topics)
         if not clean:
             self.flush.flush_again(list(self.topics.values()))
         try:
@@ -246,6 +249,8 @@ class Queueing:
         """What is due now; when something will be again."""
         mono_ms = self._time.mono_ms
         self.turns.tick(mono_ms)
+        if self.strays.found:
+            self.strays.adopt()
         next_ms = min(self.turns.next_ms(), mono_ms + TICK_AT_LEAST_MS, self.moving.tick(mono_ms))
         try:
             disk_ms = self.folder.tick(mono_ms)

@@ -14,7 +14,7 @@ from penstock.client.aio.admingroups import GroupStats as GroupStats
 from penstock.client.conversation import OK, number
 from penstock.client.routes import Json, MessageQueue, Route, split_address
 from penstock.client.subscriptions import start_ms
-from penstock.errors import BrokerRefused, NotFound, WireError
+from penstock.errors import BrokerRefused, NoRoute, NotFound, WireError
 from penstock.message import ReceivedMessage
 from penstock.msgid import parse_offset_msg_id
 from penstock.wire import traces
@@ -147,13 +147,19 @@ class Admin(GroupAdmin):
 
     async def delete_topic(self, topic: str) -> None:
         """Delete a topic of either kind from every broker that has it, and from the routes."""
-        route = await self.route(topic)
-        if route.kind == "queue":
-            await self.change_queue(topic, "rm")
-            return
-        for broker in route.brokers:
-            if address := route.address(broker):
-                await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
+        try:
+            route = await self.route(topic)
+        except NoRoute:  # a broker says that it has made a topic before the registry has heard of it
+            addresses = [address for address in await self._masters() if await self._config(address, topic)]
+            if not addresses:
+                raise
+        else:
+            if route.kind == "queue":
+                await self.change_queue(topic, "rm")
+                return
+            addresses = [address for broker in route.brokers if (address := route.address(broker))]
+        for address in addresses:
+            await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
         await self._cluster.ask_registry(RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}))
         self._cluster.routes.pop(topic, None)
 
