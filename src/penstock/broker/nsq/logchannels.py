@@ -4,11 +4,10 @@ each message queue; a group of the same name shows its committed offsets, and ca
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from penstock.broker.core import Core
 from penstock.broker.nsq.copied import demand_set
 from penstock.broker.nsq.holding import Holding
+from penstock.broker.nsq.loglanes import LogLanes
 from penstock.broker.nsq.sources import cursors, lanes, queue_lanes
 from penstock.broker.nsq.topics import Topic, TopicRegistry
 from penstock.broker.replica import of_a_set
@@ -19,7 +18,6 @@ from penstock.disk.cursorfile import CursorFile
 from penstock.disk.quarantine import try_quarantine
 from penstock.disk.readyqueue import ReadyQueue, mark_of
 from penstock.errors import Refused
-from penstock.log.stream import LogStream
 from penstock.message import ReceivedMessage
 from penstock.wire import record
 
@@ -37,6 +35,7 @@ class LogChannels(Topic):
         self._turn = 0
         self.changes = 0  # rises whenever a place of a channel may be another
         self.holding = Holding()
+        self._lanes = LogLanes(stored, core, registry.folder, self.holding)
         self.stray: dict[bytes, int] = {}  # how many of those are in no schedule
         self.again: dict[bytes, ReadyQueue] = {}  # a channel's deferred messages when they come again
         for queue in stored.queues:
@@ -100,7 +99,7 @@ class LogChannels(Topic):
             channel.forget_hand(lane.number)
         del source.lanes[have:]
         for number in range(have, len(self.stored.queues)):
-            source.add(self._lane(channel.name, number, self.stored.queues[number].min_offset))
+            source.add(self._lanes.of_queue(channel.name, number, self.stored.queues[number].min_offset))
         for lane in again:
             source.add(Lane(lane.stream, lane.file, len(source.lanes)))
         self.mark()
@@ -138,16 +137,16 @@ class LogChannels(Topic):
     # -- channels ------------------------------------------------------------------------------------------------
 
     def _make_channel(self, name: bytes, ephemeral: bool) -> Channel:
-        commit = None if ephemeral else self._committed_by(name)
+        commit = None if ephemeral else self._lanes.committed_by(name)
         source = CursorSource(self.registry.window(self), commit)
         group = self._core.offsets.table.get((self.name.decode(), name.decode()), {})
+        if ephemeral:
+            self._lanes.forget(name)
         for number, queue in enumerate(self.stored.queues):
             begin = self.holding.first(queue)
             if self.channels:
                 begin = min(queue.visible_end(), self.holding.limit(number))
-            if ephemeral:
-                self._cursor_file(name, number).remove()
-            lane = self._lane(name, number, group.get(number, begin))
+            lane = self._lanes.of_queue(name, number, group.get(number, begin))
             source.add(lane)
             if commit is not None:
                 commit(lane)  # the file is newer than the table of offsets
@@ -158,30 +157,10 @@ class LogChannels(Topic):
             self._add_again(channel)
         return channel
 
-    def _cursor_file(self, name: bytes, number: int) -> CursorFile:
-        folder = self.registry.folder
-        return CursorFile(folder.cursor_path(self.name, name, f".{number}"), folder.files)
-
-    def _lane(self, name: bytes, number: int, begin: int) -> Lane:
-        """A channel's place in one queue: where its file says, or `begin`."""
-        queue = self.stored.queues[number]
-        stream = LogStream(self._core.store, queue, self.level)
-        stream.hold(self.holding.limit(number))
-        file = self._cursor_file(name, number)
-        file.open(begin)
-        file.settle(queue.max_offset, stream)
-        return Lane(stream, file, number)
-
     def _add_again(self, channel: Channel) -> ReadyQueue:
-        """The lane of messages that were deferred for this channel alone."""
-        file = CursorFile(
-            self.registry.folder.cursor_path(self.name, channel.name, ".again"), self.registry.folder.files
-        )
-        file.open(0)
-        stream: ReadyQueue = self.registry.folder.channel_stream(self.name, channel.name, file.reach())
+        lane, stream = self._lanes.of_deferred(channel.name, len(lanes(channel)))
         self.again[channel.name] = stream
-        file.settle(stream.total, stream)
-        cursors(channel).add(Lane(stream, file, len(lanes(channel))))
+        cursors(channel).add(lane)
         return stream
 
     def is_again(self, channel: Channel, lane: int) -> bool:
@@ -227,16 +206,6 @@ class LogChannels(Topic):
             if len(stream.segments) > 1:
                 stream.drop_below(lanes(self.channels[name])[-1].file.committed)
         return 0
-
-    def _committed_by(self, name: bytes) -> Callable[[Lane], None]:
-        offsets = self._core.offsets
-        topic, group = self.name.decode(), name.decode()
-
-        def commit(lane: Lane) -> None:
-            if isinstance(lane.stream, LogStream):
-                offsets.commit(group, topic, lane.number, lane.file.committed)
-
-        return commit
 
     def reset(self, name: bytes, offsets: dict[int, int]) -> bool:
         """Set a channel to other places, as the admin tools do with a group; False when there is no such channel."""
