@@ -27,12 +27,12 @@ from chaos.machines import Tell, inside
 from chaos.partitions import LEASE_MS, Apart, Campaign, play
 from ha_parts import eventually
 
-MIB, ROOM_MIB = 192, 176  # of the file system, and of the tmpfs that it is a file in, which holds what is used of it
+MIB, ROOM_MIB = 192, 208  # of the file system, and of the tmpfs that it is a file in
 FAULTS = (
     "master_full", "slave_full", "both_full", "master_refusing", "slave_refusing", "master_hung", "slave_hung", "master_cut",
     "slave_cut", "both_cut", "master_killed", "parted",
 )  # fmt: skip
-PROGRAMS = ("mkfs.ext4", "umount", "fsfreeze", "losetup")
+PROGRAMS = ("mkfs.ext4", "umount", "fsfreeze", "fstrim", "losetup")
 
 
 class Disk:
@@ -57,6 +57,7 @@ class Disk:
 
     @contextlib.contextmanager
     def refusing(self) -> Iterator[None]:
+        _run("fstrim", self.at)  # so that what is free above takes no room below
         with _taken(self.below / "ballast"):
             yield
 

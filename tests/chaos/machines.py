@@ -48,9 +48,11 @@ def _environment() -> dict[str, str]:
 
 
 def inside(tell: Tell, *words: str) -> None:
-    """`python -m …` in namespaces of its own; each line it prints is told. What it says last is the error."""
-    command = [*APART, sys.executable, "-m", *words]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()) as run:
+    """A program, or `python -m …`, in namespaces of its own; each line it prints is told. What it says last is the error."""
+    command = [*APART, sys.executable, *([] if words[0].endswith(".py") else ["-m"]), *words]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
+    ) as run:
         assert run.stdout is not None
         assert run.stderr is not None
         try:

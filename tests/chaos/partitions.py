@@ -25,18 +25,20 @@ import tempfile
 import threading
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import penstock
 from chaos.machines import CLIENTS, Machines, Tell, at, inside, on
-from chaos.replicas import FAULTY, QUEUES, TOPIC, Ledger, judge
+from chaos.replicas import FAULTY, QUEUES, TOPIC, Ledger
 from etcd_parts import ElectedSet, Etcd
 from fronts.raw_peer import RawPeer
 from ha_parts import SMALL, Process, eventually
 from penstock.errors import PenstockError
 from penstock.log.comparing import compare
 from penstock.log.verify import verify
+from penstock.wire.codes import ResponseCode
 from penstock.wire.record import iter_records
 
 LEASE_MS = 4_000
@@ -205,7 +207,9 @@ class Watch(Ledger):
         self.set = owner
         self.led: dict[int, str] = {}
         self.epoch = 0
-        jobs: list[tuple[Callable[[object], None], object]] = [(self._read, name) for name in owner.nodes if name not in "ab"]
+        jobs: list[tuple[Callable[[object], None], object]] = [
+            (self._read, name) for name in owner.nodes if name not in "ab"
+        ]
         jobs += [(self._who_leads, name) for name in owner.nodes]
         self.threads += [threading.Thread(target=self._again, args=job, daemon=True) for job in jobs]
 
@@ -266,7 +270,9 @@ class Campaign:
     def engine_emptied(self) -> None:
         """It has lost its data: nobody leads until a person says who."""
         self.made.etcd.forget_everything()
-        eventually(lambda: all(row["role"] == "slave" for row in self._all().values()), 60, "one leads by nobody's word")
+        eventually(
+            lambda: all(row["role"] == "slave" for row in self._all().values()), 60, "one leads by nobody's word"
+        )
         rows = self._all()
         most = max(rows, key=lambda name: int(str(rows[name]["written"])))
         eventually(lambda: self.made.ha("promote", "--node", most).returncode == 0, 60, f"{most} is not promoted")
@@ -320,7 +326,10 @@ class Campaign:
     def left_behind(self) -> None:
         """The slaves are out of the set, and the master, which goes on alone, is killed: none of them may stand."""
         roles = self.made.roles()
-        master, others = roles["master"], [self.made.places[name] for name in self.made.nodes if name != roles["master"]]
+        master, others = (
+            roles["master"],
+            [self.made.places[name] for name in self.made.nodes if name != roles["master"]],
+        )
         ways = [way for place in others for way in ((roles["M"], place), (place, roles["M"]))]
         if len(self.made.crowd) > 1:
             return self._left_behind_by_stops(master)
@@ -363,23 +372,35 @@ class Campaign:
                    or self.made.state()["master"] != roles["master"], 60, "places do not change")  # fmt: skip
 
 
-def once(made: Apart, ledger: Watch) -> int:
-    """P3."""
-    where: dict[bytes, list[tuple[int, int]]] = {}
+def judge(made: Apart, ledger: Watch, *, may_expire: bool) -> tuple[int, int]:
+    """P1 to P3, once all is well; how many messages there are, and how many under a number. `may_expire`: the oldest go when
+    the disk is full.
+    """
+    found: dict[tuple[int, int], bytes] = {}
+    first = dict.fromkeys(range(QUEUES), 0)
     with RawPeer(made.master.addresses["remoting"]) as peer:
-        for queue in range(QUEUES):
-            offset = 0
-            while (answer := peer.pull(TOPIC, queue, offset, maxMsgNums=2_000)).code != 19:
-                for message in iter_records(answer.body) if answer.code == 0 else ():
-                    where.setdefault(bytes(message.body), []).append((queue, message.queue_offset))
+        for queue in first:
+            answer = peer.pull(TOPIC, queue, 0)
+            offset = first[queue] = int(answer.ext["minOffset"])
+            while (answer := peer.pull(TOPIC, queue, offset, maxMsgNums=2_000)).code != ResponseCode.PULL_NOT_FOUND:
+                for message in iter_records(answer.body, check=True) if answer.code == 0 else ():
+                    found[queue, message.queue_offset] = bytes(message.body)
                 offset = max(offset + 1, int(answer.ext["nextBeginOffset"]))
-    numbered = {body: places for body, places in where.items() if body.startswith(b"2/")}
-    twice = {body: places for body, places in numbered.items() if len(places) > 1}
-    assert not twice, f"P3: {len(twice)} of {len(numbered)} are there twice: {sorted(twice.items())[:3]}"
-    return len(numbered)
+    assert may_expire or not any(first.values()), f"P1: queues begin at {first}"
+    assert not ledger.objections, ledger.objections[:5]
+    wanted = {where: body for body, where in ledger.acked.items() if where[1] >= first[where[0]]}
+    lost = [where for where, body in wanted.items() if found.get(where) != body]
+    assert not lost, f"P1: {len(lost)} of {len(wanted)} acknowledged messages are lost, the first at {min(lost)}"
+    assert wanted, "P1: nothing is left to look for"
+    numbered = Counter(body for body in found.values() if body.startswith(b"2/"))
+    twice = [body for body, times in numbered.items() if times > 1]
+    assert not twice, f"P3: {len(twice)} of {len(numbered)} are there twice: {sorted(twice)[:3]}"
+    return len(found), len(numbered)
 
 
-def campaign(folder: Path, layout: str, rounds: int, seed: int, longest_s: float, faults: tuple[str, ...], tell: Tell) -> None:
+def campaign(
+    folder: Path, layout: str, rounds: int, seed: int, longest_s: float, faults: tuple[str, ...], tell: Tell
+) -> None:
     made = Apart(folder, layout)
     play(made, Campaign(made, random.Random(seed), longest_s), rounds, seed, faults, tell)
 
@@ -405,7 +426,7 @@ def play(made: Apart, campaign: Campaign, rounds: int, seed: int, faults: tuple[
                  f"{len(ledger.acked) - before:,} of {len(ledger.acked):,} acknowledged, codes {ledger.codes}")  # fmt: skip
         ledger.stop()
         made.leader = str(made.state()["master"])
-        there, numbered = judge(made, ledger), once(made, ledger)  # type: ignore[arg-type]
+        there, numbered = judge(made, ledger, may_expire=any("full" in fault for fault in order))
     finally:
         ledger.over.set()
         made.stop()
@@ -426,10 +447,14 @@ def one_log(made: Apart) -> None:
         assert not node.says("nothing is cut"), f"P5: {name} had to be discarded"
 
 
-def run(rounds: int, tell: Tell, *, layout: str, seed: int = 0, longest_s: float = 6.0, faults: tuple[str, ...] = ()) -> None:
+def run(
+    rounds: int, tell: Tell, *, layout: str, seed: int = 0, longest_s: float = 6.0, faults: tuple[str, ...] = ()
+) -> None:
     """So many faults at random, each from and to a whole set. What fails is kept."""
     folder = tempfile.mkdtemp(prefix="penstock-chaos-")
-    inside(tell, "chaos.partitions", folder, layout, str(rounds), str(seed), str(longest_s), *(faults or FAULTS[layout]))
+    inside(
+        tell, "chaos.partitions", folder, layout, str(rounds), str(seed), str(longest_s), *(faults or FAULTS[layout])
+    )
     shutil.rmtree(folder)
 
 
