@@ -22,10 +22,9 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from chaos.campaign import _cut, _mount
-from chaos.machines import Tell, inside
+from chaos.campaign import _cut, _mount, can_cut_power
+from chaos.machines import Tell, can_make_machines, inside
 from chaos.partitions import LEASE_MS, Apart, Campaign, play
-from ha_parts import eventually
 
 MIB, ROOM_MIB = 192, 208  # of the file system, and of the tmpfs that it is a file in
 FAULTS = (
@@ -81,10 +80,9 @@ class Disk:
 @contextlib.contextmanager
 def _taken(path: Path) -> Iterator[None]:
     """A file that takes all the room there is."""
-    with path.open("wb") as file, contextlib.suppress(OSError):
+    with path.open("wb", buffering=0) as file, contextlib.suppress(OSError):
         while True:
             file.write(b"\xff" * (1 << 16))
-            file.flush()
     try:
         yield
     finally:
@@ -204,7 +202,7 @@ class DiskCampaign(Campaign):
         print(f"  {name}: {free} MiB free", file=sys.stderr)
 
 
-def campaign(folder: Path, rounds: int, seed: int, longest_s: float, faults: tuple[str, ...], tell: Tell) -> None:
+def within(folder: Path, rounds: int, seed: int, longest_s: float, faults: tuple[str, ...], tell: Tell) -> None:
     chance = random.Random(seed)
     disks = {name: Disk(folder, name) for name in "ab"}
     made = Apart(folder, "one", {name: disk.store for name, disk in disks.items()}, level="pair-disk",
@@ -215,10 +213,22 @@ def campaign(folder: Path, rounds: int, seed: int, longest_s: float, faults: tup
 def run(rounds: int, tell: Tell, *, seed: int = 0, longest_s: float = 6.0, faults: tuple[str, ...] = FAULTS) -> None:
     """So many faults at random, each from and to a whole set. What fails is kept."""
     folder = tempfile.mkdtemp(prefix="penstock-chaos-")
-    inside(tell, "chaos.disks", folder, str(rounds), str(seed), str(longest_s), *faults)
+    try:
+        inside(tell, "chaos.disks", folder, str(rounds), str(seed), str(longest_s), *faults)
+    except AssertionError as error:
+        raise AssertionError(f"{error}\nkept in {folder}") from error
     shutil.rmtree(folder)
+
+
+def campaign(times: int, tell: Tell, seed: int) -> None:
+    """`./run chaos ha`; `times` 0: the short one."""
+    reason = can_make_machines("etcd", *PROGRAMS) or can_cut_power()
+    if reason is not None:
+        tell(f"no disks of their own: they cannot be made here: {reason}")
+        return
+    run(2 * len(FAULTS) * times or 6, tell, seed=seed, longest_s=20.0 if times > 1 else 6.0)
 
 
 if __name__ == "__main__":
     place, many, begin, longest, *names = sys.argv[1:]
-    campaign(Path(place), int(many), int(begin), float(longest), tuple(names), print)
+    within(Path(place), int(many), int(begin), float(longest), tuple(names), print)

@@ -29,8 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import penstock
-from chaos.machines import CLIENTS, Machines, Tell, at, inside, on
+from chaos.machines import CLIENTS, Machines, Tell, at, can_make_machines, inside, on
 from chaos.replicas import FAULTY, QUEUES, TOPIC, Ledger
 from etcd_parts import ElectedSet, Etcd
 from fronts.raw_peer import RawPeer
@@ -45,7 +44,7 @@ LEASE_MS = 4_000
 HEAL_S = 180
 REGISTRY, REMOTING, REPLICATION, ENGINE = 9876, 10911, 10912, 2379
 
-# What does not come through: M the master, S a slave, T what else there is (the engine's machine, or one with all three), C clients.
+# What does not come through: M the master, S a slave, T the third machine (of the engine, or one with everything), C clients.
 CUTS: dict[str, tuple[str, ...]] = {
     "parted": ("MS", "SM"), "slave deaf": ("MS",), "master deaf": ("SM",),
     "master without engine": ("MT", "TM"), "master unheard by engine": ("MT",), "master deaf to engine": ("TM",),
@@ -113,7 +112,9 @@ class Members(Etcd):
 class Apart(ElectedSet):
     """Nodes a, b (and c where there are three members) on machines m1, m2, m3."""
 
-    def __init__(self, folder: Path, layout: str, stores: dict[str, Path] | None = None, **settings: object) -> None:
+    def __init__(
+        self, folder: Path, layout: str, stores: dict[str, Path] | None = None, *, defect: str = "", **settings: object
+    ) -> None:
         self.folder = folder
         self.machines = Machines(3)
         count = LAYOUTS[layout]
@@ -140,7 +141,7 @@ class Apart(ElectedSet):
             for name, place in self.places.items()
         }  # fmt: skip
         for name, node in self.nodes.items():
-            node.words[1:3] = [str(FAULTY), str(folder / f"{name}.disk")]
+            node.words[1:3] = [str(FAULTY), str(folder / f"{name}.disk"), *([defect] if defect else [])]
             on(self.places[name], node)
             node.addresses = {"remoting": f"{self.machines.addresses[self.places[name]]}:{REMOTING}"}
         self._guesses = itertools.cycle(self.nodes)
@@ -398,10 +399,13 @@ def judge(made: Apart, ledger: Watch, *, may_expire: bool) -> tuple[int, int]:
     return len(found), len(numbered)
 
 
-def campaign(
-    folder: Path, layout: str, rounds: int, seed: int, longest_s: float, faults: tuple[str, ...], tell: Tell
+def within(
+    folder: Path, layout: str, rounds: int, seed: int, longest_s: float, words: tuple[str, ...], tell: Tell
 ) -> None:
-    made = Apart(folder, layout)
+    """What `run` runs in namespaces of its own; one of the words may be `defect=NAME`, the others are faults."""
+    defect = "".join(word for word in words if word.startswith("defect="))
+    made = Apart(folder, layout, defect=defect)
+    faults = tuple(word for word in words if word != defect)
     play(made, Campaign(made, random.Random(seed), longest_s), rounds, seed, faults, tell)
 
 
@@ -448,16 +452,46 @@ def one_log(made: Apart) -> None:
 
 
 def run(
-    rounds: int, tell: Tell, *, layout: str, seed: int = 0, longest_s: float = 6.0, faults: tuple[str, ...] = ()
-) -> None:
+    rounds: int, tell: Tell, *, layout: str, seed: int = 0, longest_s: float = 6.0, faults: tuple[str, ...] = (),
+    defect: str = "",
+) -> None:  # fmt: skip
     """So many faults at random, each from and to a whole set. What fails is kept."""
     folder = tempfile.mkdtemp(prefix="penstock-chaos-")
-    inside(
-        tell, "chaos.partitions", folder, layout, str(rounds), str(seed), str(longest_s), *(faults or FAULTS[layout])
-    )
+    words = [*(faults or FAULTS[layout]), *([f"defect={defect}"] if defect else [])]
+    try:
+        inside(tell, "chaos.partitions", folder, layout, str(rounds), str(seed), str(longest_s), *words)
+    except AssertionError as error:
+        if not defect:
+            raise AssertionError(f"{error}\nkept in {folder}") from error
+        shutil.rmtree(folder)
+        raise
     shutil.rmtree(folder)
+
+
+def find(defect: str, *, seed: int = 0) -> str:
+    """What the oracle says of brokers with a planted defect whose masters are cut off."""
+    try:
+        run(6, lambda text: None, layout="one", seed=seed, faults=("master alone",), defect=defect, longest_s=8.0)
+    except AssertionError as error:
+        return str(error).strip().splitlines()[-1]
+    raise AssertionError(f"{defect}: nothing was missed")
+
+
+def campaign(times: int, tell: Tell, seed: int) -> None:
+    """`./run chaos ha`; `times` 0: the short one."""
+    reason = can_make_machines("etcd")
+    if reason is not None:
+        tell(f"nobody is cut off: machines of their own cannot be made here: {reason}")
+        return
+    longest_s = 60.0 if times > 1 else 6.0
+    for layout, faults in FAULTS.items():
+        run(len(faults) * times or 6, tell, layout=layout, seed=seed, longest_s=longest_s)
+    if times > 1:
+        stops = ("master_stopped", "slave_stopped", "engine_stopped")
+        run(9, tell, layout="one", seed=seed, faults=stops, longest_s=300.0)
+    tell(f"planted: {'answered alone':20} {find('answered alone', seed=seed)[:90]}")
 
 
 if __name__ == "__main__":
     place, kind, many, begin, longest, *names = sys.argv[1:]
-    campaign(Path(place), kind, int(many), int(begin), float(longest), tuple(names), print)
+    within(Path(place), kind, int(many), int(begin), float(longest), tuple(names), print)

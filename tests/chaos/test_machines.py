@@ -20,7 +20,7 @@ def machines(*programs: str) -> None:
 @pytest.mark.chaos
 @pytest.mark.parametrize(
     ("layout", "faults"),
-    [("one", ("master alone", "slave deaf to engine", "answers lost")), ("three", ("master gone", "member_killed"))],
+    [("one", ("master alone", "answers lost")), ("three", ("master gone",))],
 )
 def test_cut_off_from_one_another(layout: str, faults: tuple[str, ...]) -> None:
     machines()
@@ -33,7 +33,7 @@ def test_cut_off_from_one_another(layout: str, faults: tuple[str, ...]) -> None:
 @pytest.mark.chaos
 def test_disks_of_their_own() -> None:
     machines(*disks.PROGRAMS)
-    faults = ("both_cut", "master_refusing", "slave_full", "master_hung")
+    faults = ("both_cut", "master_refusing", "slave_full")
     told: list[str] = []
     assert set(faults) <= set(disks.FAULTS)
     disks.run(len(faults), told.append, seed=3, longest_s=5.0, faults=faults)
