@@ -8,11 +8,12 @@ brokers; with --short 2,400 rows and 3 kills of each; --minutes N makes no kills
 
 `./run chaos ha [--short | --long]`: a master and its slave under sends and readers; 60 faults of the two (kill -9, SIGSTOP, a
 switch, a disk that is full or slow), 30 of what is between them, then two planted defects, each of which must be found;
-20 times flipped bits in one of the two copies, 20 kills of the master of staged rows, and three planted defects. Then, as root, a
+20 times flipped bits in one of the two copies, 20 kills of the master of staged rows, and three planted defects. 20 failovers
+under delayed messages, transactions, order and NSQ. Then, as root, a
 set that an engine leads on machines of its own (network namespaces): 29 faults with one member of etcd and 31 with three (cut off
 from one another, from etcd, from clients, one way or both; etcd killed, stopped, emptied), and 24 of their disks (full, refusing,
 hanging, without power). With --long five times as many, and stops of up to 300 s. --only WORD runs one of these: pairs, copies,
-machines, disks.
+mixed, machines, disks.
 
 `./run chaos model [--short]`: the rules of replication, two and three nodes, 3,000,000 states each.
 
@@ -35,7 +36,7 @@ from chaos.queuecuts import find_cut_defect, queue_power_cuts  # noqa: E402
 from chaos.queuekills import find_defect, queue_kills  # noqa: E402
 from chaos.slowly import SIDES  # noqa: E402
 
-OF_SETS = ("pairs", "copies", "machines", "disks")  # parts of `ha`
+OF_SETS = ("pairs", "copies", "mixed", "machines", "disks")  # parts of `ha`
 
 
 def main() -> None:
@@ -63,10 +64,10 @@ def main() -> None:
         search(200_000 if given.short else 3_000_000, tell)
         return
     if given.what == "ha":
-        from chaos import copies, disks, partitions, replicas
+        from chaos import copies, disks, mixed, partitions, replicas
 
         times = 5 if given.long else 0 if given.short else 1
-        for name, part in zip(OF_SETS, (replicas, copies, partitions, disks), strict=True):
+        for name, part in zip(OF_SETS, (replicas, copies, mixed, partitions, disks), strict=True):
             if given.only in (None, name):
                 part.campaign(times, tell, given.seed)  # type: ignore[attr-defined]
         return
