@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from chaos.campaign import _cut, _mount, can_cut_power
-from chaos.machines import Tell, can_make_machines, inside
+from chaos.machines import Tell, can_make_machines, ends, inside
 from chaos.partitions import LEASE_MS, Apart, Campaign, play
 
 MIB, ROOM_MIB = 192, 208  # of the file system, and of the tmpfs that it is a file in
@@ -31,7 +31,8 @@ FAULTS = (
     "master_full", "slave_full", "both_full", "master_refusing", "slave_refusing", "master_hung", "slave_hung", "master_cut",
     "slave_cut", "both_cut", "master_killed", "parted",
 )  # fmt: skip
-PROGRAMS = ("mkfs.ext4", "umount", "fsfreeze", "fstrim", "losetup")
+MENDED = 1  # the most that e2fsck ends with when the file system is whole
+PROGRAMS = ("e2fsck", "mkfs.ext4", "umount", "fsfreeze", "fstrim", "losetup")
 
 
 class Disk:
@@ -74,6 +75,9 @@ class Disk:
     def mount_again(self) -> None:
         """As the machine does when it starts."""
         _run("umount", self.at)
+        done = subprocess.run(["e2fsck", "-fy", str(self.image)], capture_output=True, text=True, check=False)
+        if done.returncode > MENDED:
+            raise OSError(f"e2fsck: {done.stdout}{done.stderr}")
         _mount(self.image, self.at)
 
 
@@ -139,6 +143,10 @@ class DiskCampaign(Campaign):
         with self.disks[name].refusing():
             time.sleep(max(2.0, self._while_s()))
         self._power_lost(name)
+        try:
+            self.made.nodes[name].start()
+        except AssertionError:  # what the kernel had promised to write was the file system's own: the disk is replaced
+            shutil.rmtree(self.disks[name].store)
         self._all_run()
 
     def master_hung(self) -> None:
@@ -231,4 +239,4 @@ def campaign(times: int, tell: Tell, seed: int) -> None:
 
 if __name__ == "__main__":
     place, many, begin, longest, *names = sys.argv[1:]
-    within(Path(place), int(many), int(begin), float(longest), tuple(names), print)
+    ends(lambda: within(Path(place), int(many), int(begin), float(longest), tuple(names), print))

@@ -1,4 +1,4 @@
-"""H-13: one failover after the other, at random kill -9, SIGTERM, SIGSTOP or a change of places, of a set that an engine leads, under
+"""H-13: one failover after the other (kill -9, SIGTERM, SIGSTOP, a change of places) of a set that an engine leads, under
 delayed messages, transactions, order, and NSQ's PUB, REQ and FIN.
 
 M1  what is delayed and was answered 0 comes, and nothing comes early
@@ -249,7 +249,8 @@ def mixed(folder: Path, rounds: int, tell: Tell, *, seed: int = 0) -> None:
         assert verify(node.folder).ok, f"M5: the store of {name}"
         assert not node.says("nothing is cut"), f"M5: {name} had to be discarded"
     tell(
-        f"{rounds} failovers in {took / 60:.1f} minutes: {told}, {len(load.acknowledged):,} published and consumed; the logs are one"
+        f"{rounds} failovers in {took / 60:.1f} minutes: {told}, {len(load.acknowledged):,} published and consumed; "
+        "the logs are one"
     )
 
 

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 import penstock
-from chaos.machines import Machines, Tell, at, inside
+from chaos.machines import Machines, Tell, at, ends, inside
 from penstock.errors import PenstockError
 from polling import eventually
 
@@ -267,10 +267,15 @@ def run(tell: Tell) -> None:
         inside(tell, "chaos.page", name)
 
 
-if __name__ == "__main__":
-    os.umask(0o022)
-    made = Page(Path(sys.argv[1]), print)
+def within(folder: Path) -> None:
+    """What `run` runs there."""
+    made = Page(folder, print)
     try:
         follow(made)
     finally:
         made.close()
+
+
+if __name__ == "__main__":
+    os.umask(0o022)
+    ends(lambda: within(Path(sys.argv[1])))

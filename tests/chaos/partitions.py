@@ -29,7 +29,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from chaos.machines import CLIENTS, Machines, Tell, at, can_make_machines, inside, on
+from chaos.machines import CLIENTS, Machines, Tell, at, can_make_machines, ends, inside, on
 from chaos.replicas import FAULTY, QUEUES, TOPIC, Ledger
 from etcd_parts import ElectedSet, Etcd
 from fronts.raw_peer import RawPeer
@@ -42,6 +42,7 @@ from penstock.wire.record import iter_records
 
 LEASE_MS = 4_000
 HEAL_S = 180
+SOON_S = 60  # longer than a busy machine takes, shorter than the kernel tries to connect
 REGISTRY, REMOTING, REPLICATION, ENGINE = 9876, 10911, 10912, 2379
 
 # What does not come through: M the master, S a slave, T the third machine (of the engine, or one with everything), C clients.
@@ -57,7 +58,7 @@ CUTS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 DEEDS = (
     "flapping", "engine_killed", "engine_stopped", "engine_emptied", "master_stopped", "slave_stopped", "master_killed",
-    "left_behind", "folder_lost", "places_changed",
+    "left_behind", "folder_lost", "machine_gone", "places_changed",
 )  # fmt: skip
 MEMBERS = ("member_killed", "member_stopped")
 LAYOUTS = {"one": 1, "three": 3}  # members of the engine, and registries
@@ -367,6 +368,14 @@ class Campaign:
         eventually(lambda: self.made.state()["master"] != name, 60, f"nobody takes the place of {name}")
         node.start()
 
+    def machine_gone(self) -> None:
+        """The master's machine is off: nobody says no to who connects there. The others are a set without it."""
+        roles = self.made.roles()
+        others = {name for name in self.made.nodes if name != roles["master"]}
+        self.made.machines.part(roles["M"], *(name for name in self.made.machines.addresses if name != roles["M"]))
+        eventually(lambda: self.made.state()["inSync"].keys() == others, SOON_S, f"not the set: {sorted(others)}")  # type: ignore[attr-defined]
+        self.made.machines.mend()
+
     def places_changed(self) -> None:
         roles = self.made.roles()
         eventually(lambda: self.made.ha("switch", "--to", roles["slave"]).returncode == 0
@@ -494,4 +503,4 @@ def campaign(times: int, tell: Tell, seed: int) -> None:
 
 if __name__ == "__main__":
     place, kind, many, begin, longest, *names = sys.argv[1:]
-    within(Path(place), kind, int(many), int(begin), float(longest), tuple(names), print)
+    ends(lambda: within(Path(place), kind, int(many), int(begin), float(longest), tuple(names), print))
