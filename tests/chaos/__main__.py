@@ -10,7 +10,7 @@ brokers; with --short 2,400 rows and 3 kills of each; --minutes N makes no kills
 switch, a disk that is full or slow), 30 of what is between them, then two planted defects, each of which must be found;
 20 times flipped bits in one of the two copies, 20 kills of the master of staged rows, and three planted defects. 20 failovers
 under delayed messages, transactions, order and NSQ. Then, as root, a
-set that an engine leads on machines of its own (network namespaces): 29 faults with one member of etcd and 31 with three (cut off
+set that an engine leads on machines of its own (network namespaces): 30 faults with one member of etcd and 32 with three (cut off
 from one another, from etcd, from clients, one way or both; etcd killed, stopped, emptied), and 24 of their disks (full, refusing,
 hanging, without power). With --long five times as many, and stops of up to 300 s. --only WORD runs one of these: pairs, copies,
 mixed, machines, disks.
