@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 
+import pytest
 from store_parts import SMALL, make, put
 
+from penstock.errors import StoreError
 from penstock.log.contents import Contents, Recovery
 from penstock.log.store import LogStore
+
+NOBODY = 65_534
 
 
 def test_folders_and_files_in_each_others_place(tmp_path: Path) -> None:
@@ -20,6 +26,26 @@ def test_folders_and_files_in_each_others_place(tmp_path: Path) -> None:
     Contents(LogStore(tmp_path, SMALL), report).mend_names()
     assert sorted(report.moved) == ["checkpoint", "commitlog", "consumequeue/T/0", "index/20200101000000000"]
     assert len(list((tmp_path / "lost+found").iterdir())) == 5  # and the manifest
+
+
+def test_a_lost_and_found_that_is_not_ours_is_said_before_it_is_needed() -> None:
+    """mkfs.ext4 makes one for root alone; a data folder that is the top of its file system has that."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, root = Path(name), os.geteuid() == 0
+        contents = Contents(LogStore(folder, SMALL), Recovery())
+        lost = folder / "lost+found"
+        lost.mkdir(mode=0o700 if root else 0)
+        if root:
+            folder.chmod(0o777)
+            os.seteuid(NOBODY)
+        try:
+            with pytest.raises(StoreError, match="chown"):
+                contents.mend_names()
+        finally:
+            if root:
+                os.seteuid(0)
+            lost.chmod(0o700)
+        contents.mend_names()
 
 
 def test_an_empty_file_holds_nothing_to_keep(tmp_path: Path) -> None:

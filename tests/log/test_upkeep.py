@@ -8,6 +8,7 @@ from pathlib import Path
 from store_parts import make, put, work
 
 from penstock.disk.files import Files
+from penstock.errors import DiskFull
 from penstock.log.checkpoint import CheckpointFile
 from penstock.log.upkeep import Upkeep
 
@@ -48,3 +49,44 @@ def test_damage_is_written_down_line_by_line(tmp_path: Path) -> None:
     lines = [json.loads(line) for line in (tmp_path / "damage.jsonl").read_text().splitlines()]
     assert [line["position"] for line in lines] == [7, 8]
     store.close()
+
+
+class ThinDisk(Files):
+    """Flushes of the queues say that there is no room for what was written long ago, once."""
+
+    def __init__(self) -> None:
+        self.queues: set[int] = set()
+        self.full = False
+
+    def open(self, path: Path, *, create: bool = False, writable: bool = True) -> int:
+        fd = super().open(path, create=create, writable=writable)
+        (self.queues.add if "consumequeue" in path.parts else self.queues.discard)(fd)
+        return fd
+
+    def datasync(self, fd: int) -> None:
+        if self.full and fd in self.queues:
+            self.full = False
+            raise DiskFull("no room for a flush")
+        super().datasync(fd)
+
+
+def test_a_flush_without_room_is_a_failed_flush(tmp_path: Path) -> None:
+    """A second one would succeed, for the kernel has forgotten the pages; a checkpoint behind it would be believed."""
+    files = ThinDisk()
+    store = make(tmp_path, files=files)
+    store.open()
+    put(store, b"x")
+    work(store)
+    file = CheckpointFile(tmp_path / "checkpoint", Files())
+    before = file.load()
+    assert before is not None
+    assert before.derived == store.end_position
+    files.full = True
+    put(store, b"y")
+    work(store, 10)
+    assert not files.full
+    after = file.load()
+    assert after is not None
+    assert after.derived == before.derived < store.end_position
+    assert not store.healthy
+    store.close(clean=False)

@@ -12,6 +12,7 @@ from penstock.registration.caller import Caller
 from penstock.wire.codes import RequestCode
 from penstock.wire.remoting import RemotingCommand
 from ports import free_port
+from silence import silent
 
 
 def registry(folder: object, port: int = 0) -> Server:
@@ -36,6 +37,15 @@ async def test_answers_come_over_one_connection_until_it_is_gone(tmp_path: objec
             async with asyncio.timeout(30):
                 while len(lost) == turn:
                     await asyncio.sleep(0.01)
+
+
+async def test_a_machine_that_is_off_is_not_waited_for(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It refuses nothing, and the kernel tries for minutes."""
+    monkeypatch.setattr("penstock.registration.caller.ANSWER_MS", 300)
+    with silent() as port:
+        async with registry(f"{tmp_path}/mine") as mine, asyncio.timeout(60):
+            with pytest.raises(TimeoutError):
+                await Caller(mine.net, f"127.0.0.1:{port}").ask(RemotingCommand(RequestCode.GET_BROKER_CLUSTER_INFO))
 
 
 async def test_nothing_is_left_open(tmp_path: object) -> None:

@@ -228,3 +228,17 @@ async def test_who_asks_too_much_is_refused_and_everybody_else_is_answered_once(
     assert len(begun) == WISHES_MAX
     for node in three:
         await node.election.close()
+
+
+def test_a_slave_says_itself_what_its_master_cannot_know(pair: ElectedSet) -> None:
+    """Whether it reaches the engine, which set that names, whether failover is paused: in `ha status`, at every node."""
+    assert done(pair, "pause")[0]["changed"]
+
+    def told() -> bool:
+        rows = done(pair, "status")
+        return len(rows) == 2 and all(
+            (row["engine"], row["set"], row["paused"]) == ("reached", "a,b", "yes") for row in rows
+        )
+
+    eventually(told)
+    assert sum(row["lease_ms"] != "" for row in done(pair, "status")) == 1  # of the master alone

@@ -20,6 +20,7 @@ from penstock.errors import PenstockError
 from penstock.log.cutting import cut_tails
 from penstock.wire.record import iter_records
 from ports import free_port
+from silence import silent
 
 
 class Pair:
@@ -257,3 +258,28 @@ def test_what_is_refused(pair: Pair) -> None:
     assert refused.returncode != 0
     assert "may lack messages" in refused.stderr
     assert pair.ha("promote", "--node", "b", "--accept-loss").returncode == 0
+
+
+def test_a_slave_does_not_wait_for_the_machine_of_its_old_master(tmp_path: Path) -> None:
+    """That is off: nobody refuses the connection. Another slave is promoted meanwhile, and is followed."""
+    made = Pair(tmp_path)
+    words = [*made.b.words]
+    c = Process("broker", tmp_path / "c", tmp_path / "c.log")
+    c.words = [word.replace(str(tmp_path / "b"), str(tmp_path / "c")).replace("node=b", "node=c") for word in words]
+    (port,) = [word for word in words if word.startswith("ha_port=")]
+    c.words[c.words.index(port)] = f"ha_port={free_port()}"
+    c.words += ["--set", "broker_id=2"]
+    try:
+        made.start()
+        c.start()
+        made.in_sync("a", "b")
+        made.in_sync("a", "c")
+        (own,) = [word for word in made.a.words if word.startswith("ha_port=")]
+        made.a.kill()
+        with silent(int(own.removeprefix("ha_port="))):
+            eventually(lambda: c.says("no answer in time") >= 1)
+            eventually(lambda: made.ha("promote", "--node", "b", "--accept-loss").returncode == 0)
+            made.in_sync("b", "c")
+    finally:
+        c.stop()
+        made.stop()

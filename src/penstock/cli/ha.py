@@ -18,6 +18,7 @@ _NOTHING = {
     "node": "", "role": "", "epoch": "", "written": "", "flushed": "", "confirmed": "", "lag_bytes": "", "lag_ms": "",
     "in_sync": "",
 }  # fmt: skip
+_ITS_OWN = ("damaged", "repaired", "engine", "engine_silent_ms", "lease_ms", "set", "paused")  # its master cannot know
 WAIT_S = 30.0  # until a node has its new role
 
 
@@ -47,8 +48,8 @@ def status(registry: str, as_json: bool) -> None:
                     if key not in seen:  # a slave is told of by its master, too
                         seen[key] = {"broker": name, **row}
                         found.append(seen[key])
-                    elif number == row["id"]:  # only itself knows what is damaged there
-                        seen[key] |= {word: row[word] for word in ("damaged", "repaired") if word in row}
+                    elif number == row["id"]:
+                        seen[key] |= {word: row[word] for word in _ITS_OWN if word in row}
     names = dict.fromkeys(name for row in found for name in row)  # those of an engine only where there is one
     print_rows([{name: row.get(name, "") for name in names} for row in found], as_json)
 

@@ -250,6 +250,10 @@ class Files:
         except OSError as error:
             raise _failed(error, folder) from error
 
+    def may_use(self, folder: Path) -> bool:
+        """Whether what lies in the folder may be read and changed by this process."""
+        return os.access(folder, os.R_OK | os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids)
+
     def modified_ms(self, path: Path) -> int:
         """When the file was last written, by the wall clock."""
         return os.stat(path).st_mtime_ns // 1_000_000

@@ -65,8 +65,16 @@ class Contents:
         self.odd_index = False
 
     def mend_names(self) -> None:
-        """Folders where a file should be, and files where a folder should be, go to lost+found."""
+        """Folders where a file should be, and files where a folder should be, go to lost+found. StoreError when nothing can:
+        on ext4 the top folder of a file system has a lost+found already, which is root's.
+        """
         files, folder = self.files, self.folder
+        lost = folder / "lost+found"
+        if lost.is_dir() and not files.may_use(lost):
+            raise StoreError(
+                f"{lost} belongs to another user: give it to the user of the broker (chown), or let the data be in a folder "
+                "below the top of the file system"
+            )
         for name in (
             "lock",
             "abort",

@@ -213,7 +213,10 @@ class Upkeep:
         started = time.perf_counter()
 
         def run() -> None:
-            self._flush_derived(dirty)
+            try:
+                self._flush_derived(dirty)
+            except DiskFull as error:  # tried again it would succeed: the kernel forgets what it could not write out
+                raise StoreError(str(error)) from error
             self.checkpoint.write(value)
 
         def done(now_ms: int) -> None:

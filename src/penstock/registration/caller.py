@@ -32,12 +32,15 @@ class Caller:
         connection = self._connection
         session = None if connection is None else connection.session
         if not isinstance(session, RemotingSession) or session.closed:
-            connection = self._connection = await self._net.connect(
-                self._host.strip("[]"),
-                self._port,
-                lambda remote, wake: RemotingSession(self, remote, wake),
-                self._security.context,
-            )
+            async with asyncio.timeout(
+                ANSWER_MS / 1000
+            ):  # a machine that is off refuses nothing; the kernel tries for minutes
+                connection = self._connection = await self._net.connect(
+                    self._host.strip("[]"),
+                    self._port,
+                    lambda remote, wake: RemotingSession(self, remote, wake),
+                    self._security.context,
+                )
             session = connection.session
             assert isinstance(session, RemotingSession)
         answer: asyncio.Future[RemotingCommand | None] = self._net.loop.create_future()

@@ -218,7 +218,9 @@ class Registrar:
                     self.news.refused()
                 self.news.everything()
                 if not self._complained:
-                    log.warning("registry not reached registry=%s error=%s", self.registry, error)
+                    log.warning(
+                        "registry not reached registry=%s error=%s", self.registry, str(error) or "no answer in time"
+                    )
                     self._complained = True
                 pause = RECONNECT_S
             try:

@@ -26,6 +26,9 @@ from penstock.tls import peer_context
 log = logging.getLogger("penstock.ha")
 
 RECONNECT_S = 1.0
+CONNECT_S = (
+    3.0  # a machine that is off refuses nothing, and the kernel tries for minutes; the master may be another by then
+)
 ASK_S = 1.5  # for one node to say whether it is a master
 
 
@@ -236,7 +239,11 @@ class MasterLink:
         host, _, port = address.rpartition(":")
         bare = address in self._bare
         make = self._front.to_rocketmq if bare else self._front.to_master
-        connection = await self._net.connect(host.strip("[]"), int(port), make, tls_for(self._front, address))
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                connection = await self._net.connect(host.strip("[]"), int(port), make, tls_for(self._front, address))
+        except TimeoutError as error:
+            raise OSError("no answer in time") from error
         self._complained = ""
         self._away = False
         tables = asyncio.create_task(MasterTables(self._net, self._registration).run()) if bare else None
