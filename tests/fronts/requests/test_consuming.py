@@ -54,6 +54,7 @@ def test_a_slaves_channel_goes_where_its_masters_is(tmp_path: Path) -> None:
             assert (reset.code, "this broker is a slave" in reset.remark) == (1, True)
             assert there.ask(15, key | {"consumerGroup": "c", "queueId": 0, "commitOffset": 1}).code == 0
             assert depth() == 1
+            there.close()
         peer.close()
 
 
