@@ -150,6 +150,22 @@ def test_a_pause_outlives_the_master(couple: Couple) -> None:
     assert [one.body for one in reader.deliveries()] == [b"since"]
 
 
+def test_what_was_emptied_is_not_owed_to_the_first_channel_of_the_new_master(couple: Couple) -> None:
+    master = couple.master
+    topic = master.queueing.topic(b"t")
+    assert isinstance(topic, LogChannels)
+    topic.stored.detail(topic.stored.settings().more._replace(owed=True))
+    master.queueing.publish(topic, [b"dropped"])
+    topic.empty()
+    master.queueing.publish(topic, [b"kept"])
+    couple.copy_log()
+    couple.tell()
+    couple.slave.queueing.write_table()
+    promoted = couple.promote()
+    assert couple.face(promoted).depth() == 1
+    assert list(read(promoted, b"first")[1]) == [b"kept"]
+
+
 def test_a_former_versions_master_says_only_that_a_topic_is_paused(couple: Couple) -> None:
     master = couple.master
     master.queueing.publish(master.queueing.topic(b"t"), [b"before"])
