@@ -416,12 +416,7 @@ class Server:
         stack.push_async_callback(close)
 
     async def _start_announcer(
-        self,
-        stack: AsyncExitStack,
-        config: BrokerConfig,
-        broker: Broker,
-        http: NsqHttp | None,
-        lookupd: Lookupd | None,
+        self, stack: AsyncExitStack, config: BrokerConfig, broker: Broker, http: NsqHttp | None, lookupd: Lookupd | None
     ) -> None:
         """Tell nsqlookupds of our topics, if we speak NSQ at all."""
         if "nsq" not in self._bound:

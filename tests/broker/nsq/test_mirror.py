@@ -150,6 +150,38 @@ def test_a_pause_outlives_the_master(couple: Couple) -> None:
     assert [one.body for one in reader.deliveries()] == [b"since"]
 
 
+def test_what_was_emptied_is_not_owed_to_the_first_channel_of_the_new_master(couple: Couple) -> None:
+    master = couple.master
+    topic = master.queueing.topic(b"t")
+    assert isinstance(topic, LogChannels)
+    topic.stored.detail(topic.stored.settings().more._replace(owed=True))
+    master.queueing.publish(topic, [b"dropped"])
+    topic.empty()
+    master.queueing.publish(topic, [b"kept"])
+    couple.copy_log()
+    couple.tell()
+    couple.slave.queueing.write_table()
+    promoted = couple.promote()
+    assert couple.face(promoted).depth() == 1
+    assert list(read(promoted, b"first")[1]) == [b"kept"]
+
+
+def test_a_former_versions_master_says_only_that_a_topic_is_paused(couple: Couple) -> None:
+    master = couple.master
+    master.queueing.publish(master.queueing.topic(b"t"), [b"before"])
+    couple.copy_log()
+    couple.tell()
+    told = {"channels": {"t": {"paused": True, "channels": {"c": {"paused": False, "since": 0, "at": [0, 0]}}}}}
+    for _ in range(2):  # what is told again moves nothing
+        couple.taking.take(ha.CHANNELS, fastjson.dumps(told))
+        master.queueing.publish(master.queueing.topic(b"t"), [b"since"])
+        couple.copy_log()
+    couple.slave.queueing.write_table()
+    promoted = couple.promote()
+    assert (couple.face(promoted).paused, couple.face(promoted).depth()) == (True, 2)
+    assert list(read(promoted, b"c")[1]) == [b"before"]
+
+
 def test_what_comes_and_goes_at_the_master(couple: Couple) -> None:
     master, slave = couple.master, couple.slave
     topic = master.queueing.topic(b"t")
@@ -251,6 +283,9 @@ def test_a_slave_that_cannot_have_a_topic_says_so_once_and_goes_on(
         (ha.CHANNELS, {}),
         (ha.CHANNELS, {"channels": 5}),
         (ha.CHANNELS, {"channels": {"t": {"paused": False, "channels": {"c": {}}}}}),
+        (ha.CHANNELS, {"channels": {"t": {"paused": True, "held": [-1], "channels": {}}}}),
+        (ha.CHANNELS, {"channels": {"t": {"paused": True, "held": "1", "channels": {}}}}),
+        (ha.CHANNELS, {"channels": {"t": {"paused": False, "floors": [None], "channels": {}}}}),
         (ha.CURSORS, {}),
         (ha.CURSORS, {"cursors": [["t"]]}),
         (ha.CURSORS, {"cursors": [["t", "c", 0, -1, ""]]}),

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from broker.queueside import Reader, Side
+from penstock.broker.nsq import strays
 from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.replica import Replica
 
@@ -87,6 +88,25 @@ def test_a_master_puts_them_back_into_the_schedule(tmp_path: Path, clean: bool) 
     lead(side)
     side.turn(2_000)
     assert list(add(side).deliveries()) == []
+    side.close()
+
+
+def test_many_are_moved_in_several_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(strays, "AT_ONCE", 2)
+    side = alone(tmp_path)
+    side.config = replace(side.config, ha_port=0)
+    side.reopen(False)
+    lead(side)
+    side.turn()
+    assert len(side.queueing.strays.found) == COUNT - 2
+    side.reopen(False)  # killed in between: what was moved is moved
+    assert (waiting(side), len(side.queueing.strays.found)) == (2, COUNT - 2)
+    lead(side)
+    for _ in range(3):
+        side.turn()
+    assert (waiting(side), len(side.queueing.strays.found)) == (COUNT, 0)
+    side.turn(1_000)
+    assert sorted(one.body for one in add(side).deliveries()) == [b"%d" % n for n in range(COUNT)]
     side.close()
 
 

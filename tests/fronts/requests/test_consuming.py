@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import time
+import urllib.request
+from pathlib import Path
 
+from fronts.nsq_peer import NsqPeer
 from fronts.raw_peer import RawPeer, heartbeat, wait_for
 from penstock.fronts.requests.consuming import Consuming
 from penstock.testing import Broker
+from polling import eventually
 
 
 def test_offsets(peer: RawPeer) -> None:
@@ -25,6 +30,32 @@ def test_offsets(peer: RawPeer) -> None:
     stats = peer.ask(208, {"consumerGroup": "Offs"}).body
     assert b'"consumerOffset":2' in stats
     assert b'{"brokerName":"broker-a","queueId":0,"topic":"Offsets"}:{' in stats
+
+
+def test_a_slaves_channel_goes_where_its_masters_is(tmp_path: Path) -> None:
+    key = {"topic": "jobs"}
+    with Broker(tmp_path / "a", ha_port=0, node="a") as master:
+        peer = NsqPeer(master.nsq)
+        peer.subscribe(b"jobs", b"c", 1)
+        peer.publish(b"jobs", b"x")  # in hand of nobody's cursor: it is not finished
+        with Broker(
+            tmp_path / "b", ha_port=0, node="b", role="slave", registry=master.registry, registry_port=-1,
+            lookup_port=-1, lookup_http_port=-1, ha_master=master.addresses["ha"],
+        ) as slave:  # fmt: skip
+
+            def depth() -> int:
+                with urllib.request.urlopen(f"http://{slave.http}/stats?format=json&topic=jobs", timeout=30) as answer:
+                    (topic,) = json.load(answer)["topics"] or [{"channels": []}]
+                return next((one["depth"] for one in topic["channels"]), -1)
+
+            eventually(lambda: depth() == 1, 60, "the slave has not got the channel")
+            there = RawPeer(slave.remoting)
+            reset = there.ask(222, key | {"group": "c", "timestamp": -1, "isForce": "true"})
+            assert (reset.code, "this broker is a slave" in reset.remark) == (1, True)
+            assert there.ask(15, key | {"consumerGroup": "c", "queueId": 0, "commitOffset": 1}).code == 0
+            assert depth() == 1
+            there.close()
+        peer.close()
 
 
 def test_delays_send_back_and_dead_letters() -> None:

@@ -41,7 +41,7 @@ MASTERS_WORK = frozenset(
         RequestCode.LOCK_BATCH_MQ, RequestCode.STAGE_OPEN, RequestCode.STAGE_APPEND, RequestCode.STAGE_SEAL,
         RequestCode.STAGE_PUBLISH, RequestCode.STAGE_DROP, RequestCode.DELAYED_CANCEL, RequestCode.DELAYED_FIRE,
         RequestCode.QUEUE_CHANGE, RequestCode.TOPIC_PURGE, RequestCode.DEAD_REDRIVE, RequestCode.TOPIC_KEEP,
-        RequestCode.TOPIC_CONVERT,
+        RequestCode.TOPIC_CONVERT, RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
     }
 )  # fmt: skip
 

@@ -69,7 +69,8 @@ class Consuming(Calls):
         group, topic, queue_id = fields["consumerGroup"], fields["topic"], fields["queueId"]
         self.broker.offsets.commit(group, topic, queue_id, fields["commitOffset"])
         channels = self.broker.queueing.log_channels(topic.encode(), group.encode())
-        if channels is not None:  # an NSQ channel of that name goes where its group is told to
+        # An NSQ channel of that name goes where its group is told to; a slave's is where its master's is.
+        if channels is not None and not self.broker.copies.following:
             channels.reset(group.encode(), {queue_id: fields["commitOffset"]})
         return request.reply()
 

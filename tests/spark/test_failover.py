@@ -1,0 +1,136 @@
+"""H-14 with Spark itself: a query from a topic to a topic of a replica set, whose masters are killed while it runs."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import penstock
+from etcd_parts import ElectedSet, Etcd
+from penstock.client.reader import LogReader
+from penstock.errors import PenstockError
+from penstock.wire.record import iter_records
+from polling import eventually
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+KILLS, ROWS_BETWEEN, A_BATCH = 3, 150, "40"
+
+
+@pytest.fixture
+def etcd(tmp_path: Path) -> Iterator[Etcd]:
+    one = Etcd(tmp_path)
+    try:
+        yield one.start()
+    finally:
+        one.stop()
+
+
+class Flow:
+    """Sends numbers to `in`, each until it is stored, and keeps a query from there to `out` alive, as a user would."""
+
+    def __init__(self, made: ElectedSet, spark: SparkSession, checkpoint: Path) -> None:
+        self._made = made
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._over = threading.Event()
+        self.restarts = 0
+        self.query = self._start()
+        self._thread = threading.Thread(target=self._send)
+        self._thread.start()
+
+    def _start(self) -> StreamingQuery:
+        options = {"registry": self._made.name_server}
+        stream = self._spark.readStream.format("penstock").options(
+            subscribe="in", startingOffsets="earliest", **options
+        )
+        rows = stream.option("maxOffsetsPerTrigger", A_BATCH).load().select("value", "key").repartition(2)
+        sink = rows.writeStream.format("penstock").options(checkpointLocation=str(self._checkpoint), **options)
+        return sink.trigger(processingTime="0 seconds").start("out")
+
+    def _send(self) -> None:
+        number = 0
+        while not self._over.is_set():
+            try:
+                with penstock.Producer(self._made.name_server) as producer:
+                    while not self._over.is_set():
+                        producer.send(penstock.Message("in", b"%d" % number))
+                        number += 1
+                        self._over.wait(0.005)
+            except PenstockError:
+                self._over.wait(0.1)
+
+    def look(self) -> None:
+        """A query that has failed is started again on its checkpoint."""
+        if not self.query.isActive:
+            self.restarts += 1
+            self.query = self._start()
+
+    def bodies(self, topic: str) -> Counter[bytes]:
+        """What a topic holds by now; while there is no master nothing is known."""
+        found: Counter[bytes] = Counter()
+        try:
+            with LogReader(self._made.name_server) as reader:
+                for queue in reader.queues(topic):
+                    first, last = reader.offsets(queue)
+                    while first < last:
+                        fetched = reader.fetch(queue, first)
+                        found.update(record.body for record in iter_records(fetched.records))
+                        first = max(first + 1, fetched.next_offset)
+        except PenstockError:
+            return Counter()
+        return found
+
+    def written(self, count: int) -> bool:
+        self.look()
+        return sum(self.bodies("out").values()) >= count
+
+    def is_whole(self) -> bool:
+        """Each row of the one topic is in the other, once."""
+        sent = self.bodies("in")
+        return bool(sent) and self.bodies("out") == sent
+
+    def no_more(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def stop(self) -> None:
+        self.no_more()
+        self.query.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.chaos
+def test_each_row_once_however_often_the_master_is_killed(tmp_path: Path, etcd: Etcd, spark: SparkSession) -> None:
+    made = ElectedSet(tmp_path, etcd, "abc")
+    try:
+        made.start()
+        with penstock.Admin(made.name_server) as admin:
+            eventually(lambda: admin.create_topics(["in", "out"], 2) is None)
+            eventually(lambda: {"in", "out"} <= set(admin.topics()), 60, "the topics are not registered")
+        flow = Flow(made, spark, tmp_path / "checkpoint")
+        try:
+            written = 0
+            for _ in range(KILLS):
+                eventually(lambda want=written + ROWS_BETWEEN: flow.written(want), 120, "the query writes nothing")
+                master = made.nodes[made.master()]
+                master.kill()
+                written = sum(flow.bodies("out").values())
+                eventually(lambda want=written + ROWS_BETWEEN: flow.written(want), 180, "the query does not go on")
+                written += ROWS_BETWEEN
+                master.start()
+                made.in_sync()
+            flow.no_more()
+            eventually(lambda: flow.written(0) and flow.is_whole(), 120, "rows are missing, or came twice")
+        finally:
+            flow.stop()
+        assert flow.is_whole()
+    finally:
+        made.stop()
