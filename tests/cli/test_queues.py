@@ -74,6 +74,8 @@ def test_delayed(run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> N
     assert moved["due"] > rows[1]["due"]
     assert "no delayed message" in run("delayed", "fire", "--delay", "9h", rows[1]["id"], status=3)
     run("delayed", "fire", "--delay", "9h", "--at", "2030-01-01T00:00:00+00:00", moved["id"], status=2)
+    run("delayed", "fire", "broker-a/" + "9" * 30, status=2)
+    run("delayed", "ls", "--limit", "9" * 20, status=2)
     assert "time zone" in run("delayed", "fire", "--at", "2030-01-01T00:00:00", moved["id"], status=2)
     run("delayed", "fire", moved["id"])
     deadline = time.monotonic() + 60

@@ -122,7 +122,12 @@ def _selection(command: Command) -> Command:
 
 def _limit(command: Command) -> Command:
     return click.option(
-        "-l", "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many, the next due."
+        "-l",
+        "--limit",
+        type=click.IntRange(1, _LOOKED_AT_MAX),
+        default=100,
+        show_default=True,
+        help="At most so many, the next due.",
     )(command)
 
 

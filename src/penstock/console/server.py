@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import uvicorn
@@ -20,6 +21,7 @@ from penstock.listeners import address_of, bind
 from penstock.security import Security
 
 BROKER = "http://127.0.0.1:4151"
+NICE = 10  # a broker that shares the cores goes first
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,7 @@ def run(settings: Settings, security: Security) -> None:
     listener = bind(settings.host, settings.port, settings.insecure, "--port (of `penstock up`: --console-port)")
     listener.listen()  # whoever reads the line may connect
     app = console_of(settings, security).app()
+    yield_to_others()
     server = Stoppable(
         uvicorn.Config(
             app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", proxy_headers=False,
@@ -65,6 +68,12 @@ def run(settings: Settings, security: Security) -> None:
         server.run(sockets=[listener])
     except KeyboardInterrupt:  # uvicorn raises the signal again, once all is closed
         sys.exit(0)
+
+
+def yield_to_others() -> None:
+    """Pages are drawn when nobody else wants the core: drawing must not slow down the broker beside."""
+    with suppress(OSError):  # somebody has given this process another priority, for good
+        os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
 
 
 class Stoppable(uvicorn.Server):

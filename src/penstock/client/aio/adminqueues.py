@@ -19,6 +19,7 @@ from penstock.wire.remoting import RemotingCommand
 
 QUEUE_COUNT = 8  # of a new topic, on each broker
 BODY_BYTES = 64 << 10  # of a message that is looked at
+ID_DIGITS_MAX = 18  # of a delayed message
 AT_ONCE = 256  # requests on their way, of calls that make many
 
 
@@ -294,7 +295,7 @@ class QueueAdmin(ClusterAdmin):
 
     async def _one_delayed(self, code: RequestCode, id_: str, **more: str) -> Json:
         broker, slash, number_ = id_.rpartition("/")
-        if not slash or not (number_.isascii() and number_.isdigit()):
+        if not slash or not (number_.isascii() and number_.isdigit()) or len(number_) > ID_DIGITS_MAX:
             raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")
         address = (await self._by_name(broker))[broker]
         row = await self._own(address, code, id=number_, **more)
