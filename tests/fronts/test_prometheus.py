@@ -223,6 +223,7 @@ def test_attempts_and_the_age_of_what_is_finished() -> None:
     """
     clock = FakeClock()
     with Broker(clock=clock) as broker:
+        ask(broker.http, "POST", "/topic/create?topic=q")
         ask(broker.http, "POST", "/channel/create?topic=q&channel=c")
         ask(broker.http, "POST", "/mpub?topic=q", b"x\nx\nx")
         clock.advance(60_000)
@@ -293,6 +294,7 @@ def test_topics_that_go_while_metrics_are_written() -> None:
             while not over.is_set():
                 number += 1
                 try:
+                    ask(broker.http, "POST", f"/topic/create?topic=q{number % 50}")
                     ask(broker.http, "POST", f"/channel/create?topic=q{number % 50}&channel=c{number}")
                     ask(broker.http, "POST", f"/topic/delete?topic=q{(number + 25) % 50}")
                     admin.create_topic(f"t{number % 7}", 1)

@@ -38,8 +38,8 @@ def broker() -> Iterator[Broker]:
         for topic in ("orders", "%DLQ%billing"):
             producer.send(Message(topic, b"x"))
         producer.send(Message("orders", b"later", delay_level=18))
-        ask(broker.http, "POST", "/channel/create?topic=q&channel=c")
         ask(broker.http, "POST", "/pub?topic=q", b"x")
+        ask(broker.http, "POST", "/channel/create?topic=q&channel=c")
         yield broker
 
 

@@ -70,7 +70,7 @@ def _current() -> dict[str, str]:
 
 
 def in_envelope(message: Message) -> Message:
-    """The message with the trace context of the caller in front of its body, for a queue topic; as it is where there is none. What
+    """The message with the trace context of the caller before its body, for a queue topic; as it is where there is none. What
     begins like an envelope gets one in any case, so that `from_envelope` gives back what was sent.
     """
     found = _current() if used() else {}
