@@ -6,7 +6,7 @@ import re
 import urllib.request
 
 from penstock import Message, Producer
-from penstock.histogram import BOUNDS_S, Histogram
+from penstock.histogram import BOUNDS_S, Attempts, Histogram
 from penstock.testing import Broker
 from polling import eventually
 
@@ -44,3 +44,26 @@ def test_flushes_are_in_the_metrics() -> None:
         for _ in range(5):
             producer.send(Message("t", b"x"))
         eventually(lambda: flushes() > before)
+
+
+def test_attempts() -> None:
+    """Those of the first attempt are what is left of all that were finished."""
+    one, other = Attempts(), Attempts()
+    for attempts in (2, 3, 4, 17):
+        one.add(attempts)
+    one.finished(10)
+    other.join(one)
+    other.join(one)
+    assert other.buckets() == [
+        ("1.0", 12),
+        ("2.0", 14),
+        ("3.0", 16),
+        ("5.0", 18),
+        ("10.0", 18),
+        ("16.0", 18),
+        ("+Inf", 20),
+    ]
+    assert (one.count, one.sum, other.count, other.sum) == (10, 32, 20, 64)
+    assert [tuple(row.values()) for row in one.spread()] == [
+        ("1", 6), ("2", 1), ("3", 1), ("4 to 5", 1), ("6 to 10", 0), ("11 to 16", 0), ("more than 16", 1),
+    ]  # fmt: skip

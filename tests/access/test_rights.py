@@ -9,11 +9,12 @@ import pytest
 
 from access.people import SECRET, rights_of, user, write
 from penstock.access.needs import ADMIN, USER, publish
-from penstock.access.rights import LOOK_MS, TRUSTED, Rights, users_file
+from penstock.access.rights import ASIDE_BYTES, LOOK_MS, TRUSTED, Rights, users_file
 from penstock.access.users import User, read_right, token_digest
 from penstock.errors import ConfigError, Refused
 from penstock.wire.acl import sign
 from penstock.wire.remoting import RemotingCommand
+from polling import eventually
 
 HERE = "127.0.0.1:5"
 
@@ -169,3 +170,36 @@ def test_plain_acl_by_its_suffix(tmp_path: Path) -> None:
 
 def test_where_the_file_is() -> None:
     assert (users_file("", "data"), users_file("a/b.yml", "data")) == (Path("data/users.toml"), Path("a/b.yml"))
+
+
+def test_a_large_file_is_read_beside_the_loop(tmp_path: Path) -> None:
+    """What it says holds once it is read; one that is broken changes nothing, nor does one that a newer one has replaced."""
+    path = write(tmp_path / "users.toml", user("u"))
+    rights = Rights(path)
+    told: list[int] = []
+    rights.changed.append(lambda: told.append(len(rights.users)))
+    moment = LOOK_MS
+
+    def settled() -> bool:
+        nonlocal moment
+        moment += LOOK_MS
+        return rights.tick(moment) >= moment + LOOK_MS
+
+    many = [user(f"user{n}", f"publish:orders.{n}.*") for n in range(2_000)]
+    write(path, *many)
+    assert path.stat().st_size > ASIDE_BYTES
+    due_ms = rights.tick(moment)
+    assert due_ms < moment + LOOK_MS
+    assert (set(rights.users), told) == ({"u"}, [])  # the call has not read it
+    eventually(settled)
+    assert (len(rights.users), told) == (2_000, [2_000])
+    path.write_text(path.read_text() + "\n[[user]]\nname = 5\n")
+    eventually(settled)
+    eventually(settled)
+    assert (len(rights.users), told) == (2_000, [2_000])
+    write(path, *many[:1_999])
+    rights.tick(moment := moment + LOOK_MS)
+    write(path, user("last"))
+    rights.look_again()
+    eventually(settled)
+    assert (set(rights.users), told) == ({"last"}, [2_000, 1])

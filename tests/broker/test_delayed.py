@@ -129,6 +129,80 @@ def test_cancelled_is_never_delivered_not_after_a_restart(tmp_path: Any, kind: A
         assert next(iter(consumer)).body == b"last"
 
 
+@pytest.mark.parametrize(("kind", "level"), [("queue", "os"), ("queue", "disk"), ("log", "os")])
+def test_moved_comes_at_its_new_time_and_once(tmp_path: Any, kind: Any, level: str) -> None:
+    """Earlier, later, and over a restart; a delay level is moved, too. A channel made after it was sent is not owed it."""
+    clock = FakeClock(now_ms())
+    due = clock.now_ms() + HOUR_MS
+    with (
+        Broker(tmp_path, clock=clock, level=level) as broker,
+        Producer(broker.registry, kind=kind) as producer,
+        Admin(broker.registry) as admin,
+    ):
+        if kind == "queue":
+            channels(admin, "work", "g")
+        for body in (b"earlier", b"later", b"past"):
+            producer.send(Message("work", body, keys=("k",) if kind == "log" else (), deliver_at_ms=due))
+        if kind == "log":
+            producer.send(Message("work", b"level", delay_level=18))
+        if kind == "queue":
+            channels(admin, "work", "after")
+        ids = {row["body"]: row["id"] for row in admin.delayed()}
+        before = admin.delayed(text="later")
+        moved = admin.fire_delayed(ids["later"], at_ms=due + HOUR_MS)
+        assert (moved["body"], moved["due"]) == ("later", due + HOUR_MS)
+        assert moved["id"] != ids["later"]
+        with pytest.raises(BrokerRefused, match="no delayed message"):
+            admin.fire_delayed(ids["later"], at_ms=due)
+        twice = admin.fire_delayed(moved["id"], at_ms=due + 2 * HOUR_MS)
+        (found,) = admin.delayed(text="later")
+        assert found == {**before[0], "id": twice["id"], "due": due + 2 * HOUR_MS, "stored": found["stored"]} | (
+            {"msgId": found["msgId"]} if kind == "log" else {}
+        )
+        admin.fire_delayed(ids["earlier"], at_ms=due - HOUR_MS // 2)
+        admin.fire_delayed(ids["past"], at_ms=1)
+        if kind == "log":
+            admin.fire_delayed(ids["level"], at_ms=due - HOUR_MS // 4)
+        clock.advance(10)
+        eventually(lambda: [row["body"] for row in admin.delayed() if row["body"] == "past"] == [])
+        if kind == "queue":
+            assert (deferred(broker, "work", "g"), deferred(broker, "work", "after")) == (2, 0)
+    clock.advance(HOUR_MS - HOUR_MS // 4)  # while it was stopped
+    with Broker(tmp_path, clock=clock, level=level) as broker, Admin(broker.registry) as admin:
+        with PushConsumer("g", broker.registry, start="first") as consumer:
+            consumer.subscribe("work")
+            wanted = {b"past", b"earlier"} | ({b"level"} if kind == "log" else set())
+            messages = iter(consumer)
+            assert {next(messages).body for _ in wanted} == wanted
+            assert [row["body"] for row in admin.delayed()] == ["later"]
+            clock.advance(3 * HOUR_MS)
+            assert next(messages).body == b"later"
+            with Producer(broker.registry, kind=kind) as producer:
+                producer.send(Message("work", b"last"))
+            assert next(messages).body == b"last"
+        if kind == "queue":
+            (about,) = admin.queue_topics("work")
+            (after,) = [one for one in about["channels"] if one["channel"] == "after"]
+            assert after["depth"] == 1  # the last one
+
+
+def test_a_requeue_is_moved_with_its_attempts(broker: Broker, admin: Admin) -> None:
+    channels(admin, "moved-again", "a", "b")
+    with Producer(broker.registry) as producer, PushConsumer("a", broker.registry) as consumer:
+        producer.send(Message("moved-again", b"x"))
+        consumer.subscribe("moved-again")
+        next(iter(consumer)).nack(HOUR_MS / 1000)
+        eventually(lambda: len(admin.delayed(topic="moved-again", channel="a")) == 1)
+        (row,) = admin.delayed(topic="moved-again")
+        moved = admin.fire_delayed(row["id"], at_ms=now_ms() + 1_500)
+        assert (moved["attempts"], moved["channel"]) == (1, "a")
+        again = next(iter(consumer))
+        assert (again.message.body, again.message.attempts) == (b"x", 2)
+        again.ack()
+    eventually(lambda: deferred(broker, "moved-again", "a") == 0)
+    assert deferred(broker, "moved-again", "b") == 0
+
+
 @pytest.mark.parametrize("kind", ["queue", "log"])
 def test_fired_is_delivered_at_once_and_once(broker: Broker, admin: Admin, kind: Any) -> None:
     topic = f"fired-{kind}"

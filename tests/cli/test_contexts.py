@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -88,3 +91,29 @@ def test_a_name_is_not_taken_twice() -> None:
     typed("context", "add", "x", "-n", "h:2", "--force")
     assert rows("context", "ls")[0]["registry"] == "h:2"
     typed("topic", "ls", status=3, PENSTOCK_CONTEXT="gone")
+
+
+def test_a_damaged_one_hides_no_other_and_can_be_deleted(broker: Broker) -> None:
+    typed("context", "add", "here", "-n", broker.registry)
+    for name, data in (("half", b'registry = "127'), ("noise", b"\x82\xff\x00"), ("two words", b"")):
+        (folder() / f"{name}.toml").write_bytes(data)
+    told = CliRunner().invoke(main, ["context", "ls", "--json"])
+    assert (told.exit_code, [json.loads(line)["context"] for line in told.stdout.splitlines()]) == (0, ["here"])
+    assert all(name in told.stderr for name in ("half.toml", "noise.toml", "two words"))
+    assert "context rm half" in typed("context", "use", "half", status=2)
+    assert "context rm noise" in typed("topic", "ls", status=2, PENSTOCK_CONTEXT="noise")
+    for name in ("half", "noise"):
+        typed("context", "rm", "-f", name)
+        typed("context", "rm", "-f", name, status=3)
+    typed("topic", "ls")
+
+
+def test_a_secret_of_any_letters_in_any_locale(broker: Broker) -> None:
+    secret = 'pässwörd 😀 \x7f"\\'
+    subprocess.run(
+        [sys.executable, "-m", "penstock.cli", "context", "add", "odd", "-n", broker.registry, "--user", "zoe"],
+        input=secret.encode(), check=True, capture_output=True,
+        env={**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONIOENCODING": "utf-8"},
+    )  # fmt: skip
+    told = tomllib.loads((folder() / "odd.security").read_text("utf-8"))
+    assert (told["user"], told["secret"]) == ("zoe", secret)

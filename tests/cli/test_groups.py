@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import signal
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -144,3 +148,28 @@ def test_a_typing_mistake_makes_nothing(
 
 def test_every_command_explains_itself() -> None:
     assert set(group.commands) == {"ls", "info", "lag", "reset", "rm"}
+
+
+def test_watching_ends_with_an_interrupt(broker: Broker, run: Run) -> None:
+    """As every verb does that looks until then: that is its end, and no failure."""
+    with Producer(broker.registry) as producer, PullConsumer(broker.registry, group="lag-w") as consumer:
+        producer.send(Message("lag-watched", b"x"))
+        consumer.commit(dict.fromkeys(consumer.queues("lag-watched"), 0))
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.cli",
+        "group",
+        "lag",
+        "lag-w",
+        "--watch",
+        "--json",
+        "-n",
+        broker.registry,
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["topic"] == "lag-watched"
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (0, b"")

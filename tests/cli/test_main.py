@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from penstock import Admin
 from penstock.cli.main import ABOUTS, Lazy, main, set_flags
 from penstock.cli.tools import first_sentence
 from penstock.config import BrokerConfig, RegistryConfig, load
@@ -104,3 +106,19 @@ def test_the_end_of_a_verb_looks_for_no_garbage() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout.splitlines()[-1] == "set aside True True"
+
+
+@pytest.mark.parametrize("closed", [">&-", "<&-", "2>&- >&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams(broker: Broker, tmp_path: Path, closed: str) -> None:
+    """As a shell or cron may close them: no traceback, and no socket in their place that is written to."""
+    with Admin(broker.registry) as admin:
+        admin.create_topic("closed", 1)
+    verbs = {
+        f"export closed -n {broker.registry}": 0, "cheat": 0, f"topic rm closed -n {broker.registry}": 2,
+        f"topic ls -n {broker.registry}": 0,
+    }  # fmt: skip
+    for verb, code in verbs.items():
+        told = tmp_path / "told"
+        said = f"{sys.executable} -m penstock.cli {verb} 2>{told} {closed}"
+        done = subprocess.run(["sh", "-c", said], env={**os.environ, "PYTHONDEVMODE": ""}, timeout=120)
+        assert (done.returncode, "Traceback" in told.read_text()) == (code, False), (verb, told.read_text())

@@ -70,7 +70,14 @@ def test_delayed(run: Run, broker: Broker, monkeypatch: pytest.MonkeyPatch) -> N
     assert run("delayed", "histogram", "-t", "later").split("< 1 h")[1].split()[0] == "1"
     assert run("delayed", "cancel", rows[0]["id"], rows=True)[0]["body"] == "logged"
     assert "no delayed message" in run("delayed", "cancel", rows[0]["id"], status=3)
-    run("delayed", "fire", rows[1]["id"])
+    (moved,) = run("delayed", "fire", "--delay", "9h", rows[1]["id"], rows=True)
+    assert moved["due"] > rows[1]["due"]
+    assert "no delayed message" in run("delayed", "fire", "--delay", "9h", rows[1]["id"], status=3)
+    run("delayed", "fire", "--delay", "9h", "--at", "2030-01-01T00:00:00+00:00", moved["id"], status=2)
+    run("delayed", "fire", "broker-a/" + "9" * 30, status=2)
+    run("delayed", "ls", "--limit", "9" * 20, status=2)
+    assert "time zone" in run("delayed", "fire", "--at", "2030-01-01T00:00:00", moved["id"], status=2)
+    run("delayed", "fire", moved["id"])
     deadline = time.monotonic() + 60
     while run("channel", "ls", "later", rows=True)[0]["depth"] != 1:  # it goes there behind the flush of its record
         assert time.monotonic() < deadline

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import itertools
 import subprocess
 import sys
 import threading
@@ -13,7 +14,7 @@ import pytest
 
 import penstock
 from penstock import Message
-from penstock.client.tracecontext import context_of, with_context
+from penstock.client.tracecontext import ENVELOPE, context_of, from_envelope, in_envelope, with_context
 from penstock.message import ReceivedMessage
 
 Fresh = Callable[[str], str]
@@ -91,3 +92,53 @@ def test_a_trace_goes_on_behind_a_topic(registry: str, fresh: Fresh) -> None:
     hostile = ReceivedMessage("t", b"", 0, 0, 0, properties={"traceparent": "\x00" * 99, "tracestate": "=" * 999})
     with context_of(hostile):
         assert current() == 0
+
+
+def test_an_envelope_for_queue_topics(registry: str, fresh: Fresh) -> None:
+    """Through a real queue topic and channel: the body is what was sent, and spans of the consumer belong to the trace."""
+    if importlib.util.find_spec("opentelemetry") is None:
+        pytest.skip("opentelemetry-api and -sdk are not installed")
+    from opentelemetry import context, propagate, trace
+
+    topic = fresh("audit")
+    parent = propagate.extract({"traceparent": PARENT})
+    token = context.attach(parent)
+    try:
+        message = in_envelope(Message(topic, b"\x00\xff body\n"))
+        odd = in_envelope(Message(topic, ENVELOPE + b"nothing of ours"))
+    finally:
+        context.detach(token)
+    assert message.body.startswith(ENVELOPE)
+    assert in_envelope(Message(topic, b"none")).body == b"none"  # nothing to tell
+    seen: dict[bytes, int] = {}
+    with penstock.Producer(registry, kind="queue") as producer, penstock.PushConsumer("c", registry) as consumer:
+        consumer.subscribe(topic)
+        for one in (message, odd, Message(topic, b"plain")):
+            producer.send(one)
+        for delivery in itertools.islice(consumer, 3):
+            opened = from_envelope(delivery.message)
+            with context_of(opened):
+                seen[opened.body] = int(trace.get_current_span().get_span_context().trace_id)
+            delivery.ack()
+    wanted = int(PARENT.split("-")[1], 16)
+    assert seen == {b"\x00\xff body\n": wanted, ENVELOPE + b"nothing of ours": wanted, b"plain": 0}
+
+
+def test_what_only_looks_like_an_envelope() -> None:
+    """Whoever sent it: it is given as it came; and what begins like one comes back whole without OpenTelemetry, too."""
+    for rest in (
+        b"",
+        b"\n",
+        b"{",
+        b"{}",
+        b"[]\nx",
+        b'{"a": 1}\nx',
+        b"\xff\xff\nx",
+        b"{" * 20_000 + b"\n",
+        b'"x"\n',
+        b"1\n",
+    ):
+        message = ReceivedMessage("t", ENVELOPE + rest, 0, 0, 0)
+        assert from_envelope(message) is message, rest
+    with_nothing = in_envelope(Message("t", ENVELOPE + b"{}\nx"))
+    assert from_envelope(ReceivedMessage("t", with_nothing.body, 0, 0, 0)).body == ENVELOPE + b"{}\nx"

@@ -13,6 +13,8 @@ from penstock.console.guard import POLICY, Guard
         ("127.0.0.1:4171", True), ("localhost", True), ("LOCALHOST:4171", True), ("[::1]:4171", True), ("10.1.2.3", True),
         ("console.example:80", True), ("console.example.", True), ("evil.example", False), ("", False),
         ("localhost.evil.example", False), ("127.0.0.1.evil.example", False), ("[evil", False), ("@localhost:1", False),
+        ("127.0.0.1:80.evil.example", False), ("[::1].evil.example", False), ("[::1]:x", False), ("::1", False),
+        ("localhost:", True),
     ],
 )  # fmt: skip
 def test_hosts(host: str, ours: bool) -> None:

@@ -146,4 +146,9 @@ async def test_delayed_messages_are_bars_and_rows(broker: Broker) -> None:
     assert "failed=" in (await browser.act("delayed-cancel", id=id_, typed="no")).headers["location"]
     assert "did=" in (await browser.act("delayed-cancel", id=id_, typed=id_)).headers["location"]
     assert "did=" in (await browser.act("delayed-fire", id=told["rows"][1]["id"])).headers["location"]
+    moving = told["rows"][2]["id"]
+    for nonsense in ("", "soon", "2030-01-01T00:00:00", "-1h"):
+        assert "failed=" in (await browser.act("delayed-move", id=moving, to=nonsense)).headers["location"]
+    assert "did=" in (await browser.act("delayed-move", id=moving, to="7d")).headers["location"]
+    assert "failed=" in (await browser.act("delayed-move", id=moving, to="7d")).headers["location"]  # sent twice
     assert json.loads((await browser.get("/delayed.json?topic=later")).body)["total"] == 2

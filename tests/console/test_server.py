@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import urllib.request
 
 import pytest
 
-from penstock.console.server import Settings, console_of, run
+from penstock.console.server import NICE, Settings, console_of, run
 from penstock.errors import ConfigError
 from penstock.security import PLAIN
 from penstock.testing import Broker
@@ -43,3 +45,31 @@ def test_settings_make_a_console() -> None:
     assert console.site.allow_changes
     assert console.guard.host_is_ours("a.example")
     assert console.site.upstream.url == "http://localhost:1"
+
+
+@pytest.mark.parametrize("end", ["input", "SIGTERM"])
+def test_it_ends_at_once_with_pages_open_and_gives_way_to_others(broker: Broker, end: str) -> None:
+    """A tab that is open holds nobody up, and is no error. Meanwhile a broker on the same cores goes first."""
+    command = [
+        sys.executable, "-m", "penstock.cli", "console", "--broker", f"http://{broker.http}", "-n", broker.registry,
+        "--port", "0", "--ends-with-input",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        address = json.loads(process.stdout.readline().removeprefix(b"ready "))["console"]
+        with urllib.request.urlopen(f"http://{address}/live?of=/topics") as stream:
+            assert stream.readline().startswith(b"data: ")
+            assert os.getpriority(os.PRIO_PROCESS, process.pid) >= NICE
+            if end == "input":
+                process.stdin.close()
+            else:
+                process.send_signal(signal.SIGTERM)
+            while stream.readline():
+                pass
+        told = process.stderr.read()
+        process.wait(60)
+    assert process.returncode in (0, -signal.SIGTERM)
+    assert b'"error"' not in told
+    assert b"Traceback" not in told

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import os
 import re
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -13,8 +15,9 @@ from http_rows import ask
 
 from access.people import SECRET, user, write
 from fronts.nsq_peer import NsqPeer
-from penstock import Message, Producer, PullConsumer
+from penstock import Admin, Message, Producer, PullConsumer
 from penstock.clock import FakeClock
+from penstock.errors import NoRoute, NotFound
 from penstock.fronts.prometheus import FAMILIES, by_family, metrics_pieces, sample, wants_openmetrics
 from penstock.testing import Broker
 from polling import eventually
@@ -212,3 +215,109 @@ def test_openmetrics_where_it_is_asked_for() -> None:
                     part = re.sub(r"_(total|bucket|sum|count)$", "", name)
                     assert kinds.get(part if name.endswith("_total") or part in kinds else name), line
             assert not [name for name in kinds if name.endswith("_total")]
+
+
+def test_attempts_and_the_age_of_what_is_finished() -> None:
+    """A minute passes by a clock that is set. One of three messages is finished at its second attempt; what a deleted channel
+    has counted stays counted.
+    """
+    clock = FakeClock()
+    with Broker(clock=clock) as broker:
+        ask(broker.http, "POST", "/topic/create?topic=q")
+        ask(broker.http, "POST", "/channel/create?topic=q&channel=c")
+        ask(broker.http, "POST", "/mpub?topic=q", b"x\nx\nx")
+        clock.advance(60_000)
+        peer = NsqPeer(broker.nsq)
+        peer.subscribe(b"q", b"c", 3)
+        taken = [peer.message() for _ in range(3)]
+        peer.send(b"REQ " + taken[0].id + b" 0\n")
+        again = peer.message()
+        assert (again.id, again.attempts) == (taken[0].id, 2)
+        peer.send(b"".join(b"FIN " + one.id + b"\n" for one in (again, taken[1], taken[2])))
+        kind = 'kind="queue"'
+        eventually(lambda: figures(broker.http)["finish_attempts_count", kind] == 3)
+        found = figures(broker.http)
+        assert found["finish_attempts_sum", kind] == 4
+        assert [found["finish_attempts_bucket", f'{kind},le="{n}.0"'] for n in (1, 2, 16)] == [2, 3, 3]
+        assert 1 <= found["acknowledge_seconds_count", kind] <= 3
+        assert 60 <= found["acknowledge_seconds_sum", kind] / found["acknowledge_seconds_count", kind] < 61
+        assert found["messages_out_total", 'topic="q",channel="c"'] == 4
+        ask(broker.http, "POST", "/channel/delete?topic=q&channel=c")
+        found = figures(broker.http)
+        assert (found["finish_attempts_count", kind], found["finish_attempts_sum", kind]) == (3, 4)
+        peer.close()
+
+
+def test_a_group_that_commits() -> None:
+    clock = FakeClock()
+    with Broker(clock=clock) as broker, Producer(broker.registry) as producer, Admin(broker.registry) as admin:
+        admin.create_topic("t", 1)
+        producer.send_batch([Message("t", b"x")] * 10)
+        clock.advance(30_000)
+        with PullConsumer(broker.registry, group="g") as consumer:
+            (queue,) = consumer.queues("t")
+            for offset in (0, 4, 4, 2, 9, 10):
+                consumer.commit({queue: offset})
+        found = figures(broker.http)
+        assert found["acknowledge_seconds_count", 'kind="log"'] == 1  # the clock stands: once in 10 ms
+        assert 30 <= found["acknowledge_seconds_sum", 'kind="log"'] < 31
+        assert found["consumer_lag_messages", 'topic="t",group="g"'] == 0
+
+
+def test_the_log_and_what_waits() -> None:
+    clock = FakeClock()
+    with Broker(clock=clock) as broker, Producer(broker.registry) as producer:
+        producer.send(Message("t", os.urandom(5000)))
+        producer.send(Message("t", b"later", deliver_at_ms=clock.now_ms() + 60_000))
+        found = figures(broker.http)
+        assert 5000 < found["storage_size_bytes", ""] == found["storage_written_bytes_total", ""]
+        assert found["storage_dispatch_behind_bytes", ""] == 0
+        assert found["storage_replay_bytes", ""] <= found["storage_size_bytes", ""]
+        assert found["timer_dequeue_lag_messages", ""] == 0
+        assert found["timer_enqueue_lag_messages", ""] in (0, 1)
+        assert found["processor_watermark", 'processor="pull"'] == 0
+        with PullConsumer(broker.registry, group="g") as consumer:
+            consumer.assign("t")
+            consumer.seek_to_end()
+            consumer.getmany(timeout_s=0.5)
+        assert ("processor_watermark", 'processor="flush"') in found
+
+
+def test_topics_that_go_while_metrics_are_written() -> None:
+    """Between two pieces of the answer others have the loop: topics, channels and groups come and go there."""
+    with Broker(max_topic_creations_per_second=100_000) as broker, Admin(broker.registry) as admin:
+        over = threading.Event()
+        errors: list[object] = []
+
+        def change() -> None:
+            number = 0
+            while not over.is_set():
+                number += 1
+                try:
+                    ask(broker.http, "POST", f"/topic/create?topic=q{number % 50}")
+                    ask(broker.http, "POST", f"/channel/create?topic=q{number % 50}&channel=c{number}")
+                    ask(broker.http, "POST", f"/topic/delete?topic=q{(number + 25) % 50}")
+                    admin.create_topic(f"t{number % 7}", 1)
+                    admin.delete_topic(f"t{(number + 3) % 7}")
+                except (NotFound, NoRoute):
+                    continue
+                except Exception as error:
+                    errors.append(error)
+                    return
+
+        for n in range(300):
+            admin.create_topic(f"log-{n}", 1)
+        threads = [threading.Thread(target=change) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(40):
+                for path in ("/metrics", "/stats?format=json", "/api/snapshot"):
+                    answer = ask(broker.http, "GET", path)
+                    assert answer.status == 200, (path, answer.body)
+        finally:
+            over.set()
+            for thread in threads:
+                thread.join()
+        assert not errors
+        assert figures(broker.http)["faults_total", ""] == 0

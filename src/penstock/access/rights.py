@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple, NoReturn
 
 from penstock.access.logins import FailedLogins
@@ -29,6 +30,8 @@ log = logging.getLogger("penstock.access")
 
 LOOK_MS = 500
 FILE_BYTES_MAX = 16 << 20
+ASIDE_BYTES = 64 << 10  # from this size on a file is read beside the loop
+READING_MS = 20
 TRUSTED = User(
     "", rights=(Right(Verb.ADMIN),)
 )  # whoever comes from an address that plain_acl.yml trusts with everything
@@ -41,6 +44,52 @@ class Stamp(NamedTuple):
     inode: int
     size: int
     modified_ns: int
+
+
+def _read_file(path: Path) -> tuple[dict[str, User], tuple[str, ...]]:
+    """Users, and addresses that are trusted with everything. ConfigError."""
+    found = path.stat()
+    if found.st_mode & 0o077:
+        raise ConfigError(f"others can read {path}, which holds secrets", f"chmod 600 {path}")
+    if found.st_size > FILE_BYTES_MAX:
+        raise ConfigError(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    try:
+        if path.suffix in (".yml", ".yaml"):
+            users, trusted = read_acl(parse(text))
+        else:
+            users, trusted = read_users(text), ()
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}", error.hint) from None
+    return users, trusted
+
+
+def _not_used(error: ConfigError | OSError) -> None:
+    log.error("the file of users cannot be used: users and rights stay as they were error=%s %s",
+              error, getattr(error, "hint", ""))  # fmt: skip
+
+
+class _Reading(Thread):
+    """A large file is read: some 40 µs for each user, which nobody has to wait for."""
+
+    def __init__(self, path: Path, stamp: Stamp) -> None:
+        super().__init__(daemon=True, name="users")
+        self._path = path
+        self.stamp = stamp
+        self.users: dict[str, User] = {}
+        self.trusted: tuple[str, ...] = ()
+        self.error: ConfigError | OSError | None = ConfigError(f"{path} was not read to its end")
+
+    def run(self) -> None:
+        try:
+            self.users, self.trusted = _read_file(self._path)
+        except (ConfigError, OSError) as error:
+            self.error = error
+        else:
+            self.error = None
 
 
 class Rights:
@@ -61,6 +110,7 @@ class Rights:
         self.changed: list[Callable[[], None]] = []
         self._on = False
         self._stamp: Stamp | None = None
+        self._reading: _Reading | None = None
         self._look_ms = 0
         self._mono_ms = 0
         if path is not None:
@@ -85,22 +135,9 @@ class Rights:
 
     def _read(self, path: Path) -> None:
         """ConfigError, and nothing has changed."""
-        found = path.stat()
-        if found.st_mode & 0o077:
-            raise ConfigError(f"others can read {path}, which holds secrets", f"chmod 600 {path}")
-        if found.st_size > FILE_BYTES_MAX:
-            raise ConfigError(f"{path} has more than {FILE_BYTES_MAX >> 20} MiB")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"cannot read {path}: {error}") from None
-        try:
-            if path.suffix in (".yml", ".yaml"):
-                users, trusted = read_acl(parse(text))
-            else:
-                users, trusted = read_users(text), ()
-        except ConfigError as error:
-            raise ConfigError(f"{path}: {error}", error.hint) from None
+        self._take(*_read_file(path))
+
+    def _take(self, users: dict[str, User], trusted: tuple[str, ...]) -> None:
         self.users, self.trusted = users, trusted
         self._by_address = [user for user in users.values() if user.addresses and not user.secret and not user.tokens]
         self._by_token = {token: user for user in users.values() for token in user.tokens}
@@ -108,14 +145,37 @@ class Rights:
         self.times_read += 1
 
     def tick(self, mono_ms: int) -> int:
-        """Read the file again when it is another one; when to be called next."""
+        """Read the file again when it is another one; when to be called next. A large one is read by a thread: what it says holds
+        from the call on that finds it read.
+        """
         self._mono_ms = mono_ms
         if self.path is None:
             return mono_ms + 60_000
+        if self._reading is not None:
+            if self._reading.is_alive():
+                return mono_ms + READING_MS
+            reading, self._reading = self._reading, None
+            if reading.stamp == self._stamp:  # nobody has read a newer one meanwhile
+                self._finish(reading)
         if mono_ms >= self._look_ms:
             self._look_ms = mono_ms + LOOK_MS
+            if self._read_aside(self.path):
+                return mono_ms + READING_MS
             self.look_again()
         return self._look_ms
+
+    def _read_aside(self, path: Path) -> bool:
+        """Whether a large file has changed, and is being read now."""
+        try:
+            stamp = self._look(path)
+        except OSError:
+            return False
+        if stamp is None or stamp == self._stamp or stamp.size < ASIDE_BYTES:
+            return False
+        self._stamp = stamp
+        self._reading = _Reading(path, stamp)
+        self._reading.start()
+        return True
 
     @property
     def modified_ms(self) -> int:
@@ -137,10 +197,19 @@ class Rights:
                 return
             self._read(path)
         except (ConfigError, OSError) as error:
-            log.error("the file of users cannot be used: users and rights stay as they were error=%s %s",
-                      error, getattr(error, "hint", ""))  # fmt: skip
+            _not_used(error)
             return
-        log.info("users read file=%s users=%d", path, len(self.users))
+        self._changed()
+
+    def _finish(self, reading: _Reading) -> None:
+        if reading.error is not None:
+            _not_used(reading.error)
+            return
+        self._take(reading.users, reading.trusted)
+        self._changed()
+
+    def _changed(self) -> None:
+        log.info("users read file=%s users=%d", self.path, len(self.users))
         for told in self.changed:
             told()
 

@@ -67,9 +67,9 @@ class Broker:
         self.tables = Tables(core)
         self.transactions = Transactions(core)
         self.tracing = Tracing(core)
-        self.offsets.watch(self.tracing.committed)
         self.retry = Retry(core.sending, core.groups, self.tracing)
         self.queueing = Queueing(core, self.retry)
+        self.offsets.watch(self._committed)
         self.topics.share_names_with(self.queueing.registry.has_queue)
         self.due = DueMessages(core, self.queueing.deferral)
         self.keeping = Keeping(core, self.queueing)
@@ -118,6 +118,11 @@ class Broker:
     def now_ns(self) -> int:
         """The same, finer: for ids."""
         return self.time.now_ns
+
+    def _committed(self, group: str, topic: str, queue_id: int, before: int | None, offset: int) -> None:
+        self.tracing.committed(group, topic, queue_id, before, offset)
+        if self.queueing.log_channels(topic.encode(), group.encode()) is None:
+            self.queueing.acknowledged.committed(topic, queue_id, before, offset)
 
     # -- life ----------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from penstock.wire.codes import ResponseCode
 
 WORK_MAX = 1_000  # of one page: an entry counted is 1, one that is decoded 5 and its size in KiB
 BODY_SHOWN = 256
+DUE_MAX_MS = 10**15  # of a date that a calendar knows
 
 Key = tuple[int, int]  # due ms, id
 Row = dict[str, object]  # a message as people see it, for JSON
@@ -103,6 +104,23 @@ class Delayed:
                 "the log takes nothing now: it is not delivered", remoting=ResponseCode.SERVICE_NOT_AVAILABLE, http=503
             )
         return row
+
+    def move(self, id_: int, due_ms: int) -> Row:
+        """Deliver a message at another time (at once, if that has passed), under another id. Refused when it is not there, on
+        its way already, or cannot be stored: then it stays where it is.
+        """
+        now_ms = self.broker.now_ms
+        due, row = self._take(id_)
+        due_ms = max(now_ms + 1, min(due_ms, DUE_MAX_MS))
+        try:
+            moved = self.broker.due.move(due, due_ms)
+        except ValueError as error:
+            self.broker.schedule.put_back(id_)
+            raise Refused(f"delayed message {id_} makes no sense: {error}", http=500) from error
+        except Refused:
+            self.broker.schedule.put_back(id_)
+            raise
+        return {**row, "due": due_ms, "id": moved}
 
     def _take(self, id_: int) -> tuple[Due, Row]:
         schedule = self.broker.schedule

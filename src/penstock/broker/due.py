@@ -74,6 +74,24 @@ class DueMessages:
                 raise ValueError(str(refused)) from refused
         return True
 
+    def move(self, due: Due, due_ms: int) -> int:
+        """A delayed message of either kind is due then instead; one record says both. Its new id; Refused when it cannot
+        be stored, ValueError when it makes no sense.
+        """
+        message = None if due.damaged else record.decode_record(due.record, 0, decompress=False)
+        if message is None:
+            raise ValueError("its record is damaged")
+        about = deferred(message)
+        if about is not None:
+            return self._deferral.move(about, message.body, due.id, due_ms).physical + 1
+        sending = self._core.sending
+        properties = {
+            name: text for name, text in message.properties.items() if name not in (names.DELAY, *TIMER_PROPERTIES)
+        } | {names.TIMER_DELIVER_MS: str(due_ms)}
+        topic = sending.topic_to_write(properties.get(names.REAL_TOPIC, "").encode())
+        queue_id = digits(properties.get(names.REAL_QUEUE, "0")) % max(1, topic.queue_count)
+        return sending.put_again(topic, queue_id, message, properties, prepared=due.id).physical + 1
+
     def deliver_or_quarantine(self, due: Due) -> bool:
         """`deliver`; what cannot be delivered ever, whoever wrote it, is set aside, and the others go on."""
         try:

@@ -2,10 +2,27 @@
 
 import atexit
 import gc
+import os
+import sys
 from importlib import import_module
 
 
+def _open_all() -> None:
+    """A caller may have closed standard input or output (`>&-`): then the next file or socket would take its number, and Python
+    has none to write to.
+    """
+    if sys.stdin is not None and sys.stdout is not None and sys.stderr is not None:
+        return
+    while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(fd, True)
+    os.close(fd)
+    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
 def _run(module: str, command: str) -> None:
+    _open_all()
     gc.disable()  # nothing of what is imported is garbage, and the collector would look at all of it again and again
     found = getattr(import_module(module), command)
     gc.enable()

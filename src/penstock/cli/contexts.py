@@ -14,7 +14,7 @@ import click
 
 from penstock.cli.inuse import current, folder, path_of, read, word
 from penstock.cli.tools import Whole, confirm, print_rows, with_json
-from penstock.errors import NotFound
+from penstock.errors import ConfigError, NotFound
 
 
 def _write(path: Path, text: str) -> None:
@@ -23,7 +23,7 @@ def _write(path: Path, text: str) -> None:
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with open(fd, "w") as file:
+        with open(fd, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(fresh, path)
     except BaseException:
@@ -34,7 +34,8 @@ def _write(path: Path, text: str) -> None:
 def _toml(values: dict[str, object]) -> str:
     import json
 
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    quoted = {name: json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f") for name, value in values.items()}
+    return "".join(f"{name} = {text}\n" for name, text in quoted.items())
 
 
 @click.group(cls=Whole)
@@ -113,7 +114,11 @@ def context_ls(as_json: bool) -> None:
     rows = []
     here = current()
     for path in sorted(folder().glob("*.toml")) if folder().is_dir() else ():
-        told = read(path.stem)
+        try:
+            told = read(path.stem)
+        except ConfigError as error:  # the others are contexts all the same
+            click.echo(f"penstock: {error}", err=True)
+            continue
         about = _security(path.with_suffix(".security"))
         rows.append(
             {
@@ -131,7 +136,7 @@ def _security(path: Path) -> dict[str, object]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
 
@@ -143,7 +148,8 @@ def _security(path: Path) -> dict[str, object]:
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted.")
 def context_rm(as_json: bool, name: str, force: bool, dry_run: bool) -> None:
     """Delete a context and its secret."""
-    read(name)
+    if not path_of(name).exists():  # what is no context any more is deleted as well
+        read(name)
     if not dry_run:
         confirm(f"Delete context {name}?", force)
         for path in (path_of(name), path_of(name).with_suffix(".security")):

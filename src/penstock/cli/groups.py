@@ -95,13 +95,17 @@ def group_lag(registry: str, as_json: bool, name: str, only: str | None, watch: 
         if only is not None:
             _check_topic(admin, only)
         left = count if watch and count is not None else -1 if watch else 1
-        while left:
-            print_rows(_lag_rows(admin.group_stats(name, only)), as_json)
-            left -= 1
-            if left:
-                if not as_json:
-                    click.echo("")
-                time.sleep(WATCH_S)
+        try:
+            while left:
+                print_rows(_lag_rows(admin.group_stats(name, only)), as_json)
+                left -= 1
+                if left:
+                    if not as_json:
+                        click.echo("")
+                    time.sleep(WATCH_S)
+        except KeyboardInterrupt:
+            if not watch:
+                raise
 
 
 def _lag_rows(stats: dict[MessageQueue, GroupStats]) -> Iterable[dict[str, object]]:

@@ -29,7 +29,7 @@ def current() -> str:
 def word(file: str) -> str:
     """What stands in a file of ours: the name in use, or the one before."""
     try:
-        return (folder() / f".{file}").read_text().strip()
+        return (folder() / f".{file}").read_text("utf-8").strip()
     except (OSError, ValueError):
         return ""
 
@@ -40,11 +40,14 @@ def read(name: str) -> dict[str, object]:
 
     path = path_of(name)
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise NotFound(f"no context {name!r}", "`penstock context ls` lists them.") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: {error}") from None
+        raise ConfigError(
+            f"{path}: {error}",
+            f"`penstock context rm {name}` deletes it, `penstock context add --force` makes it anew.",
+        ) from None
 
 
 def path_of(name: str) -> Path:

@@ -16,6 +16,7 @@ from penstock.cli.tools import (
     Command,
     Whole,
     confirm,
+    due_ms,
     print_plan,
     print_rows,
     printable,
@@ -121,7 +122,12 @@ def _selection(command: Command) -> Command:
 
 def _limit(command: Command) -> Command:
     return click.option(
-        "-l", "--limit", type=click.IntRange(1), default=100, show_default=True, help="At most so many, the next due."
+        "-l",
+        "--limit",
+        type=click.IntRange(1, _LOOKED_AT_MAX),
+        default=100,
+        show_default=True,
+        help="At most so many, the next due.",
     )(command)
 
 
@@ -214,10 +220,21 @@ def delayed_cancel(registry: str, as_json: bool, dry_run: bool, ids: tuple[str, 
 @with_registry
 @with_json
 @with_dry_run
+@click.option("--delay", help="Not now: so long from now, such as 10s or 1h30m.")
+@click.option("--at", "moment", help="Not now: at this moment, such as 2027-01-01T09:00:00+00:00.")
 @click.argument("ids", nargs=-1, required=True, metavar="ID …")
-def delayed_fire(registry: str, as_json: bool, dry_run: bool, ids: tuple[str, ...]) -> None:
-    """Deliver these now, whatever their time. Exit code 3 when one is not there (any more), 4 when it is not yours."""
-    _each(registry, as_json, ids, _look_up if dry_run else penstock.Admin.fire_delayed)
+def delayed_fire(
+    registry: str, as_json: bool, dry_run: bool, delay: str | None, moment: str | None, ids: tuple[str, ...]
+) -> None:
+    """Deliver these now, whatever their time, or move them to another one, which gives them another id. Exit code 3 when one is
+    not there (any more), 4 when it is not yours.
+    """
+    at_ms = due_ms(delay, moment)
+
+    def fire(admin: penstock.Admin, id_: str) -> Json:
+        return admin.fire_delayed(id_, at_ms=at_ms)
+
+    _each(registry, as_json, ids, _look_up if dry_run else fire)
 
 
 def _look_up(admin: penstock.Admin, id_: str) -> Json:

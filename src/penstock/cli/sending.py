@@ -7,14 +7,13 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
 from typing import IO, Literal, TypedDict, Unpack
 
 import click
 
 import penstock
 from penstock.cli.rows import BadRow, Row, message_of, parse_row
-from penstock.cli.tools import duration_ms, with_json, with_registry
+from penstock.cli.tools import due_ms, with_json, with_registry
 from penstock.client.routes import MessageQueue
 from penstock.errors import NoRoute, NotFound
 from penstock.message import Message
@@ -66,9 +65,9 @@ def send(registry: str, as_json: bool, topic: str, bodies: tuple[str, ...], **gi
         "keys": list(given["keys"]), "tags": given["tag"], "shardingKey": given["sharding_key"],
         "properties": _pairs(given["properties"]),
     }  # fmt: skip
-    due_ms = _due_ms(given["delay"], given["moment"])
-    if due_ms is not None:
-        common["due"] = due_ms
+    due = due_ms(given["delay"], given["moment"])
+    if due is not None:
+        common["due"] = due
     lines: Iterable[bytes] = file if file is not None else sys.stdin.buffer
     if bodies:
         messages = [message_of(common | {"body": body}, topic, 0) for body in bodies]
@@ -121,22 +120,6 @@ def _pairs(texts: Iterable[str]) -> dict[str, str]:
             raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
         found[name] = value
     return found
-
-
-def _due_ms(delay: str | None, moment: str | None) -> int | None:
-    if delay is not None and moment is not None:
-        raise click.UsageError("give --delay or --at")
-    if delay is not None:
-        return time.time_ns() // 1_000_000 + duration_ms(delay, "--delay")
-    if moment is None:
-        return None
-    try:
-        found = datetime.fromisoformat(moment)
-    except ValueError:
-        raise click.BadParameter(f"{moment!r} is no moment", param_hint="--at") from None
-    if found.tzinfo is None:
-        raise click.BadParameter(f"{moment!r} has no time zone: +00:00 is UTC", param_hint="--at")
-    return int(found.timestamp() * 1000)
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeVar
@@ -120,6 +121,23 @@ def duration_ms(text: str, option: str) -> int:
     if not pieces:
         raise click.BadParameter(f"{text!r} is no time: write 10s, 5m, 1h30m, 2d or 500ms", param_hint=option)
     return sum(int(number) * _UNIT_MS[unit] for number, unit in pieces)
+
+
+def due_ms(delay: str | None, moment: str | None) -> int | None:
+    """The moment that --delay or --at says; None: neither. BadParameter, UsageError."""
+    if delay is not None and moment is not None:
+        raise click.UsageError("give --delay or --at")
+    if delay is not None:
+        return time.time_ns() // 1_000_000 + duration_ms(delay, "--delay")
+    if moment is None:
+        return None
+    try:
+        found = datetime.fromisoformat(moment)
+    except ValueError:
+        raise click.BadParameter(f"{moment!r} is no moment", param_hint="--at") from None
+    if found.tzinfo is None:
+        raise click.BadParameter(f"{moment!r} has no time zone: +00:00 is UTC", param_hint="--at")
+    return int(found.timestamp() * 1000)
 
 
 def size_bytes(text: str, option: str) -> int:

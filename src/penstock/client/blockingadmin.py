@@ -279,9 +279,9 @@ class Admin(_BrokerAdmin):
         """A delayed message is not to be delivered; its row."""
         return portal().run(self._inner.cancel_delayed(id_))
 
-    def fire_delayed(self, id_: str) -> Json:
-        """A delayed message is to be delivered now; its row."""
-        return portal().run(self._inner.fire_delayed(id_))
+    def fire_delayed(self, id_: str, *, at_ms: int | None = None) -> Json:
+        """A delayed message is to be delivered now, or at another time, which gives it another id; its row."""
+        return portal().run(self._inner.fire_delayed(id_, at_ms=at_ms))
 
     def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """How much every queue of a topic holds."""

@@ -12,6 +12,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -50,6 +51,7 @@ class Console:
         self.brokers = brokers  # None: there is one
         self.guard = guard
         self.streams = 0
+        self._over = asyncio.Event()
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
             lstrip_blocks=True, finalize=words.visible, auto_reload=False,  # an upgrade changes the files beneath
@@ -204,6 +206,14 @@ class Console:
             return Response("too many pages are open\n", 503, media_type="text/plain")
         return StreamingResponse(self._events(request), media_type="text/event-stream")
 
+    def end_streams(self) -> None:
+        """The console stops: pages that are open are told so by the end of their streams."""
+        self._over.set()
+
+    async def _rest(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), seconds)
+
     async def _events(self, request: Request) -> AsyncIterator[str]:
         of = urlsplit(request.query_params.get("of", "/"))
         broker, path = place_of(of.path)
@@ -211,7 +221,7 @@ class Console:
         before = ""
         self.streams += 1
         try:
-            while not await request.is_disconnected():
+            while not self._over.is_set() and not await request.is_disconnected():
                 begun = time.monotonic()
                 template, data, _ = await self._data(broker, path, dict(parse_qsl(of.query)))
                 found = self._templates.get_template(f"{template}.html")
@@ -224,7 +234,7 @@ class Console:
                     before = html
                 else:
                     yield ": nothing new\n\n"
-                await asyncio.sleep(max(LIVE_EVERY_S, LIVE_SHARE * (time.monotonic() - begun)))
+                await self._rest(max(LIVE_EVERY_S, LIVE_SHARE * (time.monotonic() - begun)))
         except ClientDisconnect:
             pass
         finally:

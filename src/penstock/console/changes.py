@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -13,6 +14,7 @@ from penstock.client.deadletters import DeadLetters, again
 from penstock.console import plans
 from penstock.console.pages import Site
 from penstock.console.plans import start_of
+from penstock.console.words import moment
 from penstock.errors import PenstockError
 from penstock.message import Message
 
@@ -228,6 +230,14 @@ async def delayed_fire(act: Act) -> Done:
     return f"Message {row['msgId']} is delivered.", "/delayed"
 
 
+async def delayed_move(act: Act) -> Done:
+    """A delayed message is to be delivered at another time."""
+    at_ms = plans.later_ms(act.need("to"), time.time_ns() // 1_000_000)
+    async with act.site.admin() as admin:
+        row = await admin.fire_delayed(act.need("id"), at_ms=at_ms)
+    return f"Message {row['msgId']} is due {moment(row['due'])}.", "/delayed"
+
+
 async def delayed_cancel(act: Act) -> Done:
     """A delayed message is not to be delivered."""
     id_ = act.typed("id")
@@ -249,5 +259,5 @@ ACTS: dict[str, Callable[[Act], Awaitable[Done]]] = {
     "channel-pause": channel_pause, "channel-empty": channel_empty,
     "channel-delete": channel_delete, "group-reset": group_reset, "dead-redrive": dead_redrive, "dead-resend": dead_resend,
     "client-disconnect": client_disconnect, "stage-drop": stage_drop,
-    "delayed-fire": delayed_fire, "delayed-cancel": delayed_cancel, "log-level": log_level,
+    "delayed-fire": delayed_fire, "delayed-cancel": delayed_cancel, "delayed-move": delayed_move, "log-level": log_level,
 }  # fmt: skip

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import re
 import secrets
 import socket
 from collections.abc import Iterable
 
 SESSION = "penstock_session"
+_HOST = re.compile(r"(?:\[([^][]*)\]|([^][:]*))(?::\d{0,5})?")
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -41,8 +43,10 @@ class Guard:
 
     def host_is_ours(self, host: str) -> bool:
         """Whether a Host header names this console."""
-        name = host.lower()
-        name = name.partition("]")[0].lstrip("[") if name.startswith("[") else name.partition(":")[0]
+        found = _HOST.fullmatch(host.lower())
+        if found is None:
+            return False
+        name = found[1] or found[2]
         try:
             ipaddress.ip_address(name)
         except ValueError:

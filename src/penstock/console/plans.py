@@ -51,6 +51,20 @@ def keep_ms(text: str) -> int:
     return int(found[1]) * _STEPS_MS[found[2]]
 
 
+def later_ms(text: str, now_ms: int) -> int:
+    """When a delayed message is to be due: in 90m, 12h, 7d, or at a moment with its time zone. ValueError."""
+    found = re.fullmatch(r"\+?(\d{1,6})([mhd])", text)
+    if found is not None:
+        return now_ms + int(found[1]) * _STEPS_MS[found[2]]
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time: write 90m, 12h, 7d, or a moment") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"{text!r} has no time zone: +00:00 is UTC")
+    return int(moment.timestamp() * 1000)
+
+
 def keep_bytes(text: str) -> int:
     """How much is kept: 500M, 10G, or a number; 0: all. ValueError."""
     found = re.fullmatch(r"(\d{1,15})([kmgt]?)(?:i?b)?", text.lower())

@@ -6,8 +6,10 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from socket import socket
 
 import uvicorn
 
@@ -20,6 +22,7 @@ from penstock.listeners import address_of, bind
 from penstock.security import Security
 
 BROKER = "http://127.0.0.1:4151"
+NICE = 10  # a broker that shares the cores goes first
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,14 @@ def run(settings: Settings, security: Security) -> None:
     """Run until SIGTERM or SIGINT, or the end of standard input where that was asked for. ConfigError for the port."""
     listener = bind(settings.host, settings.port, settings.insecure, "--port (of `penstock up`: --console-port)")
     listener.listen()  # whoever reads the line may connect
-    app = console_of(settings, security).app()
+    console = console_of(settings, security)
+    yield_to_others()
     server = Stoppable(
         uvicorn.Config(
-            app, log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", proxy_headers=False,
+            console.app(), log_config=None, access_log=False, server_header=False, lifespan="off", ws="none", proxy_headers=False,
             timeout_graceful_shutdown=1,
-        )
+        ),
+        console.end_streams,
     )  # fmt: skip
     if settings.ends_with_input:
         threading.Thread(target=_wait_for_end, args=(server,), daemon=True).start()
@@ -67,8 +72,23 @@ def run(settings: Settings, security: Security) -> None:
         sys.exit(0)
 
 
+def yield_to_others() -> None:
+    """Pages are drawn when nobody else wants the core: drawing must not slow down the broker beside."""
+    with suppress(OSError):  # somebody has given this process another priority, for good
+        os.setpriority(os.PRIO_PROCESS, 0, max(NICE, os.getpriority(os.PRIO_PROCESS, 0)))
+
+
 class Stoppable(uvicorn.Server):
-    """A server that another thread may end."""
+    """A server that another thread may end, and whose endless answers end with it."""
+
+    def __init__(self, config: uvicorn.Config, ending: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ending = ending
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        """Let go of everybody."""
+        self._ending()
+        await super().shutdown(sockets)
 
     def stop(self) -> None:
         """At the next look, which is soon."""

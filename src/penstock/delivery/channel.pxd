@@ -2,6 +2,7 @@ cimport cython
 
 from penstock.delivery.slots cimport Slots
 from penstock.delivery.source cimport Source
+from penstock.histogram cimport Attempts
 from penstock.wire.outbox cimport Outbox
 
 
@@ -16,7 +17,7 @@ cdef class Consumer:
 cdef class ChannelState:
     cdef public bint paused, marked, removed
     cdef public long long timer_ms, origin, deferred_in_memory, deferred_elsewhere, message_count
-    cdef object _handed
+    cdef object _handed, _acknowledged
 
 
 cdef class Channel(ChannelState):
@@ -29,8 +30,9 @@ cdef class Channel(ChannelState):
     cdef public list consumers
     cdef public dict by_number, leaving
     cdef public long long taken, in_flight_count, waiting_count
-    cdef public long long requeue_count, timeout_count, finish_count, buried_count
-    cdef long long _fresh_ns, _turn, _number
+    cdef public long long requeue_count, timeout_count, finish_count, buried_count, handed_count
+    cdef public Attempts again
+    cdef long long _fresh_ns, _finished_ns, _turn, _number
 
     cpdef long long depth(self) except -1
     @cython.locals(consumer=Consumer, count=cython.longlong, given=cython.longlong, idle=cython.longlong, share=cython.longlong, room=cython.longlong, got=cython.longlong)

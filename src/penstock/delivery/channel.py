@@ -28,10 +28,12 @@ if cython.compiled:
     from cython.cimports.penstock import words
     from cython.cimports.penstock.delivery.slots import Slots
     from cython.cimports.penstock.delivery.source import Source
+    from cython.cimports.penstock.histogram import Attempts
 else:
     from penstock import words
     from penstock.delivery.slots import Slots
     from penstock.delivery.source import Source
+    from penstock.histogram import Attempts
 
 IN_HAND_MAX = 100_000
 MSG_TIMEOUT_MS = 60_000
@@ -114,10 +116,15 @@ class ChannelState:
         self.deferred_elsewhere = 0
         self.message_count = 0
         self._handed: Callable[[int], None] | None = None
+        self._acknowledged: Callable[[int], None] | None = None
 
     def tell_handed(self, handed: Callable[[int], None]) -> None:
         """Who is told, once each time that messages are handed out, when the first one that is fresh was stored."""
         self._handed = handed
+
+    def tell_acknowledged(self, acknowledged: Callable[[int], None]) -> None:
+        """Who is told, once in each turn in which messages are finished, when the first of them was stored."""
+        self._acknowledged = acknowledged
 
     @property
     def deferred_count(self) -> int:
@@ -203,7 +210,10 @@ class Channel(ChannelState):
         self.timeout_count = 0
         self.finish_count = 0
         self.buried_count = 0
+        self.handed_count = 0
+        self.again = Attempts()  # how often those were given that were not finished the first time
         self._fresh_ns = 0  # when the first of what is handed out now was stored
+        self._finished_ns = 0  # the turn in which something was finished last
         self._turn = 0
         self._number = 0
 
@@ -269,6 +279,7 @@ class Channel(ChannelState):
             else:
                 idle = 0
                 given += got
+        self.handed_count += given
         if self._fresh_ns:
             if self._handed is not None:
                 self._handed(self._fresh_ns)
@@ -396,6 +407,12 @@ class Channel(ChannelState):
             return -slot
         if self.latency is not None and self.source.point_at(slots.lane[slot], slots.place[slot]):
             self.latency.add(now_ns - self.source.stamp_ns, mono_ms)
+        if now_ns != self._finished_ns:  # the first one in this turn
+            self._finished_ns = now_ns
+            if self._acknowledged is not None and self.source.point_at(slots.lane[slot], slots.place[slot]):
+                self._acknowledged(self.source.stamp_ns)
+        if slots.attempts[slot] > 1:
+            self.again.add(slots.attempts[slot])
         self.source.done(slots.lane[slot], slots.place[slot])
         slots.drop(slot)
         self.in_flight_count -= 1

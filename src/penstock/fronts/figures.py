@@ -34,6 +34,7 @@ def percentiles(text: str) -> list[float]:
     return [float(part) for part in parts(text)]
 
 
+OVERDUE_MAX = 10_000  # so many delayed messages that are late are counted
 Rejections = Mapping[str, Mapping[str, int] | Mapping[bytes, int]]  # protocol → reason → how often
 
 
@@ -60,6 +61,7 @@ def channel_stats(channel: Channel, quantiles: list[float], clients: bool, now_m
         "message_count": channel.message_count,
         "requeue_count": channel.requeue_count,
         "timeout_count": channel.timeout_count,
+        "handed_count": channel.handed_count,  # ours: each time that a message was given
         "dropped_count": getattr(channel.source, "dropped", 0),  # ours: what an ephemeral channel had no room for
         "client_count": len(channel.consumers),
         "clients": [consumer.describe(now_ms // 1000) for consumer in channel.consumers] if clients else None,
@@ -242,6 +244,7 @@ def topic_samples(topics: Iterable[JsonObject]) -> Iterator[tuple[str, str]]:
             labels = {"topic": name, "channel": one["channel_name"]}
             ready, flying, deferred = one["depth"], one["in_flight_count"], one["deferred_count"]
             yield sample("channel_messages_total", one["message_count"], **labels)
+            yield sample("messages_out_total", one["handed_count"], **labels)
             yield sample("consumer_lag_messages", ready + flying + deferred, **labels)
             if one.get("lag_ms") is not None:
                 yield sample("consumer_lag_seconds", one["lag_ms"] / 1000, **labels)
@@ -270,8 +273,17 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
     due_ms = broker.schedule.next_due_ms()
     yield sample("delayed_late_seconds", 0 if due_ms is None else max(0, broker.now_ms - due_ms) / 1000)
     oldest_ms = earliest_ms(store)
+    unwritten, overdue = broker.schedule.behind(broker.now_ms, OVERDUE_MAX)
+    yield sample("timer_enqueue_lag_messages", unwritten)
+    yield sample("timer_dequeue_lag_messages", overdue)
+    yield sample("processor_watermark", broker.held_pulls.count, processor="pull")
+    yield sample("processor_watermark", len(broker.stored) + len(queueing.flushes), processor="flush")
     yield sample("storage_message_reserve_seconds", 0 if oldest_ms < 0 else max(0, broker.now_ms - oldest_ms) / 1000)
-    yield sample("storage_size_bytes", store.end_position)
+    yield sample("storage_size_bytes", store.end_position - store.min_position)
+    yield sample("storage_written_bytes_total", store.end_position)
+    yield sample("storage_dispatch_behind_bytes", store.end_position - store.underived if store.underived >= 0 else 0)
+    known = store.upkeep.checkpoint.value
+    yield sample("storage_replay_bytes", max(0, store.end_position - (0 if known is None else known.derived)))
     yield sample("storage_flush_behind_bytes", store.end_position - store.flushed_position)
     used, total = broker.files.usage(broker.folder)
     yield sample("disk_size_bytes", total)
@@ -279,25 +291,27 @@ def broker_samples(broker: Broker, rejected: Rejections) -> Iterator[tuple[str, 
     yield from histogram_samples("append_seconds", broker.core.append_took)
     yield from histogram_samples("delivery_seconds", broker.core.handed_log, kind="log")
     yield from histogram_samples("delivery_seconds", broker.core.handed_queue, kind="queue")
+    yield from acknowledge_samples(broker)
     yield from replica_samples(broker)
     for protocol, reasons in rejected.items():
         for reason, count in sorted(reasons.items()):
             text = reason.decode() if isinstance(reason, bytes) else str(reason)
             yield sample("rejected_total", count, protocol=protocol, reason=text)
     yield sample("process_resident_memory_bytes", memory()["heap_in_use_bytes"])
-    for group in broker.groups.by_name.values():
-        for topic, (count, size, *_) in group.get_counts.items():
+    # Others have the loop between two samples, and may take away what these tables name.
+    for group in list(broker.groups.by_name.values()):
+        for topic, (count, size, *_) in list(group.get_counts.items()):
             yield sample("messages_out_total", count, topic=topic.decode(), group=group.name)
             yield sample("throughput_out_bytes_total", size, topic=topic.decode(), group=group.name)
-    for name, stored in broker.topics.by_name.items():
+    for name, stored in list(broker.topics.by_name.items()):
         if name not in queueing.topics and not broker.is_system_topic(name.decode()):
             yield sample("messages_in_total", stored.message_count, topic=name.decode())
             if name.startswith(DEAD_PREFIX):
                 of = name.removeprefix(DEAD_PREFIX).decode()
                 yield sample("send_to_dlq_messages_total", stored.message_count, group=of)
             yield sample("throughput_in_bytes_total", stored.put_bytes, topic=name.decode())
-    for queue in queueing.topics.values():
-        for channel in queue.channels.values():
+    for queue in list(queueing.topics.values()):
+        for channel in list(queue.channels.values()):
             if channel.buried_count:
                 labels = {"topic": queue.name.decode(), "channel": channel.name.decode()}
                 yield sample("send_to_dlq_messages_total", channel.buried_count, **labels)
@@ -324,17 +338,47 @@ def replica_samples(broker: Broker) -> Iterator[tuple[str, str]]:
     end = broker.store.end_position
     if copies.following:
         yield sample("replica_lag_bytes", max(0, copies.master_written - end), node=copies.replica.node)
-    for member in copies.members.values():
+    for member in list(copies.members.values()):
         yield sample("replica_in_sync", int(member.in_sync), node=member.node)
         yield sample("replica_lag_bytes", max(0, end - member.written), node=member.node)
 
 
+def acknowledge_samples(broker: Broker) -> Iterator[tuple[str, str]]:
+    """The samples of messages that are finished: how long that took, and how often they were given."""
+    acknowledged = broker.queueing.acknowledged
+    yield from histogram_samples("acknowledge_seconds", acknowledged.log, kind="log")
+    yield from histogram_samples("acknowledge_seconds", acknowledged.queue, kind="queue")
+    for kind in ("log", "queue"):
+        attempts = acknowledged.past(kind)
+        for topic in broker.queueing.topics.values():
+            if topic.kind == kind:
+                for channel in topic.channels.values():
+                    attempts.join(channel.again)
+                    attempts.finished(channel.finish_count)
+        yield from histogram_samples("finish_attempts", attempts, kind=kind)
+
+
+def group_inflight(broker: Broker, group: str, topic: str, offsets: Mapping[int, int]) -> int:
+    """Messages that the members of a group have been given and have not committed, as RocketMQ counts them: up to where the
+    last pull of each queue began.
+    """
+    known, online = broker.groups.by_name.get(group), broker.clients.consumers.get(group)
+    if known is None or online is None or not online.members:
+        return 0
+    pulled = known.pulled.get(topic.encode(), {})
+    return sum(max(0, at - offsets.get(queue, at)) for queue, at in pulled.items())
+
+
 def group_samples(broker: Broker) -> Iterator[tuple[str, str]]:
     """How far behind the groups of log topics are, by what they have committed."""
-    for (name, group), offsets in broker.offsets.table.items():
+    for (name, group), offsets in list(broker.offsets.table.items()):
         topic = broker.topics.get(name.encode())
         if topic is not None:
             queues = topic.queues[: topic.read_queues]
-            yield sample("consumer_lag_messages", group_lag(queues, offsets), topic=name, group=group)
+            lag = group_lag(queues, offsets)
+            yield sample("consumer_lag_messages", lag, topic=name, group=group)
+            flying = min(lag, group_inflight(broker, group, name, offsets))
+            yield sample("consumer_inflight_messages", flying, topic=name, group=group)
+            yield sample("consumer_ready_messages", lag - flying, topic=name, group=group)
             oldest_ms = group_oldest_ms(broker.store, queues, offsets, broker.now_ms)
             yield sample("consumer_lag_seconds", oldest_ms / 1000, topic=name, group=group)

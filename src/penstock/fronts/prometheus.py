@@ -10,7 +10,7 @@ from typing import Protocol
 
 from penstock.access.rights import Rights
 from penstock.disk.workers import Workers
-from penstock.histogram import Histogram
+from penstock.histogram import Attempts, Histogram
 from penstock.limits import Limits
 
 PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -80,7 +80,7 @@ FAMILIES = {
     "healthy": ("gauge", "1 while the disk takes what is written"),
     "messages_in_total": ("counter", "messages published"),
     "throughput_in_bytes_total": ("counter", "bytes published"),
-    "messages_out_total": ("counter", "messages given to a group"),
+    "messages_out_total": ("counter", "messages given to a group or channel, each time they were"),
     "throughput_out_bytes_total": ("counter", "bytes given to a group"),
     "topic_messages": ("gauge", "messages of a topic that no channel has taken over"),
     "channel_messages_total": ("counter", "messages a channel has been given"),
@@ -98,11 +98,23 @@ FAMILIES = {
     "consumers": ("gauge", "consumers connected"),
     "processing_latency_seconds": ("summary", "publish to finish"),
     "send_to_dlq_messages_total": ("counter", "messages that a group or channel gave up"),
+    "timer_enqueue_lag_messages": (
+        "gauge",
+        "delayed messages that came or went, and are not in the schedule's file yet",
+    ),
+    "timer_dequeue_lag_messages": ("gauge", "delayed messages that are due and not delivered; 10000: so many or more"),
+    "processor_watermark": ("gauge", "requests that wait, by what for: pull for news, flush for the disk or a slave"),
     "delayed_late_seconds": ("gauge", "how long ago the first message of the schedule was due"),
     "storage_message_reserve_seconds": ("gauge", "how long the oldest record of the log has been stored"),
     "delayed_messages": ("gauge", "messages in the schedule"),
-    "storage_size_bytes": ("gauge", "commit log written since its beginning"),
+    "storage_size_bytes": ("gauge", "what the commit log holds"),
+    "storage_written_bytes_total": ("counter", "what was written to the commit log since its beginning"),
     "storage_flush_behind_bytes": ("gauge", "written and not flushed"),
+    "storage_dispatch_behind_bytes": (
+        "gauge",
+        "in the log, and not in message queues and key index: 0 but after a full disk",
+    ),
+    "storage_replay_bytes": ("gauge", "what a start after a kill would read again"),
     "disk_job_seconds": ("histogram", "how long the disk took: flushes, and the making and removing of files"),
     "append_seconds": (
         "histogram",
@@ -112,6 +124,11 @@ FAMILIES = {
         "histogram",
         "how long the first message of an answer, or of what a channel gives at once, had been stored",
     ),
+    "acknowledge_seconds": (
+        "histogram",
+        "how long the first message that a turn finishes in a channel, or of a group's commit, had been stored",
+    ),
+    "finish_attempts": ("histogram", "at which attempt the messages of channels were finished"),
     "loop_lag_seconds": ("histogram", "how late the timer of the event loop came, busy with something else"),
     "http_request_seconds": ("histogram", "from the end of a request's head to its answer, by route"),
     "disk_size_bytes": ("gauge", "size of the file system that the data folder is on"),
@@ -164,11 +181,12 @@ def sample(family: str, value: float | int, **labels: str) -> tuple[str, str]:
     ), f"penstock_{family}{{{inside}}} {value}" if inside else f"penstock_{family} {value}"
 
 
-def histogram_samples(family: str, histogram: Histogram, **labels: str) -> Iterator[tuple[str, str]]:
+def histogram_samples(family: str, histogram: Histogram | Attempts, **labels: str) -> Iterator[tuple[str, str]]:
     """The samples of a histogram: its buckets, sum and count."""
     for bound, count in histogram.buckets():
         yield family, sample(f"{family}_bucket", count, **labels, le=bound)[1]
-    yield family, sample(f"{family}_sum", round(histogram.sum_s, 6), **labels)[1]
+    total = round(histogram.sum_s, 6) if isinstance(histogram, Histogram) else histogram.sum
+    yield family, sample(f"{family}_sum", total, **labels)[1]
     yield family, sample(f"{family}_count", histogram.count, **labels)[1]
 
 

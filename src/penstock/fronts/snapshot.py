@@ -165,7 +165,8 @@ class Snapshot:
         name = channel.name.decode()
         lag = channel.depth() + channel.in_flight_count + channel.deferred_count
         age = lag_ms(channel, self.now_ms) if lag else 0
-        return {
+        attempts = {"attempts": channel.again.with_all(channel.finish_count).spread()} if self.topic else {}
+        return attempts | {
             "name": name,
             "kind": "channel",
             "out": self.broker.history.latest(Key("channel", topic, name))[1],

@@ -295,6 +295,16 @@ class Schedule:
                 return due_ms if earliest is None else min(earliest, due_ms)
         return earliest
 
+    def behind(self, now_ms: int, most: int) -> tuple[int, int]:
+        """How many that came or went are not in the file yet; how many are due by now and still here, counted up to `most`."""
+        found = sum(1 for id_, (due_ms, _) in self._fresh.items() if due_ms <= now_ms and id_ not in self._gone)
+        for key, _ in self._file.walk(b""):
+            id_ = int.from_bytes(key[8:])
+            if found >= most or int.from_bytes(key[:8]) > now_ms:
+                break
+            found += id_ not in self._gone and id_ not in self._fresh
+        return len(self._operations), min(found, most)
+
     # ---- looking, cancelling, firing
 
     def __len__(self) -> int:

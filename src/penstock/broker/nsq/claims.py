@@ -49,6 +49,6 @@ class Claims:
         return None if len(found) == len(topic.channels) else found
 
     def _has_claim(self, topic: Topic, about: Deferred, channel: bytes, schedule_id: int) -> bool:
-        physical = schedule_id - 1
+        physical = (about.since or schedule_id) - 1
         newer = self._newer.get((topic.name, about.id, channel), 0) if self._newer else 0
         return physical >= self._since.get((topic.name, channel), 0) and newer <= schedule_id

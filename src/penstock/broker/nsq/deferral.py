@@ -25,6 +25,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from penstock import words
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
@@ -34,6 +36,7 @@ from penstock.broker.nsq.logchannels import LogChannels
 from penstock.broker.nsq.moving import Moving
 from penstock.broker.nsq.sources import finish_ahead
 from penstock.broker.nsq.topics import MemoryTopic, QueueTopic, Topic
+from penstock.broker.sending import Placed
 from penstock.broker.topics import TIMER_TOPIC
 from penstock.delivery.channel import Channel
 from penstock.delivery.cursor import CursorSource
@@ -140,9 +143,16 @@ class Deferral:
         else:
             channel.source.finish_ahead(0, left.place)
 
-    def _append(self, about: Deferred, body: bytes, delay_ms: int) -> None:
+    def move(self, about: Deferred, body: bytes, schedule_id: int, due_ms: int) -> Placed:
+        """It is due at another time: the same entry again, and the former one is over with the record that says so. Whom it
+        is owed to stays. Refused.
+        """
+        again = msgspec.structs.replace(about, since=about.since or schedule_id)
+        return self._append(again, body, due_ms - self._core.time.now_ms, replaces=schedule_id)
+
+    def _append(self, about: Deferred, body: bytes, delay_ms: int, replaces: int = 0) -> Placed:
         due = {names.TIMER_DELIVER_MS: str(self._core.time.now_ms + delay_ms)}
-        self._core.sending.put_own(TIMER_TOPIC, body, about.properties() | due)
+        return self._core.sending.put_own(TIMER_TOPIC, body, about.properties() | due, prepared=replaces)
 
     # -- out of it -----------------------------------------------------------------------------------------------
 

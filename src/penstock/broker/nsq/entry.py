@@ -27,13 +27,14 @@ LANE_PROPERTY = (
 )  # which of its channel's streams a message given back with a delay stood in
 PLACE_PROPERTY = names.RESERVED_PREFIX + "PLACE"  # and where
 STAMP_PROPERTY = names.RESERVED_PREFIX + "STAMP"  # where the id is not the timestamp
+SINCE_PROPERTY = names.RESERVED_PREFIX + "SINCE"  # the entry that it was first, where it was moved to another time
 LEFT_PROPERTY = (
     names.RESERVED_PREFIX + "LEFT"
 )  # a dead letter that is sent again: topic, channel, id and place it leaves
 RESERVED = frozenset(
     (
         TOPIC_PROPERTY, CHANNEL_PROPERTY, ID_PROPERTY, ATTEMPTS_PROPERTY, LANE_PROPERTY, PLACE_PROPERTY, STAMP_PROPERTY,
-        LEFT_PROPERTY,
+        LEFT_PROPERTY, SINCE_PROPERTY,
     )
 )  # fmt: skip
 AGAIN_LANE = -1  # the lane of messages deferred before, whatever its number is
@@ -64,7 +65,7 @@ def _left(text: str) -> Left:
 
 class Deferred(msgspec.Struct, frozen=True):
     """`channel` empty: for every channel. `place` -1: it was published with a delay, or is a dead letter that `left`
-    another topic.
+    another topic. `since`: the schedule id that it had first, where it was moved to another time; 0: its own.
     """
 
     topic: bytes
@@ -75,6 +76,7 @@ class Deferred(msgspec.Struct, frozen=True):
     lane: int = 0
     place: int = -1
     left: Left | None = None
+    since: int = 0
 
     def properties(self) -> dict[str, str]:
         """As the record carries it."""
@@ -92,6 +94,8 @@ class Deferred(msgspec.Struct, frozen=True):
             found[LANE_PROPERTY] = str(self.lane)
         if self.left is not None:
             found[LEFT_PROPERTY] = self.left.text()
+        if self.since:
+            found[SINCE_PROPERTY] = str(self.since)
         return found
 
 
@@ -110,6 +114,7 @@ def deferred(message: ReceivedMessage) -> Deferred | None:
         _number(properties.get(LANE_PROPERTY, "0"), 1 << 31),
         _number(properties.get(PLACE_PROPERTY, "-1"), 1 << 62),
         _left(properties[LEFT_PROPERTY]) if LEFT_PROPERTY in properties else None,
+        _number(properties.get(SINCE_PROPERTY, "0"), 1 << 62),
     )
 
 

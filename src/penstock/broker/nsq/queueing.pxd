@@ -16,6 +16,7 @@ cdef class Queueing:
     cdef list _lagging
     cdef tuple _seen_of_log
     cdef public object folder, claims, moving, registry, table, deferral, copied, publishing, dead_letters, notes, redrive, strays
+    cdef public object acknowledged
     cdef public Turns turns
     cdef public GroupFlush flush
     cdef public set producers

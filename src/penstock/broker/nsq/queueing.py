@@ -17,6 +17,7 @@ from typing import Protocol
 
 import cython
 
+from penstock.broker.acknowledged import Acknowledged
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY
 from penstock.broker.nsq.claims import Claims
@@ -85,6 +86,7 @@ class Queueing:
         self.dead_letters = DeadLetters(self.registry, self.publishing, self.flush, self.moving, retry, self.notes)
         self.redrive = Redrive(core, self.registry, self.deferral, self.notes)
         self.producers: set[Producer] = set()
+        self.acknowledged = Acknowledged(core)
         self._handed = core.handed_queue
         self._lagging: list[LogChannels] = []  # with messages that readers may not see yet
         self._seen_of_log = (0, 0, 0, 0)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
+from penstock.broker.acknowledged import Acknowledged
 from penstock.broker.core import Core
 from penstock.broker.levels import LEVEL_MEMORY, LEVEL_NAMES, LEVEL_PAIR, LEVELS
 from penstock.broker.nsq.claims import Claims
@@ -50,6 +51,10 @@ class ChannelOwner(Protocol):
 
     def handed(self, stamp_ns: int) -> None:
         """It has handed out what was stored then."""
+
+    @property
+    def acknowledged(self) -> Acknowledged:
+        """What is told of messages that are finished."""
 
 
 class Registry:
@@ -233,6 +238,7 @@ class Registry:
         )
         channel.let_unread(config.max_unread_bytes)
         channel.tell_handed(self._owner.handed)
+        channel.tell_acknowledged(self._owner.acknowledged.finished)
         return channel
 
     def window(self, topic: Topic) -> int:
@@ -259,6 +265,7 @@ class Registry:
 
     def forgotten(self, topic: Topic, channel: Channel) -> None:
         """A channel is deleted: nothing here keeps its name, nor itself."""
+        self._owner.acknowledged.gone(topic.kind, channel.again.with_all(channel.finish_count))
         self._claims.forget(topic.name, channel.name)
         self._turns.forget(channel)
 

@@ -66,7 +66,10 @@ class GroupAdmin(QueueAdmin):
         known = await self.groups()
         if group not in known:
             near = difflib.get_close_matches(group, known, 1)
-            raise NotFound(f"no broker knows a group {group!r}", f"Did you mean {near[0]}?" if near else "")
+            raise NotFound(
+                f"no broker knows a group {group!r}",
+                f"Did you mean {near[0]}?" if near else "`penstock group ls` lists the groups.",
+            )
 
     async def group_stats(self, group: str, topic: str | None = None) -> dict[MessageQueue, GroupStats]:
         """How far a group is in every queue, its retry topic included."""

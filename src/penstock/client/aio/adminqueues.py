@@ -19,6 +19,7 @@ from penstock.wire.remoting import RemotingCommand
 
 QUEUE_COUNT = 8  # of a new topic, on each broker
 BODY_BYTES = 64 << 10  # of a message that is looked at
+ID_DIGITS_MAX = 18  # of a delayed message
 AT_ONCE = 256  # requests on their way, of calls that make many
 
 
@@ -285,13 +286,17 @@ class QueueAdmin(ClusterAdmin):
         """A delayed message is not to be delivered; its row. BrokerRefused when it is not there, or too late."""
         return await self._one_delayed(RequestCode.DELAYED_CANCEL, id_)
 
-    async def fire_delayed(self, id_: str) -> Json:
-        """A delayed message is to be delivered now; its row. BrokerRefused when it is not there, or on its way."""
-        return await self._one_delayed(RequestCode.DELAYED_FIRE, id_)
+    async def fire_delayed(self, id_: str, *, at_ms: int | None = None) -> Json:
+        """A delayed message is to be delivered now, or at another time, which gives it another id; its row. BrokerRefused when
+        it is not there, or on its way.
+        """
+        when = {} if at_ms is None else {"due": str(at_ms)}
+        return await self._one_delayed(RequestCode.DELAYED_FIRE, id_, **when)
 
-    async def _one_delayed(self, code: RequestCode, id_: str) -> Json:
+    async def _one_delayed(self, code: RequestCode, id_: str, **more: str) -> Json:
         broker, slash, number_ = id_.rpartition("/")
-        if not slash or not (number_.isascii() and number_.isdigit()):
+        if not slash or not (number_.isascii() and number_.isdigit()) or len(number_) > ID_DIGITS_MAX:
             raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")
         address = (await self._by_name(broker))[broker]
-        return {**await self._own(address, code, id=number_), "id": id_}
+        row = await self._own(address, code, id=number_, **more)
+        return {**row, "id": f"{broker}/{row['id']}"}

@@ -67,8 +67,11 @@ class QueueCalls(Calls):
         return request.reply(body=fastjson.dumps(row))
 
     def delayed_fire(self, session: Peer, request: RemotingCommand) -> Answer:
-        """One of them is to be delivered now."""
-        id_ = read_fields(request.code, request.ext)["id"]
+        """One of them is to be delivered now, or at another time."""
+        fields = read_fields(request.code, request.ext)
+        id_ = fields["id"]
+        if fields["due"] is not None:
+            return request.reply(body=fastjson.dumps(Delayed(self.broker).move(id_, fields["due"])))
         reply = request.reply(body=fastjson.dumps(Delayed(self.broker).fire(id_)))
         self.broker.queueing.when_copied(id_, lambda: session.push(reply))
         return None
