@@ -277,7 +277,16 @@ class Campaign:
         )
         rows = self._all()
         most = max(rows, key=lambda name: int(str(rows[name]["written"])))
-        eventually(lambda: self.made.ha("promote", "--node", most).returncode == 0, 60, f"{most} is not promoted")
+        said: list[str] = []
+
+        def promoted() -> bool:
+            done = self.made.ha("promote", "--node", most)
+            said[:] = [done.stderr.strip()]
+            return done.returncode == 0
+
+        with contextlib.suppress(AssertionError):
+            return eventually(promoted, 60)
+        raise AssertionError(f"{most} is not promoted: {said}")
 
     def _all(self) -> dict[str, dict[str, object]]:
         found: dict[str, dict[str, object]] = {}

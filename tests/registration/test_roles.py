@@ -268,7 +268,6 @@ def test_a_slave_does_not_wait_for_the_machine_of_its_old_master(tmp_path: Path)
     c.words = [word.replace(str(tmp_path / "b"), str(tmp_path / "c")).replace("node=b", "node=c") for word in words]
     (port,) = [word for word in words if word.startswith("ha_port=")]
     c.words[c.words.index(port)] = f"ha_port={free_port()}"
-    c.words += ["--set", "broker_id=2"]
     try:
         made.start()
         c.start()

@@ -27,7 +27,7 @@ from penstock.registry.registration import (
 )
 from penstock.registry.routes import SYS_UNIT, SYS_UNIT_SUB, RouteTables
 from penstock.version import __version__
-from penstock.wire.codes import ORDER_NAMESPACE, Fields, RequestCode, ResponseCode, read_fields
+from penstock.wire.codes import MASTER_ID, ORDER_NAMESPACE, Fields, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import JsonObject, dumps, loads
 from penstock.wire.names import DONE_TOPIC, SINK_TOPIC, TIMER_TOPIC
 from penstock.wire.remoting import RemotingCommand
@@ -162,7 +162,13 @@ class NameServer:
                 "of the routes. Give it a broker_name of its own."
             )
             log.error("two brokers of one name: %s", remark)
-            return ask.command.reply(remark=remark)  # with an error code a broker would only try again
+            ext = {}
+            if told.broker_id != MASTER_ID:  # a slave of the same set, perhaps, that no master has given a number yet
+                ext = {
+                    "freeBrokerId": str(self.routes.free_id(told.broker)),
+                    **_said(*self.routes.master_of(told.broker)),
+                }
+            return ask.command.reply(ext=ext, remark=remark)  # with an error code a broker would only try again
         fresh = told.address not in self.routes.live
         ha_address, master = self.routes.register(told, ask.peer, ask.now_ms)
         if fresh:

@@ -18,6 +18,7 @@ from penstock.wire.remoting import RemotingCommand
 log = logging.getLogger("penstock.app")
 
 RECONNECT_S = 1.0
+ID_DIGITS = 9
 
 
 class News:
@@ -74,6 +75,7 @@ class Registration:
         self.on_master: list[
             Callable[[str], None]
         ] = []  # told where the registry says that the master's slaves connect
+        self.on_rival: list[Callable[[int], None]] = []  # told which id is free, when another broker has ours
         self._queues: set[bytes] = set()  # the queue topics there are
         self._on_queue: list[Callable[[bytes], None]] = []
         broker.queueing.announce.append(self._announced)
@@ -145,6 +147,10 @@ class Registration:
             self._remark = reply.remark or ""
             if self._remark:
                 log.error("the registry says: %s", self._remark)
+        free = reply.ext.get("freeBrokerId", "")
+        if free.isascii() and free.isdigit() and len(free) <= ID_DIGITS:
+            for rival in self.on_rival:
+                rival(int(free))
         self.master_address = reply.ext.get("masterAddr", "") or self.master_address
         for call in self.on_master:
             call(reply.ext.get("haServerAddr", ""))

@@ -57,6 +57,12 @@ def make_front(broker: Broker, registration: Registration, again: Callable[[str]
     broker.copies.lead(False)
     front = HaFront(broker, replica, registration.address, registration.ha_address, again)
     front.when_renumbered(registration.ask_again)
+
+    def renumber(free: int) -> None:  # until a master says another one; without a master people must find it, too
+        if broker.copies.following:
+            front.renumber({"brokerId": free})
+
+    registration.on_rival.append(renumber)
     broker.rule(front.mastership)
     return front
 

@@ -100,6 +100,10 @@ class RouteTables:
             return ""
         return other
 
+    def free_id(self, broker: str) -> int:
+        """A number that no broker of this name has."""
+        return max(self.addresses.get(broker, {}), default=MASTER_ID) + 1
+
     def register(self, told: Registration, peer: object, now_ms: int) -> tuple[str, str]:
         """Take a broker in, or hear of it again. The answer is (HA address, address) of its master, for a slave; for a master
         those of the one whose place it takes: it may be the newer one of a replica set.
