@@ -9,7 +9,7 @@ import pytest
 
 from access.people import SECRET, rights_of, user, write
 from penstock.access.needs import ADMIN, USER, publish
-from penstock.access.rights import ASIDE_BYTES, LOOK_MS, TRUSTED, Rights, users_file
+from penstock.access.rights import LARGE_BYTES, LOOK_MS, TRUSTED, Rights, users_file
 from penstock.access.users import User, read_right, token_digest
 from penstock.errors import ConfigError, Refused
 from penstock.wire.acl import sign
@@ -187,7 +187,7 @@ def test_a_large_file_is_read_beside_the_loop(tmp_path: Path) -> None:
 
     many = [user(f"user{n}", f"publish:orders.{n}.*") for n in range(2_000)]
     write(path, *many)
-    assert path.stat().st_size > ASIDE_BYTES
+    assert path.stat().st_size > LARGE_BYTES
     due_ms = rights.tick(moment)
     assert due_ms < moment + LOOK_MS
     assert (set(rights.users), told) == ({"u"}, [])  # the call has not read it

@@ -30,7 +30,7 @@ log = logging.getLogger("penstock.access")
 
 LOOK_MS = 500
 FILE_BYTES_MAX = 16 << 20
-ASIDE_BYTES = 64 << 10  # from this size on a file is read beside the loop
+LARGE_BYTES = 64 << 10  # from this size on a file is read beside the loop
 READING_MS = 20
 TRUSTED = User(
     "", rights=(Right(Verb.ADMIN),)
@@ -159,18 +159,18 @@ class Rights:
                 self._finish(reading)
         if mono_ms >= self._look_ms:
             self._look_ms = mono_ms + LOOK_MS
-            if self._read_aside(self.path):
+            if self._begin_reading(self.path):
                 return mono_ms + READING_MS
             self.look_again()
         return self._look_ms
 
-    def _read_aside(self, path: Path) -> bool:
+    def _begin_reading(self, path: Path) -> bool:
         """Whether a large file has changed, and is being read now."""
         try:
             stamp = self._look(path)
         except OSError:
             return False
-        if stamp is None or stamp == self._stamp or stamp.size < ASIDE_BYTES:
+        if stamp is None or stamp == self._stamp or stamp.size < LARGE_BYTES:
             return False
         self._stamp = stamp
         self._reading = _Reading(path, stamp)

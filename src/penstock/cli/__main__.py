@@ -9,16 +9,14 @@ from importlib import import_module
 
 def _open_all() -> None:
     """A caller may have closed standard input or output (`>&-`): then the next file or socket would take its number, and Python
-    has none to write to.
+    has none to write to. So we begin again with all three open.
     """
     if sys.stdin is not None and sys.stdout is not None and sys.stderr is not None:
         return
     while (fd := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(fd, True)
     os.close(fd)
-    sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
-    sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", encoding="utf-8", closefd=False)
+    os.execv(sys.executable, sys.orig_argv)
 
 
 def _run(module: str, command: str) -> None:
