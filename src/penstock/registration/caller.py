@@ -32,9 +32,8 @@ class Caller:
         connection = self._connection
         session = None if connection is None else connection.session
         if not isinstance(session, RemotingSession) or session.closed:
-            async with asyncio.timeout(
-                ANSWER_MS / 1000
-            ):  # a machine that is off refuses nothing; the kernel tries for minutes
+            # A machine that is off refuses nothing, and the kernel tries for minutes.
+            async with asyncio.timeout(ANSWER_MS / 1000):
                 connection = self._connection = await self._net.connect(
                     self._host.strip("[]"),
                     self._port,

@@ -224,9 +224,8 @@ class Registrar:
                     self.news.refused()
                 self.news.everything()
                 if not self._complained:
-                    log.warning(
-                        "registry not reached registry=%s error=%s", self.registry, str(error) or "no answer in time"
-                    )
+                    reason = str(error) or "no answer in time"
+                    log.warning("registry not reached registry=%s error=%s", self.registry, reason)
                     self._complained = True
                 pause = RECONNECT_S
             try:

@@ -26,9 +26,8 @@ from penstock.tls import peer_context
 log = logging.getLogger("penstock.ha")
 
 RECONNECT_S = 1.0
-CONNECT_S = (
-    3.0  # a machine that is off refuses nothing, and the kernel tries for minutes; the master may be another by then
-)
+# A machine that is off refuses nothing, and the kernel tries for minutes; another may be the master by then.
+CONNECT_S = 3.0
 ASK_S = 1.5  # for one node to say whether it is a master
 
 
