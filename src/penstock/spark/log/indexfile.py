@@ -80,13 +80,21 @@ class IndexFile:
         previous[order[1:][same]] = order[:-1][same] + 1
         for n in np.flatnonzero(entries["previous"][1:] != previous).tolist():
             yield n + 1, f"entry {n + 1} links to {int(entries['previous'][n + 1])}, not to {int(previous[n])}"
+        wanted = np.zeros(self.slots, np.int64)
+        wanted[slot] = np.arange(1, len(slot) + 1)
+        heads = self._heads(moving)
+        odd = np.flatnonzero(heads != wanted)
+        if moving and len(odd):  # an uncompiled writer writes byte by byte: one may have been read half written
+            heads[odd] = self._heads(moving)[odd]
+        for at in np.flatnonzero(heads != wanted).tolist():
+            yield int(wanted[at]), f"slot {at} begins with entry {int(heads[at])}, not {int(wanted[at])}"
+
+    def _heads(self, moving: bool) -> Longs:
+        """The number that each slot begins with; `moving`: among those that were counted."""
         heads = np.fromfile(self.path, ">i4", self.slots, offset=layout.INDEX_HEAD_BYTES).astype(np.int64)
         if moving:
             self._as_before(heads)
-        wanted = np.zeros(self.slots, np.int64)
-        wanted[slot] = np.arange(1, len(slot) + 1)
-        for at in np.flatnonzero(heads != wanted).tolist():
-            yield int(wanted[at]), f"slot {at} begins with entry {int(heads[at])}, not {int(wanted[at])}"
+        return heads
 
     def _as_before(self, heads: Longs) -> None:
         """Take slots that begin with a newer entry than was counted back to the first that was."""
