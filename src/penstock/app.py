@@ -23,7 +23,8 @@ from penstock.clock import Clock
 from penstock.config import BrokerConfig, RegistryConfig, parts
 from penstock.disk.files import Files
 from penstock.errors import ConfigError, StoreError
-from penstock.fronts.flags import LEVELS, broadcast_address
+from penstock.fronts.flags import broadcast_address
+from penstock.fronts.soundness import check_settings
 from penstock.limits import Limits, limits_of
 from penstock.listeners import address_of, bind, port_of
 from penstock.net import Net
@@ -167,10 +168,8 @@ class Server:
         )
 
     async def _start(self, stack: AsyncExitStack) -> None:
-        for role in (self._registry_config, self._broker_config):
-            if role is not None and role.log_level not in LEVELS:
-                raise ConfigError(f"log_level cannot be {role.log_level!r}", f"It is one of {', '.join(LEVELS)}.")
         registry, config = self._registry_config, self._broker_config
+        check_settings(config, registry)
         if registry is not None and config is not None:
             registry = share_certificate(config, registry)
         net = self.net = Net(self._process, self._limits)

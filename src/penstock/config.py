@@ -16,11 +16,30 @@ from typing import Annotated, Any, TypeVar, get_type_hints
 import msgspec
 
 from penstock.errors import ConfigError
-from penstock.limits import Limits
+from penstock.limits import PORT_MAX, QUEUES_MAX, Limits
 
 _SIZE = r"([0-9]{1,15})\s*(B|KiB|MiB|GiB|TiB|K|M|G|T)?"
 _SIZES = {"": 1, "b": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _DURATION = r"(?:([0-9]+)d)?(?:([0-9]+)h)?(?:([0-9]+)m(?!s))?(?:([0-9]+)s)?(?:([0-9]+)ms)?"
+_DURATION_CHARS_MAX = 40
+_MS_MAX = 100 * 366 * 86_400_000  # a hundred years
+_NUMBER_MAX = (1 << 53) - 1  # what every program that reads JSON has as it is
+_SIZE_MAX = (1 << 31) - 1
+# Where less, or more, would be a broker that does nothing, or none at all.
+_BOUNDS = {
+    "max_connections": (1, _SIZE_MAX), "max_connections_per_address": (1, _SIZE_MAX), "max_unread_bytes": (1 << 10, _SIZE_MAX),
+    "max_frame_size": (1 << 10, _SIZE_MAX), "max_header_size": (1 << 8, _SIZE_MAX), "max_header_fields": (16, _SIZE_MAX),
+    "max_json_depth": (4, 500), "max_waiting_answer_bytes": (1, _SIZE_MAX), "max_command_line": (64, _SIZE_MAX),
+    "max_http_header_size": (1 << 8, _SIZE_MAX), "max_http_url_size": (64, _SIZE_MAX), "max_message_size": (1, _SIZE_MAX),
+    "node_id": (-1, 1023), "delete_when": (0, 23), "max_deflate_level": (1, 9), "max_properties_size": (0, 32_767),
+    "mapped_file_size_commit_log": (1 << 12, _SIZE_MAX), "mapped_file_size_consume_queue": (20, _SIZE_MAX),
+    "max_hash_slot_num": (1, _SIZE_MAX), "max_index_num": (2, _SIZE_MAX), "queue_segment_bytes": (1 << 12, _SIZE_MAX),
+    "max_bytes_per_file": (1 << 10, _NUMBER_MAX), "sync_every": (1, _NUMBER_MAX), "channel_window": (1, _SIZE_MAX),
+    "msg_timeout_ms": (1, _MS_MAX), "max_msg_timeout_ms": (1, _MS_MAX), "sync_timeout_ms": (1, _MS_MAX),
+    "max_msg_size": (1, _SIZE_MAX), "max_body_size": (1, _SIZE_MAX), "max_rdy_count": (1, _SIZE_MAX),
+    "register_broker_period_ms": (1, _MS_MAX), "statsd_interval_ms": (1, _MS_MAX), "statsd_udp_packet_size": (64, 65_507),
+    "default_topic_queue_nums": (1, QUEUES_MAX), "max_queues_per_topic": (1, QUEUES_MAX), "max_attempts": (0, 65_535),
+}  # fmt: skip
 _TRUTHS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
 
 
@@ -335,14 +354,14 @@ def load(
         import tomllib
 
         try:
-            tables = tomllib.loads(Path(file).read_text())
+            tables = tomllib.loads(Path(file).read_text("utf-8"))
         except OSError as error:
             raise ConfigError(f"cannot read {file}: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{file}: {error}") from None
-        for name in tables:
-            if name not in ("broker", "registry", "topic"):
-                raise ConfigError(f"{file}: unknown table [{name}]", "Tables are [broker], [registry] and [[topic]].")
+        except RecursionError:
+            raise ConfigError(f"{file}: nested too deep") from None
+        _check_tables(tables, file)
         for name, value in tables.get(section, {}).items():
             values[_known(kind, name, file)] = value
         if section == "broker" and "topic" in tables:
@@ -366,7 +385,7 @@ def sources(
     if file:
         import tomllib
 
-        tables = tomllib.loads(Path(file).read_text())
+        tables = tomllib.loads(Path(file).read_text("utf-8"))
         found |= {name.replace("-", "_"): f"file {file}" for name in tables.get(section, {})}
         if section == "broker" and "topic" in tables:
             found["topic"] = f"file {file}"
@@ -375,6 +394,17 @@ def sources(
         if name.startswith(prefix):
             found[name[len(prefix) :].lower()] = f"environment {name}"
     return found | {name.replace("-", "_"): "--set" for name, value in flags.items() if value is not None}
+
+
+def _check_tables(tables: Mapping[str, object], file: str) -> None:
+    """ConfigError where the file has other tables than it may have."""
+    hint = "Tables are [broker], [registry] and [[topic]]."
+    for name, table in tables.items():
+        if name not in ("broker", "registry", "topic"):
+            raise ConfigError(f"{file}: unknown table [{name}]", hint)
+        rows = table if name == "topic" and isinstance(table, list) else [table]
+        if (name == "topic" and rows is not table) or not all(isinstance(row, dict) for row in rows):
+            raise ConfigError(f"{file}: {name} is no {'list of tables' if name == 'topic' else 'table'}", hint)
 
 
 def _known(kind: type[BrokerConfig] | type[RegistryConfig], name: str, source: str) -> str:
@@ -391,21 +421,52 @@ def _known(kind: type[BrokerConfig] | type[RegistryConfig], name: str, source: s
 
 
 def _fit(name: str, kind: type, value: object) -> Any:
-    """A value from text or TOML as the setting's type; durations (`1m30s`) and sizes (`64MiB`) are understood."""
-    if kind is tuple or (isinstance(value, kind) and not (kind is int and isinstance(value, bool))):
+    """A value from text or TOML as the setting's type; durations (`1m30s`) and sizes (`64MiB`) are understood. ConfigError."""
+    if kind is tuple:
+        return value
+    if kind is int:
+        return _within(name, _number(name, value))
+    if isinstance(value, kind) and kind is bool:
         return value
     if kind is str:
-        return str(value)
+        if not isinstance(value, str | int | float) or not (text := str(value)).isprintable():
+            raise ConfigError(f"{name} cannot be {value!r}", "It wants a text of one line.")
+        return text
     text = str(value).strip()
-    if kind is bool and text.lower() in _TRUTHS:
+    if text.lower() in _TRUTHS:
         return _TRUTHS[text.lower()]
-    if kind is int:
-        if text == "-1":
-            return -1
-        match = re.fullmatch(_SIZE, text, re.IGNORECASE)
-        if match:
-            return int(match[1]) * _SIZES[(match[2] or "").lower()[:1]]
-        if text and name.endswith("_ms") and (match := re.fullmatch(_DURATION, text)):
-            d, h, m, s, ms = (int(part or 0) for part in match.groups())
-            return ((d * 24 + h) * 60 + m) * 60_000 + s * 1000 + ms
-    raise ConfigError(f"{name} cannot be {value!r}", f"It wants {'true or false' if kind is bool else 'a number'}.")
+    raise ConfigError(f"{name} cannot be {value!r}", "It wants true or false.")
+
+
+def _number(name: str, value: object) -> int:
+    """A whole number, a size, or of a time a duration. ConfigError."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    text = str(value).strip()
+    if text == "-1":
+        return -1
+    match = re.fullmatch(_SIZE, text, re.IGNORECASE)
+    if match:
+        return int(match[1]) * _SIZES[(match[2] or "").lower()[:1]]
+    if text and name.endswith("_ms") and (match := re.fullmatch(_DURATION, text)) and len(text) < _DURATION_CHARS_MAX:
+        d, h, m, s, ms = (int(part or 0) for part in match.groups())
+        return ((d * 24 + h) * 60 + m) * 60_000 + s * 1000 + ms
+    raise ConfigError(f"{name} cannot be {value!r}", "It wants a number.")
+
+
+def bounds(name: str) -> tuple[int, int]:
+    """The least and the largest number that a setting may be."""
+    if name in _BOUNDS:
+        return _BOUNDS[name]
+    if name.endswith("_port"):
+        return (0 if name.startswith("broadcast_") else -1), PORT_MAX
+    if name.endswith(("_percent", "_ratio")):
+        return 0, 100
+    return 0, _MS_MAX if name.endswith("_ms") else _NUMBER_MAX
+
+
+def _within(name: str, value: int) -> int:
+    least, most = bounds(name)
+    if not least <= value <= most:
+        raise ConfigError(f"{name} cannot be {value}", f"It is {least} to {most}.")
+    return value

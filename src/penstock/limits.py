@@ -10,6 +10,8 @@ import ipaddress
 import os
 from collections.abc import Mapping
 
+PORT_MAX = 65_535
+QUEUES_MAX = 65_536  # of a topic that has a table already, whatever the limit is now
 _MEMORY_PARTS = 4  # of the machine's memory connections get one
 
 # What `penstock_limit_reached_total` counts, by the setting that moves it.

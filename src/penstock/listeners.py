@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import socket
 import stat
 
 from penstock.errors import ConfigError
 from penstock.fronts.flags import join
+from penstock.fronts.soundness import check_reach
 
 
 def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
@@ -19,15 +19,7 @@ def bind(host: str, port: int, insecure: bool, flag: str) -> socket.socket:
     """
     if "/" in host:
         return _bind_path(host)
-    try:
-        loopback = ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        loopback = host == "localhost"
-    if not loopback and not insecure:
-        raise ConfigError(
-            f"{host or 'every address'} can be reached from other machines, and there is no authentication",
-            "Bind to 127.0.0.1, make users with `penstock user add`, or say --set insecure=true if that is what you want.",
-        )
+    check_reach(host, insecure)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -221,3 +221,9 @@ def test_help_is_whole() -> None:
                 one = command.get_command(context, name)
                 assert one is not None
                 assert f"{name} {first_sentence(one)}" in plain, (path, name)
+
+
+def test_what_is_no_registry(tmp_path: Path) -> None:
+    """A usage error at once: nobody is asked under half an address."""
+    for verb, said in exits("[::1", tmp_path, THERE).items():
+        assert said == "2 penstock: '[::1' is not host:port", (verb, said)

@@ -65,3 +65,12 @@ def test_a_health_check_imports_little() -> None:
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert told.stdout.splitlines()[-1] == "[]", told.stdout + told.stderr
+
+
+def test_what_is_no_address() -> None:
+    """A usage error, from an argument or the environment; ``:4151`` is this machine's."""
+    for bad in ("[::1", "a b:3", "http://[::1]:4151", "host:99999", "host:x"):
+        assert status(bad)[0] == 2, bad
+        assert CliRunner().invoke(main, ["status"], env={"PENSTOCK_HTTP": bad.replace(" ", "/")}).exit_code == 2, bad
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        assert status("--timeout", "0.05", f":{silent.getsockname()[1]}")[0] == TIMED_OUT

@@ -9,6 +9,7 @@ from typing import TypedDict, cast
 
 from penstock.broker.levels import LEVEL_NAMES, QUEUE_LEVELS
 from penstock.errors import ConfigError
+from penstock.limits import QUEUES_MAX
 
 _ATTEMPTS_MAX = 65_535
 
@@ -35,6 +36,13 @@ def topic_rules(rules: Iterable[Mapping[str, object]]) -> list[tuple[re.Pattern[
             raise ConfigError(
                 f"[[topic]] has {sorted(unknown) or 'no name'}", "It takes name, kind, level, queues and max_attempts."
             )
+        if not isinstance(rule["name"], str) or not rule["name"]:
+            raise ConfigError(
+                f"[[topic]] name cannot be {rule['name']!r}", "It is a name, or a pattern such as bank-*."
+            )
+        queues = rule.get("queues", 1)
+        if type(queues) is not int or not 1 <= queues <= QUEUES_MAX:
+            raise ConfigError(f"[[topic]] {rule['name']}: queues is a number from 1 to {QUEUES_MAX}")
         limit = rule.get("max_attempts", 0)
         if type(limit) is not int or not 0 <= limit <= _ATTEMPTS_MAX:
             raise ConfigError(f"[[topic]] {rule['name']}: max_attempts is a number from 0 to {_ATTEMPTS_MAX}")

@@ -18,7 +18,7 @@ from penstock.broker import shapes
 from penstock.broker.levels import LEVEL_NAMES, LEVEL_OS, LEVELS, LOG_LEVELS
 from penstock.broker.rules import TopicRule
 from penstock.errors import LimitReached, Refused
-from penstock.limits import CreationRate, Limits
+from penstock.limits import QUEUES_MAX, CreationRate, Limits
 from penstock.log.consumequeue import ConsumeQueue
 from penstock.wire.codes import PERM_INHERIT as PERM_INHERIT
 from penstock.wire.codes import PERM_READ as PERM_READ
@@ -45,7 +45,6 @@ PERM_BOTH = PERM_READ | PERM_WRITE
 _PERM_LETTERS = (("R", PERM_READ), ("W", PERM_WRITE), ("X", PERM_INHERIT))
 GROUP_BYTES_MAX = 255
 DEFAULT_QUEUES = 4  # of a table that does not say
-QUEUES_MAX = 65_536  # of such a table, whatever the limit is now
 
 _QUEUES = 8  # of the template
 _CONFLICT, _FULL = 409, 503  # HTTP's statuses

@@ -71,7 +71,16 @@ def _plain(value: object) -> object:
 @_given
 def config_check(as_json: bool, file: str | None, settings: tuple[str, ...]) -> None:
     """Whether a broker and a registry could be started with these settings: exit code 0, or 2 and why not."""
+    from penstock.cli.main import set_flags
+    from penstock.fronts.soundness import check_files, check_settings
+    from penstock.registration.engine import check_engine
+
     count = sum(row["source"] != "default" for row in _rows(file, settings))
+    said = set_flags(settings, "broker", "registry")
+    roles = load(BrokerConfig, "broker", file, said["broker"]), load(RegistryConfig, "registry", file, said["registry"])
+    check_settings(*roles)
+    check_engine(roles[0])
+    check_files(*roles)
     if as_json:
         print_rows([{"ok": True, "set": count}], True)
     else:

@@ -7,18 +7,21 @@ import json
 import click
 
 from penstock.cli.tools import printable, with_json
+from penstock.wire.addresses import split_address
 
 TIMED_OUT = 124
+HTTP_PORT = 4151
 
 
 def ask(address: str, timeout_s: float) -> dict[str, object]:
     """What the HTTP listener at host:port says of itself; `state` is ready, not ready, not reached or timed out."""
     from http.client import HTTPConnection, HTTPException
 
-    host, _, port = address.rpartition(":")
-    if not port.isascii() or not port.isdigit():
-        raise click.BadParameter(f"{address!r} is not host:port", param_hint="ADDRESS")
-    connection = HTTPConnection(host.strip("[]") or "127.0.0.1", int(port), timeout=timeout_s)
+    try:
+        host, port = split_address(f"127.0.0.1{address}" if address.startswith(":") else address, HTTP_PORT)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="ADDRESS") from None
+    connection = HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request("GET", "/ready")
         found = json.loads(connection.getresponse().read())

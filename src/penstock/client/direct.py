@@ -20,9 +20,10 @@ from penstock.client.nsqline import NsqLine
 from penstock.client.nsqsending import check_plain, defer_ms
 from penstock.client.outgoing import Outgoing
 from penstock.client.results import SendReceipt, SendStatus
-from penstock.client.routes import BROKER_PORT, MessageQueue, split_address
+from penstock.client.routes import BROKER_PORT, MessageQueue
 from penstock.client.sending import is_tried_again, read_receipt
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, WireError
+from penstock.wire.addresses import split_address
 from penstock.wire.remoting import RemotingCommand
 
 log = logging.getLogger("penstock.client")

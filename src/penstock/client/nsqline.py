@@ -10,10 +10,11 @@ import time
 from penstock.client import nsqframes
 from penstock.client.line import connect, quiet
 from penstock.client.nsqframes import FrameParser, refusal
-from penstock.client.routes import NSQ_PORT, split_address
+from penstock.client.routes import NSQ_PORT
 from penstock.errors import ConnectionLost, TimedOut
 from penstock.security import PLAIN, Security
 from penstock.version import __version__
+from penstock.wire.addresses import split_address
 from penstock.wire.nsq import ERROR
 
 

@@ -16,11 +16,12 @@ from penstock.client import requests
 from penstock.client.conversation import OK, Conversation, Directory, checked, number
 from penstock.client.line import Line
 from penstock.client.requests import Pull
-from penstock.client.routes import BROKER_PORT, MessageQueue, Route, split_address
+from penstock.client.routes import BROKER_PORT, MessageQueue, Route
 from penstock.client.subscriptions import Subscription
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, TimedOut, WireError
 from penstock.security import Security, security_of
 from penstock.wire import names
+from penstock.wire.addresses import split_address
 from penstock.wire.codes import DLQ_PREFIX, RETRY_PREFIX, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand

@@ -7,13 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from penstock.errors import WireError
+from penstock.wire.addresses import REGISTRY_PORT, split_address
 from penstock.wire.codes import MASTER_ID, PERM_READ, PERM_WRITE
 from penstock.wire.fastjson import loads
 
-REGISTRY_PORT = 9876
 BROKER_PORT = 10911
 NSQ_PORT = 4150
-
 
 Json = dict[str, Any]
 """A JSON object: what it holds is checked where it is read."""
@@ -142,18 +141,6 @@ def parse_route(topic: str, body: bytes) -> Route:
         return Route(topic, brokers, queues, str(value.get("orderTopicConf") or ""), clusters)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise WireError(f"not a route: {error!r}") from error
-
-
-def split_address(text: str, port: int = REGISTRY_PORT) -> tuple[str, int]:
-    """``host``, ``host:port`` or ``[v6]:port`` as (host, port). ValueError when it is none."""
-    text = text.strip()
-    host, colon, tail = text.rpartition(":")
-    if not colon or text.endswith("]"):
-        host, tail = text, str(port)
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not (tail.isascii() and tail.isdigit()) or not 0 < int(tail) < 65_536:
-        raise ValueError(f"{text!r} is not host:port")
-    return host, int(tail)
 
 
 def join_address(host: str, port: int) -> str:

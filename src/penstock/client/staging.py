@@ -24,10 +24,11 @@ from zlib import crc32
 from penstock.client.conversation import checked
 from penstock.client.line import Line
 from penstock.client.reader import LogReader
-from penstock.client.routes import BROKER_PORT, MessageQueue, split_address
+from penstock.client.routes import BROKER_PORT, MessageQueue
 from penstock.client.sending import QUEUES_PER_NEW_TOPIC, add_sequence, send_header
 from penstock.errors import BrokerRefused, ClientError, ConnectionLost, NoRoute, TimedOut, WireError
 from penstock.security import Security
+from penstock.wire.addresses import split_address
 from penstock.wire.codes import DEFAULT_TOPIC, RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from penstock.wire.layout import BODY_BYTES_MAX
 
 MESSAGE_DELAY_LEVEL = "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+_LEVEL = re.compile(r"[0-9]{1,9}[smhd]")
 _UNITS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def delay_levels(text: str) -> tuple[int, ...]:
     """Milliseconds of each level, from RocketMQ's notation; ValueError when it is not that."""
     return tuple(
-        int(word[:-1]) * _UNITS[word[-1:]] if word[-1:] in _UNITS else _no_level(word) for word in text.split()
+        int(word[:-1]) * _UNITS[word[-1:]] if _LEVEL.fullmatch(word) else _no_level(word) for word in text.split()
     )
 
 
 def _no_level(word: str) -> int:
-    raise ValueError(f"a delay level ends with s, m, h or d: {word!r}")
+    raise ValueError(f"a delay level is a number and s, m, h or d: {word!r}")
 
 
 class StoreOptions(msgspec.Struct, frozen=True):

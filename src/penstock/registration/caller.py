@@ -8,6 +8,7 @@ from collections.abc import Callable
 from penstock.fronts.remoting.session import RemotingSession
 from penstock.net import Connection, Net
 from penstock.security import PLAIN, Security
+from penstock.wire.addresses import split_address
 from penstock.wire.remoting import RemotingCommand
 
 ANSWER_MS = 6_000
@@ -21,8 +22,7 @@ class Caller:
     ) -> None:
         self.address = address
         self._net = net
-        self._host, _, port = address.rpartition(":")
-        self._port = int(port)
+        self._host, self._port = split_address(address)
         self._security = security
         self._lost = lost
         self._connection: Connection | None = None
@@ -35,7 +35,7 @@ class Caller:
             # A machine that is off refuses nothing, and the kernel tries for minutes.
             async with asyncio.timeout(ANSWER_MS / 1000):
                 connection = self._connection = await self._net.connect(
-                    self._host.strip("[]"),
+                    self._host,
                     self._port,
                     lambda remote, wake: RemotingSession(self, remote, wake),
                     self._security.context,

@@ -12,12 +12,13 @@ from typing import NamedTuple
 from penstock.client.aio.admingroups import GroupAdmin, pairs
 from penstock.client.aio.admingroups import GroupStats as GroupStats
 from penstock.client.conversation import OK, number
-from penstock.client.routes import Json, MessageQueue, Route, split_address
+from penstock.client.routes import Json, MessageQueue, Route
 from penstock.client.subscriptions import start_ms
 from penstock.errors import BrokerRefused, NoRoute, NotFound, WireError
 from penstock.message import ReceivedMessage
 from penstock.msgid import parse_offset_msg_id
 from penstock.wire import traces
+from penstock.wire.addresses import split_address
 from penstock.wire.codes import (
     DEFAULT_TOPIC,
     DLQ_PREFIX,

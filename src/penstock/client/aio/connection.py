@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Callable
 from typing import cast
 
-from penstock.client.routes import split_address
 from penstock.errors import ConnectionLost, NotConnected, TimedOut, WireError
 from penstock.security import PLAIN, Security
+from penstock.wire.addresses import split_address
 from penstock.wire.remoting import CommandParser, RemotingCommand, encode
 from penstock.words import FRAME_BYTES_MAX
 

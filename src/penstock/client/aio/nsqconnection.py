@@ -13,11 +13,12 @@ from typing import cast
 
 from penstock.client import nsqframes
 from penstock.client.nsqframes import OF_A_MESSAGE, FrameParser, refusal
-from penstock.client.routes import NSQ_PORT, split_address
+from penstock.client.routes import NSQ_PORT
 from penstock.errors import ConnectionLost, NotConnected, TimedOut
 from penstock.message import ReceivedMessage
 from penstock.security import PLAIN, Security
 from penstock.version import __version__
+from penstock.wire.addresses import split_address
 from penstock.wire.nsq import ERROR
 
 log = logging.getLogger("penstock.client")

@@ -1,0 +1,123 @@
+"""Whether settings can hold: what a start refuses, but for ports that are taken and what the data folder holds.
+
+A start asks before it opens anything, `penstock config check` asks nothing else, so that the two say the same.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+
+from penstock.access.rights import Rights, users_file
+from penstock.broker.replica import check_role
+from penstock.broker.rules import topic_rules
+from penstock.config import BrokerConfig, RegistryConfig, parts
+from penstock.errors import ConfigError
+from penstock.fronts.flags import LEVELS
+from penstock.log.options import delay_levels
+from penstock.logs import FORMATS
+from penstock.security import security_of
+from penstock.tls import door, server_tls, share_certificate
+from penstock.wire.addresses import REGISTRY_PORT, split_address
+
+_HOST = re.compile(r"[\w.-]+")
+_DOORS = ("remoting_tls", "ha_tls", "registry_tls", "lookup_tls")
+_LISTENERS = ("host", "nsq_host", "http_host", "https_host", "ha_host", "lookup_host", "lookup_http_host")
+_NAME_CHARS_MAX = 255
+
+
+def check_settings(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
+    """ConfigError for what cannot hold."""
+    for role in (registry, broker):
+        if role is not None:
+            _check_words(role)
+    if broker is not None:
+        _check_broker(broker)
+
+
+def check_files(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
+    """ConfigError for files that are named and cannot be used: users, certificates, secrets."""
+    if registry is not None and broker is not None:
+        registry = share_certificate(broker, registry)
+    for role in (registry, broker):
+        if role is None:
+            continue
+        users = Rights(users_file(role.users, role.data))
+        tls = server_tls(role)
+        for name in _DOORS:
+            if hasattr(role, name):
+                door(getattr(role, name), name, tls)
+        for name in _LISTENERS:
+            host = getattr(role, name, "")
+            if host and "/" not in host:
+                check_reach(host, role.insecure or users.on)
+    if broker is not None:
+        security_of(broker.security or None)
+
+
+def check_reach(host: str, insecure: bool) -> None:
+    """ConfigError where another machine could reach it and nobody said it may."""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback and not insecure:
+        raise ConfigError(
+            f"{host or 'every address'} can be reached from other machines, and there is no authentication",
+            "Bind to 127.0.0.1, make users with `penstock user add`, or say --set insecure=true if that is what you want.",
+        )
+
+
+def _check_words(role: BrokerConfig | RegistryConfig) -> None:
+    if role.log_level not in LEVELS:
+        raise ConfigError(f"log_level cannot be {role.log_level!r}", f"It is one of {', '.join(LEVELS)}.")
+    if role.log_format not in FORMATS:
+        raise ConfigError(f"log_format cannot be {role.log_format!r}", f"It is one of {', '.join(FORMATS)}.")
+    for name in _LISTENERS:
+        _check_host(name, getattr(role, name, ""))
+
+
+def _check_host(name: str, host: str) -> None:
+    """An address, a name or a path; a number that is no address is neither."""
+    if not host or "/" in host:
+        return
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not _HOST.fullmatch(host) or host.replace(".", "").isdigit():
+            raise ConfigError(
+                f"{name} cannot be {host!r}", "It is an address of this machine, without a port."
+            ) from None
+
+
+def _check_broker(config: BrokerConfig) -> None:
+    check_role(config)
+    topic_rules(config.topic)
+    for name in ("broker_name", "cluster_name"):
+        text = getattr(config, name)
+        if not 0 < len(text) <= _NAME_CHARS_MAX or not text.isprintable() or set(text) & set(" /;,"):
+            raise ConfigError(f"{name} cannot be {text!r}", "It is 1 to 255 characters, no space and none of / ; ,")
+    try:
+        delay_levels(config.message_delay_level)
+    except ValueError as error:
+        raise ConfigError(
+            f"message_delay_level cannot be {config.message_delay_level!r}: {error}", "As 1s 5s 1m 2h."
+        ) from None
+    try:
+        sound = all(0 < float(part) <= 1 for part in parts(config.e2e_processing_latency_percentile))
+    except ValueError:
+        sound = False
+    if not sound:
+        raise ConfigError(
+            f"e2e_processing_latency_percentile cannot be {config.e2e_processing_latency_percentile!r}", "As 0.99;0.5."
+        )
+    if config.auth_http_request_method.lower() not in ("get", "post"):
+        raise ConfigError(
+            f"auth_http_request_method cannot be {config.auth_http_request_method!r}", "It is get or post."
+        )
+    for name in ("registry", "lookupd_tcp_address", "ha_master", "statsd_address"):
+        for address in parts(getattr(config, name)):
+            try:
+                split_address(address, REGISTRY_PORT if name == "registry" else 0)  # the others have no usual port
+            except ValueError as error:
+                raise ConfigError(f"{name}: {error}", "As 10.0.0.7:9876 or [::1]:9876.") from None

@@ -1,0 +1,49 @@
+"""Addresses as people write them."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.wire.addresses import split_address
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "[::1",
+        "::1]:5",
+        "[a]:5",
+        "::1",
+        "a b:3",
+        "http://x:9",
+        "a@b:1",
+        "a\n:1",
+        "a\0b:1",
+        "a:0009876",
+        "a:" + "9" * 5_000,
+        "[]:5",
+    ],
+)
+def test_what_is_no_address(bad: str) -> None:
+    with pytest.raises(ValueError, match="is not host:port"):
+        split_address(bad)
+
+
+def test_addresses_with_colons() -> None:
+    """A zone, and what old brokers registered without brackets."""
+    assert split_address("[fe80::1%eth0]:5") == ("fe80::1%eth0", 5)
+    assert split_address("2001:db8::7:10911") == ("2001:db8::7", 10911)
+    assert split_address("bücher_1.example:1") == ("bücher_1.example", 1)
+
+
+@given(st.text())
+def test_any_text_is_an_address_or_a_usage_error(text: str) -> None:
+    try:
+        host, port = split_address(text)
+    except ValueError:
+        return
+    assert host
+    assert not set(host) & set(" /[]@\n\0")
+    assert 0 < port < 65_536
