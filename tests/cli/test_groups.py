@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from cli.conftest import Run, rows_of
+from fronts.raw_peer import RawPeer, heartbeat
 from penstock import Admin, Message, Producer, PullConsumer, PushConsumer
 from penstock.cli.groups import group
 from penstock.client.routes import MessageQueue
@@ -173,3 +174,26 @@ def test_watching_ends_with_an_interrupt(broker: Broker, run: Run) -> None:
         process.send_signal(signal.SIGINT)
         _, told = process.communicate(timeout=60)
     assert (process.returncode, told) == (0, b"")
+
+
+def test_members_that_hang_are_shown(broker: Broker, run: Run) -> None:
+    """Two members that do not answer what they read: `?`, and the others are told."""
+    filled(broker, "hung", "hung-g")
+    with PushConsumer("hung-g", broker.registry, listener=lambda message: None) as well:
+        well.subscribe("hung")
+        hang = [RawPeer(broker.remoting) for _ in range(2)]
+        for number, peer in enumerate(hang):
+            heartbeat(peer, f"hangs-{number}\x1b[31m", "hung-g", "hung")
+
+        def told() -> list[dict[str, Any]]:
+            return [row for row in run("group", "info", "hung-g", rows=True) if "member" in row]
+
+        eventually(lambda: len(told()) == 3)
+        rows = told()
+        assert [row["queues"] for row in rows if "hangs" in row["member"]] == [None, None]
+        assert [row["queues"] is not None for row in rows if "hangs" not in row["member"]] == [True]
+        shown = run("group", "info", "hung-g")
+        assert "hangs-0\\x1b[31m" in shown
+        assert "\x1b" not in shown
+        for peer in hang:
+            peer.socket.close()

@@ -10,7 +10,7 @@ from typing import IO
 
 import click
 
-from penstock.cli.tools import Whole, print_rows, with_json, with_registry
+from penstock.cli.tools import Whole, print_rows, printable, with_json, with_registry
 from penstock.client.deadletters import DeadLetters, exported, time_text
 from penstock.client.routes import Json
 from penstock.message import ReceivedMessage
@@ -117,7 +117,7 @@ def dlq_redrive(
             told = {"to": topic, "broker": message.broker, "queue": message.queue_id, "offset": message.queue_offset}
             click.echo(json.dumps(told | {"msgId": message.msg_id, "done": "" if dry_run else "sent"}))
         elif dry_run:
-            about = " ".join(message.keys) or message.msg_id
+            about = printable(" ".join(message.keys) or message.msg_id)
             click.echo(f"  {topic}  queue {message.queue_id} offset {message.queue_offset}  {about}")
 
     with DeadLetters(registry) as letters:

@@ -14,7 +14,7 @@ from typing import TypeVar
 import click
 from msgspec.structs import replace
 
-from penstock.cli.tools import Whole
+from penstock.cli.tools import Whole, printable
 from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig, defaults, load, meanings
 from penstock.errors import ConfigError, PenstockError
 from penstock.version import __version__
@@ -133,14 +133,14 @@ class Lazy(Whole):
         try:
             return super().invoke(ctx)
         except PenstockError as error:
-            click.echo(f"penstock: {error}", err=True)
+            _say(error)
             hint = error.hint or HINTS.get(type(error).__name__, "")
             if hint:
                 click.echo(f"  {hint}", err=True)
             ctx.exit(_exit_code(error))
         except ModuleNotFoundError as error:
             extra = EXTRAS.get((error.name or "").partition(".")[0])
-            click.echo(f"penstock: {error}", err=True)
+            _say(error)
             if extra:
                 click.echo(f"  Install it with pip install 'penstock[{extra}]'.", err=True)
             ctx.exit(1)
@@ -148,10 +148,15 @@ class Lazy(Whole):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
         except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
-            click.echo(f"penstock: {error}", err=True)
+            _say(error)
             if (number := getattr(error, "errno", 0)) in FILE_HINTS:
                 click.echo(f"  {FILE_HINTS[number]}", err=True)
             ctx.exit(2 if isinstance(error, ValueError) else 1)
+
+
+def _say(error: Exception) -> None:
+    """What went wrong; what a peer said of it does nothing to a terminal."""
+    click.echo("penstock: " + "\n".join(map(printable, str(error).split("\n"))), err=True)
 
 
 def _complete_names(command: click.Command) -> None:

@@ -98,7 +98,7 @@ def channel_info(registry: str, as_json: bool, topic: str, name: str) -> None:
     for row in rows:
         width = max(map(len, row))
         for title, value in row.items():
-            click.echo(f"{title.ljust(width)}  {value}")
+            click.echo(f"{title.ljust(width)}  {printable(str(value))}")
 
 
 def _start(text: str) -> tuple[int | None, Start]:

@@ -77,10 +77,11 @@ def print_rows(rows: Iterable[Mapping[str, object]], as_json: bool) -> None:
     if not rows:
         click.echo("nothing", err=True)
         return
-    widths = {name: max(len(name), *(len(str(row[name])) for row in rows)) for name in rows[0]}
+    shown = [{name: printable(str(row[name])) for name in rows[0]} for row in rows]
+    widths = {name: max(len(name), *(len(row[name]) for row in shown)) for name in rows[0]}
     click.echo("  ".join(name.ljust(width) for name, width in widths.items()))
-    for row in rows:
-        click.echo("  ".join(str(row[name]).ljust(width) for name, width in widths.items()))
+    for row in shown:
+        click.echo("  ".join(row[name].ljust(width) for name, width in widths.items()))
 
 
 def print_plan(rows: list[dict[str, object]], what: str, as_json: bool) -> None:
@@ -158,4 +159,6 @@ def confirm(question: str, force: bool) -> None:
 
 def printable(text: str) -> str:
     """Text that does nothing to a terminal: whatever is no visible character is written as an escape."""
+    if text.isprintable():
+        return text
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)

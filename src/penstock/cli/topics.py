@@ -18,6 +18,7 @@ from penstock.cli.tools import (
     position,
     print_plan,
     print_rows,
+    printable,
     size_bytes,
     time_text,
     with_dry_run,
@@ -103,7 +104,7 @@ def topic_describe(registry: str, as_json: bool, name: str) -> None:
         oldest = "-" if row["oldest"] is None else time_text(row["oldest"])
         figures = {title: value for title, value in row.items() if title not in ("channels", "groups")}
         for title, value in (figures | {"perm": permission(row["perm"]), "oldest": oldest}).items():
-            click.echo(f"{title:<11}  {'-' if value is None else value}")
+            click.echo(f"{title:<11}  {'-' if value is None else printable(str(value))}")
         for title in ("channels", "groups"):
             if row[title]:
                 click.echo()

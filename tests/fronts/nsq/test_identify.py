@@ -10,13 +10,21 @@ import pytest
 from fronts.frontside import NsqSide
 from fronts.nsq_peer import sized
 from penstock.fronts.nsq.connection import Failed
-from penstock.fronts.nsq.identify import BUFFER_BYTES, DEFLATE_LEVEL, parse
+from penstock.fronts.nsq.identify import BUFFER_BYTES, DEFLATE_LEVEL, TEXT_CHARS_MAX, parse
 
 
 def test_fields_of_any_case_the_last_one_counts() -> None:
     found = parse(b'{"Client_ID":"a","client_id":"b","TLS_V1":true,"other":5}')
     assert (found["tls_v1"], found["heartbeat_interval"], found["hostname"]) == (True, 0, "")
     assert parse(b"null")["deflate"] is False
+
+
+def test_texts_can_be_written_again() -> None:
+    """They are shown to everybody who asks for statistics: half a character made every such answer an error."""
+    found = parse(rb'{"client_id":"\ud800a\udc00","hostname":"\ud83d\ude00","user_agent":"' + b"x" * 5_000 + b'"}')
+    assert (found["client_id"], found["hostname"]) == ("\ufffda\ufffd", "\U0001f600")
+    assert len(found["user_agent"]) == TEXT_CHARS_MAX
+    assert parse(rb'{"client_id":"' + b"x" * (TEXT_CHARS_MAX - 1) + rb'\ud83d\ude00"}')["client_id"].encode()
 
 
 @pytest.mark.parametrize(

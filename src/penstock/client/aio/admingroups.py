@@ -13,10 +13,12 @@ from penstock.client.aio.adminqueues import AT_ONCE, QueueAdmin
 from penstock.client.conversation import OK, number
 from penstock.client.routes import Json, MessageQueue, Route
 from penstock.client.subscriptions import Start, read_offsets, start_ms
-from penstock.errors import BrokerRefused, NoRoute, NotFound, WireError
+from penstock.errors import BrokerRefused, NoRoute, NotFound, TimedOut, WireError
 from penstock.wire.codes import RequestCode, ResponseCode
 from penstock.wire.fastjson import loads
 from penstock.wire.remoting import RemotingCommand
+
+MEMBER_S = 3.0  # a member has so long to say what it reads
 
 
 class GroupStats(NamedTuple):
@@ -95,16 +97,20 @@ class GroupAdmin(QueueAdmin):
         for address, answer in await self._connections(group):
             for one in answer.get("connectionSet") or ():
                 told.setdefault(str(one.get("clientId")), {**one, "at": address})
+        reads: list[tuple[MessageQueue, ...] | None] = [None] * len(told)
+        members = sorted(told.items())
+        for at in range(0, len(members) if queues else 0, AT_ONCE):
+            asked = [self._reads(one["at"], group, client_id) for client_id, one in members[at : at + AT_ONCE]]
+            reads[at : at + AT_ONCE] = await asyncio.gather(*asked)
         found = []
-        for client_id, one in sorted(told.items()):
-            reads = await self._reads(one["at"], group, client_id) if queues else None
+        for (client_id, one), read in zip(members, reads, strict=True):
             found.append(
                 GroupMember(
                     client_id,
                     str(one.get("clientAddr", "")),
                     str(one.get("language", "")),
                     int(one.get("version", 0)),
-                    reads,
+                    read,
                 )
             )
         return found
@@ -141,8 +147,13 @@ class GroupAdmin(QueueAdmin):
         return found
 
     async def _reads(self, address: str, group: str, client_id: str) -> tuple[MessageQueue, ...] | None:
+        """What a member reads; None where it does not say so: one that hangs is just what people look for."""
         ext = {"consumerGroup": group, "clientId": client_id, "jstackEnable": "false"}
-        answer = await self._cluster.call(address, RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext))
+        try:
+            request = RemotingCommand(RequestCode.GET_CONSUMER_RUNNING_INFO, ext)
+            answer = await self._cluster.call(address, request, min(MEMBER_S, self._cluster.timeout_s))
+        except TimedOut:
+            return None
         if answer.code != ResponseCode.SUCCESS:
             return None
         value = loads(answer.body)

@@ -24,6 +24,7 @@ _KINDS: dict[str, type] = {
 BUFFER_BYTES, BUFFER_BYTES_MIN = 16_384, 64
 INTERVAL_MS_MIN = 1_000  # of heartbeats and message timeouts
 SAMPLE_RATE_MAX = 99
+TEXT_CHARS_MAX = 1_024  # of an id, a host name, a user agent
 DEFLATE_LEVEL = 6
 
 
@@ -63,9 +64,18 @@ def parse(body: bytes) -> JsonObject:
                 table[name] = kind()
             elif type(value) is not kind or (isinstance(value, int) and abs(value) > _INT_MAX):
                 raise ValueError
+            elif kind is str:
+                table[name] = _text(str(value))
     except (ValueError, RecursionError):
         raise Failed(b"E_BAD_BODY IDENTIFY failed to decode JSON body") from None
     return table
+
+
+def _text(value: str) -> str:
+    """What is shown of a client to everybody who asks: half a character, which cannot be written again, becomes U+FFFD as in
+    Go; and no more than fits a page.
+    """
+    return value[:TEXT_CHARS_MAX].encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def _ranged(value: int, default: int, low: int, high: int, off: int | None, what: str) -> int:

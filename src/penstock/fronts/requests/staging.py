@@ -10,8 +10,9 @@ from penstock.broker.runs import Run
 from penstock.broker.sinks import LAYOUT_TOPICS_MAX
 from penstock.broker.staging import Token, Wanted
 from penstock.delivery.waiters import Outcome
-from penstock.errors import Refused, StoreError
+from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.requests.calls import Answer, Calls
+from penstock.wire import fastjson
 from penstock.wire.codes import Fields, RequestCode, ResponseCode, read_fields
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import SINK_TOPIC
@@ -132,8 +133,8 @@ def _wanted(fields: Fields, body: bytes) -> Wanted:
 
 def _object(body: bytes) -> JsonObject:
     try:
-        value = json.loads(body or b"{}")
-    except ValueError:
+        value = fastjson.loads(body or b"{}")
+    except WireError:
         value = None
     if not isinstance(value, dict):
         raise Refused("the body is no JSON object")
