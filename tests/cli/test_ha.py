@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import urllib.request
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -16,8 +18,10 @@ from click.testing import CliRunner
 import penstock
 from ha_parts import SMALL, eventually
 from penstock.cli.ha import ha
+from penstock.cli.main import main
 from penstock.client.results import SendStatus
 from penstock.testing import Broker
+from penstock.wire import remoting
 
 
 def status(registry: str) -> list[dict[str, object]]:
@@ -106,3 +110,33 @@ def test_a_dry_run_says_who_would_lead(tmp_path: Path) -> None:
         assert asked("switch")["node"] == slave
         process.terminate()
         process.wait(60)
+
+
+def test_nodes_that_hang_are_not_nodes_that_are_none() -> None:
+    """The registry knows a broker that takes connections and says nothing: no answer in time (124), not "none is there" (3)."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        socket.create_server(("127.0.0.1", 0)) as port,
+    ):
+        hung = f"127.0.0.1:{silent.getsockname()[1]}"
+        info = {"brokerAddrTable": {"b": {"cluster": "c", "brokerName": "b", "brokerAddrs": {"0": hung}}}}
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    peer, _ = port.accept()
+                    with peer, suppress(OSError, EOFError):
+                        parser = remoting.CommandParser()
+                        while data := peer.recv(1 << 16):
+                            for command in parser.feed(data):
+                                peer.sendall(remoting.encode(command.reply(body=json.dumps(info).encode())))
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        registry = f"127.0.0.1:{port.getsockname()[1]}"
+        for words in (("promote", "--node", "n"), ("switch",), ("pause",), ("forget", "n", "--yes")):
+            done = CliRunner().invoke(main, ["ha", *words, "-n", registry])
+            assert done.exit_code == 124, (words, done.output)
+            assert f"{hung} did not answer" in done.output
+        port.shutdown(socket.SHUT_RDWR)
+        thread.join()

@@ -52,6 +52,18 @@ async def test_channels(changing: Browser, broker: Broker) -> None:
     assert (await _json(changing, "/topics/q/about.json"))["row"]["messages"] == 0
 
 
+async def test_a_page_that_is_older_than_its_topic(changing: Browser, broker: Broker) -> None:
+    """A form of a topic that was deleted meanwhile does not make it again; a place that is none is said in words."""
+    for kind in ("log", "queue"):
+        told = await changing.act("topic-send", topic=f"gone-{kind}", kind=kind, body="x")
+        assert "failed=" in told.headers["location"]
+        assert (await changing.get(f"/topics/gone-{kind}/about")).status == 404
+    await changing.act("topic-add", topic="placed", kind="log", queues="1")
+    for place in ("9" * 40, "-99999999999h", "x"):
+        told = await changing.act("topic-purge", topic="placed", typed="placed", purge=place)
+        assert "neither+end%2C+an+offset" in told.headers["location"], told.headers["location"]
+
+
 async def test_send_and_move(changing: Browser, broker: Broker) -> None:
     await changing.act("topic-add", topic="moved", kind="log", queues="1")
     told = await changing.act("topic-send", topic="moved", kind="log", body="<b>from a form</b>", keys="a b", tag="t")

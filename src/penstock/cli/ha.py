@@ -229,16 +229,21 @@ def forget(registry: str, as_json: bool, node: str, broker: str, force: bool, dr
 
 
 def _nodes(admin: penstock.Admin) -> list[tuple[str, dict[str, object]]]:
-    """(address, what it says of itself) of every node that answers."""
+    """(address, what it says of itself) of every node that answers. PenstockError where none does: nothing is known then."""
     found = []
+    answered, trouble = False, None
     for name, members in sorted(admin.cluster_info().brokers.items()):
         for address in members.values():
             try:
                 told = admin.runtime_info(address).get("replicaSet", "")
-            except PenstockError:
+            except PenstockError as error:
+                trouble = error
                 continue
+            answered = True
             if told:
                 found.append((address, {"broker": name, **json.loads(told)[0]}))
+    if trouble is not None and not answered:
+        raise trouble
     return found
 
 

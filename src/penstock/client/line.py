@@ -57,7 +57,7 @@ class Line:
             self._wait_at_most(timeout_s)
             self._socket.sendall(encode(command))
         except (BlockingIOError, TimeoutError) as error:
-            raise TimedOut(f"request {command.code} could not be sent within {timeout_s:g} s") from error
+            raise TimedOut(f"request {command.code} could not be sent within {timeout_s:.3g} s") from error
         except OSError as error:
             raise ConnectionLost(f"connection broke: {error}") from error
 
@@ -70,7 +70,7 @@ class Line:
                 if answer.response and answer.opaque == command.opaque:
                     return answer
         except TimeoutError as error:
-            raise TimedOut(f"no answer to request {command.code} within {timeout_s:g} s") from error
+            raise TimedOut(f"no answer to request {command.code} within {timeout_s:.3g} s") from error
         except OSError as error:
             raise ConnectionLost(f"connection broke: {error}") from error
 
@@ -83,7 +83,7 @@ class Line:
                 if answer.response:
                     return answer
         except TimeoutError as error:
-            raise TimedOut(f"no answer within {timeout_s:g} s") from error
+            raise TimedOut(f"no answer within {timeout_s:.3g} s") from error
         except OSError as error:
             raise ConnectionLost(f"connection broke: {error}") from error
 

@@ -108,10 +108,12 @@ async def topic_pause(act: Act) -> Done:
 
 
 async def topic_send(act: Act) -> Done:
-    """Send one message."""
+    """Send one message to a topic that is there."""
     name, body = act.need("topic"), act.form.get("body", "").encode()
     kind = "queue" if act.form.get("kind") == "queue" else "log"
     keys = tuple(act.form.get("keys", "").split())
+    async with act.site.admin() as admin:
+        await admin.describe_topic(name)  # the page may be older than its deletion: it is not made again
     async with Producer(act.site.registry, kind=kind, security=act.site.security) as producer:  # type: ignore[arg-type]
         await producer.send(Message(name, body, keys=keys, tags=act.form.get("tag") or None))
     return f"One message was sent to {name}.", f"/topics/{quote(name, safe='')}/messages"

@@ -25,7 +25,10 @@ def start_of(text: str) -> Start:
     if ago := re.fullmatch(r"-(\d{1,6})([smhd])", text):
         seconds = int(ago[1]) * {"s": 1, "m": 60, "h": 3_600, "d": 86_400}[ago[2]]
         return datetime.now(UTC) - timedelta(seconds=seconds)
-    moment = datetime.fromisoformat(text)
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is neither first, last, a time ago (-1h) nor a moment (2026-01-31T12:00)") from None
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
@@ -35,9 +38,13 @@ def place_of_purge(text: str) -> Literal["end"] | int | datetime:
         return "end"
     if text.isascii() and text.isdigit() and len(text) < 19:
         return int(text)
-    start = start_of(text)
+    wrong = f"{text!r} is neither end, an offset, a time ago (-1h) nor a moment (2026-01-31T12:00)"
+    try:
+        start = start_of(text)
+    except ValueError:
+        raise ValueError(wrong) from None
     if isinstance(start, str):
-        raise ValueError(f"{text!r} is neither end, an offset nor a moment")
+        raise ValueError(wrong)
     return start
 
 

@@ -92,7 +92,7 @@ class Connection(asyncio.BufferedProtocol):
             async with asyncio.timeout(timeout_s):
                 return await future
         except TimeoutError:
-            raise TimedOut(f"{self.address} did not answer request {command.code} within {timeout_s:g} s") from None
+            raise TimedOut(f"{self.address} did not answer request {command.code} within {timeout_s:.3g} s") from None
         finally:
             self._waiting.pop(command.opaque, None)
 
