@@ -24,6 +24,8 @@ from polling import eventually
 
 LINE = re.compile(r"^penstock_(\w+?)(?:{(.*)})? (\S+)$")
 
+HEAD = 34  # of a frame: size, kind, timestamp, attempts, id
+
 
 def figures(address: str) -> dict[tuple[str, str], float]:
     """(name, labels) → value; each line is one of a family that there is, behind its type."""
@@ -245,6 +247,29 @@ def test_attempts_and_the_age_of_what_is_finished() -> None:
         ask(broker.http, "POST", "/channel/delete?topic=q&channel=c")
         found = figures(broker.http)
         assert (found["finish_attempts_count", kind], found["finish_attempts_sum", kind]) == (3, 4)
+        peer.close()
+
+
+def test_bytes_given_by_a_channel() -> None:
+    """Bodies with the heads of their frames; what comes again counts again."""
+    with Broker() as broker:
+        ask(broker.http, "POST", "/topic/create?topic=q")
+        ask(broker.http, "POST", "/channel/create?topic=q&channel=c")
+        ask(broker.http, "POST", "/pub?topic=q", b"x" * 1_000)
+        out = ("throughput_out_bytes_total", 'topic="q",channel="c"')
+        assert figures(broker.http)[out] == 0
+        peer = NsqPeer(broker.nsq)
+        peer.subscribe(b"q", b"c", 1)
+        first = peer.message()
+        eventually(lambda: figures(broker.http)[out] == 1_000 + HEAD)
+        peer.send(b"REQ " + first.id + b" 0\n")
+        again = peer.message()
+        eventually(lambda: figures(broker.http)[out] == 2 * (1_000 + HEAD))
+        peer.send(b"FIN " + again.id + b"\n")
+        large = b"y" * 300_000  # written from where it lies
+        ask(broker.http, "POST", "/pub?topic=q", large)
+        assert len(peer.message().body) == len(large)
+        eventually(lambda: figures(broker.http)[out] == 2 * (1_000 + HEAD) + len(large) + HEAD)
         peer.close()
 
 

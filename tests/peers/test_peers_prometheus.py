@@ -11,13 +11,14 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 import yaml
 
 from fronts.http_rows import ask
 from peers.conftest import CACHE, install
-from penstock import Message, Producer
+from penstock import Message, Producer, PullConsumer
 from penstock.testing import Broker
 from polling import eventually
 from ports import free_port
@@ -144,3 +145,57 @@ def test_a_prometheus_scrapes_and_a_rule_fires(programs: Path, broker: Broker, t
             assert {rule["health"] for rule in rules} == {"ok"}
         finally:
             prometheus.terminate()
+
+
+def test_each_query_of_the_dashboard(programs: Path, tmp_path: Path) -> None:
+    """Asked of a Prometheus that runs our configuration and scrapes a broker with a group and a channel: each is taken, and the
+    configuration gives the two of them one label.
+    """
+    config = yaml.safe_load((DEPLOY / "compose/prometheus.yml").read_text())
+    config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
+    shutil.copy(DEPLOY / "alerts.yml", tmp_path)
+    address = f"127.0.0.1:{free_port()}"
+    panels = json.loads((DEPLOY / "grafana-dashboard.json").read_text())["panels"]
+    queries = [target["expr"] for panel in panels for target in panel["targets"]]
+
+    def ask_it(query: str) -> list[Any]:
+        text = quote(query.replace("$instance", ".*").replace("$__rate_interval", "1m"))
+        with urllib.request.urlopen(f"http://{address}/api/v1/query?query={text}", timeout=30) as answer:
+            told = json.load(answer)
+        assert told["status"] == "success", query
+        return list(told["data"]["result"])
+
+    with Broker() as broker, Producer(broker.registry) as producer:
+        config["scrape_configs"][0]["static_configs"] = [{"targets": [broker.http]}]
+        (tmp_path / "prometheus.yml").write_text(yaml.safe_dump(config))
+        producer.send(Message("orders", b"x" * 100))
+        ask(broker.http, "POST", "/channel/create?topic=orders&channel=both")  # of a log topic, which has groups, too
+        ask(broker.http, "POST", "/pub?topic=jobs", b"y" * 100)
+        ask(broker.http, "POST", "/channel/create?topic=jobs&channel=mail")
+        with PullConsumer(broker.registry, group="billing") as consumer:
+            consumer.assign("orders", start="first")
+            eventually(lambda: bool(consumer.getmany(0.1)))
+            consumer.commit()
+        command = [
+            programs / "prometheus", f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/tsdb",
+            f"--web.listen-address={address}",
+        ]  # fmt: skip
+        log = (tmp_path / "log").open("wb")
+        with log, subprocess.Popen(command, stdout=log, stderr=log) as prometheus:
+            try:
+
+                def groups() -> set[str]:
+                    try:
+                        return {row["metric"].get("group", "") for row in ask_it("penstock_throughput_out_bytes_total")}
+                    except OSError:
+                        return set()
+
+                eventually(lambda: {"billing", "mail", "both"} <= groups())
+                assert ask_it('{channel!=""}') == []
+                for query in queries:
+                    ask_it(query)
+            finally:
+                prometheus.terminate()
+        told = (tmp_path / "log").read_text()
+        assert "duplicate" not in told
+        assert "same timestamp" not in told

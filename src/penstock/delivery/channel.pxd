@@ -30,14 +30,14 @@ cdef class Channel(ChannelState):
     cdef public list consumers
     cdef public dict by_number, leaving
     cdef public long long taken, in_flight_count, waiting_count
-    cdef public long long requeue_count, timeout_count, finish_count, buried_count, handed_count
+    cdef public long long requeue_count, timeout_count, finish_count, buried_count, handed_count, handed_bytes
     cdef public Attempts again
     cdef long long _fresh_ns, _finished_ns, _turn, _number
 
     cpdef long long depth(self) except -1
     @cython.locals(consumer=Consumer, count=cython.longlong, given=cython.longlong, idle=cython.longlong, share=cython.longlong, room=cython.longlong, got=cython.longlong)
     cpdef long long pump(self, long long mono_ms) except -1
-    @cython.locals(slots=Slots, source=Source, out=Outbox, got=cython.longlong, slot=cython.longlong, attempts=cython.longlong, dry=cython.bint)
+    @cython.locals(slots=Slots, source=Source, out=Outbox, before=cython.longlong, got=cython.longlong, slot=cython.longlong, attempts=cython.longlong, dry=cython.bint)
     cdef long long _give(self, Consumer consumer, long long room, long long mono_ms) except -2
     @cython.locals(slot=cython.longlong, after=cython.longlong)
     cdef long long _next_waiting(self) except -2

@@ -211,6 +211,7 @@ class Channel(ChannelState):
         self.finish_count = 0
         self.buried_count = 0
         self.handed_count = 0
+        self.handed_bytes = 0  # with the head of each, as it goes to the consumer
         self.again = Attempts()  # how often those were given that were not finished the first time
         self._fresh_ns = 0  # when the first of what is handed out now was stored
         self._finished_ns = 0  # the turn in which something was finished last
@@ -289,6 +290,7 @@ class Channel(ChannelState):
     def _give(self, consumer: Consumer, room: int, mono_ms: int) -> int:
         """Up to `room` messages to one consumer; how many, or -1 when the channel has nothing more to give."""
         slots, source, out = self.slots, self.source, consumer.out
+        before = out.parted + out.size
         got = 0
         dry = False
         while got < room:
@@ -332,6 +334,7 @@ class Channel(ChannelState):
             if out.parted + out.size > self.unread_max:
                 break
         if got:
+            self.handed_bytes += out.parted + out.size - before
             consumer.wake()
             if self.timer_ms == 0 or slots.due[slots.first()] < self.timer_ms:
                 self.owner.due(self)

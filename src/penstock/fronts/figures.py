@@ -62,6 +62,7 @@ def channel_stats(channel: Channel, quantiles: list[float], clients: bool, now_m
         "requeue_count": channel.requeue_count,
         "timeout_count": channel.timeout_count,
         "handed_count": channel.handed_count,  # ours: each time that a message was given
+        "handed_bytes": channel.handed_bytes,
         "dropped_count": getattr(channel.source, "dropped", 0),  # ours: what an ephemeral channel had no room for
         "client_count": len(channel.consumers),
         "clients": [consumer.describe(now_ms // 1000) for consumer in channel.consumers] if clients else None,
@@ -245,6 +246,7 @@ def topic_samples(topics: Iterable[JsonObject]) -> Iterator[tuple[str, str]]:
             ready, flying, deferred = one["depth"], one["in_flight_count"], one["deferred_count"]
             yield sample("channel_messages_total", one["message_count"], **labels)
             yield sample("messages_out_total", one["handed_count"], **labels)
+            yield sample("throughput_out_bytes_total", one["handed_bytes"], **labels)
             yield sample("consumer_lag_messages", ready + flying + deferred, **labels)
             if one.get("lag_ms") is not None:
                 yield sample("consumer_lag_seconds", one["lag_ms"] / 1000, **labels)

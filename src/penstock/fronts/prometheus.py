@@ -81,7 +81,7 @@ FAMILIES = {
     "messages_in_total": ("counter", "messages published"),
     "throughput_in_bytes_total": ("counter", "bytes published"),
     "messages_out_total": ("counter", "messages given to a group or channel, each time they were"),
-    "throughput_out_bytes_total": ("counter", "bytes given to a group"),
+    "throughput_out_bytes_total": ("counter", "bytes given to a group or channel, with the heads of messages"),
     "topic_messages": ("gauge", "messages of a topic that no channel has taken over"),
     "channel_messages_total": ("counter", "messages a channel has been given"),
     "consumer_lag_messages": ("gauge", "messages not finished: ready, in flight and deferred"),
