@@ -22,6 +22,7 @@ from penstock.cli.topics import topic
 from penstock.client.routes import MessageQueue
 from penstock.errors import BrokerRefused, NotFound
 from penstock.testing import Broker
+from polling import eventually
 
 
 def known(admin: Admin, topic: str) -> list[MessageQueue]:
@@ -230,3 +231,24 @@ def test_a_topic_changes_its_kind(broker: Broker, run: Run) -> None:
     assert "turned is a queue topic" in run("topic", "convert", "turned", "--to", "queue", "--yes")
     (row,) = rows_of(run("channel", "ls", "turned", "--json"))
     assert row["channel"] == "c"
+
+
+def test_a_topic_whose_delayed_messages_outlive_it(broker: Broker, run: Run) -> None:
+    """Of a log topic the command says that they make it again; those of a queue topic go with it."""
+    later = time.time_ns() // 1_000_000 + 3_600_000
+    with Admin(broker.registry) as admin, Producer(broker.registry) as producer:
+        admin.create_topic("comes-again", 1)
+        producer.send(Message("comes-again", b"x", deliver_at_ms=later))
+        eventually(lambda: len(admin.delayed(topic="comes-again")) == 1)
+        for words in (("--dry-run",), ("-f",)):
+            done = CliRunner().invoke(main, ["topic", "rm", "comes-again", *words, "-n", broker.registry])
+            assert done.exit_code == 0
+            assert "delayed messages of comes-again make it again" in done.stderr
+        (row,) = admin.delayed(topic="comes-again")
+        admin.fire_delayed(row["id"])
+        eventually(lambda: "comes-again" in admin.topics())
+        done = CliRunner().invoke(main, ["topic", "rm", "comes-again", "-f", "-n", broker.registry])
+        assert (done.exit_code, done.stderr) == (0, "")
+        run("send", "gone-with-it", "x", "--kind", "queue", "--delay", "1h")
+        assert run("topic", "rm", "gone-with-it", "-f") == ""
+        assert admin.delayed(topic="gone-with-it") == []

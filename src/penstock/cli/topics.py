@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from datetime import datetime
 from typing import Literal
 
@@ -26,6 +27,7 @@ from penstock.cli.tools import (
     with_registry,
 )
 from penstock.client.routes import Json
+from penstock.errors import PenstockError
 
 
 @click.group(cls=Whole)
@@ -275,10 +277,23 @@ def topic_rm(registry: str, as_json: bool, dry_run: bool, name: str, force: bool
     with penstock.Admin(registry) as admin:
         if dry_run:
             print_plan([_held(row) for row in admin.describe_topic(name)], "delete", as_json)
+            _tell_delayed(admin, name)
             return
         admin.delete_topic(name)
+        _tell_delayed(admin, name)
     if as_json:
         print_rows([{"topic": name, "done": "rm"}], as_json)
+
+
+def _tell_delayed(admin: penstock.Admin, name: str) -> None:
+    """Messages that wait for their time outlive their log topic."""
+    with suppress(PenstockError):  # who may delete a topic need not be one who may see what it holds
+        if any(row["kind"] == "log" for row in admin.delayed(topic=name, limit=1)):
+            click.echo(
+                f"delayed messages of {name} make it again when they are due: `penstock delayed ls --topic {name}`, then "
+                "`penstock delayed cancel`",
+                err=True,
+            )
 
 
 def _held(row: Json) -> Json:
