@@ -1,11 +1,18 @@
-"""Names that a shell completes: topics, groups and channels of the broker that is in use."""
+"""Names of topics, groups and channels: a shell completes them, and one that is none is an error."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
-from click.shell_completion import CompletionItem
+
+from penstock.errors import NotFound, PenstockError
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from penstock import Admin
 
 TIMEOUT_S = 1.0
 NAMES_MAX = 500
@@ -15,6 +22,8 @@ _KINDS = {"topic": "topics", "group": "groups", "dlq": "groups"}
 
 def names_for(context: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """What may stand there; nothing, and quickly, when no registry answers."""
+    from click.shell_completion import CompletionItem
+
     what = _what(context, param)
     if not what:
         return []
@@ -52,6 +61,24 @@ def _ask(context: click.Context, what: str) -> list[str]:
             if topic
             else []
         )
+
+
+def check_names(admin: Admin, topic: str, reader: str) -> None:
+    """Nothing was found of these: NotFound where no broker knows the topic, or the group or channel; without a topic `reader` may
+    be one. Empty names are not asked for.
+    """
+    try:
+        queues = admin.queue_topics(topic)
+        topics = {*admin.topics(system=True), *(str(row["topic"]) for row in queues)}
+        readers = {str(one["channel"]) for row in queues for one in row["channels"]} if reader else set()
+        readers |= set(admin.groups()) if reader else set()
+    except PenstockError:
+        return  # who may see what waits need not be one who may see all names
+    if topic and topic not in topics:
+        raise NotFound(f"no broker has a topic {topic!r}", "`penstock topic ls` lists the topics.")
+    if reader and reader not in readers and (topic or reader not in topics):
+        hint = "`penstock group ls`, `penstock channel ls` and `penstock topic ls` list what there is."
+        raise NotFound(f"no broker knows {reader!r}", hint)
 
 
 def _registry() -> str:

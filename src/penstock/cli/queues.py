@@ -12,6 +12,7 @@ from typing import Literal
 import click
 
 import penstock
+from penstock.cli.names import check_names
 from penstock.cli.tools import (
     Command,
     Whole,
@@ -158,7 +159,10 @@ def _print(found: list[Json], as_json: bool) -> None:
 def delayed_ls(registry: str, as_json: bool, topic: str, channel: str, limit: int) -> None:
     """The delayed messages, by due time."""
     with penstock.Admin(registry) as admin:
-        _print(admin.delayed(topic=topic, channel=channel, limit=limit), as_json)
+        found = admin.delayed(topic=topic, channel=channel, limit=limit)
+        if not found:
+            check_names(admin, topic, channel)
+    _print(found, as_json)
 
 
 @delayed.command("find")
@@ -176,6 +180,8 @@ def delayed_find(
         raise click.UsageError("give a text, or --id")
     with penstock.Admin(registry) as admin:
         found = admin.delayed(topic=topic, channel=channel, text=text or "", key=msg_id or "", limit=limit)
+        if not found:
+            check_names(admin, topic, channel)
     _print(found, as_json)
 
 
@@ -188,6 +194,8 @@ def delayed_histogram(registry: str, as_json: bool, topic: str, channel: str) ->
     now_ms = time.time_ns() // 1_000_000
     with penstock.Admin(registry) as admin:
         counts = admin.delayed_counts([now_ms + edge for edge, _ in EDGES], topic=topic, channel=channel)
+        if not any(counts):
+            check_names(admin, topic, channel)
     if as_json:
         until = [*(now_ms + edge for edge, _ in EDGES), None]
         for moment, count in zip(until, counts, strict=True):
