@@ -49,3 +49,12 @@ def test_names_that_are_none(broker: Broker) -> None:
         done = CliRunner().invoke(main, [*call.split(), "-n", broker.registry])
         assert done.exit_code == code, (call, done.output)
         assert code == 0 or "list" in done.stderr.splitlines()[1]
+
+
+def test_what_only_log_topics_have(broker: Broker) -> None:
+    with penstock.Admin(broker.registry) as admin:
+        admin.change_queue("queue-only", "add")
+    for call, verb in (("topic info queue-only", "topic describe"), ("message find queue-only k", "peek")):
+        done = CliRunner().invoke(main, [*call.split(), "-n", broker.registry])
+        assert (done.exit_code, done.stdout) == (3, ""), done.output
+        assert f"`penstock {verb} queue-only`" in done.stderr

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import click
 
 import penstock
+from penstock.cli.names import demand_log_topic
 from penstock.cli.tools import Whole, print_rows, printable, with_json, with_registry
 from penstock.message import ReceivedMessage
 from penstock.wire.traces import Trace
@@ -60,6 +61,7 @@ def message_get(registry: str, as_json: bool, msg_id: str, topic: str | None) ->
 def message_find(registry: str, as_json: bool, topic: str, key: str) -> None:
     """The messages with a key."""
     with penstock.Admin(registry) as admin:
+        demand_log_topic(admin, topic, "keys", f"`penstock peek {topic}` shows its messages.")
         _print(admin.query_by_key(topic, key), as_json)
 
 

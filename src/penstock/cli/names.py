@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
 
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import NoRoute, NotFound, PenstockError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -79,6 +80,13 @@ def check_names(admin: Admin, topic: str, reader: str) -> None:
     if reader and reader not in readers and (topic or reader not in topics):
         hint = "`penstock group ls`, `penstock channel ls` and `penstock topic ls` list what there is."
         raise NotFound(f"no broker knows {reader!r}", hint)
+
+
+def demand_log_topic(admin: Admin, topic: str, lacks: str, hint: str) -> None:
+    """NotFound for a queue topic, which has no such things; of a topic that is not there nothing is said."""
+    with suppress(NoRoute):
+        if admin.route(topic).kind == "queue":
+            raise NotFound(f"{topic} is a queue topic, which has no {lacks}", hint)
 
 
 def _registry() -> str:

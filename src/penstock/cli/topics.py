@@ -11,6 +11,7 @@ import click
 
 import penstock
 from penstock.broker.levels import LEVEL_NAMES, LOG_LEVELS, QUEUE_LEVELS
+from penstock.cli.names import demand_log_topic
 from penstock.cli.tools import (
     Whole,
     confirm,
@@ -75,6 +76,7 @@ def topic_ls(registry: str, as_json: bool, system: bool) -> None:
 def topic_info(registry: str, as_json: bool, name: str) -> None:
     """What every message queue of a topic holds."""
     with penstock.Admin(registry) as admin:
+        demand_log_topic(admin, name, "message queues", f"`penstock topic describe {name}` says what it holds.")
         stats = sorted(admin.topic_stats(name).items())
     print_rows(
         (
