@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from access.people import user, write
 from penstock.cli.main import main
 from penstock.config import BrokerConfig, RegistryConfig, bounds, defaults, load
 from penstock.errors import ConfigError
@@ -118,3 +119,18 @@ def test_each_number_has_an_end(tmp_path: Path) -> None:
                 for number in (bounds(name)[0] - 1, bounds(name)[1] + 1, 10**30):
                     with pytest.raises(ConfigError, match=name):
                         load(kind, section, None, {name: number}, {})  # type: ignore[type-var]
+
+
+def test_users_of_the_data_folder(tmp_path: Path) -> None:
+    """A broker that others reach starts where there are users: the check looks for them where the start does."""
+    file, data = tmp_path / "p.toml", tmp_path / "data"
+    file.write_text('[broker]\nhost = "0.0.0.0"\n[registry]\nhost = "0.0.0.0"\n')
+    assert CliRunner().invoke(main, ["config", "check", "--config", str(file), "--set", "insecure=true"]).exit_code == 0
+    data.mkdir()
+    words = ["config", "check", "--config", str(file), "--data", str(data)]
+    assert CliRunner().invoke(main, words).exit_code == 2
+    write(data / "users.toml", user("root", "admin"))
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    (data / "users.toml").write_text("[[user]]\nname = 3\n")
+    assert CliRunner().invoke(main, words).exit_code == 2

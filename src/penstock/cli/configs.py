@@ -20,6 +20,7 @@ def _given(command: Command) -> Command:
     for option in (
         click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="As the broker would be started."),
         click.option("--config", "file", type=click.Path(dir_okay=False), help="TOML file, as the broker's."),
+        click.option("--data", type=click.Path(file_okay=False), help="Data folder, as the broker's."),
     ):
         command = option(command)
     return command
@@ -30,11 +31,15 @@ def config() -> None:
     """Look at settings; have a broker take them anew."""
 
 
-def _rows(file: str | None, settings: tuple[str, ...]) -> list[dict[str, object]]:
-    """Every setting with its value and where that comes from. ConfigError."""
+def _said(settings: tuple[str, ...], data: str | None) -> dict[str, dict[str, object]]:
+    """What flags say for each role. ConfigError."""
     from penstock.cli.main import set_flags
 
-    said = set_flags(settings, "broker", "registry")
+    return {role: {"data": data} | said for role, said in set_flags(settings, "broker", "registry").items()}
+
+
+def _rows(file: str | None, said: dict[str, dict[str, object]]) -> list[dict[str, object]]:
+    """Every setting with its value and where that comes from. ConfigError."""
     rows: list[dict[str, object]] = []
     for role, kind in _ROLES:
         found = load(kind, role, file, said[role])  # type: ignore[type-var]
@@ -51,9 +56,11 @@ def _rows(file: str | None, settings: tuple[str, ...]) -> list[dict[str, object]
 @with_json
 @_given
 @click.option("--explain", is_flag=True, help="All settings with what they mean, not only those that are set.")
-def config_effective(as_json: bool, file: str | None, settings: tuple[str, ...], explain: bool) -> None:
+def config_effective(
+    as_json: bool, file: str | None, data: str | None, settings: tuple[str, ...], explain: bool
+) -> None:
     """The settings that a broker and a registry would have, started here with these options, and where each comes from."""
-    rows = _rows(file, settings)
+    rows = _rows(file, _said(settings, data))
     if explain:
         about = {f"{role}.{name}": text for role, kind in _ROLES for name, text in meanings(kind).items()}
         rows = [row | {"about": about[str(row["setting"])]} for row in rows]
@@ -69,14 +76,13 @@ def _plain(value: object) -> object:
 @config.command("check")
 @with_json
 @_given
-def config_check(as_json: bool, file: str | None, settings: tuple[str, ...]) -> None:
+def config_check(as_json: bool, file: str | None, data: str | None, settings: tuple[str, ...]) -> None:
     """Whether a broker and a registry could be started with these settings: exit code 0, or 2 and why not."""
-    from penstock.cli.main import set_flags
     from penstock.fronts.soundness import check_files, check_settings
     from penstock.registration.engine import check_engine
 
-    count = sum(row["source"] != "default" for row in _rows(file, settings))
-    said = set_flags(settings, "broker", "registry")
+    said = _said(settings, data)
+    count = sum(row["source"] != "default" for row in _rows(file, said))
     roles = load(BrokerConfig, "broker", file, said["broker"]), load(RegistryConfig, "registry", file, said["registry"])
     check_settings(*roles)
     check_engine(roles[0])

@@ -36,13 +36,16 @@ def check_settings(broker: BrokerConfig | None, registry: RegistryConfig | None)
 
 
 def check_files(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
-    """ConfigError for files that are named and cannot be used: users, certificates, secrets."""
+    """ConfigError for files that are named and cannot be used: users, certificates, secrets. Of two that run together the
+    registry has the broker's certificate, users and `insecure`.
+    """
     if registry is not None and broker is not None:
         registry = share_certificate(broker, registry)
-    for role in (registry, broker):
+    open_to_others = False
+    for role in (broker, registry):
         if role is None:
             continue
-        users = Rights(users_file(role.users, role.data))
+        open_to_others |= role.insecure or Rights(users_file(role.users, role.data)).on
         tls = server_tls(role)
         for name in _DOORS:
             if hasattr(role, name):
@@ -50,7 +53,7 @@ def check_files(broker: BrokerConfig | None, registry: RegistryConfig | None) ->
         for name in _LISTENERS:
             host = getattr(role, name, "")
             if host and "/" not in host:
-                check_reach(host, role.insecure or users.on)
+                check_reach(host, open_to_others)
     if broker is not None:
         security_of(broker.security or None)
 
