@@ -78,13 +78,14 @@ def _plain(value: object) -> object:
 @_given
 def config_check(as_json: bool, file: str | None, data: str | None, settings: tuple[str, ...]) -> None:
     """Whether a broker and a registry could be started with these settings: exit code 0, or 2 and why not."""
-    from penstock.fronts.soundness import check_files, check_settings
+    from penstock.fronts.soundness import check_addresses, check_files, check_settings
     from penstock.registration.engine import check_engine
 
     said = _said(settings, data)
     count = sum(row["source"] != "default" for row in _rows(file, said))
     roles = load(BrokerConfig, "broker", file, said["broker"]), load(RegistryConfig, "registry", file, said["registry"])
     check_settings(*roles)
+    check_addresses(*roles)
     check_engine(roles[0])
     check_files(*roles)
     if as_json:

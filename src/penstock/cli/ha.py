@@ -236,6 +236,9 @@ def _nodes(admin: penstock.Admin) -> list[tuple[str, dict[str, object]]]:
         for address in members.values():
             try:
                 told = admin.runtime_info(address).get("replicaSet", "")
+            except BrokerRefused:
+                answered = True  # not to this user
+                continue
             except PenstockError as error:
                 trouble = error
                 continue

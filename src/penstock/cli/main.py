@@ -347,6 +347,7 @@ def _both(
 ) -> tuple[BrokerConfig, RegistryConfig]:
     """The settings of a broker and a registry that run together."""
     from penstock.access.rights import users_file
+    from penstock.fronts.soundness import check_addresses
 
     said = set_flags(settings, "broker", "registry")
     own = {name: ports.pop(name) for name in ("registry_port", "lookup_port", "lookup_http_port")} | said["registry"]
@@ -357,7 +358,9 @@ def _both(
         "data", "host", "insecure", "users", "failed_logins_per_minute", "allowed_hosts", "broadcast_address", "log_level",
         "log_format",
     )  # fmt: skip
-    return broker, load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
+    registry = load(RegistryConfig, "registry", config, {name: getattr(broker, name) for name in shared} | own)
+    check_addresses(broker, registry)
+    return broker, registry
 
 
 class Brokers(Lazy):
@@ -378,12 +381,15 @@ def broker(
     if click.get_current_context().invoked_subcommand is not None:
         return
     gc.disable()
+    from penstock.fronts.soundness import check_addresses
     from penstock.serve import run
 
     flags = {"data": data, "host": host, "registry": registry} | ports | set_flags(settings, "broker")["broker"]
 
     def read() -> tuple[BrokerConfig, None]:
-        return load(BrokerConfig, "broker", config, flags), None
+        found = load(BrokerConfig, "broker", config, flags)
+        check_addresses(found, None)
+        return found, None
 
     run(*read(), read=read)
 
@@ -396,12 +402,15 @@ def registry(
 ) -> None:
     """Run a registry: name server and nsqlookupd."""
     gc.disable()
+    from penstock.fronts.soundness import check_addresses
     from penstock.serve import run
 
     flags = {"data": data, "host": host} | ports | set_flags(settings, "registry")["registry"]
 
     def read() -> tuple[None, RegistryConfig]:
-        return None, load(RegistryConfig, "registry", config, flags)
+        found = load(RegistryConfig, "registry", config, flags)
+        check_addresses(None, found)
+        return None, found
 
     run(*read(), read=read)
 

@@ -35,6 +35,19 @@ def check_settings(broker: BrokerConfig | None, registry: RegistryConfig | None)
         _check_broker(broker)
 
 
+def check_addresses(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
+    """ConfigError for what is no address. Asked by our own commands; nsqd tells its log, and goes on."""
+    for role in (registry, broker):
+        for name in _LISTENERS:
+            _check_host(name, getattr(role, name, ""))
+    for name in ("registry", "lookupd_tcp_address", "ha_master", "statsd_address"):
+        for address in parts(getattr(broker, name, "")):
+            try:
+                split_address(address, REGISTRY_PORT if name == "registry" else 0)  # the others have no usual port
+            except ValueError as error:
+                raise ConfigError(f"{name}: {error}", "As 10.0.0.7:9876 or [::1]:9876.") from None
+
+
 def check_files(broker: BrokerConfig | None, registry: RegistryConfig | None) -> None:
     """ConfigError for files that are named and cannot be used: users, certificates, secrets. Of two that run together the
     registry has the broker's certificate, users and `insecure`.
@@ -76,8 +89,6 @@ def _check_words(role: BrokerConfig | RegistryConfig) -> None:
         raise ConfigError(f"log_level cannot be {role.log_level!r}", f"It is one of {', '.join(LEVELS)}.")
     if role.log_format not in FORMATS:
         raise ConfigError(f"log_format cannot be {role.log_format!r}", f"It is one of {', '.join(FORMATS)}.")
-    for name in _LISTENERS:
-        _check_host(name, getattr(role, name, ""))
 
 
 def _check_host(name: str, host: str) -> None:
@@ -118,9 +129,3 @@ def _check_broker(config: BrokerConfig) -> None:
         raise ConfigError(
             f"auth_http_request_method cannot be {config.auth_http_request_method!r}", "It is get or post."
         )
-    for name in ("registry", "lookupd_tcp_address", "ha_master", "statsd_address"):
-        for address in parts(getattr(config, name)):
-            try:
-                split_address(address, REGISTRY_PORT if name == "registry" else 0)  # the others have no usual port
-            except ValueError as error:
-                raise ConfigError(f"{name}: {error}", "As 10.0.0.7:9876 or [::1]:9876.") from None
