@@ -21,8 +21,8 @@ from pathlib import Path
 from penstock.errors import DiskFull, StoreError
 
 DESCRIPTORS_KEPT = 256
+PAGES_BYTES = 64 << 10
 _PIECE = 1 << 18
-_PAGES_BYTES = 64 << 10
 _FLUSHES_AHEAD = 4  # what is ahead may be flushed so often before it is full
 _SYNC_TELLS = (5, 8)  # the Linux since which syncfs(2) tells of writes that failed
 _SYNC_WRITES = (0xEF53, 0x58465342)  # statfs(2)'s types of ext2 to ext4 and XFS
@@ -304,7 +304,7 @@ def make_pages(files: Files, fd: int, at: int, end: int) -> None:
         return  # a former life of the file, which is judged elsewhere
     try:
         while at < end:
-            stop = min(end, at // _PAGES_BYTES * _PAGES_BYTES + _PAGES_BYTES)
+            stop = min(end, at // PAGES_BYTES * PAGES_BYTES + PAGES_BYTES)
             files.write(fd, at, bytes(stop - at))
             at = stop
     except StoreError:

@@ -17,7 +17,7 @@ from zlib import crc32 as crc32_of
 
 import cython
 
-from penstock.disk.files import Files, are_many, make_pages, take_room
+from penstock.disk.files import PAGES_BYTES, Files, are_many, make_pages, take_room
 from penstock.errors import DiskFull, StoreError
 from penstock.octets import Readable
 
@@ -82,6 +82,7 @@ class SegmentFile:
         self.sums_allocated = 0
         self.sums_written = 0
         self.scattered = False
+        self.paged = 0  # pages were made up to here, or are not worth it
         self.warm = 0  # its pages are there up to here: it was written so far when it was used before
         self.synced = self.synced_count = 0  # where it ended when it was flushed last, and what it held
         self.damaged: set[int] = set()
@@ -144,7 +145,7 @@ class SegmentFile:
         self.expect(scattered=True)
         self.first = first
         self.warm = max(self.warm, self.end)
-        self.synced = self.synced_count = 0
+        self.synced = self.synced_count = self.paged = 0
         self.count = self.end = 0
         self.damaged = set()
         self.unverified = False
@@ -178,7 +179,10 @@ class SegmentFile:
                 step = max(words.PAGE_BYTES, min(layout.SUMS_STEP_MAX, self.sums_allocated))
                 target = min(self.sums_size, max(need, self.sums_allocated + step))
                 least = min(target, max(need, self.sums_allocated + 1))
-                have, self.sums_allocated = self.sums_allocated, take_room(self.files, self.sums_fd, self.sums_allocated, least, target)
+                have, self.sums_allocated = (
+                    self.sums_allocated,
+                    take_room(self.files, self.sums_fd, self.sums_allocated, least, target),
+                )
                 if have and are_many((self.count - self.synced_count) * layout.ENTRY_BYTES, self.sums_allocated - have):
                     make_pages(self.files, self.sums_fd, have, self.sums_allocated)
         except DiskFull:
@@ -186,6 +190,15 @@ class SegmentFile:
         except StoreError:
             return BROKEN
         return 0
+
+    def page(self, length: int) -> None:
+        """So many bytes, for which there is room, are about to go through the mapping: make pages for them and those behind, if
+        that is worth it.
+        """
+        begin, end = max(self.paged, self.end), self.end + length
+        self.paged = min(self.allocated, (end + PAGES_BYTES - 1) // PAGES_BYTES * PAGES_BYTES)
+        if begin >= self.warm and are_many(self.end - self.synced, self.paged - begin):
+            make_pages(self.files, self.fd, begin, self.paged)
 
     def start(self, n: int) -> int:
         """Where record n begins."""
