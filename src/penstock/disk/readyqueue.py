@@ -341,7 +341,9 @@ class ReadyQueue(Stream):
             to -= self._gathering.start
         elif end + length + layout.BODY < segment.allocated:
             put8(base, end + length + layout.BODY, 0)  # the next life of the file must not run on into this one's rest
-        head = self._gathering.head  # summed from here and where the body lies: what is copied to is on its way from memory
+        head = (
+            self._gathering.head
+        )  # summed from here and where the body lies: what is copied to is on its way from memory
         put32(head, layout.LENGTH, length + layout.COUNTED_BYTES)
         put64(head, layout.ID, message_id)
         put16(head, layout.ATTEMPTS, attempts)
