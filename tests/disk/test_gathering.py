@@ -10,7 +10,7 @@ import pytest
 from lying_disk import Killed, LyingFiles
 
 from disk.ready_parts import bodies, make, put
-from penstock.disk.files import PAGES_BYTES, Files
+from penstock.disk.files import Files
 from penstock.disk.gathering import GATHER_BYTES
 from penstock.disk.readyqueue import ReadyQueue
 from penstock.disk.readysegment import SMALL
@@ -272,34 +272,6 @@ def test_behind_what_was_gathered_stands_a_zero_whatever_stood_there(tmp_path: P
     assert path.read_bytes()[end : end + 20] == b"\0" + path.read_bytes()[end + 1 : end + 20]
     assert b"b" * 150 in path.read_bytes()[end:]
     life.queue.close(clean=True)
-
-
-def pages(queue: ReadyQueue) -> int:
-    """Where the last page ends that the system holds of a queue's last segment."""
-    files = Files()
-    fd = files.open(queue.last.path)
-    found = files.data_ranges(fd, 0, queue.last.size)
-    files.close(fd)
-    return max(end for _, end in found)
-
-
-@pytest.mark.parametrize("busy", [True, False])
-def test_what_is_written_page_by_page_has_pages_ahead_where_it_is_busy(tmp_path: Path, busy: bool) -> None:
-    queue = make(tmp_path, size=SIZE)
-    sent = [b"%06d" % n + b"x" * 500 for n in range(300)]  # below the first 256 KiB: not gathered
-    for body in sent:
-        gather(queue, body)
-        if not busy:
-            queue.last.datasync()
-    end = queue.last.end
-    assert pages(queue) == (-(-end // PAGES_BYTES) * PAGES_BYTES if busy else -(-(end + 1) // 4096) * 4096)
-    assert bodies(queue) == sent
-    queue.close(clean=False)
-    again = make(tmp_path, size=SIZE)
-    assert bodies(again) == sent
-    gather(again, b"more")
-    assert bodies(again) == [*sent, b"more"]
-    again.close(clean=True)
 
 
 def test_a_segment_is_read_ahead_only_when_nobody_writes_it(tmp_path: Path) -> None:

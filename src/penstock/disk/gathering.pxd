@@ -7,8 +7,6 @@ from penstock.disk.readysegment cimport ReadySegment
 cdef class Gathering:
     cdef public object buffer
     cdef unsigned char *base
-    cdef unsigned char *head
-    cdef bytearray _head
     cdef public ReadySegment segment
     cdef ReadySegment _ran
     cdef public bint scattering

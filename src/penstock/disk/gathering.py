@@ -38,9 +38,6 @@ class Gathering:
         self.buffer = bytearray(GATHER_BYTES)
         self.base = address(self.buffer)
         self.room = GATHER_BYTES
-        self._head = bytearray(layout.BODY)
-        self.head = address(self._head)  # of the record that is being appended
-        put8(self.head, 0, layout.LETTER)
         self.write_bytes_min = WRITE_BYTES_MIN
         self.begins = SMALL  # before this byte of a segment pages are faulted in alone, which costs little
         self.segment: ReadySegment | None = None

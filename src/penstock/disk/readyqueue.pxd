@@ -23,7 +23,7 @@ cdef class ReadyQueue(Stream):
     cdef int _make_room(self, long long length, long long records) except -1
     @cython.locals(segment=ReadySegment)
     cpdef int _roll(self, long long length) except -1
-    @cython.locals(segment=ReadySegment, end=cython.longlong, to=cython.longlong, crc=cython.longlong, base=cython.p_uchar, head=cython.p_uchar, large=cython.bint)
+    @cython.locals(segment=ReadySegment, end=cython.longlong, to=cython.longlong, crc=cython.longlong, base=cython.p_uchar, large=cython.bint)
     cdef void append(self, long long now_ns, long long attempts, long long message_id, const unsigned char *body, long long at, long long length, long long more) noexcept
     @cython.locals(segment=ReadySegment)
     cpdef list marked(self)

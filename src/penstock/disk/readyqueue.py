@@ -272,8 +272,6 @@ class ReadyQueue(Stream):
             return self.ready(length, records)
         answer = self._make_room(length, records)
         self._gathers = answer == 0 and self._gathering.take(self.last, length)
-        if not self._gathers and answer == 0 and self.last.end + length > self.last.paged:
-            self.last.page(length)
         return answer
 
     def _make_room(self, length: int, records: int) -> int:
@@ -341,16 +339,13 @@ class ReadyQueue(Stream):
             to -= self._gathering.start
         elif end + length + layout.BODY < segment.allocated:
             put8(base, end + length + layout.BODY, 0)  # the next life of the file must not run on into this one's rest
-        head = (
-            self._gathering.head
-        )  # summed from here and where the body lies: what is copied to is on its way from memory
-        put32(head, layout.LENGTH, length + layout.COUNTED_BYTES)
-        put64(head, layout.ID, message_id)
-        put16(head, layout.ATTEMPTS, attempts)
-        put32(head, layout.MARK, self._mark)
-        copy(base, to, head, 0, layout.BODY)
+        put8(base, to, layout.LETTER)
+        put32(base, to + layout.LENGTH, length + layout.COUNTED_BYTES)
+        put64(base, to + layout.ID, message_id)
+        put16(base, to + layout.ATTEMPTS, attempts)
+        put32(base, to + layout.MARK, self._mark)
         copy(base, to + layout.BODY, body, at, length)
-        crc = crc32(body, at, length, crc32(head, 0, layout.BODY, segment.first + segment.count))
+        crc = crc32(base, to, length + layout.BODY, segment.first + segment.count)
         put32(segment.sums, layout.START + segment.count * layout.ENTRY_BYTES, end | (more << layout.MORE_BIT))
         put32(segment.sums, layout.CRC + segment.count * layout.ENTRY_BYTES, crc)
         segment.count += 1

@@ -17,7 +17,7 @@ from zlib import crc32 as crc32_of
 
 import cython
 
-from penstock.disk.files import PAGES_BYTES, Files, are_many, make_pages, take_room
+from penstock.disk.files import Files, are_many, make_pages, take_room
 from penstock.errors import DiskFull, StoreError
 from penstock.octets import Readable
 
@@ -82,7 +82,6 @@ class SegmentFile:
         self.sums_allocated = 0
         self.sums_written = 0
         self.scattered = False
-        self.paged = 0  # pages were made up to here, or are not worth it
         self.warm = 0  # its pages are there up to here: it was written so far when it was used before
         self.synced = self.synced_count = 0  # where it ended when it was flushed last, and what it held
         self.damaged: set[int] = set()
@@ -145,7 +144,7 @@ class SegmentFile:
         self.expect(scattered=True)
         self.first = first
         self.warm = max(self.warm, self.end)
-        self.synced = self.synced_count = self.paged = 0
+        self.synced = self.synced_count = 0
         self.count = self.end = 0
         self.damaged = set()
         self.unverified = False
@@ -190,15 +189,6 @@ class SegmentFile:
         except StoreError:
             return BROKEN
         return 0
-
-    def page(self, length: int) -> None:
-        """So many bytes, for which there is room, are about to go through the mapping: make pages for them and those behind, if
-        that is worth it.
-        """
-        begin, end = max(self.paged, self.end), self.end + length
-        self.paged = min(self.allocated, (end + PAGES_BYTES - 1) // PAGES_BYTES * PAGES_BYTES)
-        if begin >= self.warm and are_many(self.end - self.synced, self.paged - begin):
-            make_pages(self.files, self.fd, begin, self.paged)
 
     def start(self, n: int) -> int:
         """Where record n begins."""
