@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.disk.files import Files, number_names, wipe
+from penstock.disk.files import PAGES_BYTES, Files, make_pages, number_names, wipe
 from penstock.disk.segments import segment_name
 from penstock.errors import DiskFull, StoreError
 
@@ -67,6 +67,43 @@ def test_wiping_touches_only_what_was_written(tmp_path: Path) -> None:
     assert view[:20] == bytes(10) + b"01234" + bytes(5)
     assert view[20:].count(0) == (1 << 20) - 20
     assert wipe(files, tmp_path / "f", view, 15, 1 << 20) == 15
+    files.close(fd)
+
+
+@pytest.mark.parametrize(("at", "end"), [(0, 1 << 20), (5000, 200_001), (PAGES_BYTES, 2 * PAGES_BYTES), (9000, 9001)])
+def test_pages_are_made_where_nothing_was_written(tmp_path: Path, at: int, end: int) -> None:
+    files = Files()
+    fd = files.open(tmp_path / "f", create=True)
+    files.allocate(fd, 0, 1 << 20)
+    view = files.map(fd, 1 << 20, scattered=True)
+    view[at : at + 1] = b"x"  # its page is there
+    make_pages(files, fd, at + 1, end)
+    found = files.data_ranges(fd, 0, 1 << 20)
+    first = at // 4096 * 4096
+    assert found == [(first, max(first + 4096, (end + 4095) // 4096 * 4096))]
+    assert view[at] == ord("x")
+    assert view[:].count(0) == (1 << 20) - 1
+    view[end - 1 : end] = b"y"
+    make_pages(files, fd, at + 1, 1 << 20)  # not over what is there
+    assert view[end - 1] == ord("y")
+    files.close(fd)
+
+
+def test_pages_that_the_disk_refuses_come_one_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Files()
+    fd = files.open(tmp_path / "f", create=True)
+    files.allocate(fd, 0, 1 << 20)
+    with monkeypatch.context() as patched:
+
+        def refused(*_: object) -> int:
+            raise OSError(errno.ENOSPC, "no")
+
+        patched.setattr(os, "pwrite", refused)
+        make_pages(files, fd, 0, 1 << 20)
+    assert files.data_ranges(fd, 0, 1 << 20) == []
+    view = files.map(fd, 1 << 20)
+    view[70_000:70_001] = b"x"
+    assert files.read(fd, 70_000, 1) == b"x"
     files.close(fd)
 
 

@@ -272,3 +272,22 @@ def test_behind_what_was_gathered_stands_a_zero_whatever_stood_there(tmp_path: P
     assert path.read_bytes()[end : end + 20] == b"\0" + path.read_bytes()[end + 1 : end + 20]
     assert b"b" * 150 in path.read_bytes()[end:]
     life.queue.close(clean=True)
+
+
+def test_a_segment_is_read_ahead_only_when_nobody_writes_it(tmp_path: Path) -> None:
+    queue = make(tmp_path, size=SIZE)
+    body = b"x" * 1000
+    while len(queue.segments) < 2:
+        assert queue.last is None or queue.last.scattered
+        gather(queue, body)
+    first, second = queue.segments
+    assert (first.scattered, second.scattered) == (False, True)
+    count = queue.total
+    queue.drop_below(first.count)  # the first is used again
+    while len(queue.segments) < 2:
+        gather(queue, body)
+    assert queue.last is first
+    assert first.scattered
+    assert len(bodies(queue)) == queue.total - first.first + second.count
+    assert queue.total > count
+    queue.close(clean=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.disk.files import Files
+from penstock.disk.files import PAGES_BYTES, Files
 from penstock.log.consumequeue import ConsumeQueue, TagCodes
 from penstock.wire.layout import ENTRY_BYTES, FILLER_SIZE
 
@@ -94,3 +94,27 @@ def test_tags_codes() -> None:
     codes = TagCodes([5, -7, 1 << 40])
     assert [codes.match(code) for code in (5, -7, 1 << 40, 0, 7)] == [True, True, True, False, False]
     assert not TagCodes([]).match(0)
+
+
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_busy_queue_has_pages_ahead_of_it_and_a_quiet_one_has_not(tmp_path: Path, busy: bool) -> None:
+    files = Files()
+    made = ConsumeQueue(tmp_path / "0", b"T", 0, 100_000 * ENTRY_BYTES, files)
+    made.reserve(1_000_000)
+    count = 8 * PAGES_BYTES // ENTRY_BYTES
+    for n in range(count):
+        made.put_at(n, n * 100, 100, n + 7)
+        if not busy and n % 20 == 0:
+            made.flushed()
+    segment = made.file.segments[0]
+    fd = files.open(segment.path)
+    (found,) = files.data_ranges(fd, 0, segment.size)
+    files.close(fd)
+    used = (count * ENTRY_BYTES + 4095) // 4096 * 4096
+    assert found == (0, segment.allocated if busy else used)
+    assert made.entry(count - 1) == (count * 100 - 100, 100, count + 6)
+    made.close()
+    again = ConsumeQueue(tmp_path / "0", b"T", 0, 100_000 * ENTRY_BYTES, files)
+    assert again.load() == []
+    assert again.max_offset == count
+    again.close()

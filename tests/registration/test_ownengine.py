@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -202,6 +203,24 @@ async def test_one_that_ends_or_is_silent_is_named(tmp_path: Path, monkeypatch: 
         await engine.start()
     assert engine.starts == 1
     await asyncio.wait_for(engine.stop(), 60)  # it is stopped already
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+async def test_ports_that_somebody_else_takes_first(
+    tmp_path: Path, there: str, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    engine = OwnEngine(there, tmp_path / "etcd")
+    first = engine.setting
+    ports = (int(first.rpartition(":")[2]), engine._peers_port)
+    with socket.create_server(("127.0.0.1", ports[taken])):
+        await engine.start()
+        assert engine.setting != first
+        assert engine.starts == 2
+        await engine.stop()
+    second = engine.setting
+    with socket.create_server(("127.0.0.1", int(second.rpartition(":")[2]))), pytest.raises(ConfigError, match="ended"):
+        await engine.start()  # the brokers know it by now
+    assert engine.setting == second
 
 
 async def test_one_whose_program_is_gone_is_tried_again(

@@ -21,7 +21,9 @@ from pathlib import Path
 from penstock.errors import DiskFull, StoreError
 
 DESCRIPTORS_KEPT = 256
+PAGES_BYTES = 64 << 10
 _PIECE = 1 << 18
+_FLUSHES_AHEAD = 4  # what is ahead may be flushed so often before it is full
 _SYNC_TELLS = (5, 8)  # the Linux since which syncfs(2) tells of writes that failed
 _SYNC_WRITES = (0xEF53, 0x58465342)  # statfs(2)'s types of ext2 to ext4 and XFS
 _STAT_BYTES = 256  # more than a `struct statfs`, whose first field is the type
@@ -285,6 +287,28 @@ def take_room(files: Files, fd: int, at: int, need: int, want: int) -> int:
         files.allocate(fd, at, need - at)
         return need
     return want
+
+
+def are_many(written: int, ahead: int) -> bool:
+    """Whether so many bytes since the last flush promise that as many ahead are filled before long."""
+    return ahead <= _FLUSHES_AHEAD * written
+
+
+def make_pages(files: Files, fd: int, at: int, end: int) -> None:
+    """Let the system hold zeros for the part of a mapped file behind all that was written, whose room is taken: in pieces of
+    64 KiB. A page alone, as a mapping faults it in, costs five times as much: to come, to be flushed, to come again.
+    Only a writer that fills such a piece between two flushes gains: a byte of it written, all of it is flushed.
+    """
+    at = (at + mmap.PAGESIZE - 1) // mmap.PAGESIZE * mmap.PAGESIZE
+    if files.data_ranges(fd, at, end):
+        return  # a former life of the file, which is judged elsewhere
+    try:
+        while at < end:
+            stop = min(end, at // PAGES_BYTES * PAGES_BYTES + PAGES_BYTES)
+            files.write(fd, at, bytes(stop - at))
+            at = stop
+    except StoreError:
+        return  # they come one by one, then
 
 
 def wipe(files: Files, path: Path, view: mmap.mmap, at: int, end: int) -> int:

@@ -292,6 +292,7 @@ class ReadyQueue(Stream):
             return BROKEN
         if self.last is not None:
             self._gathering.settle_of(self.last)
+            self.last.expect(scattered=False)
         self._number += 1
         path = self.folder / f"{self.name}_{self._number}.queue"
         try:

@@ -3,7 +3,7 @@ cimport cython
 
 cdef class SegmentFile:
     cdef public object path, files, map, sums_map
-    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag, warm, synced
+    cdef public long long size, first, count, end, allocated, sums_size, sums_allocated, sums_written, tag, warm, synced, synced_count
     cdef public set damaged
     cdef public int fd, sums_fd
     cdef public bint named, clean, unverified, cut, scattered
@@ -14,7 +14,7 @@ cdef class SegmentFile:
     cpdef bint lent(self) except -1
     @cython.locals(head=object, base=cython.p_uchar, crc=cython.longlong)
     cdef bint write(self, long long message_id, long long attempts, long long mark, const unsigned char *body, long long at, long long length, long long more) except -1
-    @cython.locals(need=cython.longlong, step=cython.longlong, target=cython.longlong, least=cython.longlong)
+    @cython.locals(need=cython.longlong, step=cython.longlong, target=cython.longlong, least=cython.longlong, have=cython.longlong)
     cpdef int room(self, long long length, long long records) except -1
     cpdef long long start(self, long long n) noexcept
     cpdef long long sum(self, long long n) noexcept

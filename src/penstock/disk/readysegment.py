@@ -17,7 +17,7 @@ from zlib import crc32 as crc32_of
 
 import cython
 
-from penstock.disk.files import Files, take_room
+from penstock.disk.files import Files, are_many, make_pages, take_room
 from penstock.errors import DiskFull, StoreError
 from penstock.octets import Readable
 
@@ -83,7 +83,7 @@ class SegmentFile:
         self.sums_written = 0
         self.scattered = False
         self.warm = 0  # its pages are there up to here: it was written so far when it was used before
-        self.synced = 0  # where it ended when it was flushed last
+        self.synced = self.synced_count = 0  # where it ended when it was flushed last, and what it held
         self.damaged: set[int] = set()
         self.unverified = False  # trusted as a whole: each record is looked at when it is read
         self.fd = self.sums_fd = -1
@@ -131,11 +131,20 @@ class SegmentFile:
         """Whether somebody still holds a view of it: its bytes must stay."""
         return getrefcount(self.map) > self._references
 
+    def expect(self, scattered: bool) -> None:
+        """Tell the system how the records are touched: here and there, or one behind the other by those who read. Reading ahead
+        of a writer would fill megabytes with small pages of zeros.
+        """
+        if self.scattered != scattered:
+            self.map.madvise(mmap.MADV_RANDOM if scattered else mmap.MADV_NORMAL)
+            self.scattered = scattered
+
     def begin(self, first: int) -> None:
         """Start as an empty segment whose first record gets this ordinal."""
+        self.expect(scattered=True)
         self.first = first
         self.warm = max(self.warm, self.end)
-        self.synced = 0
+        self.synced = self.synced_count = 0
         self.count = self.end = 0
         self.damaged = set()
         self.unverified = False
@@ -164,15 +173,17 @@ class SegmentFile:
                 target = min(self.size, max(need, self.allocated + step))
                 least = min(target, max(need, self.allocated + 1))
                 self.allocated = take_room(self.files, self.fd, self.allocated, least, target)
-                if self.scattered and target > SMALL:
-                    self.map.madvise(mmap.MADV_NORMAL)  # its sums are few: a page of them is faulted in alone
-                    self.scattered = False
             need = layout.HEAD_BYTES + (self.count + records) * layout.ENTRY_BYTES
             if need > self.sums_allocated or not self.sums_allocated:
                 step = max(words.PAGE_BYTES, min(layout.SUMS_STEP_MAX, self.sums_allocated))
                 target = min(self.sums_size, max(need, self.sums_allocated + step))
                 least = min(target, max(need, self.sums_allocated + 1))
-                self.sums_allocated = take_room(self.files, self.sums_fd, self.sums_allocated, least, target)
+                have, self.sums_allocated = (
+                    self.sums_allocated,
+                    take_room(self.files, self.sums_fd, self.sums_allocated, least, target),
+                )
+                if have and are_many((self.count - self.synced_count) * layout.ENTRY_BYTES, self.sums_allocated - have):
+                    make_pages(self.files, self.sums_fd, have, self.sums_allocated)
         except DiskFull:
             return FULL
         except StoreError:
@@ -254,7 +265,7 @@ class SegmentFile:
         if self.end - self.synced >= words.UNMAP_BYTES_MIN:
             unmap(self.base, 0, len(self.map))
             unmap(self.sums, 0, len(self.sums_map))
-        self.synced = self.end
+        self.synced, self.synced_count = self.end, self.count
         self.files.datasync(self.fd)
         self.files.datasync(self.sums_fd)
 

@@ -16,7 +16,7 @@ cdef class Segment:
 
     cpdef Segment open(self)
     @cython.locals(have=cython.longlong, target=cython.longlong, piece=cython.longlong, most=cython.longlong)
-    cpdef back(self, long long end)
+    cpdef back(self, long long end, long long written=*)
 
 
 @cython.final

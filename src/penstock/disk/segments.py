@@ -18,7 +18,7 @@ from pathlib import Path
 
 import cython
 
-from penstock.disk.files import Files, number_names, take_room
+from penstock.disk.files import Files, are_many, make_pages, number_names, take_room
 from penstock.errors import Corrupt
 
 if cython.compiled:
@@ -79,9 +79,12 @@ class Segment:
             self.base = address(self.map)
         return self
 
-    def back(self, end: int) -> None:
+    def back(self, end: int, written: int = 0) -> None:
         """Take room on the disk for the bytes below `end`, and for more: twice what there is, within limits. Before they
         are written, by one thread at a time. DiskFull, StoreError.
+
+        `written`: by whoever fills the file from front to back, and so many bytes since its last flush. If they are many,
+        pages are made for the new room at once.
         """
         have = self.allocated
         if end <= have:
@@ -89,16 +92,14 @@ class Segment:
         piece, most = (PIECE_SMALL, PIECE_SMALL_MAX) if self.scattered else (PIECE, PIECE_MAX)
         target = max(end, piece, have + min(have, most))
         target = min(self.size, (target + words.PAGE_BYTES - 1) // words.PAGE_BYTES * words.PAGE_BYTES)
-        fd = self.fd
-        if fd >= 0:
-            target = take_room(self.files, fd, have, end, target)
-        else:
-            fd = self.files.open(self.path)
-            try:
-                target = take_room(self.files, fd, have, end, target)
-            finally:
+        fd = self.fd if self.fd >= 0 else self.files.open(self.path)
+        try:
+            self.allocated = take_room(self.files, fd, have, end, target)
+            if have and are_many(written, self.allocated - have):
+                make_pages(self.files, fd, have, self.allocated)
+        finally:
+            if fd != self.fd:
                 self.files.close(fd)
-        self.allocated = target
 
     def datasync(self) -> None:
         """Make the bytes durable. Thread-safe beside writers; blocks without the interpreter lock."""

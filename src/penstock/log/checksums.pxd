@@ -8,6 +8,7 @@ cdef class Sidecar:
     cdef public long long size
     cdef public long long count
     cdef public long long allocated
+    cdef public long long flushed
     cdef public long long covers_from
     cdef public long long covers_to
     cdef public int fd
@@ -19,7 +20,7 @@ cdef class Sidecar:
     cpdef open(self, bint mend)
     @cython.locals(n=cython.longlong)
     cpdef long long seek(self, long long start, long long crc)
-    @cython.locals(need=cython.longlong, want=cython.longlong)
+    @cython.locals(need=cython.longlong, want=cython.longlong, have=cython.longlong)
     cpdef int room(self, long long records)
     cpdef void put(self, long long start, long long crc) noexcept
     @cython.locals(low=cython.longlong, high=cython.longlong, middle=cython.longlong, start=cython.longlong)

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import cython
 
-from penstock.disk.files import Files, last_byte, take_room, wipe
+from penstock.disk.files import Files, are_many, last_byte, make_pages, take_room, wipe
 from penstock.disk.quarantine import quarantine
 from penstock.errors import DiskFull, StoreError
 
@@ -56,6 +56,7 @@ class Sidecar:
         self.files = files
         self.count = 0
         self.allocated = 0
+        self.flushed = 0  # of `count`, or more
         self.covers_from = 0
         self.covers_to = segment_size
         self.fd = -1
@@ -140,8 +141,11 @@ class Sidecar:
             return status.OK
         try:
             need = layout.HEAD_BYTES + (self.count + records) * layout.ENTRY_BYTES
-            want = min(self.size, max(need, self.allocated) + max(WINDOW_MIN, min(WINDOW, self.allocated)))
+            have = self.allocated
+            want = min(self.size, max(need, have) + max(WINDOW_MIN, min(WINDOW, have)))
             self.allocated = take_room(self.files, self.fd, 0, min(self.size, need), want)
+            if have and are_many((self.count - self.flushed) * layout.ENTRY_BYTES, self.allocated - have):
+                make_pages(self.files, self.fd, have, self.allocated)
         except DiskFull:
             self.allocated = 0
             return status.DISK_FULL
@@ -205,6 +209,7 @@ class Sidecar:
     def datasync(self) -> None:
         """Make the sums durable; for any thread."""
         if self.fd >= 0:
+            self.flushed = self.count
             self.files.datasync(self.fd)
 
     def unmap(self) -> None:

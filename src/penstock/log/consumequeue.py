@@ -170,7 +170,7 @@ class ConsumeQueue(QueueState):
                 while begin < end:
                     found = self.file.at(begin)
                     assert found is not None
-                    found.back(min(found.size, end - found.first))
+                    found.back(min(found.size, end - found.first), max(0, begin - self.dirty_from))
                     begin = found.first + found.size
             except DiskFull:
                 return status.DISK_FULL
@@ -210,7 +210,7 @@ class ConsumeQueue(QueueState):
                 found = self.file.at(byte)
                 assert found is not None
                 segment = found
-            segment.back(byte - segment.first + layout.ENTRY_BYTES)
+            segment.back(byte - segment.first + layout.ENTRY_BYTES, max(0, byte - self.dirty_from))
         except DiskFull:
             return status.DISK_FULL
         except StoreError as error:

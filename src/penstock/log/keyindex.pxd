@@ -11,12 +11,13 @@ cdef class IndexFile:
     cdef unsigned char *base
     cdef public long long count
     cdef public long long allocated
+    cdef public long long flushed
     cdef public long long written
     cdef public bint dirty
 
     cdef long long _entry_at(self, long long n) noexcept
     cdef long long _slot_at(self, long long hash_) noexcept
-    @cython.locals(need=cython.longlong, ahead=cython.longlong, target=cython.longlong, begin=cython.longlong)
+    @cython.locals(need=cython.longlong, ahead=cython.longlong, target=cython.longlong, begin=cython.longlong, have=cython.longlong)
     cpdef back(self, long long entries)
 
     cpdef open(self)

@@ -18,7 +18,7 @@ from pathlib import Path
 import cython
 
 from penstock.clock import Clock
-from penstock.disk.files import Files, take_room, wipe
+from penstock.disk.files import Files, are_many, make_pages, take_room, wipe
 from penstock.errors import Corrupt, DiskFull, StoreError
 
 if cython.compiled:
@@ -47,6 +47,7 @@ class IndexFile:
         self.base: memoryview = cython.NULL
         self.count = 1
         self.allocated = 0  # room is taken up to here
+        self.flushed = 0  # of `count`, or more
         self.written = 0  # behind the last byte that is no hole, as `cut` found it
         self.dirty = False
 
@@ -118,7 +119,9 @@ class IndexFile:
         begin = max(slots_end, self.allocated)
         fd = self.files.open(self.path)
         try:
-            self.allocated = take_room(self.files, fd, begin, need, target)
+            have, self.allocated = self.allocated, take_room(self.files, fd, begin, need, target)
+            if have and are_many((self.count - self.flushed) * layout.INDEX_ENTRY_BYTES, self.allocated - have):
+                make_pages(self.files, fd, have, self.allocated)
         finally:
             self.files.close(fd)
 
@@ -319,6 +322,7 @@ class IndexFile:
 
     def datasync(self) -> None:
         """Make the bytes durable; for any thread."""
+        self.flushed = self.count
         unmap(self.base, 0, len(self.map))
         fd = self.files.open(self.path)
         try:

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import logging
+import random
 import shutil
 import signal
 import socket
 from asyncio.subprocess import Process
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from penstock.config import BrokerConfig
@@ -25,6 +27,9 @@ log = logging.getLogger("penstock.supervisor")
 
 NODES_MIN = 3  # of two, one that is lost leaves one: a person can do what is left to do
 HOST = "127.0.0.1"
+PORTS = (12_000, 32_000)
+PORTS_TRIED = 100
+FIRST_TRIES = 3
 START_S = 30.0
 ASK_S = 0.05
 RESTART_S = 1.0
@@ -51,13 +56,17 @@ def wanted(brokers: Sequence[BrokerConfig], replicas: int) -> OwnEngine | None:
     return OwnEngine(program, folder)
 
 
+class _Ended(ConfigError):
+    """It ended before it answered."""
+
+
 class OwnEngine:
     """See the module. `start` before use; it is kept running by `watch`."""
 
     def __init__(self, program: str, folder: Path) -> None:
         self._program = program
         self._folder = folder
-        self._port, self._peers_port = _free_port(), _free_port()
+        self._port, self._peers_port = _free_ports()
         self._process: Process | None = None
         self.starts = 0
 
@@ -67,7 +76,20 @@ class OwnEngine:
         return f"etcd://{HOST}:{self._port}"
 
     async def start(self) -> None:
-        """Start it and wait until it answers. ConfigError when it does not."""
+        """Start it and wait until it answers; at other ports while nobody knows these, if it ends: somebody else may have
+        taken one. ConfigError when it does not.
+        """
+        for tries_left in range(0 if self.starts else FIRST_TRIES - 1, -1, -1):
+            try:
+                await self._start()
+                return
+            except _Ended as error:
+                if not tries_left:
+                    raise
+                log.warning("etcd not started, trying other ports error=%s", error)
+                self._port, self._peers_port = _free_ports()
+
+    async def _start(self) -> None:
         client, peer = f"http://{HOST}:{self._port}", f"http://{HOST}:{self._peers_port}"
         words = [
             "--name", "penstock", "--data-dir", str(self._folder), "--listen-client-urls", client,
@@ -97,7 +119,7 @@ class OwnEngine:
         process = self._process
         if process is None or process.returncode is not None:
             code = "" if process is None else process.returncode
-            raise ConfigError(f"etcd ended with {code}: see {self._folder.with_name('etcd.log')}")
+            raise _Ended(f"etcd ended with {code}: see {self._folder.with_name('etcd.log')}")
         try:
             await asked.read("/")
         except EngineAway:
@@ -128,7 +150,19 @@ class OwnEngine:
             await process.wait()
 
 
-def _free_port() -> int:
-    with socket.create_server((HOST, 0)) as found:
-        port: int = found.getsockname()[1]
-        return port
+def _free_ports() -> tuple[int, int]:
+    """Two that nobody has, for clients and for peers; below those that the kernel gives to connections that go out, so that they
+    are still free when etcd is started again.
+    """
+    with ExitStack() as held:
+        found: list[int] = []
+        for _ in range(PORTS_TRIED):
+            probe = held.enter_context(socket.socket())
+            try:
+                probe.bind((HOST, random.randrange(*PORTS)))
+            except OSError:
+                continue
+            found.append(probe.getsockname()[1])
+            if len(found) == 2:
+                return found[0], found[1]
+    raise ConfigError(f"no port between {PORTS[0]} and {PORTS[1]} seems to be free for etcd: name another engine")
