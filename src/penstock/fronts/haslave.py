@@ -11,7 +11,7 @@ from typing import Protocol
 
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
-from penstock.broker.taking import Taking, checked, last_records, peers_of, sums_of
+from penstock.broker.taking import Taking, TakingTime, checked, last_records, peers_of, sums_of
 from penstock.broker.term import Favours
 from penstock.errors import Refused, StoreError, WireError
 from penstock.fronts.bare import admitted
@@ -54,6 +54,7 @@ class SlaveSession(HaSession):
         self.front = front
         self.follower = Follower(self.store)
         self.taking = Taking(front.broker)
+        self.time = TakingTime(front.broker.time)
         self.running = False
         self.epoch = 0
         self.refusal = ""  # why the master does not let us follow
@@ -108,6 +109,7 @@ class SlaveSession(HaSession):
             self._data(head, owner)
         elif head.kind == ha.BEAT and self.running:
             self._told(ha.read_positions(owner, head.fixed), head.flags)
+            self.time.hear(ha.read_wall(owner, head.fixed))
             if head.flags & ha.FLUSH_NOW:
                 self.store.want_flush()
         elif head.kind == ha.TAKE and self.running:
