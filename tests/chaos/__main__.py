@@ -15,7 +15,8 @@ from one another, from etcd, from clients, one way or both; etcd killed, stopped
 hanging, without power), and 12 times a node with a wrong clock (ten years off, 8 % too fast or too slow). With --long five times
 as many, and stops of up to 300 s. --only WORD runs one of these: pairs, copies, mixed, machines, disks, clocks.
 
-`./run chaos model [--short]`: the rules of replication, two and three nodes, 3,000,000 states each.
+`./run chaos model [--short]`: the rules of replication, two and three nodes, without an engine and with one, 3,000,000 states
+each.
 
 `./run chaos soak [--minutes 60]`: churn of topics, channels and connections; memory, descriptors and disk stay flat.
 """
@@ -59,9 +60,10 @@ def main() -> None:
         print(text, flush=True)
 
     if given.what == "model":
-        from model.replication import search
+        from model import elected, replication
 
-        search(200_000 if given.short else 3_000_000, tell)
+        for model in (replication, elected):
+            model.search(200_000 if given.short else 3_000_000, tell)
         return
     if given.what == "ha":
         from chaos import clocks, copies, disks, mixed, partitions, replicas
