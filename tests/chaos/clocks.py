@@ -39,8 +39,8 @@ TEN_YEARS_S = 3_652 * 86_400  # whole days: it is the same hour
 PPM = 80_000
 _SET = struct.Struct("=Qqqqq")
 FAULTS = (
-    "master_ahead", "master_behind", "slave_ahead", "slave_behind", "master_fast", "master_slow", "slave_fast", "slave_slow",
-    "started_ahead", "started_behind", "slow_and_alone", "fast_and_alone",
+    "started_ahead", "slow_and_alone", "started_behind", "master_behind", "master_ahead", "slave_ahead", "slave_behind",
+    "master_fast", "master_slow", "slave_fast", "slave_slow", "fast_and_alone",
 )  # fmt: skip
 LOOSE, LATER = "Loose", "Later"
 DUE_S = 6.0
@@ -303,20 +303,43 @@ class ClockCampaign(Campaign):
         return set()
 
 
-def within(folder: Path, rounds: int, seed: int, longest_s: float, faults: tuple[str, ...], tell: Tell) -> None:
-    """What `run` runs in namespaces of its own."""
-    made = Clocked(folder)
+def within(folder: Path, rounds: int, seed: int, longest_s: float, words: tuple[str, ...], tell: Tell) -> None:
+    """What `run` runs in namespaces of its own; one of the words may be `defect=NAME`, the others are faults."""
+    defect = "".join(word for word in words if word.startswith("defect="))
+    made = Clocked(folder, defect)
+    faults = tuple(word for word in words if word != defect)
     play(made, ClockCampaign(made, random.Random(seed), longest_s), rounds, seed, faults, tell)
 
 
-def run(rounds: int, tell: Tell, *, seed: int = 0, longest_s: float = 6.0, faults: tuple[str, ...] = FAULTS) -> None:
+def run(
+    rounds: int,
+    tell: Tell,
+    *,
+    seed: int = 0,
+    longest_s: float = 6.0,
+    faults: tuple[str, ...] = FAULTS,
+    defect: str = "",
+) -> None:
     """So many wrong clocks at random. What fails is kept."""
     folder = tempfile.mkdtemp(prefix="penstock-chaos-")
+    words = [*faults, *([f"defect={defect}"] if defect else [])]
     try:
-        inside(tell, "chaos.clocks", folder, str(rounds), str(seed), str(longest_s), *faults)
+        inside(tell, "chaos.clocks", folder, str(rounds), str(seed), str(longest_s), *words)
     except AssertionError as error:
-        raise AssertionError(f"{error}\nkept in {folder}") from error
+        if not defect:
+            raise AssertionError(f"{error}\nkept in {folder}") from error
+        shutil.rmtree(folder)
+        raise
     shutil.rmtree(folder)
+
+
+def find(defect: str, *, seed: int = 0) -> str:
+    """What the oracle says of brokers with a planted defect."""
+    try:
+        run(2, lambda text: None, seed=seed, faults=("master_ahead",), defect=defect)
+    except AssertionError as error:
+        return str(error).strip().splitlines()[-1]
+    raise AssertionError(f"{defect}: nothing was missed")
 
 
 def campaign(times: int, tell: Tell, seed: int) -> None:
@@ -326,6 +349,7 @@ def campaign(times: int, tell: Tell, seed: int) -> None:
         tell(f"no clock is wrong: {reason}")
         return
     run(len(FAULTS) * times or 4, tell, seed=seed, longest_s=30.0 if times > 1 else 6.0)
+    tell(f"planted: {'timed by the wall':20} {find('timed by the wall', seed=seed)[:90]}")
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ def test_clocks_that_are_wrong() -> None:
     assert set(faults) <= set(clocks.FAULTS)
     clocks.run(len(faults), told.append, seed=3, longest_s=5.0, faults=faults)
     assert len(told) == len(faults) + 1
+    assert "P6" in clocks.find("timed by the wall", seed=3)
 
 
 @pytest.mark.chaos
