@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from penstock.errors import StoreError
-from penstock.faults import FAULT_LOG_MS, FAULTS_IN_A_ROW_MAX, Faults
+from penstock.faults import FAULT_LOG_MS, FAULTS_IN_A_ROW_MAX, TOLD_MAX, Faults, Told
 
 
 def test_the_same_step_in_a_row_ends_the_process_once() -> None:
@@ -49,3 +49,14 @@ def test_a_fault_is_told_once_in_a_while(caplog: pytest.LogCaptureFixture) -> No
         for mono_ms in (0, 1, FAULT_LOG_MS - 1, FAULT_LOG_MS):
             faults.report("flush", StoreError("full"), mono_ms)
     assert len(caplog.records) == 2
+
+
+def test_what_is_said_again_and_again_is_told_once_a_minute() -> None:
+    told = Told()
+    assert [told.is_news("refused", ms) for ms in (0, 500, 59_999, 60_000, 60_500)] == [True, False, False, True, False]
+    assert told.is_news("another", 60_500)
+    assert not told.is_news("refused", 61_000)
+    told.over()
+    assert told.is_news("refused", 61_500)
+    assert sum(told.is_news(f"{n}", 62_000) for n in range(10_000)) == 10_000  # and no more than a hundred are kept
+    assert len(told._told_ms) <= TOLD_MAX

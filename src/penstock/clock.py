@@ -11,9 +11,15 @@ _STEADY = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 class Clock:
     """The machine's clocks, in milliseconds."""
 
+    _ahead_ms = 0  # of the machine's wall clock
+
     def now_ms(self) -> int:
         """Wall clock: for what is printed and stored."""
-        return time.time_ns() // 1_000_000
+        return time.time_ns() // 1_000_000 + self._ahead_ms
+
+    def follow(self, now_ms: int) -> None:
+        """Another machine's wall clock says this, and is believed from now on."""
+        self._ahead_ms += now_ms - self.now_ms()
 
     def monotonic_ms(self) -> int:
         """For timeouts and delays: it never jumps, and it goes on while the machine sleeps."""
@@ -43,6 +49,9 @@ class FakeClock(Clock):
         """Both clocks go on, as time does."""
         self._now_ms += ms
         self._monotonic_ms += ms
+
+    def follow(self, now_ms: int) -> None:
+        self._now_ms = now_ms
 
     def jump(self, ms: int) -> None:
         """The wall clock alone is set, forward or back."""

@@ -11,6 +11,8 @@ log = logging.getLogger("penstock.net")
 
 FAULTS_IN_A_ROW_MAX = 20
 FAULT_LOG_MS = 10_000
+TOLD_AGAIN_MS = 60_000
+TOLD_MAX = 100
 
 
 class Faults:
@@ -50,3 +52,24 @@ class Faults:
                 self.failing.pop(step, None)
                 self._in_a_row.pop(step, None)
         self._failed.clear()
+
+
+class Told:
+    """What others say to us again and again, as long as it is so: a line at first, and one a minute."""
+
+    def __init__(self) -> None:
+        self._told_ms: dict[str, int] = {}
+
+    def is_news(self, what: str, mono_ms: int) -> bool:
+        """Whether to write it down: it has not been for a minute, or all is well in between."""
+        before = self._told_ms.get(what)
+        if before is not None and mono_ms - before < TOLD_AGAIN_MS:
+            return False
+        if len(self._told_ms) >= TOLD_MAX:
+            self._told_ms.clear()
+        self._told_ms[what] = mono_ms
+        return True
+
+    def over(self) -> None:
+        """All is well."""
+        self._told_ms.clear()

@@ -15,6 +15,9 @@ class Jumping(Clock):
     def now_ms(self) -> int:
         return self.wall_ms
 
+    def follow(self, now_ms: int) -> None:
+        self.wall_ms = now_ms
+
     def monotonic_ms(self) -> int:
         return self.steady_ms
 
@@ -57,6 +60,19 @@ def test_a_small_correction_is_reached() -> None:
         clock.pass_ms(1_000)
         time.update()
     assert time.now_ms == clock.wall_ms
+
+
+def test_another_line_is_followed_at_once_and_stays() -> None:
+    for jump in (3_600_000, -3_600_000):
+        clock = Jumping()
+        time = BrokerClock(clock)
+        begin = time.now_ms
+        time.follow(begin + jump)
+        assert (time.now_ms, time.now_ns // 1_000_000) == (begin + jump, begin + jump)
+        for second in range(1, 6):
+            clock.pass_ms(1_000)
+            time.update()
+            assert time.now_ms == begin + jump + second * 1_000
 
 
 def test_the_alarm_keeps_the_earliest() -> None:

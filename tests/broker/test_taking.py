@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.taking import Tables, Taking, last_records
+from penstock.broker.clock import BrokerClock
+from penstock.broker.taking import LAST_MS, Tables, Taking, TakingTime, last_records
 from penstock.clock import FakeClock
 from penstock.config import BrokerConfig
 from penstock.errors import WireError
@@ -130,3 +131,56 @@ def test_where_a_topic_was_purged_is_taken_though_the_log_is_behind(pair: tuple[
         ha.TABLES, b'{"topics": {"topicConfigTable": {"orders": {}}, "deletedTopicEnds": {"orders": {"x": 1}}}}'
     )
     assert slave.topics.by_name[b"orders"].queues[1].min_offset == 0
+
+
+YEARS_MS = 10 * 365 * 86_400_000
+
+
+@pytest.mark.parametrize("ahead_ms", [YEARS_MS, -YEARS_MS, 10_100, -10_100])
+def test_the_masters_time_is_taken_when_it_is_told_twice(ahead_ms: int) -> None:
+    clock = FakeClock()
+    time = BrokerClock(clock)
+    taking = TakingTime(time)
+    begin = time.now_ms
+    taking.hear(begin + ahead_ms)
+    taking.hear(begin + ahead_ms)  # of the same turn: both have waited
+    assert time.now_ms == begin
+    clock.advance(500)
+    time.update()
+    taking.hear(begin + ahead_ms + 520)
+    assert time.now_ms == begin + ahead_ms + 520
+    assert time.now_ns // 1_000_000 == time.now_ms
+    clock.advance(2_000)
+    time.update()
+    assert time.now_ms == begin + ahead_ms + 2_520
+    assert BrokerClock(clock).now_ms == time.now_ms  # as when the same process starts anew as the master
+
+
+def test_clocks_that_differ_little_and_what_cannot_be_a_time_change_nothing() -> None:
+    clock = FakeClock()
+    time = BrokerClock(clock)
+    taking = TakingTime(time)
+    for _ in range(5):
+        for wall_ms in (time.now_ms + 9_999, time.now_ms - 9_999, 0, -1, -(1 << 63), (1 << 63) - 1, LAST_MS):
+            before = time.now_ms
+            taking.hear(wall_ms)
+            clock.advance(500)
+            time.update()
+            assert time.now_ms == before + 500
+
+
+def test_frames_that_waited_while_the_process_was_stopped_are_not_believed() -> None:
+    clock = FakeClock()
+    time = BrokerClock(clock)
+    taking = TakingTime(time)
+    said = time.now_ms
+    clock.advance(300_000)
+    time.update()
+    for _ in range(100):  # one each 500 ms, all read at once
+        said += 500
+        taking.hear(said)
+    clock.advance(500)
+    time.update()
+    now = time.now_ms
+    taking.hear(now)
+    assert time.now_ms == now

@@ -105,9 +105,17 @@ def published_alone() -> None:
     MasterSession._send = late  # type: ignore[method-assign]
 
 
+def timed_by_the_wall() -> None:
+    """Timeouts and leases go by the wall clock."""
+    from penstock.clock import Clock
+
+    Clock.monotonic_ns = staticmethod(time.time_ns)  # type: ignore[assignment]
+
+
 DEFECTS: dict[str, Callable[[], None]] = {
     "answered alone": answered_alone, "shown unconfirmed": shown_unconfirmed,
     "damage passed over": damage_passed_over, "sealed alone": sealed_alone, "published alone": published_alone,
+    "timed by the wall": timed_by_the_wall,
 }  # fmt: skip
 
 

@@ -246,8 +246,12 @@ def gone(page: Page) -> None:
 
 
 def lose(page: Page, name: str) -> None:
-    for server in ("broker", "registry", "etcd"):
-        page.end(server, name, signal.SIGKILL)
+    """All at once, as with a machine: a master that hears its slave end while etcd still answers is the set alone, and goes on."""
+    lost = [page.running.pop((server, name)) for server in ("etcd", "broker", "registry")]
+    for process in lost:
+        process.send_signal(signal.SIGKILL)
+    for process in lost:
+        process.wait(60)
 
 
 def send(page: Page) -> str:

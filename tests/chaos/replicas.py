@@ -390,5 +390,7 @@ def campaign(times: int, tell: Tell, seed: int) -> None:
     longest_s = 20.0 if times > 1 else 4.0
     replicas(60 * times or 9, tell, seed=seed, longest_s=longest_s)
     replicas(30 * times or 6, tell, seed=seed + 1, faults=WIRES, longest_s=longest_s)
+    if times > 1:
+        replicas(6, tell, seed=seed + 2, faults=("master_stopped", "slave_stopped"), longest_s=300.0)
     for defect in ("answered alone", "shown unconfirmed"):
         tell(f"planted: {defect:20} {find(defect, seed=seed)[:90]}")

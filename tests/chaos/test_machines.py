@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from chaos import disks, page, partitions
+from chaos import clocks, disks, page, partitions
 from chaos.machines import can_make_machines, inside
 
 
@@ -38,6 +38,20 @@ def test_disks_of_their_own() -> None:
     assert set(faults) <= set(disks.FAULTS)
     disks.run(len(faults), told.append, seed=3, longest_s=5.0, faults=faults)
     assert len(told) == len(faults) + 1
+
+
+@pytest.mark.chaos
+def test_clocks_that_are_wrong() -> None:
+    machines()
+    reason = clocks.can_set_clocks()
+    if reason is not None:
+        pytest.skip(f"a process cannot have clocks of its own here: {reason}")
+    faults = ("started_ahead", "slow_and_alone", "master_behind")
+    told: list[str] = []
+    assert set(faults) <= set(clocks.FAULTS)
+    clocks.run(len(faults), told.append, seed=3, longest_s=5.0, faults=faults)
+    assert len(told) == len(faults) + 1
+    assert "P6" in clocks.find("timed by the wall", seed=3)
 
 
 @pytest.mark.chaos

@@ -435,3 +435,18 @@ def test_acts_of_administration_are_written_down(side: Guarded, caplog: pytest.L
         "admin user=u peer=127.0.0.1:9 act=DELETE_TOPIC_IN_BROKER topic=T result=refused: Need admin"
     )
     assert told[1] == "admin user=root peer=127.0.0.1:9 act=CLEAN_UNUSED_TOPIC result=ok"
+
+
+def test_to_move_a_delayed_message_takes_the_rights_of_the_one_that_is_moved(side: Guarded) -> None:
+    """Two fields name one: the rights are asked of that which is looked at."""
+    side.grant(user("u", "publish:mine"))
+    own, others = delayed(side, "mine"), delayed(side, "secret")
+    for ext in ({"move": others, "due": 5}, {"id": own, "move": others, "due": 5}, {"id": others, "due": 5}):
+        assert was_denied(side.ask_as("u", C.DELAYED_FIRE, **ext)), ext
+    assert was_denied(side.ask_as("u", C.DELAYED_CANCEL, id=others, move=own))
+    far = side.broker.now_ms + 3_600_000
+    moved = side.ask_as("u", C.DELAYED_FIRE, id=others, move=own, due=far)
+    assert (moved.code, side.broker.schedule.get(own), side.broker.schedule.get(others) is None) == (0, None, False)
+    for wrong in ({"due": far}, {"move": others}, {"move": ""}, {}):
+        assert side.ask_as("root", C.DELAYED_FIRE, **wrong).code == 1, wrong
+    assert side.broker.schedule.get(others) is not None

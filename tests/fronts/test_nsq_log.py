@@ -15,6 +15,7 @@ from penstock import Admin, Message, Producer
 from penstock.client.reader import LogReader
 from penstock.testing import Broker
 from penstock.wire.record import iter_records
+from polling import eventually
 
 RULES = ({"name": "events*", "kind": "log", "queues": 2},)
 
@@ -207,3 +208,35 @@ def test_dead_letters_of_a_channel_are_a_log_topic_as_their_origin_is(broker: Br
     assert record.properties["RETRY_TOPIC"] == "events-dead"
     assert record.properties["color"] == "red"
     assert record.properties["ORIGIN_MESSAGE_ID"]
+
+
+@pytest.mark.parametrize("topic", [b"events-held", b"work-held"])  # a log topic, and a queue topic
+@pytest.mark.parametrize("during", [False, True])
+def test_what_is_due_during_a_pause_waits_for_its_end(broker: Broker, topic: bytes, during: bool) -> None:
+    name = topic.decode()
+
+    def post(what: str) -> None:
+        url = f"http://{broker.http}/topic/{what}?topic={name}"
+        urllib.request.urlopen(urllib.request.Request(url, data=b"", method="POST"), timeout=30).close()
+
+    def depths() -> tuple[int, int, int]:
+        with urllib.request.urlopen(f"http://{broker.http}/stats?format=json&topic={name}", timeout=30) as answer:
+            (row,) = json.load(answer)["topics"]
+        (channel,) = row["channels"]
+        return row["depth"], channel["depth"] + channel["in_flight_count"], channel["deferred_count"]
+
+    peer, reader = NsqPeer(broker.nsq), NsqPeer(broker.nsq)
+    peer.publish(topic, b"first")
+    reader.subscribe(topic, b"c", 10)
+    reader.finish(reader.message())
+    late = b"DPUB " + topic + b" 700\n" + sized(b"late")
+    if not during:
+        assert peer.ask(late) == b"OK"
+    post("pause")
+    if during:
+        assert peer.ask(late) == b"OK"
+    eventually(lambda: depths() == (1, 0, 0), 60, "it is not due")
+    post("unpause")
+    assert reader.message().body == b"late"
+    for one in (peer, reader):
+        one.close()

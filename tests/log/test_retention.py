@@ -143,3 +143,30 @@ def test_a_clock_that_jumped_deletes_nothing_for_a_day(tmp_path: Path) -> None:
     sweep(store)
     assert len(store.log.file.segments) == 4  # the disk is a fact
     store.close()
+
+
+@pytest.mark.parametrize(("off_hours", "kept"), [(24 * 3_652, 14), (25, 14), (23, 4)])
+def test_a_start_long_after_the_last_record_deletes_nothing_by_age_for_a_day(
+    tmp_path: Path, off_hours: int, kept: int
+) -> None:
+    """It was off for so long, or its clock is wrong: nobody can tell."""
+    clock = at_hour(4)
+    store, files = aged(tmp_path, clock, 100 if off_hours < 24 else 1)
+    store.close(clean=False)
+    clock.jump(off_hours * HOUR)
+    store = make(
+        tmp_path,
+        files=files,
+        clock=clock,
+        options=replace(SMALL, delete_when=time.localtime(clock.now_ms() / 1000).tm_hour),
+    )
+    store.open()
+    when = clock.now_ms() / 1000 - off_hours * 3600 - 75 * 3600
+    for segment in store.log.file.segments:
+        os.utime(segment.path, (when, when))
+    sweep(store)
+    assert len(store.log.file.segments) == kept
+    clock.advance(24 * HOUR)
+    sweep(store)
+    assert len(store.log.file.segments) < 14
+    store.close()

@@ -380,6 +380,35 @@ def test_a_change_that_was_made_unheard_holds(tmp_path: Path, etcd: Etcd) -> Non
         forwarder.stop()
 
 
+def test_the_set_is_not_changed_while_the_members_keep_the_master(tmp_path: Path, etcd: Etcd) -> None:
+    """One that came into it now would have promised nothing: it could stand while the master goes on."""
+    made = ElectedSet(tmp_path, etcd, lease_ms=8_000)
+    forwarder = Forwarder(etcd.clients[0])
+    made.nodes["a"].words += ["--set", f"engine=etcd://127.0.0.1:{forwarder.port}"]
+    try:
+        made.nodes["a"].start()
+        made.in_sync("a")
+        assert made.master() == "a"
+        forwarder.way = "hang"  # what it asks is done, and it does not hear of it
+        eventually(lambda: "the members keep the master" in str(made.row("a")["engine"]))
+        made.nodes["b"].start()
+        eventually(lambda: made.nodes["a"].says("slave follows node=b") == 1)
+        passes(LEASES_S)
+        held = made.state()["inSync"]
+        assert isinstance(held, dict)
+        assert list(held) == ["a"]
+        assert made.master() == "a"
+        forwarder.way = "pass"
+        made.in_sync("a", "b")
+        wanted = acknowledged(made.send(range(10)))
+        assert len(wanted) == 10
+        made.holds(wanted)
+        made.same_logs()
+    finally:
+        made.stop()
+        forwarder.stop()
+
+
 def test_a_master_that_is_stopped_hands_over_first(pair: ElectedSet) -> None:
     wanted = acknowledged(pair.send(range(20)))
     for n in range(2):

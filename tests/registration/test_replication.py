@@ -307,6 +307,21 @@ def test_a_slave_that_was_a_master_of_its_own_is_refused(tmp_path: Path) -> None
         other.stop()
 
 
+def test_a_slave_that_is_refused_says_so_once(tmp_path: Path) -> None:
+    """It asks again each second."""
+    made = Set(tmp_path)
+    try:
+        alone = Process("broker", made.slave.folder, tmp_path / "x.log", remoting_port=0, http_port=-1, nsq_port=-1,
+                        ha_port=0, node="b", registry=made.name_server, broker_name="x", **SMALL).start()  # fmt: skip
+        alone.stop()
+        made.master.start()
+        made.slave.start()
+        eventually(lambda: made.master.says("client connected protocol=ha") >= 4, 60, "it does not ask again")
+        assert made.slave.says("the master refuses this slave") == 1
+    finally:
+        made.stop()
+
+
 def test_the_name_of_a_node() -> None:
     from penstock.config import BrokerConfig
 

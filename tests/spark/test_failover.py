@@ -1,4 +1,6 @@
-"""H-14 with Spark itself: a query from a topic to a topic of a replica set, whose masters are killed while it runs."""
+"""H-14 and H-15 with Spark itself: a query from a topic to a topic of a replica set, and one that reads at a slave, while masters
+are killed.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from penstock.wire.record import iter_records
 from polling import eventually
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
 
 KILLS, ROWS_BETWEEN, A_BATCH = 3, 150, "40"
@@ -134,3 +136,100 @@ def test_each_row_once_however_often_the_master_is_killed(tmp_path: Path, etcd: 
         assert flow.is_whole()
     finally:
         made.stop()
+
+
+class Rows:
+    """What the batches of a query brought: (queue, offset) → body; a batch that is run again takes its own place."""
+
+    def __init__(self) -> None:
+        self.batches: dict[int, list[tuple[tuple[int, int], bytes]]] = {}
+
+    def take(self, frame: DataFrame, number: int) -> None:
+        self.batches[number] = [((row.partition, row.offset), bytes(row.value)) for row in frame.collect()]
+
+    @property
+    def all(self) -> list[tuple[tuple[int, int], bytes]]:
+        return [row for rows in list(self.batches.values()) for row in rows]
+
+
+def in_log(registry: str, topic: str) -> list[tuple[tuple[int, int], bytes]]:
+    """The same of the master's log."""
+    found = []
+    with LogReader(registry) as reader:
+        for queue in reader.queues(topic):
+            first, last = reader.offsets(queue)
+            while first < last:
+                fetched = reader.fetch(queue, first)
+                rows = list(iter_records(fetched.records))
+                found += [((row.queue_id, row.queue_offset), bytes(row.body)) for row in rows]
+                first = max(first + 1, fetched.next_offset)
+    return found
+
+
+def given(made: ElectedSet, name: str) -> int:
+    """How many messages this node has given to readers."""
+    with penstock.Admin(made.name_server) as admin:
+        return int(admin.runtime_info(made.nodes[name].addresses["remoting"])["msgGetTotalTodayNow"])
+
+
+@pytest.mark.spark
+@pytest.mark.chaos
+def test_a_query_reads_at_a_slave_through_a_failover(tmp_path: Path, etcd: Etcd, spark: SparkSession) -> None:
+    """H-15: the bytes are the same, nothing comes twice, nothing is missing."""
+    made = ElectedSet(tmp_path, etcd)
+    rows = Rows()
+    try:
+        made.start()
+        with penstock.Admin(made.name_server) as admin:
+            eventually(lambda: admin.create_topics(["in"], 2) is None)
+            eventually(lambda: "in" in admin.topics(), 60, "the topic is not registered")
+        master = made.master()
+        (slave,) = {"a", "b"} - {master}
+        with penstock.Producer(made.name_server) as producer:
+            for n in range(600):
+                producer.send(penstock.Message("in", b"%d" % n * (n % 40 + 1)))
+        stream = spark.readStream.format("penstock").options(
+            registry=made.name_server, subscribe="in", startingOffsets="earliest", readFrom="slave",
+            maxOffsetsPerTrigger="100", columns="partition,offset,value",
+        )  # fmt: skip
+        query = stream.load().writeStream.foreachBatch(rows.take).trigger(processingTime="0 seconds")
+        running = query.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+        try:
+            eventually(lambda: len(rows.all) >= 200, 120, "the query reads nothing")
+            assert given(made, slave) >= 200
+            assert given(made, master) == 0
+            made.nodes[master].kill()
+            wanted = {b"late %d" % n for n in range(200)}
+            with penstock.Producer(made.name_server, retries=50) as producer:
+                for body in sorted(wanted):
+                    eventually(lambda body=body: _sent(producer, body), 60, "nothing can be sent")
+            made.nodes[master].start()  # it comes back as the slave
+            made.in_sync()
+            with penstock.Producer(made.name_server) as producer:
+                for n in range(200):
+                    producer.send(penstock.Message("in", b"last %d" % n))
+
+            def whole() -> bool:
+                assert running.isActive, running.exception()
+                there = in_log(made.name_server, "in")  # what is durable by now
+                return len(rows.all) >= len(there) >= 1_000
+
+            eventually(whole, 120, "rows are missing")
+        finally:
+            running.stop()
+        there = in_log(made.name_server, "in")
+        assert sorted(rows.all) == sorted(there)
+        bodies = {body for _, body in there}
+        assert wanted <= bodies
+        assert {b"last 199", b"599" * 40} <= bodies
+    finally:
+        made.stop()
+
+
+def _sent(producer: penstock.Producer, body: bytes) -> bool:
+    """Stored, if only at the new master, which is alone."""
+    try:
+        producer.send(penstock.Message("in", body))
+    except PenstockError:
+        return False
+    return True

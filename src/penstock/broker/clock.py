@@ -1,7 +1,7 @@
 """Time as a broker's parts see it: one line through `now_ms`, read once per turn of the loop.
 
 The line is the wall clock at the start carried on by the steady clock, so that a jump of the wall clock moves neither a
-delay nor a store timestamp. It follows a true correction by 1 ms a second.
+delay nor a store timestamp. It follows a true correction by 1 ms a second. A slave's is its master's (`taking`).
 """
 
 from __future__ import annotations
@@ -42,6 +42,13 @@ class BrokerClock:
         self.now_ms = mono_ms + self._anchor_ms
         self.now_ns = mono_ns + self._anchor_ms * words.NS_A_MS
         self._mono_ns = mono_ns
+
+    def follow(self, now_ms: int) -> None:
+        """Another line is taken over: this is its time in this turn."""
+        self.clock.follow(now_ms)
+        self._anchor_ms = now_ms - self.mono_ms
+        self.now_ms = now_ms
+        self.now_ns = self._mono_ns + self._anchor_ms * words.NS_A_MS
 
     def since_ns(self) -> int:
         """How long ago that was."""

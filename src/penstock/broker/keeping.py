@@ -69,7 +69,7 @@ class Keeping:
     def _look(self, topic: LogTopic, now_ms: int, budget: int) -> int:
         """Let go of what one topic keeps too long; what that cost. It is off the list when all of it was counted."""
         places = {queue.queue_id: queue.min_offset for queue in topic.queues}
-        if topic.keep_ms:
+        if topic.keep_ms and self._trusts(now_ms):
             for queue in topic.queues:
                 found = self._core.store.offset_by_time(queue, now_ms - topic.keep_ms, lower=True)
                 places[queue.queue_id] = max(places[queue.queue_id], found)
@@ -89,6 +89,12 @@ class Keeping:
                 face.purge(moved)
             log.debug("topic kept shorter name=%s queues=%d", topic.name.decode(), len(moved))
         return cost
+
+    def _trusts(self, now_ms: int) -> bool:
+        """Whether the clock is right, as far as anybody can tell: a wrong one hides what should be seen."""
+        core = self._core
+        retention = core.store.upkeep.retention
+        return retention is None or retention.trusts(now_ms, core.time.mono_ms)
 
     def _count(self, queue: ConsumeQueue, begin: int, budget: int) -> int:
         """Bring the sum of a queue up to date, as far as the budget goes; how many entries were looked at."""

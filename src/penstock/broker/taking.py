@@ -1,5 +1,5 @@
-"""What a slave takes from its master beside the log: topics, groups, committed offsets. And how both see that their logs
-agree.
+"""What a slave takes from its master beside the log: topics, groups, committed offsets, the time. And how both see that their
+logs agree.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from isal import isal_zlib
 
 from penstock.broker import shapes
 from penstock.broker.broker import Broker
+from penstock.broker.clock import BrokerClock
 from penstock.broker.levels import LEVELS
 from penstock.broker.nsq.mirror import Mirror
 from penstock.broker.systemtopics import is_system_topic
@@ -27,6 +28,9 @@ from penstock.wire.fastjson import JsonObject
 log = logging.getLogger("penstock.broker")
 
 SECRET_BYTES_MIN = 16
+APART_MS = 10_000  # clocks that differ less are left alone
+AGREE_MS, AGREE_AFTER_MS = 1_000, 250
+LAST_MS = 253_402_300_800_000  # the end of the year 9999
 DELIVERED_MAX = 5_000  # delayed messages that are looked at in one go
 
 
@@ -171,6 +175,32 @@ class Taking:
                 offsets.changed()
             for queue_id in queues:
                 offsets.commit(group, topic, int(queue_id), shapes.number(queues, queue_id, 0))
+
+
+class TakingTime:
+    """The line of time of a set: a slave whose clock differs much from its master's goes by the master's, and goes on with it as
+    the master, so that no delayed message comes years early or late. What one frame says is not believed: it may have waited
+    while this process was stopped. A later one must say the same.
+    """
+
+    def __init__(self, time: BrokerClock) -> None:
+        self._time = time
+        self._first = (0, 0)  # when a difference was seen, and which; 0: none is
+
+    def hear(self, wall_ms: int) -> None:
+        """The master's clock says this in this turn."""
+        time = self._time
+        ahead = wall_ms - time.now_ms
+        seen_ms, first = self._first
+        if abs(ahead) < APART_MS or not 0 < wall_ms < LAST_MS:
+            self._first = (0, 0)
+        elif not first or abs(ahead - first) > AGREE_MS:
+            self._first = (time.mono_ms, ahead)
+        elif time.mono_ms - seen_ms >= AGREE_AFTER_MS:
+            self._first = (0, 0)
+            log.warning("this machine's clock is %.0f s %s that of the master, whose time is taken: look which is right",
+                        abs(ahead) / 1000, "behind" if ahead > 0 else "ahead of")  # fmt: skip
+            time.follow(wall_ms)
 
 
 class TakingRocketmq:

@@ -29,6 +29,8 @@ from penstock.wire.remoting import RemotingCommand
 T = TypeVar("T")
 
 ROUTE_MS = 30_000
+SLAVE_S = 5.0  # for a slave to answer
+LEFT_S = 10.0  # a slave that did not is left alone
 
 # pull answers that are results, not errors
 _PULL_RESULTS = (
@@ -56,6 +58,7 @@ class LogReader:
     """Topics, offsets and records of a cluster.
 
     `registry` is one or more name servers, ``a:9876;b:9876``; every call is done or fails within `timeout_s` seconds.
+    With `slaves` records are fetched at a slave, where the broker has one that has them, else as ever.
     Calls raise NoRoute for an unknown topic, BrokerRefused for an error answer, ConnectionLost and TimedOut.
     """
 
@@ -65,10 +68,15 @@ class LogReader:
         *,
         timeout_s: float = 10.0,
         security: Security | str | Path | None = None,
+        slaves: bool = False,
     ) -> None:
         self._security = security_of(security)
         self._directory = Directory(registry)
         self._timeout_s = timeout_s
+        self._slaves = slaves
+        self._left_s: dict[
+            tuple[str, int], float
+        ] = {}  # slaves that did not answer, and until when they are left alone
         self._lines: dict[tuple[str, int], Line] = {}
         self._asked_s: dict[str, float] = {}  # when each route was asked for
         self._lock = threading.RLock()
@@ -87,9 +95,9 @@ class LogReader:
                 line.close()
             self._lines.clear()
 
-    def line(self, address: tuple[str, int]) -> Line:
+    def line(self, address: tuple[str, int], timeout_s: float | None = None) -> Line:
         """A new connection. ConnectionLost."""
-        return Line(address, self._timeout_s, security=self._security)
+        return Line(address, timeout_s or self._timeout_s, security=self._security)
 
     def topics(self) -> list[str]:
         """The users' topics, sorted: without the broker's own, retry and dead-letter topics."""
@@ -144,7 +152,9 @@ class LogReader:
 
         with self._lock:
             asked = pull(offset)
-            answer = self._asked_before(asked) or self._ask(queue, asked.command(), _PULL_RESULTS)
+            answer = (
+                self._asked_before(asked) or self._at_slave(asked) or self._ask(queue, asked.command(), _PULL_RESULTS)
+            )
             fetched = Fetched(
                 answer.code,
                 number(answer, "nextBeginOffset"),
@@ -156,9 +166,29 @@ class LogReader:
                 self._ask_ahead(pull(fetched.next_offset))
         return fetched
 
+    def _at_slave(self, pull: Pull) -> RemotingCommand | None:
+        """A slave's answer; None where there is no slave, or it does not have what is asked for, or does not answer."""
+        address = self._slave_of(pull.queue)
+        if address is None:
+            return None
+        try:
+            answer = checked(self._call(address, pull.command(), SLAVE_S), _PULL_RESULTS)
+            return answer if answer.code == ResponseCode.SUCCESS else None  # what it has not, the master may have
+        except (ClientError, WireError):
+            self._left_s[address] = time.monotonic() + LEFT_S
+            return None
+
+    def _slave_of(self, queue: MessageQueue) -> tuple[str, int] | None:
+        found = self._route(queue.topic).slave_address(queue) if self._slaves else None
+        address = split_address(found, BROKER_PORT) if found else None
+        return None if address is None or time.monotonic() < self._left_s.get(address, 0.0) else address
+
     def _ask_ahead(self, pull: Pull) -> None:
-        address = self._route(pull.queue.topic).read_address(pull.queue.broker)
-        line = self._lines.get(split_address(address, BROKER_PORT)) if address else None
+        address = self._slave_of(pull.queue)
+        if address is None:
+            master = self._route(pull.queue.topic).read_address(pull.queue.broker)
+            address = split_address(master, BROKER_PORT) if master else None
+        line = self._lines.get(address) if address else None
         if line is not None:
             request = pull.command()
             try:
@@ -173,7 +203,8 @@ class LogReader:
         if ahead is None or ahead[0] != pull or ahead[1] not in self._lines.values():
             return None
         try:
-            return checked(ahead[1].hear(ahead[2], self._timeout_s), _PULL_RESULTS)
+            answer = checked(ahead[1].hear(ahead[2], self._timeout_s), _PULL_RESULTS)
+            return answer if not self._slaves or answer.code == ResponseCode.SUCCESS else None
         except (ClientError, WireError):
             for address in [address for address, line in self._lines.items() if line is ahead[1]]:
                 self._lines.pop(address).close()
@@ -232,22 +263,24 @@ class LogReader:
             result: T = end.value
             return result
 
-    def _call(self, address: tuple[str, int], command: RemotingCommand) -> RemotingCommand:
+    def _call(
+        self, address: tuple[str, int], command: RemotingCommand, timeout_s: float | None = None
+    ) -> RemotingCommand:
         """The answer; a connection that broke while it was idle is made again. All requests of a reader can repeat."""
         with self._lock:
             if address in self._lines:
                 try:
-                    return self._call_on(address, command)
+                    return self._call_on(address, command, timeout_s)
                 except ConnectionLost:
                     pass
-            return self._call_on(address, command)
+            return self._call_on(address, command, timeout_s)
 
-    def _call_on(self, address: tuple[str, int], command: RemotingCommand) -> RemotingCommand:
+    def _call_on(self, address: tuple[str, int], command: RemotingCommand, timeout_s: float | None) -> RemotingCommand:
         line = self._lines.get(address)
         if line is None:
-            line = self._lines[address] = self.line(address)
+            line = self._lines[address] = self.line(address, timeout_s)
         try:
-            return line.call(command, self._timeout_s)
+            return line.call(command, timeout_s or self._timeout_s)
         except BaseException:  # an answer may still be on its way: never mistake it for the next one's
             line.close()
             del self._lines[address]

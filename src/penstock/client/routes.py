@@ -75,6 +75,12 @@ class Route:
         members = self.brokers.get(broker, {})
         return members.get(broker_id) or members.get(MASTER_ID) or next(iter(members.values()), None)
 
+    def slave_address(self, queue: MessageQueue) -> str | None:
+        """Of the slaves of the queue's broker the one that this queue is read at: each has its share."""
+        members = self.brokers.get(queue.broker, {})
+        slaves = [members[number] for number in sorted(members) if number != MASTER_ID]
+        return slaves[queue.queue_id % len(slaves)] if slaves else None
+
     def publish_queues(self) -> list[MessageQueue]:
         """Where messages may be sent: writable, with a master; exactly the ordered ones for an order topic."""
         if self.nsq:

@@ -19,6 +19,7 @@ from penstock.broker.replica import NO_SET, Replica
 from penstock.broker.taking import Tables, last_records, secret_of, sums_of
 from penstock.broker.term import Favours, Term
 from penstock.errors import StoreError, WireError
+from penstock.faults import Told
 from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, Stumbles, admitted
 from penstock.fronts.front import Front, no_beginning
 from penstock.fronts.hasession import BEAT_MS, LAST_BYTES, HaSession
@@ -323,6 +324,7 @@ class HaFront(Front):
             replica.tell_of_damage(broker.repairs.says)
         self.favours = Favours()
         self.stumbles = Stumbles()
+        self.told = Told()
         self._term: Term | None = None
         self._abort = self._broken = no_beginning
         self._sound = True

@@ -11,9 +11,10 @@ from typing import Protocol
 
 from penstock.broker.mastership import Mastership
 from penstock.broker.replica import NO_SET, Replica
-from penstock.broker.taking import Taking, checked, last_records, peers_of, sums_of
+from penstock.broker.taking import Taking, TakingTime, checked, last_records, peers_of, sums_of
 from penstock.broker.term import Favours
 from penstock.errors import Refused, StoreError, WireError
+from penstock.faults import Told
 from penstock.fronts.bare import admitted
 from penstock.fronts.hasession import LAST_BYTES, HaSession, SessionsFront
 from penstock.log import status
@@ -35,6 +36,7 @@ class SlavesFront(SessionsFront, Protocol):
     address: str
     ha_address: str
     free_bytes: int
+    told: Told
 
     def renumber(self, about: JsonObject) -> None:
         """The master says which id this slave has."""
@@ -54,6 +56,7 @@ class SlaveSession(HaSession):
         self.front = front
         self.follower = Follower(self.store)
         self.taking = Taking(front.broker)
+        self.time = TakingTime(front.broker.time)
         self.running = False
         self.epoch = 0
         self.refusal = ""  # why the master does not let us follow
@@ -85,7 +88,7 @@ class SlaveSession(HaSession):
             self.refusal = "it is RocketMQ's, and this node is of a set of ours"
         else:
             self.bare = True
-        if self.refusal:
+        if self.refusal and self._is_news("bare"):
             log.error("the master cannot be followed peer=%s reason=%s", self.remote, self.refusal)
         self.end()
 
@@ -108,6 +111,7 @@ class SlaveSession(HaSession):
             self._data(head, owner)
         elif head.kind == ha.BEAT and self.running:
             self._told(ha.read_positions(owner, head.fixed), head.flags)
+            self.time.hear(ha.read_wall(owner, head.fixed))
             if head.flags & ha.FLUSH_NOW:
                 self.store.want_flush()
         elif head.kind == ha.TAKE and self.running:
@@ -129,10 +133,15 @@ class SlaveSession(HaSession):
             reason, text = ha.read_refuse(self.body(head, owner))
             self.refusal = text
             self.not_master, self.other = reason == ha.NOT_MASTER, ha.master_in(text)
-            log.error("the master refuses this slave peer=%s reason=%d %s", self.remote, reason, text)
+            if self._is_news(f"refused {reason}"):
+                log.error("the master refuses this slave peer=%s reason=%d %s", self.remote, reason, text)
             self.end()
         else:
             raise WireError(f"a frame of type {head.kind:#x} at this moment")
+
+    def _is_news(self, what: str) -> bool:
+        """Whether this peer has not said so already: it is asked twice a second."""
+        return self.front.told.is_news(f"{self.remote} {what}", self.broker.mono_ms)
 
     def _proved(self, head: ha.Head, owner: bytearray) -> bytes:
         data = self.body(head, owner)
@@ -152,10 +161,9 @@ class SlaveSession(HaSession):
             raise WireError(f"the master shares the log up to {told.cut_to}: {what}")
         size, found = last_records(store, told.cut_to, LAST_BYTES, told.block_size)
         if (size, found) != (told.block_size, told.block_sum) and not self._same_sums(told, size):
-            log.error(
-                "the logs differ below %d: nothing is copied, nothing is cut ours=%08x master=%08x bytes=%d",
-                told.cut_to, found, told.block_sum, told.block_size,
-            )  # fmt: skip
+            if self._is_news("differs"):
+                log.error("the logs differ below %d: nothing is copied, nothing is cut ours=%08x master=%08x bytes=%d",
+                          told.cut_to, found, told.block_sum, told.block_size)  # fmt: skip
             raise WireError(f"the logs differ below {told.cut_to}")
         if told.cut_to < store.end_position:
             self._cut(told, head.epoch)
@@ -167,6 +175,7 @@ class SlaveSession(HaSession):
         self.front.follow_at(peers_of(told.about).get(str(told.about.get("node", "")), ""))
         self.epoch = head.epoch
         self.running = True
+        self.front.told.over()
         self.exchange_with(told.about)
         self.say(ha.start(self.epoch, store.end_position))
         log.info("following master=%s position=%d behind=%d", self.remote, store.end_position,

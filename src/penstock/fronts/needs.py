@@ -112,7 +112,8 @@ def _consume_directly(broker: Broker, request: RemotingCommand) -> Needs:
 
 def _delayed(broker: Broker, request: RemotingCommand) -> Needs:
     """To cancel or fire a delayed message: what its sender needed, and, where it waits for one channel, that one."""
-    due = broker.schedule.get(_number(_of(request, "id")))
+    moved = request.code == Code.DELAYED_FIRE and "move" in request.ext
+    due = broker.schedule.get(_number(_of(request, "move" if moved else "id")))
     row = None if due is None else Delayed(broker).row(due, Wanted())
     if row is None:
         return (USER,)

@@ -19,7 +19,7 @@ from penstock.log.state import LogState
 
 _HYSTERESIS = 0.01
 _CLOCKS_AGREE_MS = 10 * 60_000
-_DISTRUST_MS = 24 * 3_600_000
+_DISTRUST_MS = _LATE_MS = 24 * 3_600_000
 _DAY_MS = 24 * 3_600_000
 
 
@@ -31,9 +31,11 @@ class Retention:
         self.protected: Callable[[], int] | None = None
         """Says below which physical offset nobody needs the log any more; None: everywhere."""
         self.lost_to_force = 0
-        self._started = (store.clock.now_ms(), store.clock.monotonic_ms())
-        self._distrust_until = 0
-        self._next_ms = store.clock.monotonic_ms()
+        self._started = now_ms, mono_ms = (store.clock.now_ms(), store.clock.monotonic_ms())
+        last_ms = store.log.store_ms  # of the last record there is
+        late = last_ms > 0 and now_ms - last_ms > _LATE_MS  # it was off, or idle, for so long, or the clock is wrong
+        self._distrust_until = mono_ms + _DISTRUST_MS if late else 0
+        self._next_ms = mono_ms
         self._doomed: list[Path] = []
         self._running = False
         self._swept_ms = -_DAY_MS
@@ -72,8 +74,9 @@ class Retention:
         elif store.refusal == status.DISK_FULL and self.used_ratio < refuse_at - _HYSTERESIS:
             store.refuse(status.OK)
 
-    def _clocks_agree(self, now_ms: int, mono_ms: int) -> bool:
-        """Age is only believed while both clocks tell the same story of how long this has run."""
+    def trusts(self, now_ms: int, mono_ms: int) -> bool:
+        """Age is only believed while both clocks tell the same story of how long this has run, and where it began soon after the
+        last record, or a day ago."""
         wall, mono = now_ms - self._started[0], mono_ms - self._started[1]
         if abs(wall - mono) > _CLOCKS_AGREE_MS:
             self._distrust_until = mono_ms + _DISTRUST_MS
@@ -89,7 +92,7 @@ class Retention:
             or self.used_ratio >= options.disk_max_used_ratio
         )
         self._asked = False
-        trusted = self._clocks_agree(now_ms, mono_ms)
+        trusted = self.trusts(now_ms, mono_ms)
         if not forced and not (by_age and trusted):
             return
         limit = self.protected() if self.protected is not None else store.log.end

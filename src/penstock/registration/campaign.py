@@ -275,7 +275,7 @@ class Incumbent:
                 if self._heir:
                     if await self._hand_over():
                         return
-                elif self._unsure or self._roll.wanted != self._roll.known:
+                elif not self._term.by_favour and (self._unsure or self._roll.wanted != self._roll.known):
                     await self._change()
                 else:
                     await self._take(await self._election.look())

@@ -88,6 +88,8 @@ class Election:
         """What people are told: whether the engine answers, how long the lease goes on, and the set it holds."""
         silent_ms = mono_ms - self.reached_ms if self.reached_ms >= 0 else -1
         state = self.view.state if self.view is not None else None
+        if self.term is not None and not self.term.over:
+            state = self.term.state  # newer, where the engine is away since
         favour = ", and the members keep the master" if self.term is not None and self.term.by_favour else ""
         return {
             "engine": f"away{favour}: {self.away}" if self.away else "reached" if silent_ms >= 0 else "not asked yet",

@@ -392,7 +392,7 @@ HEADER_TEXTS: Final[dict[RequestCode, str]] = {
     RequestCode.DELAYED_LIST: "topic:s channel:s text:s key:s after:s limit:i",
     RequestCode.DELAYED_COUNT: "edges:s! topic:s channel:s after:s",
     RequestCode.DELAYED_CANCEL: "id:l!",
-    RequestCode.DELAYED_FIRE: "id:l! due:l",
+    RequestCode.DELAYED_FIRE: "id:l due:l move:l",
     RequestCode.QUEUE_TOPICS: "topic:s after:s",
     RequestCode.QUEUE_CHANGE: "action:s! topic:s! channel:s level:s",
     RequestCode.HA_PROMOTE: "acceptLoss:b",

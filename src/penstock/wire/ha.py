@@ -361,6 +361,12 @@ def read_positions(data: bytearray | bytes, pos: int) -> Positions:
     return Positions(*_POSITIONS.unpack_from(data, pos))
 
 
+def read_wall(data: bytearray | bytes, pos: int) -> int:
+    """The sender's wall clock, in ms, in a BEAT whose positions begin there."""
+    wall_ms, _ = _BEAT.unpack_from(data, pos + _POSITIONS.size)
+    return int(wall_ms)
+
+
 def ack(epoch: int, told: Ack, flags: int = 0) -> bytes:
     """How far the slave is."""
     return frame(ACK, epoch, _ACK.pack(*told), flags=flags)

@@ -69,6 +69,17 @@ async def test_a_topic_that_the_registry_has_not_heard_of_yet_is_deleted(registr
             await admin.delete_topic(topic)
 
 
+async def test_a_queue_topic_that_the_registry_has_not_heard_of_yet_is_deleted(registry: str, fresh: Fresh) -> None:
+    async with Admin(registry) as admin:
+        for _ in range(10):
+            topic = fresh("unheard-queue")
+            await admin.change_queue(topic, "add")
+            await admin.delete_topic(topic)
+            assert await admin.queue_topics(topic) == []
+        with pytest.raises(NoRoute):
+            await admin.delete_topic(topic)
+
+
 async def test_many_topics_at_once(own_cluster: Cluster) -> None:
     names = [f"many-{n}" for n in range(600)]
     async with Admin(own_cluster.registry) as admin:

@@ -86,3 +86,23 @@ async def test_what_is_no_id_is_asked_of_nobody(bad: str) -> None:
         with pytest.raises((ValueError, NoRoute, KeyError)):
             await admin.cancel_delayed(bad)
     assert script.asked == []
+
+
+async def test_an_older_broker_does_not_fire_what_is_to_be_moved() -> None:
+    """It knows `id` alone, and needs it."""
+    script = Scripted()
+
+    def older(command: RemotingCommand) -> RemotingCommand:
+        if "id" not in command.ext:
+            return command.reply(1, remark="the custom field <id> is null")
+        return command.reply(body=dumps({"id": 7, "fired": True}))
+
+    script.replies[RequestCode.DELAYED_FIRE] = older
+    async with peer(script.answer) as address, QueueAdmin(address) as admin:
+        with pytest.raises(BrokerRefused, match="older version"):
+            await admin.fire_delayed("a/7", at_ms=1_700_000_000_000)
+        assert "id" not in script.asked[-1].ext
+        assert (await admin.fire_delayed("a/7"))["fired"]
+        script.replies[RequestCode.DELAYED_FIRE] = lambda command: command.reply(404, remark="no delayed message 7")
+        with pytest.raises(BrokerRefused, match="no delayed"):
+            await admin.fire_delayed("a/7", at_ms=1)

@@ -153,7 +153,8 @@ class Admin(GroupAdmin):
         except NoRoute:  # a broker says that it has made a topic before the registry has heard of it
             addresses = [address for address in await self._masters() if await self._config(address, topic)]
             if not addresses:
-                raise
+                await self._delete_queue(topic)
+                return
         else:
             if route.kind == "queue":
                 await self.change_queue(topic, "rm")
@@ -163,6 +164,15 @@ class Admin(GroupAdmin):
             await self._cluster.ask(address, RemotingCommand(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": topic}))
         await self._cluster.ask_registry(RemotingCommand(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": topic}))
         self._cluster.routes.pop(topic, None)
+
+    async def _delete_queue(self, topic: str) -> None:
+        """Delete what is no log topic. NoRoute when no broker has it; RocketMQ's have none such."""
+        try:
+            await self.change_queue(topic, "rm")
+        except BrokerRefused as error:
+            if error.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise
+            raise NoRoute(f"no broker has topic {topic!r}") from None
 
     async def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """How much every queue of a topic holds."""

@@ -290,13 +290,22 @@ class QueueAdmin(ClusterAdmin):
         """A delayed message is to be delivered now, or at another time, which gives it another id; its row. BrokerRefused when
         it is not there, or on its way.
         """
-        when = {} if at_ms is None else {"due": str(at_ms)}
-        return await self._one_delayed(RequestCode.DELAYED_FIRE, id_, **when)
+        if at_ms is None:
+            return await self._one_delayed(RequestCode.DELAYED_FIRE, id_)
+        try:  # not by the field that firing needs: a broker that cannot move it would fire it
+            return await self._one_delayed(RequestCode.DELAYED_FIRE, id_, "move", due=str(at_ms))
+        except BrokerRefused as error:
+            if "<id> is null" not in str(error):
+                raise
+            raise BrokerRefused(
+                error.code,
+                "its broker is of an older version: it can fire or cancel a delayed message, and not move it",
+            ) from None
 
-    async def _one_delayed(self, code: RequestCode, id_: str, **more: str) -> Json:
+    async def _one_delayed(self, code: RequestCode, id_: str, field: str = "id", **more: str) -> Json:
         broker, slash, number_ = id_.rpartition("/")
         if not slash or not (number_.isascii() and number_.isdigit()) or len(number_) > ID_DIGITS_MAX:
             raise ValueError(f"{id_!r} is not the id of a delayed message, broker/number")
         address = (await self._by_name(broker))[broker]
-        row = await self._own(address, code, id=number_, **more)
+        row = await self._own(address, code, **{field: number_}, **more)
         return {**row, "id": f"{broker}/{row['id']}"}

@@ -69,9 +69,11 @@ class QueueCalls(Calls):
     def delayed_fire(self, session: Peer, request: RemotingCommand) -> Answer:
         """One of them is to be delivered now, or at another time."""
         fields = read_fields(request.code, request.ext)
-        id_ = fields["id"]
-        if fields["due"] is not None:
-            return request.reply(body=fastjson.dumps(Delayed(self.broker).move(id_, fields["due"])))
+        id_, due_ms = fields["id"] if fields["move"] is None else fields["move"], fields["due"]
+        if id_ is None or (due_ms is None and fields["move"] is not None):
+            raise Refused(f"the custom field <{'id' if id_ is None else 'due'}> is null")
+        if due_ms is not None:
+            return request.reply(body=fastjson.dumps(Delayed(self.broker).move(id_, due_ms)))
         reply = request.reply(body=fastjson.dumps(Delayed(self.broker).fire(id_)))
         self.broker.queueing.when_copied(id_, lambda: session.push(reply))
         return None

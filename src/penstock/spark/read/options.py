@@ -61,6 +61,7 @@ class SourceOptions:
     fetch_retries: int
     fetch_bytes: int
     store: str
+    read_from: str
     pushdown: str
     security: Security = PLAIN
 
@@ -136,6 +137,9 @@ OPTIONS = (
            "the broker's data folder: where a task can read it, the segments are read directly, and the broker is only"
            " asked for offsets. `auto`: the folder the broker names, for ranges of 1,000 messages and more; `none`: never;"
            " else a path, for instance of a shared disk. Whatever does not match the broker is fetched as usual"),
+    Option("readFrom", "word master slave", "master",
+           "`slave`: tasks fetch at a slave, where the broker has one that has the messages and answers within 5 s, else at"
+           " the master; positions are the master's in either case, and the rows are the same"),
     Option("pushdown", "word auto true false", "auto",
            "answer filters at the store; `auto` does when `spark.sql.python.filterPushdown.enabled` is on", "batch"),
 )  # fmt: skip

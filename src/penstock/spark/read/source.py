@@ -156,15 +156,16 @@ class RangePartition(InputPartition):
         self.range, self.tags = range, tags
 
 
-_connections: dict[tuple[int, str, int, Security], LogReader] = {}
+_connections: dict[tuple[int, str, int, Security, bool], LogReader] = {}
 
 
 def connection(options: SourceOptions) -> LogReader:
     """This process's reader of that cluster."""
-    key = (os.getpid(), options.registry, options.fetch_timeout_ms, options.security)
+    slaves = options.read_from == "slave"
+    key = (os.getpid(), options.registry, options.fetch_timeout_ms, options.security, slaves)
     if key not in _connections:
         _connections[key] = LogReader(
-            options.registry, timeout_s=options.fetch_timeout_ms / 1000, security=options.security
+            options.registry, timeout_s=options.fetch_timeout_ms / 1000, security=options.security, slaves=slaves
         )
     return _connections[key]
 
@@ -208,7 +209,7 @@ def _folder(options: SourceOptions, cluster: LogReader, wanted: Range) -> str:
     """The data folder to read the range from; empty: none. What the broker names is looked at once per process."""
     if options.store not in ("auto", "none"):
         return options.store
-    if options.store == "none" or wanted.end - wanted.start < WORTH_FILES:
+    if options.store == "none" or options.read_from == "slave" or wanted.end - wanted.start < WORTH_FILES:
         return ""
     key = (os.getpid(), options.registry, wanted.queue.broker)
     if key not in _folders:
