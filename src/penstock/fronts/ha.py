@@ -21,7 +21,7 @@ from penstock.broker.term import Favours, Term
 from penstock.errors import StoreError, WireError
 from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, Stumbles, admitted
 from penstock.fronts.front import Front, no_beginning
-from penstock.fronts.hasession import BEAT_MS, LAST_BYTES, HaSession
+from penstock.fronts.hasession import BEAT_MS, LAST_BYTES, PACE_MS, HaSession
 from penstock.fronts.haslave import AskingSession, SlaveSession
 from penstock.log import epochs
 from penstock.log.consumequeue import ConsumeQueue
@@ -35,7 +35,6 @@ log = logging.getLogger("penstock.ha")
 BLOCK_BYTES = 128 << 10  # of records in one DATA: with its sums it fits a read
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
-PACE_MS = 5  # while nobody waits for the copy, less than a block waits so long for more
 OFFSETS_MS = 1_000
 
 
@@ -248,6 +247,13 @@ class MasterSession(HaSession):
         copies.look_at(self._sent_ms + PACE_MS)
         return True
 
+    def _urgency(self) -> int:
+        """What a slave is to do with the records of this turn: flush them at once, acknowledge them at once, or when it suits."""
+        copies = self.broker.copies
+        if len(copies.waiting_flushed):
+            return ha.FLUSH_NOW
+        return 0 if len(copies.waiting) or self.front.mastership.heir is not None else ha.NO_HURRY
+
     def _send(self, feeder: Feeder, member: Member, epoch: int, end: int, mono_ms: int) -> None:
         sent = 0
         under_way = self._unacknowledged
@@ -262,11 +268,12 @@ class MasterSession(HaSession):
                 log.error("slave not served node=%s error=%s", member.node, error)
                 self.end()
                 return
-            flags = ha.FLUSH_NOW if len(self.broker.copies.waiting_flushed) else 0
+            flags = self._urgency()
             flags |= (ha.LAST if feeder.last else 0) | (ha.DAMAGED if feeder.damaged else 0) | self._in_sync()
             positions = self._positions(feeder.begin)
-            self.say(ha.data_head(epoch, positions, feeder.count, feeder.size, flags))
-            self.say(feeder.block())
+            sums, records = feeder.parts()
+            self.say(ha.data_head(epoch, positions, feeder.count, feeder.size, flags) + sums)
+            self.say(records)
             self._told = positions.confirmed
             under_way.append(feeder.position)
             sent += feeder.size
