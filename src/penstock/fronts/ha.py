@@ -240,7 +240,7 @@ class MasterSession(HaSession):
         if pending >= BLOCK_BYTES:
             return False
         copies = self.broker.copies
-        if len(copies.waiting) or len(copies.waiting_flushed):
+        if copies.waiting.line or copies.waiting_flushed.line:
             return len(self._unacknowledged) > 0
         if mono_ms - self._sent_ms >= PACE_MS:
             return False
@@ -250,9 +250,9 @@ class MasterSession(HaSession):
     def _urgency(self) -> int:
         """What a slave is to do with the records of this turn: flush them at once, acknowledge them at once, or when it suits."""
         copies = self.broker.copies
-        if len(copies.waiting_flushed):
+        if copies.waiting_flushed.line:
             return ha.FLUSH_NOW
-        return 0 if len(copies.waiting) or self.front.mastership.heir is not None else ha.NO_HURRY
+        return 0 if copies.waiting.line or self.front.mastership.heir is not None else ha.NO_HURRY
 
     def _send(self, feeder: Feeder, member: Member, epoch: int, end: int, mono_ms: int) -> None:
         sent = 0
@@ -293,8 +293,8 @@ class MasterSession(HaSession):
 
     @property
     def asks(self) -> int:
-        known = self.exchange is not None and self.member is not None and self.member.in_sync
-        return self.front.replica.epoch if known else 0
+        member = self.member
+        return self.front.replica.epoch if member is not None and member.in_sync and self.exchange is not None else 0
 
     def lost(self) -> None:
         if self.member is not None:
@@ -460,11 +460,15 @@ class HaFront(Front):
         repairs = self.broker.repairs
         if repairs is None:
             return
-        able = [session for session in self.sessions if session.asks and not session.closing]
-        repairs.meet(len(able))
-        for session in able:
-            assert session.exchange is not None
-            session.exchange.turn(session.asks, mono_ms, self.broker.store.log.settled_end())
+        able = 0
+        for session in self.sessions:
+            exchange = session.exchange
+            if exchange is None or session.closing or not (epoch := session.asks):
+                continue
+            able += 1
+            if repairs.wanted or exchange.busy:
+                exchange.turn(epoch, mono_ms, self.broker.store.log.settled_end())
+        repairs.meet(able)
         if repairs.wanted and able:
             self.broker.copies.look_at(mono_ms + PACE_MS)
 

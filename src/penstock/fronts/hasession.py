@@ -65,7 +65,7 @@ class HaSession:
             if not pos:
                 return 0
             self._opened = True
-        while not self.closing:
+        while pos < total and not self.closing:
             head, need = ha.read_head(owner, pos, total)
             if need > OPENING_BYTES_MAX and not self.trusted:
                 raise WireError(f"a first frame of {need} bytes")
@@ -77,6 +77,7 @@ class HaSession:
             elif not self.trusted:
                 raise WireError("a frame to be passed over, of a peer that has proved nothing")
             pos = head.end
+        self.need = 0
         return total
 
     def _open(self, owner: bytearray, total: int) -> int:
@@ -104,10 +105,11 @@ class HaSession:
 
     def take_parts(self) -> bytes | list[Part]:
         """The same, as parts where it is much."""
-        if sum(map(len, self._out)) <= JOINED_BYTES_MAX:
-            return self.take()
         out, self._out = self._out, []
-        return out
+        size = 0
+        for part in out:
+            size += len(part)
+        return out if size > JOINED_BYTES_MAX else b"".join(out)
 
     def end(self) -> None:
         """Close behind what was said."""
