@@ -32,7 +32,8 @@ from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.ha")
 
-BLOCK_BYTES = 128 << 10  # of records in one DATA: with its sums it fits a read
+BLOCK_BYTES = 232 << 10
+GATHER_BYTES = 128 << 10
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
 OFFSETS_MS = 1_000
@@ -237,7 +238,7 @@ class MasterSession(HaSession):
         """Whether to wait for more before a frame is made. Each frame costs both sides a turn, and the master another for its
         ACK: what somebody waits for goes with the ACK of the frame before, the rest at a pace.
         """
-        if pending >= BLOCK_BYTES:
+        if pending >= (GATHER_BYTES if self.broker.copies.waiting.line else BLOCK_BYTES):
             return False
         copies = self.broker.copies
         if copies.waiting.line or copies.waiting_flushed.line:
@@ -325,6 +326,10 @@ class HaFront(Front):
         self.sessions: set[HaSession] = set()
         self.free_bytes = 0
         self._due_ms = 0
+        self._worked_ms, self._worked_to = (
+            -PACE_MS,
+            0,
+        )  # the last turn that looked at the slaves, and where the log ended then
         self._again = again
         if broker.repairs is not None:
             replica.tell_of_damage(broker.repairs.says)
@@ -442,9 +447,13 @@ class HaFront(Front):
         copies = self.broker.copies
         if not self.sessions and not copies.ever:
             return
-        copies.rest()
         self.broker.queueing.copied.seal()
         mono_ms = self.broker.mono_ms
+        if self._rests(mono_ms):
+            copies.look_at(self._worked_ms + PACE_MS)
+            return
+        self._worked_ms, self._worked_to = mono_ms, self.broker.store.end_position
+        copies.rest()
         copies.settle(mono_ms)
         self._repair(mono_ms)
         self.broker.staging.mirrors.settle()
@@ -454,6 +463,20 @@ class HaFront(Front):
             if heir is not None and isinstance(session, MasterSession) and session.member is heir:
                 session.say(ha.take(self.replica.epoch, self.broker.store.end_position))
         copies.release()
+
+    def _rests(self, mono_ms: int) -> bool:
+        """Whether a master can leave all this to a turn a little later: nobody waits for slaves, none was heard in this turn, and
+        there is less than a block for them.
+        """
+        copies = self.broker.copies
+        if copies.waiting.line or copies.waiting_flushed.line or copies.following or self.mastership.heir is not None:
+            return False
+        if mono_ms >= self._worked_ms + PACE_MS or self.broker.store.end_position - self._worked_to >= BLOCK_BYTES:
+            return False
+        for session in self.sessions:  # noqa: SIM110 asked in every turn: a generator costs more
+            if session.heard_ms == mono_ms or session.closing:
+                return False
+        return True
 
     def _repair(self, mono_ms: int) -> None:
         """Ask for records that do not hold here."""
