@@ -57,6 +57,8 @@ class Role(Protocol):
 
     @property
     def flush_wanted(self) -> bool: ...
+    @property
+    def others_flush(self) -> bool: ...
     def update_time(self) -> None: ...
     def end_turn(self) -> None: ...
     def take_jobs(self) -> Sequence[Job]: ...
@@ -68,7 +70,8 @@ class Session(Protocol):
     """One peer of a front: bytes in, bytes out, no socket.
 
     `need` is the size of a frame that is not complete. It may have more: `take_parts` (a list instead), `full` (enough is
-    answered), `closing` (`take` gives its last word), `eof`, `congested`, `beats`, `certify` (the name in a certificate).
+    answered), `closing` (`take` gives its last word), `eof`, `congested`, `beats`, `certify` (the name in a certificate), `replicates` (it
+    speaks of what others have said).
     """
 
     need: int
@@ -188,7 +191,7 @@ class Connection(asyncio.BufferedProtocol):
         if not net.in_turn:
             net.begin_turn()
         self.heard_ms = net.role.mono_ms
-        if net.speaker is not self:
+        if net.speaker is not self and not getattr(self.session, "replicates", False):
             net.speaker, net.alone_since_ms = self, self.heard_ms
         large = self._large
         if large is None:
@@ -524,13 +527,16 @@ class Net:
             role.end_turn()  # may make more connections dirty
         except Exception as error:
             role.faults.report("the end of a turn", error, role.mono_ms)
+        later = False
         if (
             role.mono_ms - self.alone_since_ms >= ALONE_MS
             and role.flush_wanted
             and self.workers.brief
             and not self.workers.under_way
         ):
-            self._flush_here()
+            later = role.others_flush  # at the same time: what they are to flush leaves first
+            if not later:
+                self._flush_here()
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             try:
@@ -540,8 +546,11 @@ class Net:
                 connection.close()
         self.in_turn = False
         try:
-            for job in role.take_jobs():
-                self.workers.start(job)
+            if later:
+                self.loop.call_soon(self._flush_next)
+            else:
+                for job in role.take_jobs():
+                    self.workers.start(job)
             due_ms = role.next_due_ms()
             if due_ms is not None and due_ms < self._timer_ms:
                 self._arm(due_ms)
@@ -607,6 +616,16 @@ class Net:
             role.end_turn()
         except Exception as error:
             role.faults.report("the end of a turn", error, role.mono_ms)
+
+    def _flush_next(self) -> None:
+        """The same behind what this turn has written."""
+        role, workers = self.role, self.workers
+        self.begin()
+        try:
+            for job in role.take_jobs():
+                (workers.run_here if job.kind == "flush" and not workers.under_way else workers.start)(job)
+        except Exception as error:
+            role.faults.report("the jobs of a turn", error, role.mono_ms)
 
     def _finish(self, job: Job, error: BaseException | None) -> None:
         role = self.role
