@@ -70,8 +70,7 @@ class Session(Protocol):
     """One peer of a front: bytes in, bytes out, no socket.
 
     `need` is the size of a frame that is not complete. It may have more: `take_parts` (a list instead), `full` (enough is
-    answered), `closing` (`take` gives its last word), `eof`, `congested`, `beats`, `certify` (the name in a certificate),
-    `replicates` (it speaks of what others have said).
+    answered), `closing` (`take` gives its last word), `eof`, `congested`, `beats`, `certify` (a certificate's name), `replicates`.
     """
 
     need: int
@@ -528,12 +527,7 @@ class Net:
         except Exception as error:
             role.faults.report("the end of a turn", error, role.mono_ms)
         later = False
-        if (
-            role.mono_ms - self.alone_since_ms >= ALONE_MS
-            and role.flush_wanted
-            and self.workers.brief
-            and not self.workers.under_way
-        ):
+        if role.mono_ms - self.alone_since_ms >= ALONE_MS and role.flush_wanted and self.workers.at_hand:
             later = role.others_flush  # at the same time: what they are to flush leaves first
             if not later:
                 self._flush_here()
@@ -547,10 +541,9 @@ class Net:
         self.in_turn = False
         try:
             if later:
-                self.loop.call_soon(self._flush_next)
-            else:
-                for job in role.take_jobs():
-                    self.workers.start(job)
+                self.loop.call_soon(self._flush_here)
+            for job in () if later else role.take_jobs():
+                self.workers.start(job)
             due_ms = role.next_due_ms()
             if due_ms is not None and due_ms < self._timer_ms:
                 self._arm(due_ms)
@@ -606,26 +599,15 @@ class Net:
     # -- threads -------------------------------------------------------------------------------------------------
 
     def _flush_here(self) -> None:
-        """The flush that this turn's answers wait for, while nobody else is there to be kept waiting: it is mostly over
-        sooner than a thread is woken and heard of again.
-        """
+        """The flush that answers wait for, while nobody else is kept waiting: it is over sooner than a thread is woken."""
         role, workers = self.role, self.workers
+        self.begin()
         try:
             for job in role.take_jobs():
                 (workers.run_here if job.kind == "flush" else workers.start)(job)
             role.end_turn()
         except Exception as error:
             role.faults.report("the end of a turn", error, role.mono_ms)
-
-    def _flush_next(self) -> None:
-        """The same behind what this turn has written."""
-        role, workers = self.role, self.workers
-        self.begin()
-        try:
-            for job in role.take_jobs():
-                (workers.run_here if job.kind == "flush" and not workers.under_way else workers.start)(job)
-        except Exception as error:
-            role.faults.report("the jobs of a turn", error, role.mono_ms)
 
     def _finish(self, job: Job, error: BaseException | None) -> None:
         role = self.role
