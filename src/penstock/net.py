@@ -70,7 +70,7 @@ class Session(Protocol):
     """One peer of a front: bytes in, bytes out, no socket.
 
     `need` is the size of a frame that is not complete. It may have more: `take_parts` (a list instead), `full` (enough is
-    answered), `closing` (`take` gives its last word), `eof`, `congested`, `beats`, `certify` (a certificate's name), `replicates`.
+    answered), `closing` (`take` gives its last word), `eof`, `congested`, `beats`, `certify` (a certificate's name), `replicates`
     """
 
     need: int
