@@ -92,10 +92,21 @@ class Pair:
 
     def follow(self) -> float:
         """Start the slave; seconds until it is in sync."""
+        until = time.monotonic() + 60
+        while not self._leads() and time.monotonic() < until:  # with an engine the first one to ask becomes it
+            time.sleep(0.01)
         self.b.start()
         began = time.monotonic()
         self.wait("b")
         return time.monotonic() - began
+
+    def _leads(self) -> bool:
+        """Whether a is the master; it starts anew when it becomes it."""
+        try:
+            rows = self.rows(self.a)
+        except PenstockError:
+            return False
+        return not rows or rows[0]["role"] == "master"  # none: it is of no set
 
     def rows(self, node: Node) -> list[dict[str, Any]]:
         with penstock.Admin(self.name_server) as admin:
