@@ -57,8 +57,6 @@ class Role(Protocol):
 
     @property
     def flush_wanted(self) -> bool: ...
-    @property
-    def others_flush(self) -> bool: ...
     def update_time(self) -> None: ...
     def end_turn(self) -> None: ...
     def take_jobs(self) -> Sequence[Job]: ...
@@ -70,7 +68,7 @@ class Session(Protocol):
     """One peer of a front: bytes in, bytes out, no socket.
 
     `need` is the size of a frame that is not complete. It may have more: `take_parts` (a list instead), `full` (enough is
-    answered), `closing` (`take` gives its last word), `eof`, `congested`, `beats`, `certify` (a certificate's name), `replicates`
+    answered), `closing` (`take` gives its last word), `eof`, `congested`, `beats`, `certify` (the name in a certificate).
     """
 
     need: int
@@ -190,7 +188,7 @@ class Connection(asyncio.BufferedProtocol):
         if not net.in_turn:
             net.begin_turn()
         self.heard_ms = net.role.mono_ms
-        if net.speaker is not self and not getattr(self.session, "replicates", False):
+        if net.speaker is not self:
             net.speaker, net.alone_since_ms = self, self.heard_ms
         large = self._large
         if large is None:
@@ -526,11 +524,13 @@ class Net:
             role.end_turn()  # may make more connections dirty
         except Exception as error:
             role.faults.report("the end of a turn", error, role.mono_ms)
-        later = False
-        if role.mono_ms - self.alone_since_ms >= ALONE_MS and role.flush_wanted and self.workers.at_hand:
-            later = role.others_flush  # at the same time: what they are to flush leaves first
-            if not later:
-                self._flush_here()
+        if (
+            role.mono_ms - self.alone_since_ms >= ALONE_MS
+            and role.flush_wanted
+            and self.workers.brief
+            and not self.workers.under_way
+        ):
+            self._flush_here()
         dirty, self._dirty = self._dirty, []
         for connection in dirty:
             try:
@@ -540,9 +540,7 @@ class Net:
                 connection.close()
         self.in_turn = False
         try:
-            if later:
-                self.loop.call_soon(self._flush_here)
-            for job in () if later else role.take_jobs():
+            for job in role.take_jobs():
                 self.workers.start(job)
             due_ms = role.next_due_ms()
             if due_ms is not None and due_ms < self._timer_ms:
@@ -599,9 +597,10 @@ class Net:
     # -- threads -------------------------------------------------------------------------------------------------
 
     def _flush_here(self) -> None:
-        """The flush that answers wait for, while nobody else is kept waiting: it is over sooner than a thread is woken."""
+        """The flush that this turn's answers wait for, while nobody else is there to be kept waiting: it is mostly over
+        sooner than a thread is woken and heard of again.
+        """
         role, workers = self.role, self.workers
-        self.begin()
         try:
             for job in role.take_jobs():
                 (workers.run_here if job.kind == "flush" else workers.start)(job)

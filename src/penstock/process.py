@@ -159,11 +159,6 @@ class Process:
         broker = self.broker
         return broker is not None and (self._store.durability.wanted or self._queueing.flush.wanted)
 
-    @property
-    def others_flush(self) -> bool:
-        """Whether answers wait for the disks of slaves, too."""
-        return self.broker is not None and bool(self.broker.copies.waiting_flushed.line)
-
     def take_jobs(self) -> Sequence[Job]:
         """Work for the threads. A flush that somebody waits for starts at once, the rest is looked at every 5 ms."""
         broker = self.broker

@@ -33,11 +33,6 @@ class Workers:
         """Whether flushes are over so soon that the loop may do one by itself."""
         return self._flush_s < FLUSH_S_BRIEF
 
-    @property
-    def at_hand(self) -> bool:
-        """Whether the loop may do a flush now: it is over soon, and nothing is under way."""
-        return self.brief and not self.under_way
-
     def start(self, job: Job) -> None:
         """Run the job in its thread."""
         thread = self._flush_thread if job.kind == "flush" else self._slow_thread

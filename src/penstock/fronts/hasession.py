@@ -37,7 +37,6 @@ class HaSession:
     """What the two sides have in common: frames in, bytes out, a connection that is not silent."""
 
     beats = True  # they have their own idea of silence
-    replicates = True  # whoever sends alone, with a slave that answers, is alone
     beat_ms = BEAT_MS
     silent_ms = SILENT_MS
 
