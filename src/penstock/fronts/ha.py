@@ -32,8 +32,8 @@ from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.ha")
 
-BLOCK_BYTES = 232 << 10
-GATHER_BYTES = 128 << 10
+BLOCK_BYTES = 232 << 10  # of records in one DATA: with its sums it fits a read
+GATHER_BYTES = 128 << 10  # leaves at once while somebody waits for copies
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
 OFFSETS_MS = 1_000
