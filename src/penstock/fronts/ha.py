@@ -198,6 +198,12 @@ class MasterSession(HaSession):
         written = self.store.end_position
         return ha.Positions(position, written, copies.confirmed, copies.confirmed_flushed, self.store.min_position)
 
+    @property
+    def fresh(self) -> bool:
+        if self.feeder is None:
+            return False
+        return self.channels.fresh or self.tables.fresh or (self.sender is not None and self.sender.fresh)
+
     def end_turn(self, mono_ms: int) -> None:
         feeder, member = self.feeder, self.member
         if self.bare is not None and not self.closing:
@@ -466,7 +472,7 @@ class HaFront(Front):
 
     def _rests(self, mono_ms: int) -> bool:
         """Whether a master can leave all this to a turn a little later: nobody waits for slaves, none was heard in this turn, and
-        there is less than a block for them.
+        there is nothing for them but less than a block of records.
         """
         copies = self.broker.copies
         if copies.waiting.line or copies.waiting_flushed.line or copies.following or self.mastership.heir is not None:
@@ -474,7 +480,7 @@ class HaFront(Front):
         if mono_ms >= self._worked_ms + PACE_MS or self.broker.store.end_position - self._worked_to >= BLOCK_BYTES:
             return False
         for session in self.sessions:  # noqa: SIM110 asked in every turn: a generator costs more
-            if session.heard_ms == mono_ms or session.closing:
+            if session.heard_ms == mono_ms or session.closing or session.fresh:
                 return False
         return True
 

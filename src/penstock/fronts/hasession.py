@@ -56,6 +56,11 @@ class HaSession:
         self._opened = False
         self.exchange: Exchange | None = None  # of damaged records, with a peer that knows that
 
+    @property
+    def fresh(self) -> bool:
+        """Whether there is more to be said than records, which may wait."""
+        return False
+
     def feed(self, owner: bytearray, total: int) -> int:
         """Carry out every whole frame. WireError: no peer of ours."""
         self.heard_ms = self.broker.mono_ms
