@@ -19,18 +19,23 @@ from typing import Any
 
 import penstock
 from bench.machine import describe, touch_memory
-from bench.servers import HERE, Running, environment, load
+from bench.servers import HERE, Running, environment, free_port, load, sink
 from penstock.errors import PenstockError
 
 TOPIC = "BenchmarkTest"
 WINDOW: dict[str, Any] = {"P": 4, "w": 250, "j": True, "s": 300}
 ALONE: dict[str, Any] = {"P": 1, "w": 1, "j": True, "s": 300}
+SMALL: dict[str, Any] = {**WINDOW, "s": 122}  # records of 300 bytes: what the goals for CPU are about
 KINDS = {  # (level, whether there is a slave)
     "os, no slave": ("os", False), "os": ("os", True), "pair": ("pair", True), "disk, no slave": ("disk", False),
     "pair-disk": ("pair-disk", True),
 }  # fmt: skip
 GOALS = {"os": 0.7, "pair": 0.6}  # of the rate without a slave
+MASTER_US, SLAVE_US = 0.10, 0.35  # CPU that a copy adds to a record of 300 bytes, at level os
+LONE_MS = 0.03  # that a lone `pair` send may take beyond one of level os and a round trip
+DISK_TIMES = 1.3  # the time of `disk` that `pair-disk` may take
 CATCH_UP_MB = 300
+LEASE_S = 5  # as it is unless it is set
 
 
 class Node:
@@ -75,11 +80,11 @@ class Node:
 class Pair:
     """A registry, the broker a, and, when it is started, its slave b."""
 
-    def __init__(self, folder: Path, level: str, *, followed: bool = True) -> None:
+    def __init__(self, folder: Path, level: str, *, followed: bool = True, engine: str = "") -> None:
         self.registry = Node("registry", folder / "r", registry_port=0, lookup_port=-1, lookup_http_port=-1).start()
         self.name_server = self.registry.at["registry"]
         shared = {"registry": self.name_server, "nsq_port": -1, "http_port": -1, "remoting_port": 0, "level": level,
-                  "register_broker_period_ms": 500}  # fmt: skip
+                  "register_broker_period_ms": 500, **({"engine": engine} if engine else {})}  # fmt: skip
         self.a = Node("broker", folder / "a", node="a", **shared, **({"ha_port": 0} if followed else {})).start()
         self.b = Node(
             "broker", folder / "b", node="b", role="slave", ha_port=0, ha_master=self.a.at.get("ha", ""), **shared
@@ -87,10 +92,21 @@ class Pair:
 
     def follow(self) -> float:
         """Start the slave; seconds until it is in sync."""
+        until = time.monotonic() + 60
+        while not self._leads() and time.monotonic() < until:  # with an engine the first one to ask becomes it
+            time.sleep(0.01)
         self.b.start()
         began = time.monotonic()
         self.wait("b")
         return time.monotonic() - began
+
+    def _leads(self) -> bool:
+        """Whether a is the master; it starts anew when it becomes it."""
+        try:
+            rows = self.rows(self.a)
+        except PenstockError:
+            return False
+        return not rows or rows[0]["role"] == "master"  # none: it is of no set
 
     def rows(self, node: Node) -> list[dict[str, Any]]:
         with penstock.Admin(self.name_server) as admin:
@@ -119,10 +135,10 @@ class Pair:
 
 
 @contextmanager
-def pair(level: str, *, slave: bool = True, followed: bool = True) -> Iterator[Pair]:
+def pair(level: str, *, slave: bool = True, followed: bool = True, engine: str = "") -> Iterator[Pair]:
     """A set in a folder that goes in the end."""
     folder = Path(tempfile.mkdtemp(prefix="penstock-bench-"))
-    made = Pair(folder, level, followed=followed)
+    made = Pair(folder, level, followed=followed, engine=engine)
     try:
         if slave:
             made.follow()
@@ -173,6 +189,27 @@ def costs(rounds: int, seconds: float) -> dict[str, Any]:
                 round(x, 3) for x in (statistics.median(singles[kind]), min(singles[kind]), max(singles[kind]))
             ],
         }
+    return found
+
+
+def added(rounds: int, seconds: float) -> dict[str, list[float]]:
+    """µs of CPU that a copy adds to a record of 300 bytes at the master, and what it takes at the slave, in every round."""
+    found: dict[str, list[float]] = {"master_us": [], "slave_us": []}
+    for number in range(rounds):
+        kinds = ("os, no slave", "os") if number % 2 == 0 else ("os", "os, no slave")
+        run = {kind: one_load(kind, SMALL, seconds) for kind in kinds}
+        found["master_us"].append(round(run["os"]["master_us"] - run["os, no slave"]["master_us"], 2))
+        found["slave_us"].append(round(run["os"]["slave_us"], 2))
+        print(".", end="", flush=True)
+    return found
+
+
+def round_trips(rounds: int, seconds: float) -> list[float]:
+    """ms that one message takes to a C server of a few lines and back."""
+    found = []
+    for _ in range(rounds):
+        with sink() as floor:
+            found.append(round(1000 / float(load("send", floor, t=seconds, W=0, **ALONE)["rate"]), 3))
     return found
 
 
@@ -255,6 +292,43 @@ def promotions(count: int) -> dict[str, list[float]]:
     return {"since_kill_s": since_kill, "since_promote_s": since_promote}
 
 
+@contextmanager
+def etcd(program: str) -> Iterator[str]:
+    """One member in a folder that goes in the end: what the setting `engine` is."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        client, peer = f"http://127.0.0.1:{free_port()}", f"http://127.0.0.1:{free_port()}"
+        process = subprocess.Popen(
+            [program, "--data-dir", f"{folder}/etcd", "--listen-client-urls", client, "--advertise-client-urls", client,
+             "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer, "--initial-cluster", f"default={peer}"],
+            stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            yield client.replace("http", "etcd")
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def failovers(count: int) -> list[float]:
+    """Seconds from kill -9 of the master to the first accepted send, with an engine and nobody who does anything. None without
+    an etcd.
+    """
+    program = shutil.which("etcd")
+    since_kill = []
+    for _ in range(count if program else 0):
+        with etcd(str(program)) as engine, pair("pair", engine=engine) as made:
+            sender = Sender(made.name_server)
+            sender.start()
+            sender.first(time.monotonic())
+            killed = time.monotonic()
+            made.a.kill()
+            since_kill.append(sender.first(killed + 0.02) + 0.02)
+            sender.over = True
+            sender.join(30)
+        print(".", end="", flush=True)
+    return since_kill
+
+
 def catch_up(messages: int, rounds: int) -> list[float]:
     """MB a second of a new slave of a full log, until it is in sync."""
     rates = []
@@ -267,14 +341,31 @@ def catch_up(messages: int, rounds: int) -> list[float]:
     return rates
 
 
+def _against_goals(found: dict[str, Any]) -> None:
+    for name, goal in (("master_us", MASTER_US), ("slave_us", SLAVE_US)):
+        many = found["added"][name]
+        print(
+            f"CPU a record of 300 bytes, {name}: {statistics.median(many):.2f} ({min(many)}–{max(many)}), goal {goal}"
+        )
+    alone = {kind: row["single_ms"][0] for kind, row in found["costs"].items()}
+    trip = statistics.median(found["round_trip_ms"])
+    print(
+        f"one `pair` send alone: {alone['pair']:.3f} ms, goal {alone['os'] + trip + LONE_MS:.3f} (round trip {trip:.3f})"
+    )
+    print(f"one `pair-disk` send alone: {alone['pair-disk'] / alone['disk, no slave']:.2f} × `disk`, goal {DISK_TIMES}")
+
+
 def main(arguments: list[str]) -> None:
     """Measure, print, store; `--short` stores nothing."""
     short = "--short" in arguments
     touched = 0.0 if short else round(touch_memory(4), 1)
     found: dict[str, Any] = {"machine": describe(), "memory_touched_s": touched}
-    found["costs"] = costs(1, 0.5) if short else costs(5, 2.0)
+    found["costs"] = costs(1, 0.5) if short else costs(9, 2.0)
+    found["added"] = added(1, 0.5) if short else added(9, 2.0)
+    found["round_trip_ms"] = round_trips(1, 0.3) if short else round_trips(5, 1.0)
     found["switch_gap_s"] = [round(x, 3) for x in switches(2 if short else 6)]
     found["promotion"] = {name: [round(x, 3) for x in times] for name, times in promotions(1 if short else 5).items()}
+    found["failover_s"] = [round(x, 2) for x in failovers(1 if short else 5)]
     found["catch_up_mb_s"] = [round(x) for x in catch_up(1_000_000 if short else 5_000_000, 1 if short else 3)]
     print()
     for kind, row in found["costs"].items():
@@ -284,8 +375,10 @@ def main(arguments: list[str]) -> None:
             f"that without {goal:9} CPU µs: master {row['master_us']:.2f}, slave {row['slave_us']:.2f}  "
             f"one alone {row['single_ms'][0]:.3f} ms"
         )
+    _against_goals(found)
     print(f"switch: longest time without an accepted send {found['switch_gap_s']} s, goal 1")
     print(f"kill -9 and promote: first accepted send {found['promotion']}")
+    print(f"kill -9 with an engine, lease {LEASE_S} s: first accepted send {found['failover_s']}, goal {LEASE_S + 1}")
     print(f"catch-up of a new slave: {found['catch_up_mb_s']} MB/s, goal {CATCH_UP_MB}")
     if not short:
         (HERE / "results" / "ha.json").write_text(json.dumps(found, indent=1) + "\n")

@@ -130,7 +130,7 @@ def _started(
             process.stdout.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return int(free.getsockname()[1])
@@ -139,7 +139,7 @@ def _free_port() -> int:
 @contextmanager
 def sink(client: str = "load") -> Iterator[Running]:
     """The floor: a C server that reads the same frames, copies their bodies and answers."""
-    port = _free_port()
+    port = free_port()
     process = subprocess.Popen([str(load_client(client)), "sink", "-p", str(port)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
@@ -166,7 +166,7 @@ def find_nsqd() -> str | None:
 def nsqd(program: str) -> Iterator[Running]:
     """The original, as it comes: a memory queue, then the disk."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        port, http = _free_port(), _free_port()
+        port, http = free_port(), free_port()
         command = [
             program,
             "-data-path",
@@ -208,12 +208,12 @@ def find_rocketmq() -> Path | None:
 def rocketmq(jars: Path, *, sync_flush: bool = False, registry: str = "") -> Iterator[Running]:
     """Its broker with its own defaults, 2 GiB of heap; without a registry, which the load clients do not need, or at one."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        port = _free_port()
+        port = free_port()
         home = Path(folder) / "home"
         (home / "conf").mkdir(parents=True)
         (home / "conf" / "logback_broker.xml").write_text('<configuration><root level="ERROR"/></configuration>')
         settings = {
-            "brokerName": "bench", "listenPort": port, "haListenPort": _free_port(), "storePathRootDir": folder,
+            "brokerName": "bench", "listenPort": port, "haListenPort": free_port(), "storePathRootDir": folder,
             "storePathCommitLog": f"{folder}/commitlog", "flushDiskType": "SYNC_FLUSH" if sync_flush else "ASYNC_FLUSH",
             "diskMaxUsedSpaceRatio": 95, "brokerIP1": "127.0.0.1",
             # It refuses what has waited 200 ms; a load is to be carried, not turned away.
@@ -265,7 +265,7 @@ def find_kafka() -> Path | None:
 def kafka(jars: Path) -> Iterator[Running]:
     """A Kafka of one node with its own defaults, without ZooKeeper, 2 GiB of heap; topics are made when they are named."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-        port, controller = _free_port(), _free_port()
+        port, controller = free_port(), free_port()
         settings = {
             "process.roles": "broker,controller", "node.id": 1, "controller.quorum.voters": f"1@127.0.0.1:{controller}",
             "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}",

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from penstock.errors import WireError
@@ -110,6 +110,13 @@ class TlsTransport:
     def write(self, data: bytes) -> None:
         if data and not self._ended and not self._transport.is_closing():
             self.tls.write(data)
+            self._transport.write(self._out.read())
+
+    def writelines(self, parts: Iterable[bytes | memoryview]) -> None:
+        if not self._ended and not self._transport.is_closing():
+            for part in parts:
+                if len(part):
+                    self.tls.write(part)
             self._transport.write(self._out.read())
 
     def _end(self) -> None:

@@ -214,4 +214,5 @@ FLUSH_INTERVAL_MS = 500
 FLUSH_WINDOW_MS = 1_000  # what is acknowledged is on the disk after that
 
 # Replication
+RECENT_QUEUES = 64  # that a follower keeps at hand
 BLOCK_RECORDS_MAX = 8_192  # in one block of a log that is copied

@@ -11,7 +11,12 @@ import pytest
 from penstock.app import Server
 from penstock.errors import WireError
 from penstock.fronts.ha import HaFront
-from penstock.fronts.haslave import AskingSession, SlaveSession
+from penstock.fronts.hasession import PACE_MS
+from penstock.fronts.haslave import UNSAID_BYTES_MAX, AskingSession, SlaveSession
+from penstock.log import status
+from penstock.log.draft import Draft
+from penstock.log.follow import Feeder
+from penstock.log.store import LogStore
 from penstock.testing import Broker
 from penstock.wire import ha
 
@@ -112,3 +117,54 @@ def test_one_that_asks_hears_nothing_of_another_set(slave: Broker) -> None:
         assert front.newer is None
 
     in_slave(slave, run)
+
+
+def test_an_ack_that_nobody_waits_for_waits_for_more(slave: Broker, tmp_path: Path) -> None:
+    master = LogStore(tmp_path / "a")
+    master.open()
+    draft = Draft()
+    draft.queue = master.queue(b"T", 0)
+    draft.set_body(b"x" * 100)
+    feeder = Feeder(master, 0)
+
+    def data(flags: int) -> bytes:
+        assert master.append(draft) == status.OK
+        assert feeder.next(1 << 20)
+        sums, records = feeder.parts()
+        positions = ha.Positions(feeder.begin, master.end_position, 0, 0, 0)
+        return ha.data(EPOCH.number, positions, sums, bytes(records), flags=flags)
+
+    def run(front: HaFront) -> None:
+        session = SlaveSession(front, "127.0.0.1:9", lambda: None)
+        told(session, ha.greeting(b"n" * 16, False))
+        told(session, accept(session))
+        session.take()
+        ms = front.broker.mono_ms
+
+        def acked(after_ms: int) -> list[int]:
+            session.end_turn(ms + after_ms)
+            said = session.take()
+            return [ha.read_ack(said, ha.HEAD_BYTES).written] if said else []
+
+        told(session, data(0))
+        assert acked(0) == [master.end_position]
+        told(session, data(ha.NO_HURRY))
+        assert acked(PACE_MS - 1) == []
+        told(session, data(ha.NO_HURRY))
+        front.broker.copies.rest()
+        assert acked(PACE_MS - 1) == []
+        assert front.broker.copies.due_ms == ms + PACE_MS  # a turn comes, whether anything happens or not
+        assert acked(PACE_MS) == [master.end_position]
+        told(session, data(0))  # somebody waits: what follows in the same turn does not keep him waiting
+        told(session, data(ha.NO_HURRY))
+        assert acked(PACE_MS) == [master.end_position]
+        told(session, data(ha.NO_HURRY))
+        assert acked(PACE_MS) == []
+        draft.set_body(b"y" * UNSAID_BYTES_MAX)
+        told(session, data(ha.NO_HURRY))
+        assert acked(PACE_MS) == [master.end_position]
+        assert front.broker.store.end_position == master.end_position
+        session.lost()
+
+    in_slave(slave, run)
+    master.close()

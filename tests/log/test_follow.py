@@ -134,6 +134,64 @@ def test_one_flipped_bit_is_seen_and_nothing_of_the_block_is_taken(pair: tuple[L
     assert follower.take(bytearray(feeder.block()), 0, feeder.count, len(block), False) == status.OK
 
 
+def test_a_block_lies_where_the_log_does(pair: tuple[LogStore, LogStore]) -> None:
+    master, slave = pair
+    fill(master, 40)
+    feeder = Feeder(master, 0)
+    checked = Feeder(master, 0)  # as one that came when all was there
+    fill(master, 40, seed=2)
+    while feeder.next(3000):
+        sums, records = feeder.parts()
+        assert b"".join((sums, records)) == feeder.block()
+        begin = len(sums) // 8
+        assert begin == feeder.count
+        assert bytes(records) == master.log.bytes_at(feeder.begin, feeder.size)
+        assert checked.next(3000)
+        assert checked.block() == feeder.block()
+    copy_all(master, slave)
+    assert bodies(slave) == bodies(master)
+
+
+def test_a_sum_that_says_nonsense_of_a_new_record_is_not_believed(pair: tuple[LogStore, LogStore]) -> None:
+    master, slave = pair
+    feeders = [
+        Feeder(master, 0) for _ in range(2)
+    ]  # what is appended later they measure by its sums, as far as these agree
+    follower = Follower(slave)
+    follower.begin_at(0)
+    fill(master, 10)
+    sidecar = master.log.sums.get(0)
+    assert sidecar is not None
+    start = sidecar.start(4)
+    at = sidecar.map.find(start.to_bytes(4))
+    for feeder, wrong in zip(feeders, (start - 3, 0), strict=True):
+        sidecar.map[at : at + 4] = wrong.to_bytes(4)
+        assert feeder.next(100_000)
+        block = bytearray(feeder.block())
+        outcome = follower.take(block, 0, feeder.count, len(block), feeder.damaged)
+        assert outcome == (
+            status.ILLEGAL if wrong == start - 3 else status.OK
+        )  # then the next feeder looks at everything
+        assert slave.end_position == (0 if outcome else feeder.size)
+        sidecar.map[at : at + 4] = start.to_bytes(4)
+    copy_all(master, slave)
+    assert bodies(slave) == bodies(master)
+
+
+def test_queues_whose_names_share_a_place_at_hand(pair: tuple[LogStore, LogStore]) -> None:
+    master, slave = pair
+    names = [b"A-topic", b"B-topic", b"A-topix"]  # as long, with the same letter in the middle
+    for number in range(60):
+        put(master, b"%d" % number, topic=names[number % 3], queue_id=64 * (number % 2))
+    copy_all(master, slave)
+    assert {(topic, n): queue.max_offset for topic, by_id in slave.queues.items() for n, queue in by_id.items()} == {
+        (topic, n): queue.max_offset for topic, by_id in master.queues.items() for n, queue in by_id.items()
+    }
+    for name in names:
+        for queue_id in (0, 64):
+            assert bodies(slave, topic=name, queue_id=queue_id) == bodies(master, topic=name, queue_id=queue_id)
+
+
 def test_a_block_that_lies_about_its_records_is_refused(pair: tuple[LogStore, LogStore]) -> None:
     master, slave = pair
     fill(master, 10)

@@ -67,6 +67,12 @@ class Member(msgspec.Struct, eq=False):
         """What it lacks of the staged rows, and whether it cannot write them."""
         self.unstaged, self.cannot_stage = lacks, cannot
 
+    def state(self) -> tuple[object, ...]:
+        """All of it that decides who is in sync, and what is confirmed."""
+        return (
+            self, self.written, self.flushed, self.caught_up_ms, self.in_sync, self.unstaged, self.cannot_stage,
+        )  # fmt: skip
+
     def judge(self, in_sync: bool, why_not: str) -> None:
         """Take it into the set, or out of it."""
         self.in_sync, self.why_not = in_sync, "" if in_sync else why_not
@@ -109,6 +115,9 @@ class Copies:
         self._wholes: list[tuple[int, int]] = []  # records that are confirmed together
         self.waiting = Positions()
         self.waiting_flushed = Positions()
+        self._seen: list[object] = []  # what `settle` looked at last, where nothing else decides
+        self._holds_until_ms = 0  # what it found holds for so long
+        self._holds_to = 0  # and while the log ends no later
 
     # -- a slave -----------------------------------------------------------------------------------------------------
 
@@ -142,6 +151,8 @@ class Copies:
             self._wholes.append((begin, end))
 
     def _whole(self, position: int) -> int:
+        if not self._wholes:
+            return position
         return min([position, *(begin for begin, end in self._wholes if begin < position < end)])
 
     def look_at(self, mono_ms: int) -> None:
@@ -216,7 +227,10 @@ class Copies:
     @property
     def available(self) -> bool:
         """Whether a message of level `pair` can become one: somebody is in sync, and near."""
-        return any(member.in_sync for member in self.members.values())
+        for member in self.members.values():  # noqa: SIM110 asked for each send that is alone in its turn: a generator costs more
+            if member.in_sync:
+                return True
+        return False
 
     def settle(self, mono_ms: int) -> None:
         """Look who is in sync, and raise the positions."""
@@ -224,6 +238,11 @@ class Copies:
             return
         store = self._store
         end, flushed = store.log.settled_end(), store.flushed_position
+        seen: list[object] = [flushed]
+        for member in self.members.values():
+            seen += member.state()
+        if seen == self._seen and mono_ms <= self._holds_until_ms and end <= self._holds_to:
+            return  # most turns of a busy master: nobody was heard of
         before = self.confirmed, self.confirmed_flushed
         for member in self.members.values():
             self._judge(member, end, mono_ms)
@@ -252,6 +271,11 @@ class Copies:
             self._tell()
         if self._wholes:
             self._wholes = [whole for whole in self._wholes if whole[1] > self.confirmed_flushed]
+        self._seen = seen if members and roll is None and not self._wholes else []
+        if self._seen:
+            config, all_members = self._config, self.members.values()
+            self._holds_until_ms = min(member.caught_up_ms for member in all_members) + config.ha_in_sync_ms
+            self._holds_to = min(member.written for member in all_members) + config.ha_slave_lag_bytes_max
 
     def _propose(self, roll: Roll, flushed: int, mono_ms: int) -> None:
         """Tell the engine who ought to be in the set; who is, it says."""
@@ -276,8 +300,10 @@ class Copies:
         if not self._store.healthy:
             self.waiting.fail()
             self.waiting_flushed.fail()
-        self.waiting.settle(self.acknowledged)
-        self.waiting_flushed.settle(self.acknowledged_flushed)
+        if self.waiting.line:
+            self.waiting.settle(self.acknowledged)
+        if self.waiting_flushed.line:
+            self.waiting_flushed.settle(self.acknowledged_flushed)
 
     def drop(self, owner: object) -> None:
         """Forget everything an owner waits for: its connection is gone."""

@@ -48,6 +48,11 @@ class Sender:
         self.lacks = "its staged rows are not complete"
 
     @property
+    def fresh(self) -> bool:
+        """Whether rows were staged, or given up, since."""
+        return self._seen != self._spools.changes
+
+    @property
     def failed(self) -> bool:
         """It cannot write them."""
         return self._failed_ms >= 0
@@ -67,7 +72,7 @@ class Sender:
             self._doubtful = True
             self._sent.clear()
             self._seen = -1
-        if self._seen != spools.changes and not self.failed:
+        if self.fresh and not self.failed:
             self._doubtful = True
             self._gone += [(end, token) for token in self._sent if token not in spools.by_token]
             for _, token in self._gone:

@@ -88,10 +88,15 @@ class Tables:
         self._versions: tuple[object, object] = (None, None)
         self._offsets: dict[tuple[str, str], dict[int, int]] = {}
 
+    @property
+    def fresh(self) -> bool:
+        """Whether topics or groups have changed since."""
+        return (self._broker.topics.version, self._broker.groups.version) != self._versions
+
     def news(self) -> Iterator[bytes]:
         """Topics and groups, when they have changed since."""
         topics, groups = self._broker.topics, self._broker.groups
-        if (topics.version, groups.version) != self._versions:
+        if self.fresh:
             self._versions = dict(topics.version), dict(groups.version)
             yield fastjson.dumps({"topics": topics.as_file(), "groups": groups.as_table()})
 

@@ -22,7 +22,7 @@ from penstock.errors import StoreError, WireError
 from penstock.faults import Told
 from penstock.fronts.bare import RocketmqMaster, RocketmqSlave, Stumbles, admitted
 from penstock.fronts.front import Front, no_beginning
-from penstock.fronts.hasession import BEAT_MS, LAST_BYTES, HaSession
+from penstock.fronts.hasession import BEAT_MS, LAST_BYTES, PACE_MS, HaSession
 from penstock.fronts.haslave import AskingSession, SlaveSession
 from penstock.log import epochs
 from penstock.log.consumequeue import ConsumeQueue
@@ -33,10 +33,10 @@ from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.ha")
 
-BLOCK_BYTES = 128 << 10  # of records in one DATA: with its sums it fits a read
+BLOCK_BYTES = 232 << 10  # of records in one DATA: with its sums it fits a read
+GATHER_BYTES = 128 << 10  # leaves at once while somebody waits for copies
 WINDOW_BYTES = 4 << 20  # sent and not acknowledged
 TURN_BYTES = 1 << 20  # to one slave in one turn
-PACE_MS = 5  # while nobody waits for the copy, less than a block waits so long for more
 OFFSETS_MS = 1_000
 
 
@@ -199,6 +199,12 @@ class MasterSession(HaSession):
         written = self.store.end_position
         return ha.Positions(position, written, copies.confirmed, copies.confirmed_flushed, self.store.min_position)
 
+    @property
+    def fresh(self) -> bool:
+        if self.feeder is None:
+            return False
+        return self.channels.fresh or self.tables.fresh or (self.sender is not None and self.sender.fresh)
+
     def end_turn(self, mono_ms: int) -> None:
         feeder, member = self.feeder, self.member
         if self.bare is not None and not self.closing:
@@ -239,15 +245,22 @@ class MasterSession(HaSession):
         """Whether to wait for more before a frame is made. Each frame costs both sides a turn, and the master another for its
         ACK: what somebody waits for goes with the ACK of the frame before, the rest at a pace.
         """
-        if pending >= BLOCK_BYTES:
+        if pending >= (GATHER_BYTES if self.broker.copies.waiting.line else BLOCK_BYTES):
             return False
         copies = self.broker.copies
-        if len(copies.waiting) or len(copies.waiting_flushed):
+        if copies.waiting.line or copies.waiting_flushed.line:
             return len(self._unacknowledged) > 0
         if mono_ms - self._sent_ms >= PACE_MS:
             return False
         copies.look_at(self._sent_ms + PACE_MS)
         return True
+
+    def _urgency(self) -> int:
+        """What a slave is to do with the records of this turn: flush them at once, acknowledge them at once, or when it suits."""
+        copies = self.broker.copies
+        if copies.waiting_flushed.line:
+            return ha.FLUSH_NOW
+        return 0 if copies.waiting.line or self.front.mastership.heir is not None else ha.NO_HURRY
 
     def _send(self, feeder: Feeder, member: Member, epoch: int, end: int, mono_ms: int) -> None:
         sent = 0
@@ -263,11 +276,12 @@ class MasterSession(HaSession):
                 log.error("slave not served node=%s error=%s", member.node, error)
                 self.end()
                 return
-            flags = ha.FLUSH_NOW if len(self.broker.copies.waiting_flushed) else 0
+            flags = self._urgency()
             flags |= (ha.LAST if feeder.last else 0) | (ha.DAMAGED if feeder.damaged else 0) | self._in_sync()
             positions = self._positions(feeder.begin)
-            self.say(ha.data_head(epoch, positions, feeder.count, feeder.size, flags))
-            self.say(feeder.block())
+            sums, records = feeder.parts()
+            self.say(ha.data_head(epoch, positions, feeder.count, feeder.size, flags) + sums)
+            self.say(records)
             self._told = positions.confirmed
             under_way.append(feeder.position)
             sent += feeder.size
@@ -287,8 +301,8 @@ class MasterSession(HaSession):
 
     @property
     def asks(self) -> int:
-        known = self.exchange is not None and self.member is not None and self.member.in_sync
-        return self.front.replica.epoch if known else 0
+        member = self.member
+        return self.front.replica.epoch if member is not None and member.in_sync and self.exchange is not None else 0
 
     def lost(self) -> None:
         if self.member is not None:
@@ -319,6 +333,10 @@ class HaFront(Front):
         self.sessions: set[HaSession] = set()
         self.free_bytes = 0
         self._due_ms = 0
+        self._worked_ms, self._worked_to = (
+            -PACE_MS,
+            0,
+        )  # the last turn that looked at the slaves, and where the log ended then
         self._again = again
         if broker.repairs is not None:
             replica.tell_of_damage(broker.repairs.says)
@@ -437,9 +455,13 @@ class HaFront(Front):
         copies = self.broker.copies
         if not self.sessions and not copies.ever:
             return
-        copies.rest()
         self.broker.queueing.copied.seal()
         mono_ms = self.broker.mono_ms
+        if self._rests(mono_ms):
+            copies.look_at(self._worked_ms + PACE_MS)
+            return
+        self._worked_ms, self._worked_to = mono_ms, self.broker.store.end_position
+        copies.rest()
         copies.settle(mono_ms)
         self._repair(mono_ms)
         self.broker.staging.mirrors.settle()
@@ -450,16 +472,34 @@ class HaFront(Front):
                 session.say(ha.take(self.replica.epoch, self.broker.store.end_position))
         copies.release()
 
+    def _rests(self, mono_ms: int) -> bool:
+        """Whether a master can leave all this to a turn a little later: nobody waits for slaves, none was heard in this turn, and
+        there is nothing for them but less than a block of records.
+        """
+        copies = self.broker.copies
+        if copies.waiting.line or copies.waiting_flushed.line or copies.following or self.mastership.heir is not None:
+            return False
+        if mono_ms >= self._worked_ms + PACE_MS or self.broker.store.end_position - self._worked_to >= BLOCK_BYTES:
+            return False
+        for session in self.sessions:  # noqa: SIM110 asked in every turn: a generator costs more
+            if session.heard_ms == mono_ms or session.closing or session.fresh:
+                return False
+        return True
+
     def _repair(self, mono_ms: int) -> None:
         """Ask for records that do not hold here."""
         repairs = self.broker.repairs
         if repairs is None:
             return
-        able = [session for session in self.sessions if session.asks and not session.closing]
-        repairs.meet(len(able))
-        for session in able:
-            assert session.exchange is not None
-            session.exchange.turn(session.asks, mono_ms, self.broker.store.log.settled_end())
+        able = 0
+        for session in self.sessions:
+            exchange = session.exchange
+            if exchange is None or session.closing or not (epoch := session.asks):
+                continue
+            able += 1
+            if repairs.wanted or exchange.busy:
+                exchange.turn(epoch, mono_ms, self.broker.store.log.settled_end())
+        repairs.meet(able)
         if repairs.wanted and able:
             self.broker.copies.look_at(mono_ms + PACE_MS)
 

@@ -30,6 +30,11 @@ class Exchange:
         self._given_bytes = 0
         self.due_ms = 0  # when it looks again at what is wanted
 
+    @property
+    def busy(self) -> bool:
+        """Whether a turn has something to do here, though nothing is wanted."""
+        return bool(self._asked or self._cannot or self._given_bytes)
+
     def turn(self, epoch: int, mono_ms: int, end: int) -> None:
         """Ask for what is wanted below the end of the peer's log."""
         self._given_bytes = 0

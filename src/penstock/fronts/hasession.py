@@ -12,13 +12,16 @@ from penstock.errors import WireError
 from penstock.fronts.haexchange import Exchange
 from penstock.wire import ha
 from penstock.wire.fastjson import JsonObject
+from penstock.wire.outbox import Part
 
 log = logging.getLogger("penstock.ha")
 
 BEAT_MS = 500
+PACE_MS = 5  # what nobody waits for is said so late, with what has come meanwhile
 SILENT_MS = 10_000  # then the connection is dead
 LAST_BYTES = 4 << 10  # of records that both sides compare before anything is sent
 OPENING_BYTES_MAX = 1 << 21  # of a frame before the peer has proved who it is
+JOINED_BYTES_MAX = 16 << 10  # more is written from where it lies
 
 
 class SessionsFront(Protocol):
@@ -49,9 +52,14 @@ class HaSession:
         self.heard_ms = front.broker.mono_ms
         self.spoke_ms = front.broker.mono_ms
         self._wake = wake
-        self._out: list[bytes] = []
+        self._out: list[Part] = []
         self._opened = False
         self.exchange: Exchange | None = None  # of damaged records, with a peer that knows that
+
+    @property
+    def fresh(self) -> bool:
+        """Whether there is more to be said than records, which may wait."""
+        return False
 
     def feed(self, owner: bytearray, total: int) -> int:
         """Carry out every whole frame. WireError: no peer of ours."""
@@ -62,7 +70,7 @@ class HaSession:
             if not pos:
                 return 0
             self._opened = True
-        while not self.closing:
+        while pos < total and not self.closing:
             head, need = ha.read_head(owner, pos, total)
             if need > OPENING_BYTES_MAX and not self.trusted:
                 raise WireError(f"a first frame of {need} bytes")
@@ -74,6 +82,7 @@ class HaSession:
             elif not self.trusted:
                 raise WireError("a frame to be passed over, of a peer that has proved nothing")
             pos = head.end
+        self.need = 0
         return total
 
     def _open(self, owner: bytearray, total: int) -> int:
@@ -88,7 +97,7 @@ class HaSession:
         """What follows the head of a frame, as an object."""
         return bytes(memoryview(owner)[head.fixed : head.end])
 
-    def say(self, data: bytes) -> None:
+    def say(self, data: Part) -> None:
         """Send it at the end of the turn."""
         self._out.append(data)
         self.spoke_ms = self.broker.mono_ms
@@ -98,6 +107,14 @@ class HaSession:
         """What is to be written now."""
         out, self._out = self._out, []
         return b"".join(out)
+
+    def take_parts(self) -> bytes | list[Part]:
+        """The same, as parts where it is much."""
+        out, self._out = self._out, []
+        size = 0
+        for part in out:
+            size += len(part)
+        return out if size > JOINED_BYTES_MAX else b"".join(out)
 
     def end(self) -> None:
         """Close behind what was said."""

@@ -16,7 +16,7 @@ from penstock.broker.term import Favours
 from penstock.errors import Refused, StoreError, WireError
 from penstock.faults import Told
 from penstock.fronts.bare import admitted
-from penstock.fronts.hasession import LAST_BYTES, HaSession, SessionsFront
+from penstock.fronts.hasession import LAST_BYTES, PACE_MS, HaSession, SessionsFront
 from penstock.log import status
 from penstock.log.follow import Follower
 from penstock.version import __version__
@@ -24,6 +24,8 @@ from penstock.wire import ha
 from penstock.wire.fastjson import JsonObject
 
 log = logging.getLogger("penstock.ha")
+
+UNSAID_BYTES_MAX = 1 << 20  # are acknowledged at once: the master has a window
 
 
 class SlavesFront(SessionsFront, Protocol):
@@ -64,6 +66,8 @@ class SlaveSession(HaSession):
         self.not_master = False
         self.bare = False  # it is RocketMQ's
         self._said = (-1, -1)
+        self._said_ms = -PACE_MS
+        self._hurry = True  # somebody waits for our next ACK, or may
         self._asked = False
         self.say(ha.OPENER)
 
@@ -113,6 +117,7 @@ class SlaveSession(HaSession):
             self._told(ha.read_positions(owner, head.fixed), head.flags)
             self.time.hear(ha.read_wall(owner, head.fixed))
             if head.flags & ha.FLUSH_NOW:
+                self._hurry = True
                 self.store.want_flush()
         elif head.kind == ha.TAKE and self.running:
             self._take(head, ha.read_start(self.body(head, owner)))
@@ -224,6 +229,8 @@ class SlaveSession(HaSession):
 
     def _data(self, head: ha.Head, owner: bytearray) -> None:
         self._told(ha.read_positions(owner, head.fixed), head.flags)
+        unsaid = self._hurry and self._said[0] < self.store.end_position
+        self._hurry = unsaid or not head.flags & ha.NO_HURRY
         follower = self.follower
         outcome = follower.take(owner, head.variable, head.entries, head.end, bool(head.flags & ha.DAMAGED))
         if outcome == status.OK and head.flags & ha.LAST:
@@ -260,7 +267,12 @@ class SlaveSession(HaSession):
         for token in self.broker.staging.mirror.take_lost() if self.running else ():
             self.say(ha.spooled(self.epoch, ha.Spooled(token, 0, True, True)))
         if self.running and not self.closing and (self.store.end_position, self.store.flushed_position) != self._said:
-            self._acknowledge()
+            late = self._hurry or self.store.end_position - self._said[0] >= UNSAID_BYTES_MAX
+            if late or mono_ms - self._said_ms >= PACE_MS:
+                self._said_ms = mono_ms
+                self._acknowledge()
+            else:
+                self.broker.copies.look_at(self._said_ms + PACE_MS)
 
     def _acknowledge(self, flags: int = 0) -> None:
         store = self.store

@@ -28,7 +28,8 @@ cdef class Feeder:
     @cython.locals(following=cython.longlong)
     cdef long long _torn(self, Segment segment, Sidecar sidecar, long long n, long long at, long long stop)
     cdef _found(self, long long physical)
-    @cython.locals(segment=Segment, to=cython.p_uchar, size=cython.longlong)
+    @cython.locals(segment=Segment, at=cython.longlong)
+    cpdef tuple parts(self)
     cpdef bytes block(self)
 
 
@@ -37,6 +38,7 @@ cdef class Follower:
     cdef public LogStore store
     cdef Draft draft
     cdef public long long bad
+    cdef list _recent
 
     @cython.locals(b=cython.p_uchar, store=LogStore, pos=cython.longlong, first=cython.longlong, room=cython.int, n=cython.longlong, at=cython.longlong, crc=cython.longlong)
     cpdef int take(self, bytearray owner, long long sums, long long count, long long end, bint damaged) except -1
@@ -44,6 +46,8 @@ cdef class Follower:
     cdef bint _sound(self, unsigned char *b, long long pos, long long sums, long long count, long long end, bint damaged) noexcept
     @cython.locals(store=LogStore, d=Draft, size=cython.longlong, holes=cython.bint)
     cdef bint _derive(self, unsigned char *b, long long at, long long end, long long physical, long long crc, bint damaged) except -1
+    @cython.locals(queue=ConsumeQueue, n=cython.longlong)
+    cdef ConsumeQueue _queue_of(self, Draft d)
     @cython.locals(store=LogStore, segment=Segment, sidecar=Sidecar, at=cython.longlong, n=cython.longlong, following=cython.longlong)
     cdef bint _derive_rest(self) except -1
     @cython.locals(store=LogStore, segment=Segment, d=Draft, queue=ConsumeQueue, at=cython.longlong, size=cython.longlong)

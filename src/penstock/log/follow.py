@@ -24,9 +24,10 @@ if cython.compiled:
     from cython.cimports.penstock.log import status
     from cython.cimports.penstock.log.checksums import Sidecar
     from cython.cimports.penstock.log.commitlog import body_matches, measure
+    from cython.cimports.penstock.log.consumequeue import ConsumeQueue
     from cython.cimports.penstock.log.draft import Draft
     from cython.cimports.penstock.log.store import LogStore
-    from cython.cimports.penstock.octets import address, be32, be64, copy, crc32, find, put32, ube32
+    from cython.cimports.penstock.octets import address, be32, be64, copy, crc32, find, put32, same, ube32
     from cython.cimports.penstock.wire import layout
 else:
     from penstock import words
@@ -34,9 +35,10 @@ else:
     from penstock.log import status
     from penstock.log.checksums import Sidecar
     from penstock.log.commitlog import body_matches, measure
+    from penstock.log.consumequeue import ConsumeQueue
     from penstock.log.draft import Draft
     from penstock.log.store import LogStore
-    from penstock.octets import address, be32, be64, copy, crc32, find, put32, ube32
+    from penstock.octets import address, be32, be64, copy, crc32, find, put32, same, ube32
     from penstock.wire import layout
 
 log = logging.getLogger("penstock.log")
@@ -92,11 +94,15 @@ class Feeder:
         begin = at
         b = segment.base
         while at < stop and self.count < words.BLOCK_RECORDS_MAX:
-            size = measure(b, at, segment.size - at, segment.first + at)
+            known = sidecar is not None and n < sidecar.count and sidecar.start(n) == at
+            size = 0
+            if known and segment.first + at >= self.checked_to and n + 1 < sidecar.count:  # type: ignore[union-attr]
+                size = sidecar.start(n + 1) - at  # type: ignore[union-attr]  # appended by this run: the sums say where it ends
+            if size <= 0 or size > stop - at:
+                size = measure(b, at, segment.size - at, segment.first + at)
             if size == 0:
                 self.last = True
                 break
-            known = sidecar is not None and n < sidecar.count and sidecar.start(n) == at
             if size < 0:
                 size = 0
                 if known:
@@ -142,16 +148,18 @@ class Feeder:
         if self.store.repair is not None:
             self.store.repair.found(physical)
 
+    def parts(self) -> tuple[bytes, bytes | memoryview]:
+        """The sums and the records of the block that was cut; these as they lie in the log."""
+        sums = bytes(self._buffer[: self.count * layout.SUM_BYTES])
+        if self.size == 0:
+            return sums, b""
+        segment = self._segment
+        at = self.begin - segment.first  # type: ignore[union-attr]
+        return sums, memoryview(segment.map)[at : at + self.size]  # type: ignore[union-attr]
+
     def block(self) -> bytes:
-        """The sums and the records of the block that was cut."""
-        size = self.count * layout.SUM_BYTES
-        block = bytearray(size + self.size)
-        if self.size > 0:
-            to = address(block)
-            copy(to, 0, self._sums, 0, size)
-            segment = self._segment
-            copy(to, size, segment.base, self.begin - segment.first, self.size)  # type: ignore[union-attr]
-        return bytes(block)
+        """The same in one piece."""
+        return b"".join(self.parts())
 
 
 class Follower:
@@ -161,6 +169,7 @@ class Follower:
         self.store = store
         self.draft = Draft()
         self.bad = -1  # the position of the record whose sum did not hold
+        self._recent: list[ConsumeQueue | None] = [None] * words.RECENT_QUEUES
 
     def take(self, owner: bytearray, sums: int, count: int, end: int, damaged: bool) -> int:
         """Append the block owner[sums:end] at the log's end: OK; ILLEGAL and `bad`, and nothing is taken, when a sum does not
@@ -234,7 +243,7 @@ class Follower:
         holes = find(b, d.props_pos, d.props_pos + d.props_len, 0) >= 0
         store.log.note(d.store_ms, physical + d.size if holes else 0)
         try:
-            d.queue = store.queue(d.topic_name(), d.queue_id)
+            d.queue = self._queue_of(d)
         except StoreError as error:
             log.error("a copied record is of no queue position=%d error=%s", physical, error)
             return True
@@ -248,6 +257,19 @@ class Follower:
         if d.seq_len > 0 and store.sequences is not None:
             store.sequences.again(d.sequence(), d.queue.topic, d.queue_id, d.queue_offset, physical, d.size)
         return True
+
+    def _queue_of(self, d: Draft) -> ConsumeQueue:
+        """The queue of a loaded record, mostly one of those of the last records: queues stay while their store is open."""
+        n = (d.queue_id + d.topic_len + d.topic[d.topic_pos + d.topic_len // 2]) & (words.RECENT_QUEUES - 1)
+        queue = self._recent[n]
+        if (
+            queue is None
+            or queue.queue_id != d.queue_id
+            or queue.topic_len != d.topic_len
+            or not same(queue.topic_at, 0, d.topic, d.topic_pos, d.topic_len)
+        ):
+            queue = self._recent[n] = self.store.queue(d.topic_name(), d.queue_id)
+        return queue
 
     def _derive_rest(self) -> bool:
         """Derive what could not be when it was copied; whether all of it is now."""

@@ -51,6 +51,7 @@ SPOOL, SPOOLED = 0x06, 0x86  # staged rows, to a slave whose HELLO says that it 
 GIVE, WANT = 0x0A, 0x84  # either side says either, to a peer whose HELLO or ACCEPT says that it knows them
 
 FLUSH_NOW, LAST, DAMAGED = 1, 2, 4  # flags of DATA
+NO_HURRY = 16  # a flag of DATA: nobody waits for its ACK
 IN_SYNC = 8  # a flag of DATA and BEAT: the master counts on this slave
 DISK_FULL, FLUSH_FAILED = 1, 2  # flags of ACK
 SEALED, GONE, THERE = 1, 2, 4  # flags of SPOOL: nothing is added; drop it; these are all there are

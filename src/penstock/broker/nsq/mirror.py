@@ -50,6 +50,11 @@ class ChannelNews:
         self._ready: list[bytes] = []  # frames of places
         self._position = 0  # and where the log ended when they were made
 
+    @property
+    def fresh(self) -> bool:
+        """Whether a channel came, went, or was paused since."""
+        return self._registry.changes != self._changes
+
     def news(self, mono_ms: int, sent: int, at_once: bool = False) -> Iterator[tuple[int, bytes]]:
         """(kind, body) of the frames that say what has changed to a slave that was sent the log up to `sent`. `at_once`: the
         places, too, whenever they were told last.
@@ -57,7 +62,7 @@ class ChannelNews:
         A place may be finished because the message stands elsewhere in the log, in the schedule or with the dead letters: so it
         is told once the slave was sent the log up to where it ended then.
         """
-        fresh = self._registry.changes != self._changes
+        fresh = self.fresh
         if not (fresh or at_once or self._ready or mono_ms >= self._due_ms):
             return
         faces = [face for face in self._registry.topics.values() if isinstance(face, LogChannels) and face.stored.open]

@@ -93,7 +93,7 @@ class Sender:
             remark = f"request queueId[{queue_id}] is illegal, {topic.described()} Producer: {asker.remote}"
             asker.refuse(ResponseCode.SYSTEM_ERROR, remark)
             return
-        if topic.level >= words.LEVEL_PAIR and self.broker.copies.short:
+        if topic.level >= words.LEVEL_PAIR and self.shared.picky and self.broker.copies.short:
             asker.refuse(SHORT[0], SHORT[1])
             return
         if body_len > self.shared.body_max:

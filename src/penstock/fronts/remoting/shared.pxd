@@ -20,7 +20,7 @@ cdef class Shared:
     cdef Histogram _handed
     cdef public Outbox raw, text
     cdef public long long body_max, properties_max
-    cdef public bint hold_enabled, blocked
+    cdef public bint hold_enabled, blocked, picky
     cdef bytes _cluster, _searched
     cdef unsigned char *cluster
     cdef long long cluster_len

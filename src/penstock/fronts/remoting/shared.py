@@ -68,6 +68,7 @@ class Shared:
         self.properties_max = min(broker.config.max_properties_size, PROPERTIES_BYTES_MAX)
         self.limits = broker.limits
         self.hold_enabled = broker.config.long_polling_enable
+        self.picky = broker.config.min_in_sync > 1  # level `pair` may have to be refused
         self._cluster = f"{names.CLUSTER}\x01{broker.config.cluster_name}".encode()
         self.cluster = address(self._cluster)
         self.cluster_len = len(self._cluster)
