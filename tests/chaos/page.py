@@ -246,7 +246,7 @@ def gone(page: Page) -> None:
 
 
 def lose(page: Page, name: str) -> None:
-    """All at once, as with a machine: a master that hears its slave end while etcd still answers is the set alone, and goes on."""
+    """All at once, as with a machine: a master whose slave ends while etcd still answers is the set alone, and goes on."""
     lost = [page.running.pop((server, name)) for server in ("etcd", "broker", "registry")]
     for process in lost:
         process.send_signal(signal.SIGKILL)
