@@ -9,9 +9,13 @@ from pathlib import Path
 import pytest
 
 from access.people import user, write
+from penstock import Message
+from penstock.aio import Producer
 from penstock.app import Server
+from penstock.client.results import SendStatus
 from penstock.config import BrokerConfig, RegistryConfig
 from penstock.errors import ConfigError
+from penstock.msgid import unpack_host
 from ports import free_port
 
 FREE = {"remoting_port": 0, "nsq_port": 0, "http_port": 0, "host": "127.0.0.1"}
@@ -77,3 +81,19 @@ async def test_users_open_the_door_to_other_machines(tmp_path: Path) -> None:
     write(tmp_path / "users.toml", user("root", "admin"))
     async with Server(config, None) as server:
         assert server.addresses["remoting"].startswith("0.0.0.0:")
+
+
+async def test_a_broker_that_clients_know_by_name(tmp_path: Path) -> None:
+    """Its name stands in routes, its address in records."""
+    config = BrokerConfig(
+        data=str(tmp_path), mapped_file_size_commit_log=1 << 20, **{**FREE, "host": "localhost", "advertise": "localhost:1"}  # type: ignore[arg-type]
+    )  # fmt: skip
+    shared = RegistryConfig(data=str(tmp_path), registry_port=0, lookup_port=-1, lookup_http_port=-1, host="localhost")
+    async with Server(config, shared) as server:
+        assert server.addresses["remoting"].startswith("localhost:")
+        assert server.broker is not None
+        registry = server.addresses["registry"]
+        async with Producer(registry) as producer:
+            receipt = await producer.send(Message("named", b"one"))
+        assert unpack_host(server.broker.store_host).startswith("127.0.0.1:")
+        assert receipt.status is SendStatus.SEND_OK

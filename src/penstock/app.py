@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from msgspec.structs import replace
 
-from penstock.access.rights import Rights, users_file
+from penstock.access.rights import Rights, read_rights
 from penstock.broker.broker import Broker
 from penstock.broker.replica import check_role, followed, placed, seated
 from penstock.clock import Clock
@@ -31,6 +31,7 @@ from penstock.net import Net
 from penstock.process import Process
 from penstock.security import security_of
 from penstock.tls import Door, Tls, door, server_tls, share_certificate
+from penstock.wire.addresses import host_in
 
 if TYPE_CHECKING:  # a process imports the roles it has: that is half the time of a start
     from penstock.fronts.front import Front
@@ -325,7 +326,7 @@ class Server:
         front = BrokerFront(broker, self._rights)
         self.add_front(front)
         if config.advertise:
-            self.addresses["remoting"] = f"{config.advertise.partition(':')[0]}:{config.remoting_port}"
+            self.addresses["remoting"] = f"{host_in(config.advertise)}:{config.remoting_port}"
         await net.listen(self._bound["remoting"], front.session, "remoting", **opened)
         if self._broker_config is not None and self._broker_config.remoting_port > 2 and config.vip_port:
             await _listen_vip(net, config, self._rights.on, front, opened)
@@ -450,14 +451,14 @@ class Server:
 
 def _advertised(address: str, config: BrokerConfig) -> str:
     """A listener's address as others reach it; empty where there is none."""
-    return f"{config.advertise.partition(':')[0]}:{port_of(address)}" if config.advertise and address else address
+    return f"{host_in(config.advertise)}:{port_of(address)}" if config.advertise and address else address
 
 
 def _nsq_address(addresses: Mapping[str, str], config: BrokerConfig) -> str:
     """Where our clients of queue topics are sent; empty without an NSQ listener, or on a Unix socket."""
     address = addresses.get("nsq", "")
     if config.advertise and address and "/" not in address:
-        address = f"{config.advertise.partition(':')[0]}:{config.nsq_port}"
+        address = f"{host_in(config.advertise)}:{config.nsq_port}"
     return "" if "/" in address else address
 
 
@@ -520,7 +521,7 @@ def _rights(config: BrokerConfig | RegistryConfig | None, limits: Limits) -> Rig
     """The users of a process. ConfigError for a file of them that cannot be used."""
     if config is None:
         return Rights()
-    return Rights(users_file(config.users, config.data), config.failed_logins_per_minute, limits)
+    return read_rights(config.users, config.data, config.failed_logins_per_minute, limits)
 
 
 def runner() -> Run:

@@ -100,7 +100,7 @@ class BrokerConfig(ConnectionSettings, frozen=True, kw_only=True):
     failed_logins_per_minute: Annotated[
         int, "failed logins of an address, or of a name, before more are refused; 0: any"
     ] = 5
-    advertise: Annotated[str, "address told to clients; empty: the bind address"] = ""
+    advertise: Annotated[str, "address or name told to clients; empty: the bind address"] = ""
     remoting_port: Annotated[int, "port of the RocketMQ protocol; 0: any free one, -1: none"] = 10911
     vip_port: Annotated[bool, "open the port two below it, too, where it is free: old RocketMQ clients send there"] = (
         True

@@ -34,9 +34,25 @@ def test_a_log_topic_is_at_level_os_or_disk(tmp_path: Path, level: str, number: 
     assert made.topics.create(b"T", 1, 1, announce=False).level == number
 
 
-def test_the_address_in_records_is_the_one_that_is_advertised(tmp_path: Path) -> None:
-    made = core(tmp_path, host="0.0.0.0", advertise="10.1.2.3", remoting_port=1234)
-    assert msgid.unpack_host(made.store_host) == "10.1.2.3:1234"
+@pytest.mark.parametrize(
+    ("advertise", "address"),
+    [
+        ("10.1.2.3", "10.1.2.3"),
+        ("10.1.2.3:7", "10.1.2.3"),
+        ("localhost", "127.0.0.1"),
+        ("::1", "[::1]"),
+        ("[::1]:7", "[::1]"),
+    ],
+)
+def test_the_address_in_records_is_the_one_that_is_advertised(tmp_path: Path, advertise: str, address: str) -> None:
+    made = core(tmp_path, host="0.0.0.0", advertise=advertise, remoting_port=1234)
+    assert msgid.unpack_host(made.store_host) == f"{address}:1234"
+
+
+@pytest.mark.parametrize(("more", "name"), [({"advertise": "a..b"}, "advertise"), ({"host": "a..b"}, "host")])
+def test_a_name_without_an_address_cannot_stand_in_records(tmp_path: Path, more: dict[str, str], name: str) -> None:
+    with pytest.raises(ConfigError, match=rf"{name}: no address of 'a\.\.b'"):
+        core(tmp_path, **more)
 
 
 def test_a_rule_that_cannot_be_obeyed_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.wire.addresses import split_address
+from penstock.wire.addresses import host_in, split_address
 
 
 @pytest.mark.parametrize(
@@ -47,3 +47,19 @@ def test_any_text_is_an_address_or_a_usage_error(text: str) -> None:
     assert host
     assert not set(host) & set(" /[]@\n\0")
     assert 0 < port < 65_536
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("a", "a"),
+        ("a:1", "a"),
+        ("10.0.0.1:80", "10.0.0.1"),
+        ("::1", "[::1]"),
+        ("[::1]", "[::1]"),
+        ("[::1]:5", "[::1]"),
+        ("", ""),
+    ],
+)
+def test_the_host_of_what_people_write(text: str, host: str) -> None:
+    assert host_in(text) == host

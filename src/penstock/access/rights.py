@@ -306,6 +306,19 @@ def users_file(setting: str, data: str) -> Path:
     return Path(setting) if setting else Path(data) / "users.toml"
 
 
+def read_rights(setting: str, data: str, failed_logins_per_minute: int = 5, limits: Limits | None = None) -> Rights:
+    """The users that settings name. ConfigError for a file of them that cannot be used: one that is named and is not there, too,
+    for then nobody would be asked who he is.
+    """
+    path = users_file(setting, data)
+    if setting and not path.exists():
+        raise ConfigError(
+            f"users names {path}, and there is no such file",
+            f"Make it: penstock user add --users {path} NAME RIGHTS; or correct `users`.",
+        )
+    return Rights(path, failed_logins_per_minute, limits)
+
+
 def host_of(remote: str) -> str:
     """The host of `address:port`; of a Unix socket, this machine."""
     host = remote.rpartition(":")[0].strip("[]")

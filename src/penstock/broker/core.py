@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Mapping
+from ipaddress import ip_address
 from pathlib import Path
 
 import msgspec
@@ -29,6 +31,7 @@ from penstock.log.options import StoreOptions, delay_levels
 from penstock.log.store import LogStore
 from penstock.schedule.delays import DelayRule
 from penstock.schedule.schedule import Schedule
+from penstock.wire.addresses import host_in
 
 
 class Core:
@@ -42,7 +45,7 @@ class Core:
         self.reload: Callable[[], list[dict[str, object]]] = _no_reload
         self.time = BrokerClock(clock)
         self.started_ms = clock.now_ms()
-        self.store_host = msgid.pack_host(f"{config.advertise or config.host}:{max(0, config.remoting_port)}")
+        self.store_host = msgid.pack_host(f"{_own_address(config)}:{max(0, config.remoting_port)}")
         self.store = LogStore(
             self.folder, _store_options(config, self.store_host, self._needs_whole()), files=files, clock=clock
         )
@@ -118,3 +121,19 @@ def _store_options(config: BrokerConfig, store_host: bytes, whole: bool) -> Stor
         whole=whole,
     )
     return _with_retention(options, config)
+
+
+def _own_address(config: BrokerConfig) -> str:
+    """Where clients find this broker, as an address: records and message ids hold no names. ConfigError for a name of none."""
+    host = host_in(config.advertise or config.host)
+    try:
+        ip_address(host.strip("[]"))
+    except ValueError:
+        try:
+            found = sorted(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM))  # IPv4 is first
+        except (OSError, UnicodeError) as error:
+            name = "advertise" if config.advertise else "host"
+            raise ConfigError(f"{name}: no address of {host!r} is found: {error}", "Say an address instead.") from None
+        host = str(found[0][4][0])
+        return f"[{host}]" if ":" in host else host
+    return host

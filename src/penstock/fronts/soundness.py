@@ -8,7 +8,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from penstock.access.rights import Rights, users_file
+from penstock.access.rights import read_rights
 from penstock.broker.replica import check_role
 from penstock.broker.rules import topic_rules
 from penstock.config import BrokerConfig, RegistryConfig, parts
@@ -58,7 +58,7 @@ def check_files(broker: BrokerConfig | None, registry: RegistryConfig | None) ->
     for role in (broker, registry):
         if role is None:
             continue
-        open_to_others |= role.insecure or Rights(users_file(role.users, role.data)).on
+        open_to_others |= role.insecure or read_rights(role.users, role.data).on
         tls = server_tls(role)
         for name in _DOORS:
             if hasattr(role, name):

@@ -25,6 +25,13 @@ def split_address(text: str, port: int = REGISTRY_PORT) -> tuple[str, int]:
     return host, int(tail)
 
 
+def host_in(text: str) -> str:
+    """The host of `host`, `host:port`, `v6` or `[v6]:port`, as it stands before a port: an IPv6 address in brackets."""
+    if text.startswith("["):
+        return text.partition("]")[0] + "]"
+    return f"[{text}]" if text.count(":") > 1 else text.partition(":")[0]
+
+
 def _is_v6(host: str) -> bool:
     """Whether it is an IPv6 address, with its zone if it has one."""
     from ipaddress import AddressValueError, IPv6Address

@@ -21,6 +21,7 @@ from penstock.fronts.http.publishing import TRUTHS, Publishing
 from penstock.fronts.http.settings import Place, Settings
 from penstock.fronts.http.topics import Topics
 from penstock.fronts.site import JSON, NAME, TEXT, V1, Answer, Handler, Needs, Request, dumps, json_answer
+from penstock.wire.addresses import host_in
 from penstock.wire.fastjson import JsonObject
 from penstock.wire.names import NSQD_VERSION
 
@@ -78,7 +79,7 @@ class NsqHttp(Place):
         config = broker.config
         self.hostname = socket.gethostname()
         self.broadcast_address = broadcast_address(config)
-        advertised = config.advertise.partition(":")[0]
+        advertised = host_in(config.advertise)
         super().__init__((*parts(config.allowed_hosts), self.broadcast_address, advertised), begin, rights)
         self.broker = broker
         self.config = config

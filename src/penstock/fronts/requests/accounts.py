@@ -12,6 +12,7 @@ from penstock.broker.clients import Peer
 from penstock.errors import ConfigError, Refused
 from penstock.fronts.requests.calls import Answer, Calls
 from penstock.wire import fastjson
+from penstock.wire.addresses import host_in
 from penstock.wire.codes import RequestCode, ResponseCode, read_fields
 from penstock.wire.remoting import RemotingCommand
 
@@ -72,7 +73,7 @@ class Accounts(Calls):
                 "version": text,
                 "allAclFileVersion": fastjson.dumps({str(self.rights.path): version}).decode(),
                 "brokerName": config.broker_name,
-                "brokerAddr": f"{config.advertise or config.host}:{config.remoting_port}",
+                "brokerAddr": f"{host_in(config.advertise or config.host)}:{config.remoting_port}",
                 "clusterName": config.cluster_name,
             }
         )
