@@ -213,3 +213,11 @@ async def test_an_upgrade_beneath_changes_no_page(
         os.utime(template, (2_000_000_000, 2_000_000_000))
     for target in ("/spark", "/topics/orders/about", "/nothing"):
         assert "<h1>" in (await browser.get(target)).text
+
+
+async def test_a_console_of_one_broker_shows_no_other(reading: Browser) -> None:
+    """What is chosen in a path is another broker, perhaps: nothing is shown of this one instead, and nothing changed."""
+    assert (await reading.get("/at/nosuch/topics")).status == 404
+    assert (await reading.get("/at/nosuch/topics.json")).status == 404
+    assert (await reading.get("/at/nosuch")).status == 404
+    assert (await reading.get("/topics")).status == 200

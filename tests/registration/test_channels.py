@@ -53,11 +53,16 @@ def consumer(address: str, topic: bytes, channel: bytes, ready: int = 100) -> Ns
     return peer
 
 
-def depths(address: str) -> dict[str, int]:
-    """What the channels of a topic have not finished, as a node sees it."""
+def told(address: str, what: str) -> dict[str, object]:
+    """That of the channels of a topic, as a node sees it."""
     with urllib.request.urlopen(f"http://{address}/stats?format=json&topic=jobs", timeout=30) as answer:
         (topic,) = json.load(answer)["topics"] or [{"channels": []}]
-    return {channel["channel_name"]: channel["depth"] for channel in topic["channels"]}
+    return {channel["channel_name"]: channel[what] for channel in topic["channels"]}
+
+
+def depths(address: str) -> dict[str, object]:
+    """What they have not finished."""
+    return told(address, "depth")
 
 
 def promote(pair: Pair) -> None:
@@ -88,6 +93,7 @@ def test_a_killed_master_leaves_its_channels_where_they_were(pair: Pair) -> None
     assert (soon.body, soon.attempts) == (b"soon", 2)
     urllib.request.urlopen(f"http://{pair.a.addresses['http']}/channel/pause?topic=jobs&channel=other", b"", timeout=30)
     eventually(lambda: depths(pair.b.addresses["http"]) == {"one": 0, "other": 197}, 60, "the slave has the places")
+    eventually(lambda: told(pair.b.addresses["http"], "paused") == {"one": False, "other": True})
     pair.a.kill()
     promote(pair)
     b = pair.b.addresses["nsq"]

@@ -119,6 +119,14 @@ class Console:
         names = sorted(await self.brokers.named()) if self.brokers is not None else []
         return {"brokers": names if len(names) > 1 else [], "chosen": broker}
 
+    async def _site_of(self, broker: str, path: str) -> Site:
+        """What a page is drawn from. NotFound, Choose."""
+        if self.brokers is not None:
+            return await self.brokers.site_of(broker, path)
+        if broker:
+            raise NotFound(f"no broker {broker!r}", "This console is of one broker: its pages have no /at/NAME before them.")
+        return self.site
+
     async def _data(
         self, broker: str, raw: str, query: dict[str, str], instead: Page | None = None
     ) -> tuple[str, Data, int]:
@@ -128,7 +136,7 @@ class Console:
             if found is None:
                 raise NotFound("there is no such page", "The list above names them all.")
             template, page, names = found
-            site = self.site if self.brokers is None else await self.brokers.site_of(broker, raw)
+            site = await self._site_of(broker, raw)
             view = View(site, {name: unquote(value) for name, value in names.items()}, query)
             return template, await (instead or page)(view), 200
         except Unreachable as error:
@@ -267,7 +275,7 @@ class Console:
             return Response("no such change\n", 404, media_type="text/plain")
         asked = " ".join(f"{key}={value}" for key, value in form.items() if key not in ("body", "typed", "back"))
         try:
-            site = self.site if self.brokers is None else await self.brokers.site_of(broker, "/")
+            site = await self._site_of(broker, "/")
             said, back = await act(Act(site, form))
         except (PenstockError, ValueError) as error:
             audit(None, remote, f"console {name} {asked}", str(error))
