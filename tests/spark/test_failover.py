@@ -133,7 +133,7 @@ def test_each_row_once_however_often_the_master_is_killed(tmp_path: Path, etcd: 
             eventually(lambda: flow.written(0) and flow.is_whole(), 120, "rows are missing, or came twice")
         finally:
             flow.stop()
-        assert flow.is_whole()
+        eventually(flow.is_whole, 60, "rows are missing, or came twice, behind the end of the query")
     finally:
         made.stop()
 
