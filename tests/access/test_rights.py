@@ -9,7 +9,7 @@ import pytest
 
 from access.people import SECRET, rights_of, user, write
 from penstock.access.needs import ADMIN, USER, publish
-from penstock.access.rights import LARGE_BYTES, LOOK_MS, TRUSTED, Rights, users_file
+from penstock.access.rights import LARGE_BYTES, LOOK_MS, TRUSTED, Rights, read_rights, users_file
 from penstock.access.users import User, read_right, token_digest
 from penstock.errors import ConfigError, Refused
 from penstock.wire.acl import sign
@@ -170,6 +170,21 @@ def test_plain_acl_by_its_suffix(tmp_path: Path) -> None:
 
 def test_where_the_file_is() -> None:
     assert (users_file("", "data"), users_file("a/b.yml", "data")) == (Path("data/users.toml"), Path("a/b.yml"))
+
+
+def test_a_file_that_is_named_and_not_there_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It may be made later; until then everything is allowed, which whoever has named it does not expect."""
+    path = tmp_path / "users.toml"
+    assert not read_rights("", str(tmp_path)).on
+    assert not caplog.records
+    rights = read_rights(str(path), str(tmp_path))
+    assert (
+        f"users names a file that is not there: everything is allowed until it is (penstock user add) path={path}"
+        in caplog.text
+    )
+    write(path, user("root", "admin"))
+    rights.tick(LOOK_MS)
+    assert rights.on
 
 
 def test_a_large_file_is_read_beside_the_loop(tmp_path: Path) -> None:

@@ -57,7 +57,6 @@ BROKEN = {
     "queues that are a truth": '[[topic]]\nname = "x"\nqueues = true',
     "a level that is a list": '[[topic]]\nname = "x"\nlevel = ["os"]',
     "twice": '[broker]\nlevel = "os"\nlevel = "os"',
-    "users that are nowhere": '[broker]\nusers = "/nowhere/users.toml"',
     "too deep": "x = " + "[" * 100_000,
 }
 

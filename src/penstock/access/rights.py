@@ -307,14 +307,13 @@ def users_file(setting: str, data: str) -> Path:
 
 
 def read_rights(setting: str, data: str, failed_logins_per_minute: int = 5, limits: Limits | None = None) -> Rights:
-    """The users that settings name. ConfigError for a file of them that cannot be used: one that is named and is not there, too,
-    for then nobody would be asked who he is.
+    """The users that settings name. ConfigError for a file of them that cannot be used. One that is named may be made later; till
+    then nobody is asked who he is, which is told.
     """
     path = users_file(setting, data)
     if setting and not path.exists():
-        raise ConfigError(
-            f"users names {path}, and there is no such file",
-            f"Make it: penstock user add --users {path} NAME RIGHTS; or correct `users`.",
+        log.warning(
+            "users names a file that is not there: everything is allowed until it is (penstock user add) path=%s", path
         )
     return Rights(path, failed_logins_per_minute, limits)
 

@@ -124,7 +124,9 @@ class Console:
         if self.brokers is not None:
             return await self.brokers.site_of(broker, path)
         if broker:
-            raise NotFound(f"no broker {broker!r}", "This console is of one broker: its pages have no /at/NAME before them.")
+            raise NotFound(
+                f"no broker {broker!r}", "This console is of one broker: its pages have no /at/NAME before them."
+            )
         return self.site
 
     async def _data(
