@@ -230,6 +230,7 @@ def test_a_master_that_is_the_whole_set_goes_on_without_the_engine(tmp_path: Pat
     made = ElectedSet(tmp_path, etcd, "a", lease_ms=8_000)
     try:
         made.start()
+        assert made.master() == "a"  # as it knows itself: the engine knew it before
         etcd.kill()
         passes(1.5 * LEASES_S)
         assert set(made.send(range(5)).values()) == {SendStatus.SLAVE_NOT_AVAILABLE}
