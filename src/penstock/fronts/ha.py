@@ -337,6 +337,7 @@ class HaFront(Front):
             -PACE_MS,
             0,
         )  # the last turn that looked at the slaves, and where the log ended then
+        self._known: dict[str, int] | None = None  # the set in the engine, as it was then
         self._again = again
         if broker.repairs is not None:
             replica.tell_of_damage(broker.repairs.says)
@@ -461,6 +462,7 @@ class HaFront(Front):
             copies.look_at(self._worked_ms + PACE_MS)
             return
         self._worked_ms, self._worked_to = mono_ms, self.broker.store.end_position
+        self._known = copies.roll.known if copies.roll is not None else None
         copies.rest()
         copies.settle(mono_ms)
         self._repair(mono_ms)
@@ -479,6 +481,8 @@ class HaFront(Front):
         copies = self.broker.copies
         if copies.waiting.line or copies.waiting_flushed.line or copies.following or self.mastership.heir is not None:
             return False
+        if copies.roll is not None and copies.roll.known is not self._known:
+            return False  # the engine has another set now
         if mono_ms >= self._worked_ms + PACE_MS or self.broker.store.end_position - self._worked_to >= BLOCK_BYTES:
             return False
         for session in self.sessions:  # noqa: SIM110 asked in every turn: a generator costs more
