@@ -99,6 +99,13 @@ class Flow:
         sent = self.bodies("in")
         return bool(sent) and self.bodies("out") == sent
 
+    def strays(self) -> dict[str, Counter[bytes]]:
+        """Which rows are missing, and which came too often, as soon as a master can be asked."""
+        eventually(lambda: self.bodies("in"), 60, "nobody can be asked")
+        eventually(lambda: self.bodies("out"), 60, "nobody can be asked")
+        sent, written = self.bodies("in"), self.bodies("out")
+        return {"missing": sent - written, "too often": written - sent}
+
     def no_more(self) -> None:
         self._over.set()
         self._thread.join()
@@ -133,7 +140,8 @@ def test_each_row_once_however_often_the_master_is_killed(tmp_path: Path, etcd: 
             eventually(lambda: flow.written(0) and flow.is_whole(), 120, "rows are missing, or came twice")
         finally:
             flow.stop()
-        eventually(flow.is_whole, 60, "rows are missing, or came twice, behind the end of the query")
+        for what, rows in flow.strays().items():
+            assert not rows, f"{what} behind the end of the query"
     finally:
         made.stop()
 
