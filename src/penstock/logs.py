@@ -17,7 +17,8 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import TextIO
+from functools import lru_cache
+from typing import NamedTuple, TextIO
 
 FORMATS = ("auto", "logfmt", "json")
 BURST, PERIOD_S = 100, 10.0  # lines of one kind in so many seconds; more are counted
@@ -31,24 +32,40 @@ _WORD = re.compile(r"[^\s\"=\\]+")
 Fields = dict[str, object]
 
 
+class Part(NamedTuple):
+    """A piece of a template: the name of its field, "" of the event; its text, and how many values that takes."""
+
+    name: str
+    text: str
+    count: int
+
+
+@lru_cache(TEMPLATES_MAX)
+def _parts(template: str) -> tuple[Part, ...]:
+    """The event and the fields of a template; none where it has no field with a value."""
+    found = list(_FIELD.finditer(template))
+    if not any("%" in one[2] for one in found):
+        return ()
+    ends = [one.start() for one in found[1:]] + [len(template)]
+    texts = [("", template[: found[0].start()])]
+    texts += [(one[1], template[one.start(2) : end].rstrip()) for one, end in zip(found, ends, strict=True)]
+    return tuple(Part(name, text, text.count("%") - 2 * text.count("%%")) for name, text in texts)
+
+
 def fields_of(record: logging.LogRecord) -> tuple[str, Fields]:
     """The event of a record and its fields."""
-    template = str(record.msg)
-    found = list(_FIELD.finditer(template))
+    parts = _parts(str(record.msg))
     arguments = record.args if isinstance(record.args, tuple) else ()
-    if not any("%" in one[2] for one in found) or template.count("%") - 2 * template.count("%%") != len(arguments):
+    if not parts or sum(part.count for part in parts) != len(arguments):
         return record.getMessage(), {}
+    head = parts[0]
+    event = (head.text % arguments[: head.count]).rstrip(" :")
     fields: Fields = {}
-    ends = [one.start() for one in found[1:]] + [len(template)]
-    head = template[: found[0].start()]
-    used = head.count("%") - 2 * head.count("%%")
-    event = (head % arguments[:used]).rstrip(" :")
-    for one, end in zip(found, ends, strict=True):
-        text = template[one.start(2) : end].rstrip()
-        count = text.count("%") - 2 * text.count("%%")
+    used = head.count
+    for name, text, count in parts[1:]:
         own, used = arguments[used : used + count], used + count
-        plain = text == one[2] and text in ("%s", "%d") and isinstance(own[0], int | float)
-        fields[one[1]] = own[0] if plain else text % own
+        plain = text in ("%s", "%d") and isinstance(own[0], int | float)
+        fields[name] = own[0] if plain else text % own
     return event, fields
 
 

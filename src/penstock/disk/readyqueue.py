@@ -53,6 +53,7 @@ log = logging.getLogger("penstock.disk")
 
 POOL_MAX = 2
 KEEP_NOTHING = 1 << 62
+_FILE = re.compile(r".*_([0-9]{1,18})\.(queue|sums)")  # of any queue: a pattern for each name costs more than its files
 _MARK_BITS, _MARK_SET = 0x7FFFFFFF, 0x80000000
 
 
@@ -208,12 +209,11 @@ class ReadyQueue(Stream):
 
     def _find(self) -> list[ReadySegment]:
         """The segments of the folder in the order of their numbers; what is none goes to lost+found."""
-        pattern = re.compile(re.escape(self.name) + r"_([0-9]{1,18})\.(queue|sums)")
         found: dict[int, Path] = {}
         odd: dict[int, Path] = {}
         for file in self.files.names(self.folder):
-            match = pattern.fullmatch(file)
-            if match:
+            match = _FILE.fullmatch(file) if file.startswith(self.name) else None
+            if match and match[0][: match.start(1) - 1] == self.name:
                 number, path = int(match[1]), self.folder / file
                 self._number = max(self._number, number)
                 if path.is_dir():
