@@ -37,7 +37,7 @@ class Part(NamedTuple):
 
     name: str
     text: str
-    count: int
+    takes: int
 
 
 @lru_cache(TEMPLATES_MAX)
@@ -56,12 +56,12 @@ def fields_of(record: logging.LogRecord) -> tuple[str, Fields]:
     """The event of a record and its fields."""
     parts = _parts(str(record.msg))
     arguments = record.args if isinstance(record.args, tuple) else ()
-    if not parts or sum(part.count for part in parts) != len(arguments):
+    if not parts or sum(part.takes for part in parts) != len(arguments):
         return record.getMessage(), {}
     head = parts[0]
-    event = (head.text % arguments[: head.count]).rstrip(" :")
+    event = (head.text % arguments[: head.takes]).rstrip(" :")
     fields: Fields = {}
-    used = head.count
+    used = head.takes
     for name, text, count in parts[1:]:
         own, used = arguments[used : used + count], used + count
         plain = text in ("%s", "%d") and isinstance(own[0], int | float)

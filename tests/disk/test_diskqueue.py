@@ -633,7 +633,7 @@ def live(folder: Path, files: Files) -> tuple[list[bytes], set[bytes]]:
             queue.done(len(got))
             queue.tick(n * 100)
         except StoreError:
-            if queue is not None and queue.failed is not None:
+            if queue is not None and queue.syncing.failed is not None:
                 queue = None  # a failed flush: it takes a restart
     return accepted, finished
 

@@ -12,7 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from disk.queue_parts import KeepingFiles, make
 from penstock.disk.diskqueue import DiskQueue
-from penstock.errors import DiskFull
+from penstock.disk.job import Job
+from penstock.errors import DiskFull, StoreError
+
+
+def _no_failure(error: StoreError) -> None:
+    raise AssertionError(f"a flush failed: {error}")
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -31,16 +36,22 @@ class QueueMachine(RuleBasedStateMachine):
         self.cuts = 0
         self.now = 0
 
-    @initialize(seed=st.integers(0, 1 << 30), sync_every=st.sampled_from([1, 5, 40]))
-    def start(self, seed: int, sync_every: int) -> None:
+    @initialize(seed=st.integers(0, 1 << 30), sync_every=st.sampled_from([1, 5, 40]), threads=st.booleans())
+    def start(self, seed: int, sync_every: int, threads: bool) -> None:
         self.sync_every = sync_every
+        self.threads = threads
         self.folder = self.root / "0"
         self.folder.mkdir()
         self.files = KeepingFiles(self.folder, seed)
         self.queue = self._make()
 
     def _make(self) -> DiskQueue:
-        return make(self.folder, files=self.files, max_bytes_per_file=5000, sync_every=self.sync_every)
+        self.job: Job | None = None  # the flush of a thread that has not ended
+        self.job_ran = False
+        queue = make(self.folder, files=self.files, max_bytes_per_file=5000, sync_every=self.sync_every)
+        if self.threads:
+            queue.syncing.beside(set())
+        return queue
 
     def _all(self) -> list[bytes]:
         return [message for call in self.calls for message in call]
@@ -51,9 +62,9 @@ class QueueMachine(RuleBasedStateMachine):
         for size in sizes:
             self.count += 1
             messages.append(b"%026d" % self.count + bytes([self.count % 256]) * size)
-        before = self.queue._operations
+        before = self.queue.syncing.operations
         self.queue.put_many(messages)
-        if self.queue._operations != before + len(messages):
+        if self.queue.syncing.operations != before + len(messages):
             self.synced = len(self.calls)
         self.calls.append(messages)
 
@@ -100,7 +111,43 @@ class QueueMachine(RuleBasedStateMachine):
         for _ in range(2):
             self.now += 2000
             self.queue.tick(self.now)
+            while self.job is not None or self._begin_flush():
+                if not self.job_ran:
+                    self.thread_flushes()
+                self.thread_ends()
         self.synced = len(self.calls)
+
+    def _begin_flush(self) -> bool:
+        if self.threads:
+            self.job, self.job_ran, self.asked = (
+                self.queue.syncing.take_job(_no_failure),
+                False,
+                self.queue.syncing._number,
+            )
+        return self.job is not None
+
+    @precondition(lambda self: self.threads and self.job is None)
+    @rule()
+    def thread_begins(self) -> None:
+        self._begin_flush()
+
+    @precondition(lambda self: self.job is not None and not self.job_ran)
+    @rule()
+    def thread_flushes(self) -> None:
+        """It flushes all there is by now, unless the owner has done so since it was asked."""
+        assert self.job is not None
+        late = self.queue.syncing._number != self.asked
+        self.job.run()
+        self.job_ran = True
+        if not late:
+            self.synced = len(self.calls)
+
+    @precondition(lambda self: self.job_ran and self.job is not None)
+    @rule()
+    def thread_ends(self) -> None:
+        assert self.job is not None
+        self.job.finish(None, self.now)
+        self.job = None
 
     @rule()
     def empty(self) -> None:

@@ -3,8 +3,8 @@ and we with nsqd's.
 
 `put_many` writes the sums, then the records, each with one call; what was put survives the end of the process. `take`
 hands out; `done` and `finish` let the read position move, which goes no further than what is finished or kept
-elsewhere, and a file that is used up is deleted. `sync` flushes and writes the meta file: every `sync_every`
-operations, and `sync_timeout_ms` after the first one that is not flushed (`tick`).
+elsewhere, and a file that is used up is deleted. What was put is flushed, and the meta file written, now and then
+(`queuewriting.Syncing`).
 
 Opening believes the meta file as far as the files bear it out. What lies behind its write position is checked record by
 record, a torn end is cut off, and writing goes on in a new file. Without a meta file to believe, reading starts at the
@@ -15,7 +15,6 @@ rest of its file; the bytes are kept in ``<data file>.bad``. Nothing but damage 
 from __future__ import annotations
 
 import logging
-from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -25,102 +24,11 @@ from penstock.disk import queuefiles
 from penstock.disk.files import Files
 from penstock.disk.framing import frame
 from penstock.disk.quarantine import try_quarantine
-from penstock.disk.queuefiles import LENGTH, START_MAX, SUMS_HEAD, Paths, Place, RecordFile, Sums
+from penstock.disk.queuefiles import LENGTH, START_MAX, Paths, Place, RecordFile, Sums
+from penstock.disk.queuewriting import Places, Syncing, WriteFile
 from penstock.errors import Closed, StoreError
 
 log = logging.getLogger("penstock.disk")
-
-
-class WriteFile:
-    """The data file that is written, with its sums: open together, or not at all. `spoiled`: it could not be cut back
-    after a write that failed, and ends there.
-    """
-
-    def __init__(self, files: Files, paths: Paths) -> None:
-        self.files = files
-        self.paths = paths
-        self.sums: Sums | None = None
-        self.spoiled = False
-        self._data_fd = self._sums_fd = -1
-
-    @property
-    def is_open(self) -> bool:
-        return self._data_fd >= 0
-
-    def append(self, at: int, data: bytes, entries: array[int]) -> None:
-        """Write records at the file's end and the entries of their sums: both, or with StoreError neither."""
-        assert self.sums is not None
-        sums_at = len(SUMS_HEAD) + 8 * len(self.sums)
-        try:
-            self.files.write(self._sums_fd, sums_at, queuefiles.entries_encode(entries))
-            self.files.write(self._data_fd, at, data)
-        except StoreError:
-            try:
-                self.files.cut(self._data_fd, at)
-                self.files.cut(self._sums_fd, sums_at)
-            except StoreError:
-                self.spoiled = True
-            raise
-        self.sums.entries.extend(entries)
-
-    def begin_anew(self) -> None:
-        """What could not be cut back does not matter any more."""
-        self.spoiled = False
-
-    def create(self, number: int) -> None:
-        """Make a data file and its sums; after a failure neither is there."""
-        made: list[int] = []
-        paths = self.paths.sums(number), self.paths.data(number)
-        try:
-            for path, head in zip(paths, (SUMS_HEAD, b""), strict=True):
-                made.append(self.files.open(path, create=True))
-                self.files.cut(made[-1], 0)
-                self.files.write(made[-1], 0, head)
-            self.files.sync_folder(self.paths.folder)  # after a power cut the file must not be there without its sums
-        except StoreError:
-            for fd, path in zip(made, paths, strict=False):
-                self.files.close(fd)
-                queuefiles.try_unlink(self.files, path)
-            raise
-        self._sums_fd, self._data_fd = made
-        self.sums = Sums()
-
-    def reopen(self, number: int, end: int) -> bool:
-        """Open a file that ends there; False when its sums do not reach to its end."""
-        sums = queuefiles.load_sums(self.files, self.paths.sums(number))
-        if sums is None or not len(sums):
-            return False
-        file = RecordFile(self.files, self.paths.data(number))
-        try:
-            start = sums.start(len(sums) - 1)
-            last = file.record(start, end)
-            if last is None or start + len(last) != end or file.size() != end:
-                return False
-        finally:
-            file.close()
-        data = self.files.open(self.paths.data(number))
-        try:
-            self._sums_fd = self.files.open(self.paths.sums(number))
-        except StoreError:
-            self.files.close(data)
-            raise
-        self._data_fd = data
-        self.sums = sums
-        return True
-
-    def datasync(self) -> None:
-        """Make what was written durable, the sums first."""
-        if self._data_fd >= 0:
-            self.files.datasync(self._sums_fd)
-            self.files.datasync(self._data_fd)
-
-    def close(self) -> None:
-        """Hold no descriptor: there may be many queues."""
-        if self._data_fd >= 0:
-            self.files.close(self._data_fd)
-            self.files.close(self._sums_fd)
-        self._data_fd = self._sums_fd = -1
-        self.sums = None
 
 
 class Handed:
@@ -185,15 +93,10 @@ class DiskQueue:
         self.files = files
         self.paths = Paths(folder, name)
         self.max_bytes_per_file = min(max_bytes_per_file, START_MAX)
-        self.sync_every = sync_every
-        self.sync_timeout_ms = sync_timeout_ms
         self.sizes = payload_bytes
         self.depth = 0  # what was not taken yet; never 0 while there is something
         self.damaged = 0  # times that something was set aside while reading
-        self.failed: StoreError | None = None
         self._closed = False
-        self._operations = 0  # since the last sync
-        self._due_ms: int | None = None
         self._read: Place = (0, 0)  # everything before is done
         self._next: Place = (0, 0)  # what is handed out next
         self._out = Handed()
@@ -201,6 +104,7 @@ class DiskQueue:
         self._finished: set[int] = set()
         self._write: Place = (0, 0)
         self._writer = WriteFile(files, self.paths)
+        self.syncing = Syncing(self._writer, self._places, sync_every, sync_timeout_ms)
         self._ends: dict[int, int] = {}  # where the other files end, in their order
         self._reader: tuple[int, RecordFile, Sums | None] | None = None
         self._doubtful: Place | None = None  # the meta file's position, until a record was found there
@@ -246,10 +150,10 @@ class DiskQueue:
                 self.depth += count
                 self._ends[number] = end
         self._write = (max([*self._ends, vouched[0]]) + 1, 0)
-        self._operations = 1
+        self.syncing.begin(1)
         self._settle()
         try:
-            self._write_meta()
+            self.syncing.write_meta()
         except StoreError as error:  # a full disk: another start would find the same, and the next sync tries again
             log.warning("queue %s: %s", self.name, error)
 
@@ -262,8 +166,7 @@ class DiskQueue:
     def put_many(self, payloads: Sequence[bytes]) -> None:
         """All of them in or, with StoreError or DiskFull, none: now, and after a crash."""
         self._alive()
-        if self._operations >= self.sync_every:
-            self.sync()
+        self.syncing.look()
         if not payloads:
             return
         sizes = list(map(len, payloads))
@@ -276,7 +179,7 @@ class DiskQueue:
         self._writer.append(at, data, entries)
         self._write = number, at + len(data)
         self.depth += len(sizes)
-        self._operations += len(sizes)
+        self.syncing.note(len(sizes))
 
     def _make_room(self, total: int) -> None:
         """Let the write file be open with room for so many bytes; a new one, if need be."""
@@ -289,17 +192,21 @@ class DiskQueue:
         elif not writer.is_open:
             writer.create(number)
             if not self.paths.meta.is_file():
-                self._write_meta(flush=False)
+                self.syncing.write_meta(flush=False)
 
     def _roll(self) -> None:
         """Go on in a new file. The old one is flushed first, so that the meta file can vouch for it."""
-        self._flush()
+        with self.syncing.alone():
+            self._roll_alone()
+
+    def _roll_alone(self) -> None:
+        self.syncing.flush()
         self._writer.close()
         number, at = self._write
         self._writer.create(number + 1)
         self._write = number + 1, 0
         try:
-            self._write_meta()
+            self.syncing.write_meta()
         except StoreError:
             self._write = number, at
             self._writer.close()
@@ -308,7 +215,7 @@ class DiskQueue:
             raise
         self._ends[number] = at
         self._writer.begin_anew()
-        self._operations = 0
+        self.syncing.begin(0)
         self._settle()
 
     # -- reading ------------------------------------------------------------------------------------------------------
@@ -399,7 +306,7 @@ class DiskQueue:
     def done(self, count: int) -> None:
         """The oldest `count` of what was handed out are finished, or kept elsewhere."""
         self._finished.update(range(self._first, self._first + count))
-        self._operations += count
+        self.syncing.note(count)
         self._advance()
 
     def finish(self, number: int) -> None:
@@ -412,13 +319,13 @@ class DiskQueue:
         if not self._finished and 0 < len(numbers) <= len(self._out):
             ordered = sorted(numbers)
             if ordered[0] == first and ordered == list(range(first, first + len(ordered))):
-                self._operations += len(ordered)
+                self.syncing.note(len(ordered))
                 self._advance(len(ordered))
                 return
         known = [number for number in numbers if first <= number < taken]
         if known:
             self._finished.update(known)
-            self._operations += len(known)
+            self.syncing.note(len(known))
             self._advance()
 
     def _advance(self, count: int = 0) -> None:
@@ -451,7 +358,7 @@ class DiskQueue:
         if read == self._read:
             return
         self._read = read
-        self._operations = max(1, self._operations)
+        self.syncing.moved()
         for number in [n for n in self._ends if n < read[0]]:
             del self._ends[number]
             if self._reader is not None and self._reader[0] == number:
@@ -462,44 +369,22 @@ class DiskQueue:
     # -- flushing and closing -----------------------------------------------------------------------------------------
 
     def tick(self, mono_ms: int) -> int | None:
-        """Flush when it is time; returns when to be asked again, None when nothing waits. StoreError: see sync."""
-        if self._closed or self.failed is not None:
+        """Flush when it is time; returns when to be asked again, None when nothing waits. StoreError: see `Syncing`."""
+        if self._closed:
             return None
-        if self._due_ms is None:
-            if not self._operations:
-                return None
-            self._due_ms = mono_ms + self.sync_timeout_ms
-        if mono_ms >= self._due_ms or self._operations >= self.sync_every:
-            self._due_ms = mono_ms + self.sync_timeout_ms
-            if self._operations:
-                self.sync()
-            else:  # nothing happened since the last one
-                self._due_ms = None
-                self._writer.close()
-                self._close_reader()
-        return self._due_ms
+        due_ms = self.syncing.tick(mono_ms)
+        if due_ms is None:
+            self._close_reader()
+        return due_ms
 
     def sync(self) -> None:
-        """Flush what was put, then write the meta file. StoreError: a flush that failed is final, nothing more is taken
-        in until the queue is opened anew; DiskFull while writing the meta file is not.
-        """
+        """Flush what was put, then write the meta file. StoreError: see `Syncing`."""
         self._alive()
-        if self._operations:
-            self._flush()
-            self._write_meta()
-            self._operations = 0
+        self.syncing.sync()
 
-    def _flush(self) -> None:
-        try:
-            self._writer.datasync()
-        except StoreError as error:
-            self.failed = error
-            raise
-
-    def _write_meta(self, *, flush: bool = True) -> None:
+    def _places(self) -> Places:
         """The depth counts from the read position on: what is in hand is in the queue."""
-        depth = self.depth + len(self._out)
-        queuefiles.write_meta(self.files, self.paths.meta, depth, self._read, self._write, flush=flush)
+        return self.depth + len(self._out), self._read, self._write
 
     def _close_reader(self) -> None:
         if self._reader is not None:
@@ -509,7 +394,7 @@ class DiskQueue:
     def empty(self) -> None:
         """Drop everything, what is in hand included. After a StoreError some of it may come again with the next start."""
         self._alive()
-        self._writer.close()
+        self.syncing.let_go()
         self._close_reader()
         used = self.paths.meta.is_file()
         numbers = [*self._ends, self._write[0]]
@@ -521,7 +406,7 @@ class DiskQueue:
         self._read = self._next = self._write
         self._writer.begin_anew()
         self.depth = 0
-        self._operations = int(used)
+        self.syncing.begin(int(used))
         for number in numbers:
             self.files.unlink(self.paths.data(number))
             self.files.unlink(self.paths.sums(number))
@@ -529,7 +414,7 @@ class DiskQueue:
 
     def delete(self) -> None:
         """Close, and leave no file but what was set aside. StoreError when something cannot be deleted."""
-        self._writer.close()
+        self.syncing.let_go()
         self._close_reader()
         self._closed = True
         self.depth = 0
@@ -543,18 +428,18 @@ class DiskQueue:
         if self._closed:
             return
         try:
-            if self.failed is None:
+            if self.syncing.failed is None:
                 self.sync()
         finally:
-            self._writer.close()
+            self.syncing.let_go()
             self._close_reader()
             self._closed = True
 
     def _alive(self) -> None:
         if self._closed:
             raise Closed(f"the queue {self.name} is closed")
-        if self.failed is not None:
-            raise StoreError(f"the queue {self.name} takes nothing in after a failed flush: {self.failed}")
+        if self.syncing.failed is not None:
+            raise StoreError(f"the queue {self.name} takes nothing in after a failed flush: {self.syncing.failed}")
 
 
 def look(queue: DiskQueue, begin: Place | None = None) -> Iterator[tuple[Place, bytes | None]]:

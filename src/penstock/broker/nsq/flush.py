@@ -181,8 +181,8 @@ class GroupFlush:
         return words.FAR_MS if self.dirty_since < 0 else self.dirty_since + words.FLUSH_INTERVAL_MS
 
     def take_jobs(self) -> list[Job]:
-        """The flush that is due, and files to be removed."""
-        jobs = []
+        """The flush that is due, those of disk queues, and files to be removed."""
+        jobs = self._folder.take_jobs(self.fail)
         pool = self._folder.pool
         # A flush may still be at work on what was let go of since it began: its files stay open until it is done.
         gone = [] if self._running else pool.take_gone()

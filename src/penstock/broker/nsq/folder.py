@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from penstock.config import BrokerConfig
 from penstock.disk.cursorfile import CursorFile
 from penstock.disk.diskqueue import DiskQueue
 from penstock.disk.files import Files
+from penstock.disk.job import Job
+from penstock.disk.queuewriting import Syncing
 from penstock.disk.readyqueue import Pool, ReadyQueue
 from penstock.disk.readysegment import ReadySegment
 from penstock.errors import DiskFull, StoreError
@@ -41,6 +43,7 @@ class QueueFolder:
         self.queues = self.root / "queues"
         self.pool = Pool(self.queues, files)
         self._backends: dict[bytes, DiskQueue] = {}
+        self._unflushed: set[Syncing] = set()  # those of which a thread is to flush what they hold
         self._fd = -1  # of `queues/`, once a flush had many files
         self._one_by_one_until_s = 0.0
 
@@ -120,6 +123,7 @@ class QueueFolder:
                 sync_timeout_ms=config.sync_timeout_ms,
                 payload_bytes=(_HEADER_BYTES, config.max_msg_size + _HEADER_BYTES),
             )
+            found.syncing.beside(self._unflushed)
         return found
 
     def has_backend_files(self, name: bytes) -> bool:
@@ -130,8 +134,16 @@ class QueueFolder:
         """Delete a disk queue and its files."""
         self._backends.pop(name).delete()
 
+    def take_jobs(self, failed: Callable[[StoreError], None]) -> list[Job]:
+        """The flushes of disk queues that are due; `failed` is told of those that fail."""
+        if not self._unflushed:
+            return []
+        due = list(self._unflushed)
+        self._unflushed.clear()
+        return [job for syncing in due if (job := syncing.take_job(failed)) is not None]
+
     def tick(self, mono_ms: int) -> int | None:
-        """Flush the disk queues that are due; when the next one is. StoreError, when one failed."""
+        """Let the disk queues that are due ask for their flush; when the next one is. StoreError, when one failed."""
         next_ms: int | None = None
         for backend in self._backends.values():
             try:
