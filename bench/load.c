@@ -4,7 +4,8 @@
  *   load send -p PORT -P connections -w window -s bytes -b batch -t seconds -W warm-up [-j] -T topic -q queues -i PID [-n messages]
  *   load read -p PORT -C connections -m messages-per-pull -T topic -t seconds -W warm-up -i PID      a backlog, from its start
  *   load both …                                                                                     sends and reads at once
- *   load sink -p PORT                            reads frames, copies their bodies, answers each: what loopback itself costs
+ *   load sink -p PORT [-j]                       reads frames, copies their bodies, answers each: what loopback itself costs
+ *                                                -j: by the request's own number, as clients want it that ask in JSON
  *
  * Prints one line of JSON. cpu_us is the server's CPU time per message over all its threads (schedstat).
  */
@@ -154,8 +155,15 @@ static int dial(int port) {
     return fd;
 }
 
+/* Let an answer be that to the request with this JSON header. */
+static void answer_to(char *answer, const char *header, size_t size) {
+    static const char NAME[] = "\"opaque\":";
+    const char *found = memmem(header, size, NAME, sizeof NAME - 1);
+    if (found) be32(be32(answer + 13, strtoul(found + sizeof NAME - 1, NULL, 10)), 1);
+}
+
 /* The floor: cut frames, copy each body into a ring, answer as short as a broker's binary answer is. */
-static _Noreturn void sink(int port) {
+static _Noreturn void sink(int port, int json) {
     enum { RING = 64 << 20, IN = 1 << 18 };
     int one = 1, s = socket(AF_INET, SOCK_STREAM, 0), ep = epoll_create1(0);
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -192,7 +200,9 @@ static _Noreturn void sink(int port) {
                 size_t body = total - 8 - head;
                 if (ring_at + body > RING) ring_at = 0;
                 memcpy(ring + ring_at, q->in + p + 8 + head, body); ring_at += body;
-                memcpy(out + o, answer, answer_size); o += answer_size;
+                memcpy(out + o, answer, answer_size);
+                if (json) answer_to(out + o, q->in + p + 8, head);
+                o += answer_size;
                 p += total;
             }
             memmove(q->in, q->in + p, q->filled - p); q->filled -= p;
@@ -218,7 +228,7 @@ int main(int argc, char **argv) {
         case 'n': limit = strtoull(optarg, 0, 10); break; case 'm': count = atoi(optarg); break;
         default: return 2;
     }
-    if (!strcmp(mode, "sink")) sink(port);
+    if (!strcmp(mode, "sink")) sink(port, json);
     int both = !strcmp(mode, "both");
     if (!both && strcmp(mode, "send") && strcmp(mode, "read")) { fprintf(stderr, "send, read, both or sink?\n"); return 2; }
     if (!strcmp(mode, "read")) senders = 0;

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -137,10 +138,11 @@ def free_port() -> int:
 
 
 @contextmanager
-def sink(client: str = "load") -> Iterator[Running]:
+def sink(client: str = "load", *flags: str) -> Iterator[Running]:
     """The floor: a C server that reads the same frames, copies their bodies and answers."""
     port = free_port()
-    process = subprocess.Popen([str(load_client(client)), "sink", "-p", str(port)], stdout=subprocess.PIPE, text=True)
+    command = [str(load_client(client)), "sink", "-p", str(port), *flags]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
     try:
@@ -149,6 +151,25 @@ def sink(client: str = "load") -> Iterator[Running]:
         process.kill()
         process.wait()
         process.stdout.close()
+
+
+@contextmanager
+def named_sink(topic: str) -> Iterator[Running]:
+    """The same as a broker that clients find through a registry, with a topic of four queues."""
+    table = {topic: {"topicName": topic, "perm": 6, "readQueueNums": 4, "writeQueueNums": 4}}
+    wrapper = {"dataVersion": {"timestamp": 1, "counter": 1}, "topicConfigTable": table}
+    body = json.dumps({"topicConfigSerializeWrapper": wrapper, "filterServerList": []}).encode()
+    with name_server() as registry, sink("load", "-j") as floor:
+        about = {"brokerName": "floor", "brokerAddr": f"127.0.0.1:{floor.port}", "clusterName": "DefaultCluster",
+                 "haServerAddr": f"127.0.0.1:{floor.port}", "brokerId": "0"}  # fmt: skip
+        ask = {"code": 103, "language": "JAVA", "version": 0, "opaque": 1, "flag": 0, "extFields": about}
+        header = json.dumps(ask).encode()
+        host, _, port = registry.rpartition(":")
+        with socket.create_connection((host, int(port))) as told:  # the route goes with it
+            told.sendall(struct.pack(">II", 4 + len(header) + len(body), len(header)) + header + body)
+            told.recv(4096)
+            floor.registry = registry
+            yield floor
 
 
 def find_nsqd() -> str | None:
