@@ -109,7 +109,7 @@ def test_a_broker_that_is_away_costs_few_lines_and_few_tries(
 
 
 def test_what_was_certainly_not_stored_is_sent_until_the_time_is_over(own_cluster: Cluster) -> None:
-    with Producer(own_cluster.registry, send_timeout_s=20, retries=1) as producer:
+    with Producer(own_cluster.registry, send_timeout_s=120, retries=1) as producer:
         producer.send(Message("patient", b"before"))
         own_cluster.stop(signal.SIGKILL)
         done: list[object] = []
@@ -121,7 +121,7 @@ def test_what_was_certainly_not_stored_is_sent_until_the_time_is_over(own_cluste
         thread.start()
         time.sleep(2)  # many times what two tries take
         own_cluster.start()
-        thread.join(30)
+        thread.join(150)
         assert len(done) == 1
     reader = LogReader(own_cluster.registry)
     try:
