@@ -89,7 +89,7 @@ def test_tail_for_people(run: Run, offers: str) -> None:
     [
         (("--where", "price >"), "Parse 'price >' failed"),
         (("--where", "price = 1", "--tags", "even"), "not both"),
-        (("--from", "yesterday"), "neither first, last nor a moment"),
+        (("--from", "yesterday"), "neither first, last, -1h nor a moment"),
         (("--from", "2026-01-01"), "time zone"),
     ],
 )

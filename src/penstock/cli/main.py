@@ -25,8 +25,17 @@ REFUSED = 4  # this user may not
 HINTS = {
     "NotConnected": "Does it run there? `penstock up` starts one of each; -n, or `penstock context use`, names another.",
     "ConnectionLost": "Is that the port of a registry (9876) or broker (10911), and does it want TLS (PENSTOCK_TLS)?",
+    "NoRoute": "`penstock topic ls`, `penstock channel ls` and `penstock broker ls` list what there is.",
     "TimedOut": "`penstock status HOST:4151` says whether it serves; where it is slow, the call may go through later.",
 }
+# And about what a broker refused, by the code.
+REFUSALS = {
+    16: "`penstock topic describe NAME` shows what may be done with it; `penstock topic alter --perm` changes that.",
+    17: "`penstock topic ls` lists the topics.",
+    22: "`penstock delayed ls`, `penstock peek TOPIC` and `penstock message find TOPIC KEY` show what there is.",
+    26: "`penstock group ls` lists the groups.",
+}
+DENIED = "`penstock user ls` shows who may what; `penstock user grant` gives a right. Who calls says PENSTOCK_USER."
 # And about a file.
 FILE_HINTS = {
     errno.EACCES: "This user may not read or write there: run it as one who may, or name another place.",
@@ -134,7 +143,7 @@ class Lazy(Whole):
             return super().invoke(ctx)
         except PenstockError as error:
             _say(error)
-            hint = error.hint or HINTS.get(type(error).__name__, "")
+            hint = error.hint or _next_step(error)
             if hint:
                 click.echo(f"  {hint}", err=True)
             ctx.exit(_exit_code(error))
@@ -152,6 +161,12 @@ class Lazy(Whole):
             if (number := getattr(error, "errno", 0)) in FILE_HINTS:
                 click.echo(f"  {FILE_HINTS[number]}", err=True)
             ctx.exit(2 if isinstance(error, ValueError) else 1)
+
+
+def _next_step(error: PenstockError) -> str:
+    if getattr(error, "denied", False):
+        return DENIED
+    return HINTS.get(type(error).__name__) or REFUSALS.get(getattr(error, "code", 0), "")
 
 
 def _say(error: Exception) -> None:

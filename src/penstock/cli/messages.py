@@ -50,7 +50,13 @@ def message() -> None:
 def message_get(registry: str, as_json: bool, msg_id: str, topic: str | None) -> None:
     """One message by id."""
     with penstock.Admin(registry) as admin:
-        _print([admin.message(msg_id, topic)], as_json)
+        try:
+            found = admin.message(msg_id, topic)
+        except ValueError as error:
+            raise click.BadParameter(
+                f"{error}: `peek`, `tail --json` and `message find` show ids", param_hint="MSG_ID"
+            ) from None
+    _print([found], as_json)
 
 
 @message.command("find")

@@ -101,8 +101,10 @@ def permission(perm: int) -> str:
     return "".join(letter for letter, bit in (("R", 4), ("W", 2)) if perm & bit) or "none"
 
 
-def position(text: str, option: str) -> Literal["first", "last"] | datetime:
-    """Where a group or a reader begins: a word, a moment, or a time ago as -1h. BadParameter when it says no such place."""
+def position(text: str, option: str, others: str = "first, last") -> Literal["first", "last"] | datetime:
+    """Where a group or a reader begins: a word, a moment, or a time ago as -1h. BadParameter when it says no such place; it
+    names `others`, the words that are known there, too.
+    """
     if text in ("first", "last"):
         return "first" if text == "first" else "last"
     if text.startswith("-") and _DURATION.fullmatch(text[1:]):
@@ -111,9 +113,12 @@ def position(text: str, option: str) -> Literal["first", "last"] | datetime:
         except OverflowError:
             return "first"
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is neither first, last nor a moment", param_hint=option) from None
+        raise click.BadParameter(f"{text!r} is neither {others}, -1h nor a moment", param_hint=option) from None
+    if moment.tzinfo is None:
+        raise click.BadParameter(f"{text!r} has no time zone: +00:00 is UTC", param_hint=option)
+    return moment
 
 
 def duration_ms(text: str, option: str) -> int:
