@@ -9,15 +9,16 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
-from msgspec.structs import replace
 
 from penstock.cli.tools import Whole, printable
-from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig, defaults, load, meanings
 from penstock.errors import ConfigError, PenstockError
 from penstock.version import __version__
+
+if TYPE_CHECKING:  # a verb that asks a cluster has no settings, and they are a tenth of its start
+    from penstock.config import BrokerConfig, ConnectionSettings, RegistryConfig
 
 EXITS = {"ConfigError": 2, "Locked": 2, "NotFound": 3, "NoRoute": 3, "TimedOut": 124}
 REFUSED = 4  # this user may not
@@ -246,7 +247,7 @@ def set_flags(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
         role, dot, own = name.strip().replace("-", "_").partition(".")
         if not dot:
             role, own = next((r for r in roles if role in _names(r)), roles[0]), role
-        if role in _ROLES and role not in roles:
+        if role in _roles() and role not in roles:
             hint = f"penstock {role} --set {own}=… is the command for it."
             raise ConfigError(f"--set: {name.strip()} is no setting of the {roles[0]}", hint)
         if role not in roles:
@@ -255,11 +256,16 @@ def set_flags(settings: tuple[str, ...], *roles: str) -> dict[str, Settings]:
     return said
 
 
-_ROLES: dict[str, type[ConnectionSettings]] = {"broker": BrokerConfig, "registry": RegistryConfig}
+def _roles() -> dict[str, type[ConnectionSettings]]:
+    from penstock.config import BrokerConfig, RegistryConfig
+
+    return {"broker": BrokerConfig, "registry": RegistryConfig}
 
 
 def _names(role: str) -> set[str]:
-    return set(defaults(_ROLES[role]))
+    from penstock.config import defaults
+
+    return set(defaults(_roles()[role]))
 
 
 def _rules(text: str) -> tuple[object, ...]:
@@ -304,6 +310,7 @@ def up(
 ) -> None:  # fmt: skip
     """Run a registry and a broker in one process: all that is needed on one machine. Several brokers use several cores."""
     gc.disable()  # nothing of what a start makes is garbage; `serve` goes on collecting
+    from penstock.config import BrokerConfig, defaults
     from penstock.serve import run
     from penstock.supervisor import members, supervise
     from penstock.supervisor import replicas as with_slaves
@@ -361,7 +368,10 @@ def _both(
     data: str | None, host: str | None, config: str | None, settings: tuple[str, ...], ports: dict[str, int | None]
 ) -> tuple[BrokerConfig, RegistryConfig]:
     """The settings of a broker and a registry that run together."""
+    from msgspec.structs import replace
+
     from penstock.access.rights import users_file
+    from penstock.config import BrokerConfig, RegistryConfig, load
     from penstock.fronts.soundness import check_addresses
 
     said = set_flags(settings, "broker", "registry")
@@ -396,6 +406,7 @@ def broker(
     if click.get_current_context().invoked_subcommand is not None:
         return
     gc.disable()
+    from penstock.config import BrokerConfig, load
     from penstock.fronts.soundness import check_addresses
     from penstock.serve import run
 
@@ -417,6 +428,7 @@ def registry(
 ) -> None:
     """Run a registry: name server and nsqlookupd."""
     gc.disable()
+    from penstock.config import RegistryConfig, load
     from penstock.fronts.soundness import check_addresses
     from penstock.serve import run
 
@@ -435,10 +447,12 @@ def registry(
 @click.option("--markdown", is_flag=True, help="As docs/settings.md has it.")
 def settings_command(as_json: bool, markdown: bool) -> None:
     """Print every setting with its default and meaning."""
+    from penstock.config import ConnectionSettings, defaults, meanings
+
     common = defaults(ConnectionSettings)  # last
     table = [
         {"role": role, "name": name, "default": default, "about": about[name]}
-        for role, kind in _ROLES.items()
+        for role, kind in _roles().items()
         for about in (meanings(kind),)
         for name, default in sorted(defaults(kind).items(), key=lambda setting: setting[0] in common)
     ]

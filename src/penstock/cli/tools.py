@@ -13,9 +13,10 @@ from typing import Literal, TypeVar
 import click
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_PIECE = re.compile(r"([0-9]{1,12})(ms|s|min|m|h|d)")
-_SIZE = re.compile(r"([0-9]{1,15})([KMGT]?)(?:i?B)?")
-_DURATION = re.compile(rf"(?:{_PIECE.pattern})+")
+# Patterns that are compiled when one is needed: most verbs need none.
+_PIECE = r"([0-9]{1,12})(ms|s|min|m|h|d)"
+_SIZE = r"([0-9]{1,15})([KMGT]?)(?:i?B)?"
+_DURATION = rf"(?:{_PIECE})+"
 
 Command = TypeVar("Command", bound=Callable[..., object])
 
@@ -107,7 +108,7 @@ def position(text: str, option: str, others: str = "first, last") -> Literal["fi
     """
     if text in ("first", "last"):
         return "first" if text == "first" else "last"
-    if text.startswith("-") and _DURATION.fullmatch(text[1:]):
+    if text.startswith("-") and re.fullmatch(_DURATION, text[1:]):
         try:
             return datetime.now(UTC) - timedelta(milliseconds=duration_ms(text[1:], option))
         except OverflowError:
@@ -123,7 +124,7 @@ def position(text: str, option: str, others: str = "first, last") -> Literal["fi
 
 def duration_ms(text: str, option: str) -> int:
     """`10s`, `1h30m`, `500ms` in milliseconds. BadParameter."""
-    pieces = _PIECE.findall(text) if _DURATION.fullmatch(text) else []
+    pieces = re.findall(_PIECE, text) if re.fullmatch(_DURATION, text) else []
     if not pieces:
         raise click.BadParameter(f"{text!r} is no time: write 10s, 5m, 1h30m, 2d or 500ms", param_hint=option)
     return sum(int(number) * _UNIT_MS[unit] for number, unit in pieces)
@@ -148,7 +149,7 @@ def due_ms(delay: str | None, moment: str | None) -> int | None:
 
 def size_bytes(text: str, option: str) -> int:
     """`500M`, `10G`, or a number of bytes. BadParameter."""
-    found = _SIZE.fullmatch(text)
+    found = re.fullmatch(_SIZE, text)
     if found is None:
         raise click.BadParameter(f"{text!r} is no size: write 500M, 10G, or a number of bytes", param_hint=option)
     return int(found[1]) << 10 * ("KMGT".index(found[2]) + 1 if found[2] else 0)
