@@ -181,7 +181,7 @@ def _complete_names(command: click.Command) -> None:
 
     for one in [command, *(command.commands.values() if isinstance(command, click.Group) else ())]:
         for param in one.params:
-            if param.name in ("name", "topic", "group", "channel", "channel_name"):
+            if param.name in ("name", "topic", "group", "channel", "channel_name", "of", "to"):
                 vars(param)["_custom_shell_complete"] = names_for
 
 
