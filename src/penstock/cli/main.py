@@ -158,6 +158,10 @@ class Lazy(Whole):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(0)
         except (ValueError, OSError) as error:  # what a library refuses of an argument, and what a file is not
+            if isinstance(error, UnicodeEncodeError) and not error.object.isascii():
+                _say(ValueError(f"{ascii(error.object)[:100]} is no text in UTF-8"))
+                click.echo("  Names, keys, tags and properties are text; a body may be any bytes.", err=True)
+                ctx.exit(2)
             _say(error)
             if (number := getattr(error, "errno", 0)) in FILE_HINTS:
                 click.echo(f"  {FILE_HINTS[number]}", err=True)
