@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from cli.conftest import Run
 from penstock import Admin, Message, Producer, PullConsumer
 from penstock.cli.top import Rates, lines, snapshot
@@ -36,6 +38,14 @@ def test_both_kinds(run: Run, broker: Broker) -> None:
         assert float(str(rows[key]["lag_s"])) >= 0
     assert "seen" in run("top", "--count", "2", "--interval", "0.1")
     assert {"topic", "lag"} <= set(run("top", "--count", "1", rows=True)[0])
+
+
+def test_a_topic_that_is_deleted_meanwhile(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Admin(broker.registry) as admin:
+        admin.create_topic("stays", 1)
+        there = admin.topics()
+        monkeypatch.setattr(admin, "topics", lambda: [*there, "deleted"])
+        assert "stays" in {row["topic"] for row in snapshot(admin, Rates(), 1.0)}
 
 
 def test_a_screen_is_no_larger_than_the_terminal() -> None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 
 import click
 
 import penstock
 from penstock.cli.names import is_own
-from penstock.cli.tools import Whole, confirm, position, print_rows, with_json, with_registry
+from penstock.cli.tools import Whole, confirm, position, print_rows, repeat, with_json, with_registry
 from penstock.client.aio.admingroups import GroupStats
 from penstock.client.routes import MessageQueue
 from penstock.client.subscriptions import Start
@@ -98,18 +97,16 @@ def group_lag(registry: str, as_json: bool, name: str, only: str | None, watch: 
         admin.check_group(name)
         if only is not None:
             _check_topic(admin, only)
-        left = count if watch and count is not None else -1 if watch else 1
-        try:
-            while left:
-                print_rows(_lag_rows(admin.group_stats(name, only)), as_json)
-                left -= 1
-                if left:
-                    if not as_json:
-                        click.echo("")
-                    time.sleep(WATCH_S)
-        except KeyboardInterrupt:
-            if not watch:
-                raise
+
+        def show() -> None:
+            print_rows(_lag_rows(admin.group_stats(name, only)), as_json)
+            if watch and not as_json:
+                click.echo("")
+
+        if watch:
+            repeat(show, WATCH_S, count)
+        else:
+            show()
 
 
 def _lag_rows(stats: dict[MessageQueue, GroupStats]) -> Iterable[dict[str, object]]:

@@ -7,10 +7,13 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Literal, TypeVar
 
 import click
+
+from penstock.errors import BrokerRefused, ConnectionLost, NoRoute, TimedOut
 
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Patterns that are compiled when one is needed: most verbs need none.
@@ -161,6 +164,26 @@ def confirm(question: str, force: bool) -> None:
         if not sys.stdin.isatty():
             raise click.UsageError("not asked on a terminal: say --force")
         click.confirm(question, abort=True)
+
+
+def repeat(
+    step: Callable[[], object], pause_s: float, count: int | None, sleep: Callable[[float], object] = time.sleep
+) -> None:
+    """A step so often, or until Ctrl-C. Who watches a broker that starts again goes on watching: an error ends it only when it
+    is that of the first step or of the last.
+    """
+    done = 0
+    with suppress(KeyboardInterrupt):
+        while count is None or done < count:
+            done += 1
+            try:
+                step()
+            except (ConnectionLost, TimedOut, NoRoute, BrokerRefused) as error:
+                if done in (1, count) or getattr(error, "denied", False):
+                    raise
+                click.echo(f"penstock: {printable(str(error))}: tried again in {pause_s:g} s", err=True)
+            if done != count:
+                sleep(pause_s)
 
 
 def printable(text: str) -> str:

@@ -6,11 +6,13 @@ import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 import click
 
 import penstock
-from penstock.cli.tools import print_rows, printable, with_json, with_registry
+from penstock.cli.tools import print_rows, printable, repeat, with_json, with_registry
+from penstock.errors import NoRoute
 
 Row = dict[str, object]
 CLEAR = "\x1b[H\x1b[2J"
@@ -35,7 +37,8 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
     rows: list[Row] = []
     ends: dict[str, int] = {}
     for name in admin.topics():
-        ends[name] = sum(stats.max_offset for stats in admin.topic_stats(name).values())
+        with suppress(NoRoute):  # deleted meanwhile
+            ends[name] = sum(stats.max_offset for stats in admin.topic_stats(name).values())
     for group, queues in admin.all_group_stats().items():
         for topic in {queue.topic for queue in queues}:
             of = [stats for queue, stats in queues.items() if queue.topic == topic]
@@ -108,18 +111,16 @@ def top(registry: str, as_json: bool, interval: float, count: int | None) -> Non
     """Show topics with their readers, rates and lag, the busiest first, again and again until Ctrl-C."""
     rates = Rates()
     screen = sys.stdout.isatty() and not as_json
-    try:
-        with penstock.Admin(registry) as admin:
-            left = -1 if count is None else count
-            while left:
-                rows = snapshot(admin, rates, time.monotonic())
-                if screen:
-                    size = shutil.get_terminal_size()
-                    click.echo(CLEAR + "\n".join(lines(rows, size.columns, size.lines)))
-                else:
-                    print_rows(rows, True) if as_json else click.echo("\n".join(lines(rows, 200, 1 << 30)))
-                left -= 1
-                if left:
-                    time.sleep(interval)
-    except KeyboardInterrupt:
-        return
+    with suppress(KeyboardInterrupt), penstock.Admin(registry) as admin:
+
+        def show() -> None:
+            rows = snapshot(admin, rates, time.monotonic())
+            if screen:
+                size = shutil.get_terminal_size()
+                click.echo(CLEAR + "\n".join(lines(rows, size.columns, size.lines)))
+            elif as_json:
+                print_rows(rows, True)
+            else:
+                click.echo("\n".join(lines(rows, 200, 1 << 30)))
+
+        repeat(show, interval, count)
