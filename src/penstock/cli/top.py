@@ -57,16 +57,23 @@ def snapshot(admin: penstock.Admin, rates: Rates, now_s: float) -> list[Row]:
                         max(lag_ms, default=0),
                     )
                 )
+    stored = dict(ends)
+    seen: dict[
+        tuple[str, str, str], tuple[int, int, int | None]
+    ] = {}  # of a channel at all brokers: done, behind, how old
     for one in admin.queue_topics():
         topic, kind = str(one["topic"]), str(one["kind"])
-        count = ends.get(topic, int(one["messages"]))
+        if topic not in stored:
+            ends[topic] = ends.get(topic, 0) + int(one["messages"])
         for channel in one["channels"]:
-            done = int(channel["messages"]) - int(channel["depth"]) - int(channel["inFlight"])
             behind = int(channel["depth"]) + int(channel["inFlight"])
-            rows.append(
-                _row(topic, kind, channel["channel"], rates, now_s, (count, done), behind, channel["lagMillis"])
-            )
-        ends.setdefault(topic, count)
+            age_ms: int | None = channel["lagMillis"]
+            before, more, oldest_ms = seen.get((topic, kind, channel["channel"]), (0, 0, 0))
+            oldest = None if age_ms is None or oldest_ms is None else max(age_ms, oldest_ms)
+            done = before + int(channel["messages"]) - behind
+            seen[topic, kind, channel["channel"]] = (done, more + behind, oldest)
+    for (topic, kind, name), (done, behind, oldest) in seen.items():
+        rows.append(_row(topic, kind, name, rates, now_s, (ends[topic], done), behind, oldest))
     read_by = {row["topic"] for row in rows}
     rows += [_row(topic, "", "", rates, now_s, (end, 0), 0, 0) for topic, end in ends.items() if topic not in read_by]
     return sorted(rows, key=lambda row: (-float(str(row["in_s"] or 0)), str(row["topic"]), str(row["reader"])))
