@@ -85,9 +85,11 @@ def message_trace(registry: str, as_json: bool, msg_id: str) -> None:
     """
     with penstock.Admin(registry) as admin:
         steps = [_step(trace) for trace in admin.traces(msg_id)]
-        for id_ in list(dict.fromkeys(str(step["msgId"]) for step in steps))[:STORED_MAX]:
-            with suppress(PenstockError, ValueError):  # it is gone, or somebody else's
-                steps.append(_stored(admin.message(id_), id_))
+        topics = {str(step["msgId"]): str(step["topic"]) for step in sorted(steps, key=lambda one: bool(one["topic"]))}
+        for id_, topic in list(topics.items())[:STORED_MAX]:
+            if topic or len(topics) == 1:  # without its topic it is looked for in all there are
+                with suppress(PenstockError, ValueError):  # it is gone, or somebody else's
+                    steps.append(_stored(admin.message(id_, topic or None), id_))
     print_rows(sorted(steps, key=lambda step: str(step["time"])), as_json)
 
 
